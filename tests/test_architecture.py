@@ -20,8 +20,8 @@ LAYERS = [
     ["gradients", "ablation"],
     ["batch_norm", "theory", "networks", "data"],
     ["measures"],
-    ["functional", "penalties"],
-    ["labels"],
+    ["functional", "labels"],
+    ["penalties"],
     ["training"],
     ["pools"],
     ["prediction"],
@@ -40,6 +40,15 @@ def imports_of(path: Path) -> set[str]:
     """Names of gapscope's own parts that a file imports anywhere in it."""
     tree, result = ast.parse(path.read_text()), set()
     for node in ast.walk(tree):
+        # literals as in import_module("gapscope.training.loop"), by whatever name it is called
+        if isinstance(node, ast.Call):
+            texts = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+            dotted = [
+                text.split(".")
+                for text in texts
+                if text.startswith("gapscope.") and text.replace(".", "").isidentifier()
+            ]
+            result |= {parts[1] for parts in dotted}
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gapscope."):
             result.add((node.module or "").split(".")[1])
         elif isinstance(node, ast.ImportFrom) and node.module == "gapscope":
@@ -80,6 +89,20 @@ def test_the_bare_package_name_is_seen(tmp_path: Path, line: str) -> None:
     path = tmp_path / "code.py"
     path.write_text(line)
     assert upward("cli", imports_of(path)) == {"gapscope"} or "measure" in imports_of(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "importlib.import_module('gapscope.training.loop')",
+        "load('gapscope.training')",
+        "__import__('gapscope.training')",
+    ],
+)
+def test_a_module_imported_by_its_name_is_seen(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "code.py"
+    path.write_text(line)
+    assert upward("penalties", imports_of(path)) == {"training"}
 
 
 def longer_than(most: int, files: list[Path]) -> list[str]:

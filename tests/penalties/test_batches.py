@@ -15,8 +15,8 @@ import gapscope as gs
 from door_networks import TokensAlone, bert, bert_classifier
 from gapscope.base.errors import InvalidInput
 from gapscope.gradients import verification
+from gapscope.penalties.automatic_strength import AutomaticStrength
 from gapscope.penalties.base import Penalty
-from gapscope.training.automatic_strength import AutomaticStrength
 
 PENALTIES: dict[str, Callable[[], Penalty]] = {
     "trace": lambda: gs.GradientSimilarityPenalty(0.1, method="exact"),

@@ -102,15 +102,18 @@ def test_a_known_share_of_wrong_labels_is_removed_exactly(trained: Trained) -> N
 
 def test_a_budget_for_some_columns_uses_landmarks(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
     network, initial, train, _ = trained
-    trials = "gapscope.prediction.loo_rows._seconds_per_sample_and_pair"
-    monkeypatch.setattr(trials, lambda *_: (0.0, 1 / len(train)))  # one second per column
+
+    def measure(cost: Any, budget: object) -> None:
+        cost.per_pair = 1 / len(train)  # one second per column
+
+    monkeypatch.setattr("gapscope.measures.cpu_budget._KernelCost.measure", measure)
     options: dict[str, Any] = {"initial_state": initial, "label_noise": 0.0}
     with pytest.raises(NotMeasurable, match="time_budget"):  # two kernels of 200 samples
         estimate_accuracy(network, train, time_budget=399, **options)
     for module in ("accuracy_estimator", "accuracy_after_training"):
         monkeypatch.setattr(f"gapscope.prediction.{module}.MAX_PAIRS", 100)
-    whole = estimate_accuracy(network, train, time_budget=300, **options)  # two of 100 samples, one of 200
-    some = estimate_accuracy(network, train, time_budget=250, **options)  # ... of 150 landmarks
+    whole = estimate_accuracy(network, train, time_budget=310, **options)  # two of 100 samples, one of 200
+    some = estimate_accuracy(network, train, time_budget=250, **options)  # ... of 125 landmarks
     name = "kernel_leave_one_out.initial.accuracy"
     assert some.readings[name] != whole.readings[name] == pytest.approx(some.readings[name], abs=0.1)
     with pytest.raises(NotMeasurable, match="time_budget"):

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.base.randomness import derive_seed
 from gapscope.base.specs import DataSpec, TrainingSpec
 from gapscope.data import prepare
 from gapscope.data.problem import Problem
 from gapscope.inspection.losses import evaluate
+from gapscope.measures.embed import embed
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.networks import build_network
 from gapscope.prediction.forecast import forecast_accuracy
@@ -105,28 +105,58 @@ def test_a_small_budget_leaves_the_ntk_out() -> None:
     assert forecast.combined == ("RBF ridge",)
 
 
-def test_a_budget_for_some_columns_uses_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, _ = prepare(DataSpec(name="digits", train_size=300))
-    trials = "gapscope.prediction.loo_rows._seconds_per_sample_and_pair"
-    monkeypatch.setattr(trials, lambda *_: (0.0, 1 / 300))  # one second per column
-    forecast = forecast_accuracy(untrained(problem, width=32), problem.train, time_budget=150)
-    assert forecast.row("NTK") is not None and any("150 landmarks" in note for note in forecast.notes)
+def test_interrupts_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, _ = prepare(DataSpec(name="digits", train_size=60))
+    assert not forecast_accuracy(None, problem.train).interrupted
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gapscope.prediction.forecast.rbf_ridge", stop)
+    forecast = forecast_accuracy(None, problem.train)
+    assert forecast.interrupted and not forecast.curve and len(forecast.rows) == 4
 
 
-def test_a_budget_for_few_outputs_combines_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, _ = prepare(DataSpec(name="digits", train_size=300))
-    trials = "gapscope.prediction.loo_rows._seconds_per_sample_and_pair"
-    monkeypatch.setattr(trials, lambda *a: (0.0, (0.4 if a[2]["combinations"] else 1.0) / 300))
+def test_features_of_the_caller_make_a_row() -> None:
+    problem, _ = prepare(DataSpec(name="digits", train_size=100))
     network = untrained(problem, width=32)
-    forecast = forecast_accuracy(network, problem.train, time_budget=150)
-    row, (x, y) = forecast.row("NTK"), (problem.train.inputs, problem.train.y)
-    assert row is not None and any("4 random combinations" in note for note in forecast.notes)
-    torch.testing.assert_close(row.predictions, kernel_leave_one_out(network, x, y, combinations=4).predictions)
-    few = forecast_accuracy(untrained(problem, width=32), problem.train, max_exact=100, landmarks=100).row("NTK")
-    generator = torch.Generator().manual_seed(derive_seed(0, "landmarks"))
-    expected = kernel_leave_one_out(network, x, y, max_exact=100, landmarks=100, combinations=4, generator=generator)
-    assert few is not None
-    torch.testing.assert_close(few.predictions, expected.predictions)
+    expected = forecast_accuracy(network, problem.train).row("last hidden features")
+    row = forecast_accuracy(None, problem.train, features=embed(network, problem.train)).row("last hidden features")
+    assert row is not None and expected is not None
+    torch.testing.assert_close(row.predictions, expected.predictions)
+    with pytest.raises(InvalidInput, match="features"):
+        forecast_accuracy(None, problem.train, features=torch.ones(3, 2))
+
+
+def test_a_budget_below_a_forward_pass_names_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, _ = prepare(DataSpec(name="digits", train_size=60))
+    monkeypatch.setattr("gapscope.prediction.loo_rows.smallest_timing", lambda _: 1000.0)
+    forecast = forecast_accuracy(untrained(problem, width=16), problem.train)
+    assert len(forecast.rows) == 4
+    assert any("forward pass" in note and "time_budget=" in note for note in forecast.notes)
+
+
+def test_rows_beyond_the_budget_are_left_out_most_expensive_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, _ = prepare(DataSpec(name="digits", train_size=60))
+    seconds = {"linear ridge": 1.0, "RBF ridge": 2.0, "nearest neighbours": 100.0}
+    for module in ("statistics.baselines", "prediction.forecast"):
+        monkeypatch.setattr(f"gapscope.{module}.baseline_seconds", lambda *_: seconds)
+    forecast = forecast_accuracy(None, problem.train, time_budget=50)
+    assert [row.method for row in forecast.rows] == ["most frequent class", "linear ridge", "RBF ridge"]
+    assert any("nearest neighbours" in note for note in forecast.notes)
+
+
+def test_a_large_network_with_better_features_answers_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    signal = torch.randn(120, 2, generator=generator)
+    x = torch.cat([signal, 3 * torch.randn(120, 60, generator=generator)], 1)
+    network = nn.Sequential(nn.Linear(62, 2), nn.Tanh(), nn.Linear(2, 2))
+    with torch.no_grad():
+        next(network.parameters()).copy_(torch.eye(2, 62))  # "pretrained": it has learned where the signal is
+    data = (x, (signal[:, 0] > 0).long())
+    assert forecast_accuracy(network, data).combined == ("last hidden features", "NTK")
+    monkeypatch.setattr("gapscope.prediction.loo_rows.MANY_PARAMETERS", 10)
+    assert forecast_accuracy(network, data).combined == ("last hidden features",)
 
 
 @pytest.mark.parametrize("name", ["kernel_leave_one_out", "extract_features"])

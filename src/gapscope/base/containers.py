@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from gapscope.base.columns import column, is_column, label_column, library_of, naming_note
 from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.base.loader_order import is_sequential, plan_reading
 from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
 
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
+MAX_STREAMED = 500_000
+"""Samples after which a stream of unknown length counts as endless: more than one reads into memory by mistake."""
 LABEL_NAMES = ("labels", "label", "targets", "target", "y")
 FORMS = (
     "a tensor x, a pair (x, y) of tensors, numpy arrays or pandas objects, a mapping of inputs with 'labels', Samples, "
@@ -29,68 +34,8 @@ class CollatedData:
     targets: Tensor | None = None
     notes: list[str] = field(default_factory=list[str])
     class_names: tuple[str, ...] = ()
-
-
-def _library(value: Any) -> str:
-    return type(value).__module__.split(".")[0]
-
-
-def _frame_numbers(value: Any) -> Any:
-    """Return the numbers of a pandas object."""
-    columns = value.to_frame() if value.ndim == 1 else value
-    text_columns = [str(name) for name in columns.columns if columns[name].dtype.kind not in "biuf"]
-    if text_columns:
-        raise InvalidInput(
-            f"Columns must hold numbers; {', '.join(map(repr, text_columns[:5]))} do not. Encode them first, one "
-            "column per value: pandas.get_dummies(frame, dtype=float)."
-        )
-    # extension types of pandas with missing values become arrays of objects
-    array = value.to_numpy()
-    return array if array.dtype.kind in "biuf" else value.to_numpy(dtype=float, na_value=float("nan"))
-
-
-def is_column(value: Any) -> bool:
-    """Return whether a value is a tensor, a numpy array or a pandas object."""
-    library = _library(value)
-    is_frame = library == "pandas" and hasattr(value, "columns")
-    return isinstance(value, Tensor) or is_frame or (library in ("numpy", "pandas") and hasattr(value, "dtype"))
-
-
-def column(value: Any) -> Tensor:
-    """Return a tensor, array or pandas object as a tensor (float64 to default type)."""
-    if isinstance(value, Tensor):
-        if value.layout != torch.strided:
-            raise InvalidInput(f"data must be dense tensors; got {value.layout}. Use x.to_dense().")
-        return value
-    array = _frame_numbers(value) if _library(value) == "pandas" else value
-    if array.dtype.kind not in "biuf":
-        raise InvalidInput(f"data must hold numbers; got a NumPy array of {array.dtype}. Use x.astype(float).")
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    tensor = torch.tensor(array).contiguous()
-    return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
-
-
-def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels as a tensor, and the sorted class names of strings and categories."""
-    if isinstance(value, Tensor):
-        return column(value), ()
-    array = value.to_numpy() if _library(value) == "pandas" else value
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.dtype.kind not in "OUS" or array.ndim != 1:
-        return column(value), ()
-    missing = sum(label is None or label != label for label in array.tolist())
-    if missing:
-        raise InvalidInput(f"Every sample needs a label; {missing} of {len(array)} are missing. Drop these samples.")
-    labels = [str(label) for label in array.tolist()]
-    codes = {name: code for code, name in enumerate(sorted(set(labels)))}
-    return torch.tensor([codes[label] for label in labels]), tuple(codes)
-
-
-def _naming_note(names: tuple[str, ...]) -> list[str]:
-    first = ", ".join(f"{code} = {name!r}" for code, name in enumerate(names[:5]))
-    return [f"Labels are numbered by their sorted names: {first}{', ...' if len(names) > 5 else ''}."] if names else []
+    rows: Tensor | None = None  # row numbers in the data set, if not all rows are read
+    has_order: bool = True  # False if the order changes from one reading to the next
 
 
 def _inputs(value: Any) -> Inputs:
@@ -125,7 +70,9 @@ def _word_array(value: Any) -> Any:
 
 def _renumber_classes(parts: list[CollatedData]) -> tuple[str, ...]:
     """Renumber the classes of all batches by their sorted union, and return the names."""
-    names = tuple(sorted({name for part in parts for name in part.class_names}))
+    names = parts[0].class_names
+    if any(part.class_names != names for part in parts):
+        names = tuple(sorted({name for part in parts for name in part.class_names}))
     for part in parts if names else []:
         if part.targets is None or not part.class_names:
             raise InvalidInput("All batches must have labels of one type; some are strings, some are not.")
@@ -142,7 +89,7 @@ def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
         data[label_name] = _word_array(data[label_name])
     if label_name is not None and is_column(data[label_name]):
         data[label_name], names = label_column(data[label_name])
-        notes += _naming_note(names)
+        notes += naming_note(names)
     omitted = [name for name, value in data.items() if not is_column(value)]
     if omitted:
         notes.append(f"Omitted from the inputs, because they are no numbers: {', '.join(omitted)}.")
@@ -167,11 +114,11 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
             f"ignored: {_kinds(rest[1:])}. To use several inputs pass ((x1, x2), y)."
         )
     labels, names = label_column(rest[0]) if rest else (None, ())
-    return CollatedData(_inputs(x), labels, notes + _naming_note(names), names)
+    return CollatedData(_inputs(x), labels, notes + naming_note(names), names)
 
 
 def _check_not_sparse(value: Any) -> None:
-    if _library(value) == "scipy" and hasattr(value, "toarray"):
+    if library_of(value) == "scipy" and hasattr(value, "toarray"):
         raise InvalidInput(f"data must be dense; got a SciPy {type(value).__name__}. Use x.toarray().")
 
 
@@ -218,12 +165,42 @@ def _columns(inputs: Inputs) -> dict[str, Tensor]:
     return inputs if isinstance(inputs, dict) else {f"input {i}": part for i, part in enumerate(inputs)}
 
 
-def _join_batches(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
+def _has_length(batches: Any) -> bool:
+    """Return whether the number of batches is known (a DataLoader of a stream only seems to have one)."""
+    try:
+        return len(batches) >= 0
+    except TypeError:
+        return False
+
+
+def _read_batches(batches: Iterable[Any], at_most: int | None) -> list[CollatedData]:
+    """Collate batches until there are `at_most` samples, or raise InvalidInput for a stream that does not end."""
     parts: list[CollatedData] = []
-    for batch in batches:
-        parts.append(_collate(batch))
-        if at_most is not None and sum(_length(part.inputs) for part in parts) >= at_most:
-            break
+    n = 0
+    try:
+        for batch in batches:
+            parts.append(_collate(batch))
+            n += _length(parts[-1].inputs)
+            if at_most is not None and n >= at_most:
+                break
+            if n >= MAX_STREAMED and not _has_length(batches):
+                raise InvalidInput(
+                    f"A stream of unknown length must end; {n} samples were read. Pass the first n of it, for example "
+                    "list(itertools.islice(stream, n)), or a data set with a length."
+                )
+    except (TypeError, RuntimeError, ValueError, AttributeError) as error:
+        if isinstance(error, InvalidInput) or "_utils/collate.py" not in "".join(traceback.format_exception(error)):
+            raise
+        raise InvalidInput(
+            "All samples must have tensors of one shape, which can be stacked; the loader's collate function raised "
+            f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]} Convert, pad or crop the samples in "
+            "the data set, or pass a DataLoader with a collate_fn."
+        ) from error
+    return parts
+
+
+def _join_batches(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
+    parts = _read_batches(batches, at_most)
     if not parts:
         raise InvalidInput("data must hold at least one sample; the loader is empty.")
     first, named = parts[0].inputs, [_columns(part.inputs) for part in parts]
@@ -243,7 +220,7 @@ def _join_batches(batches: Iterable[Any], at_most: int | None = None) -> Collate
     columns = {name: _join_column([batch[name] for batch in named], name, 0) for name in named[0]}
     inputs = columns["x"] if isinstance(first, Tensor) else columns if isinstance(first, dict) else (*columns.values(),)
     targets, names = None, _renumber_classes(parts)
-    notes = [note for note in parts[0].notes if note not in _naming_note(parts[0].class_names)] + _naming_note(names)
+    notes = [note for note in parts[0].notes if note not in naming_note(parts[0].class_names)] + naming_note(names)
     if parts[0].targets is not None:
         targets = _join_column([part.targets for part in parts if part.targets is not None], "y", -100)
     return CollatedData(inputs, targets, notes, names)
@@ -252,6 +229,12 @@ def _join_batches(batches: Iterable[Any], at_most: int | None = None) -> Collate
 def _hugging_face(data: Any) -> CollatedData:
     """Read a whole `datasets.Dataset` without its text columns."""
     rows = data.with_format("torch")[:]
+    incomplete = [name for name, value in rows.items() if is_list(value) and any(item is None for item in value)]
+    if incomplete:
+        raise InvalidInput(
+            f"Every sample needs all its values; {', '.join(incomplete)} of the Dataset hold None. Drop these samples: "
+            "data.filter(lambda row: None not in row.values())."
+        )
     ragged = [name for name, value in rows.items() if isinstance(value, list) and isinstance(value[0], Tensor)]
     if ragged:
         raise InvalidInput(
@@ -261,26 +244,67 @@ def _hugging_face(data: Any) -> CollatedData:
     return _from_mapping(rows)
 
 
+def _read_in_order(loader: Any, at_most: int | None) -> CollatedData:
+    """Read the data set of a loader in order, whatever the order of the loader."""
+    plan = plan_reading(loader, at_most)
+    collated = _join_batches(plan.loader, None if plan.has_rows else at_most)
+    collated.notes += plan.notes
+    if not plan.has_rows:
+        return collated
+    if _length(collated.inputs) == plan.n_rows:
+        collated.rows = plan.rows
+    else:  # the collate function drops or adds samples
+        collated.has_order = False
+    return collated
+
+
+def _from_loader(loader: Any, at_most: int | None) -> CollatedData:
+    """Read a loader once, without moving the global random state of torch."""
+    with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
+        is_stream = isinstance(loader.dataset, IterableDataset)
+        if not is_stream and not is_sequential(loader):
+            return _read_in_order(loader, at_most)
+        collated = _join_batches(loader, at_most)
+        if is_stream:
+            collated.has_order = _repeats_first_batch(loader, collated)
+        return collated
+
+
+def _repeats_first_batch(loader: Any, collated: CollatedData) -> bool:
+    """Return whether a stream that is read again begins with the same samples."""
+    again = next(iter(loader), None)
+    if again is None:
+        return True  # it can be read only once
+    first = _columns(_collate(again).inputs)
+    stored = _columns(collated.inputs)
+    return all(
+        name in stored and part.shape[1:] == stored[name].shape[1:] and torch.equal(part, stored[name][: len(part)])
+        for name, part in first.items()
+    )
+
+
 def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     """Return inputs, targets and notes of a data container as tensors.
 
-    A Dataset or DataLoader is read once, in its own order, a loader until it has yielded `at_most` samples.
+    A data set is read in its own order, also through a loader that shuffles. `at_most` samples are read.
 
     Raises:
         InvalidInput: The data have another form, or hold nothing usable.
     """
     _check_not_sparse(data)
     if isinstance(data, DataLoader):
-        return _join_batches(cast("DataLoader[Any]", data), at_most)
+        return _from_loader(data, at_most)
     if isinstance(data, Dataset):
-        return _join_batches(DataLoader(cast("Dataset[Any]", data), batch_size=256))
-    if _library(data) == "datasets":
+        return _from_loader(DataLoader(cast("Dataset[Any]", data), batch_size=256), at_most)
+    if library_of(data) == "datasets":
         if is_mapping(data):
             raise InvalidInput(
                 f"data must be one split of the DatasetDict; it has {', '.join(data)}. Pass data['train']."
             )
         return (
-            _join_batches(data.with_format("torch").iter(256)) if not hasattr(data, "__len__") else _hugging_face(data)
+            _join_batches(data.with_format("torch").iter(256), at_most)
+            if not hasattr(data, "__len__")
+            else _hugging_face(data)
         )
     if is_list(data) and data and all(is_mapping(item) for item in data):
         labels = next((data[0][name] for name in LABEL_NAMES if name in data[0]), None)

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gapscope.base.columns import with_canonical_strides
 from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
-from gapscope.base.targets import IGNORED, check_targets, parse_targets, require_targets
+from gapscope.base.targets import (
+    IGNORED,
+    INTEGER_REGRESSION_NOTE,
+    MULTI_LABEL_NOTE,
+    ONE_HOT_NOTE,
+    check_targets,
+    is_zero_one,
+    parse_targets,
+    require_targets,
+)
+from gapscope.base.task import CLASS_AXES, Task, parse_kind, task_of
+
+ADVICE = {
+    "classification": "Pass y.float() if these are no labels.",
+    "multi-label": "Pass one of the labels at a time: (x, y[:, k].long()).",
+    "positions": "Pass one label per sample, or features of single positions with their labels.",
+    "regression": "Pass y.long() if these are labels.",
+}
+"""What to do if a function has no answer for a task."""
+TASK_NOTES = (ONE_HOT_NOTE, MULTI_LABEL_NOTE)
+"""Notes about a task that was inferred from targets alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,30 +84,77 @@ def pack_inputs(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor
     return -1 - torch.arange(len(first), device=first.device)[:, None], InputLayout(names, columns=tensors)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Samples:
     """Checked inputs with their targets.
 
     Attributes:
         inputs: [n, ...], floating point or token ids (int64).
-        targets: Class labels [n] (int64), class labels of positions [n, ...] (int64, -100 where there is none),
-            regression targets [n, K], or None.
+        targets: Class labels [n] (int64), several labels per sample [n, K] (bool), class labels of positions [n, ...]
+            (int64, -100 where there is none), regression targets [n, K], or None.
         form: Layout of `inputs` if the network takes keywords or several tensors; None for `network(inputs)`.
         notes: Notes about omitted data and their interpretation.
         class_names: Names of the classes, if labels were strings or categories.
+        rows: Row number of each sample in the data that were passed, int64 [n], if some rows were omitted; else None.
+            `original` converts indices of samples to row numbers.
+        unsettled: Targets as passed, if only the outputs of a network decide their task (`settled`); else None.
+        has_order: False if the data come in another order each time they are read, so that indices mean nothing.
+        class_axis: Axis of the classes in outputs with positions, if the caller named it: 1 (task "pixels") or -1
+            ("tokens"); else None.
     """
 
     inputs: Tensor
-    targets: Tensor | None = None
-    form: InputLayout | None = None
-    notes: tuple[str, ...] = ()
-    class_names: tuple[str, ...] = ()
+    targets: Tensor | None
+    form: InputLayout | None
+    notes: tuple[str, ...]
+    class_names: tuple[str, ...]
+    rows: Tensor | None
+    unsettled: Tensor | None
+    has_order: bool
+    class_axis: int | None
 
-    def __post_init__(self) -> None:
-        _check_inputs(self.inputs)
-        if self.targets is not None:
-            check_same_length("inputs", len(self.inputs), "targets", len(self.targets))
-            check_targets(self.targets)
+    def __init__(
+        self,
+        inputs: Tensor,
+        targets: Tensor | None = None,
+        form: InputLayout | None = None,
+        notes: tuple[str, ...] = (),
+        class_names: tuple[str, ...] = (),
+        rows: Tensor | None = None,
+        unsettled: Tensor | None = None,
+        has_order: bool = True,
+        class_axis: int | None = None,
+        *,
+        task: str | None = None,
+    ) -> None:
+        """Check inputs and targets.
+
+        Args:
+            inputs: See the attributes of the class, as the others.
+            targets: Targets in the form of their task, or as passed if `task` names it.
+            form: Layout of packed inputs.
+            notes: Notes about the data.
+            class_names: Names of the classes.
+            rows: Row numbers in the data that were passed.
+            unsettled: Targets as passed.
+            has_order: Whether the order is the same each time.
+            class_axis: Axis of the classes in outputs with positions.
+            task: "classification", "binary", "multi-label", "positions" ("tokens", "pixels") or "regression"; None to
+                infer it from the type of `targets`.
+
+        Raises:
+            InvalidInput: Inputs or targets are unusable, or `task` does not fit the targets.
+        """
+        if task is not None and targets is not None:
+            targets = parse_targets(targets, [], parse_kind(task))
+            class_axis = CLASS_AXES.get(task)
+        values = (inputs, targets, form, notes, class_names, rows, unsettled, has_order, class_axis)
+        for field, value in zip(fields(self), values, strict=True):
+            object.__setattr__(self, field.name, value)
+        _check_inputs(inputs)
+        if targets is not None:
+            check_same_length("inputs", len(inputs), "targets", len(targets))
+            check_targets(targets)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -94,29 +163,103 @@ class Samples:
         targets = "no targets" if self.targets is None else f"targets {list(self.targets.shape)} {self.targets.dtype}"
         return f"Samples({len(self)} samples, inputs {list(self.inputs.shape)} {self.inputs.dtype}, {targets})"
 
-    def subset(self, indices: Tensor) -> Samples:
-        """Return the samples at `indices`, in that order."""
+    def subset(self, indices: Tensor, *, keeps_rows: bool = False) -> Samples:
+        """Return the samples at `indices`, in that order.
+
+        Args:
+            indices: Indices of samples, int64.
+            keeps_rows: Whether `original` of the subset still returns row numbers of the data that were passed. By
+                default the subset is a data set of its own.
+        """
         targets = None if self.targets is None else self.targets[indices]
-        return replace(self, inputs=self.inputs[indices], targets=targets)
+        unsettled = None if self.unsettled is None else self.unsettled[indices]
+        rows = self.original(indices) if keeps_rows else None
+        return replace(self, inputs=self.inputs[indices], targets=targets, unsettled=unsettled, rows=rows)
 
     def first(self, n: int | None) -> Samples:
-        """Return the first `n` samples (None for all)."""
-        return self if n is None or n >= len(self) else self.subset(torch.arange(n))
+        """Return the first `n` samples (None for all), with their row numbers."""
+        return self if n is None or n >= len(self) else self.subset(torch.arange(n), keeps_rows=self.rows is not None)
+
+    def original(self, indices: Tensor | Sequence[int]) -> Tensor:
+        """Return the row numbers, in the data that were passed, of the samples at `indices`.
+
+        Raises:
+            InvalidInput: The data come in another order each time they are read.
+        """
+        if not self.has_order:
+            raise InvalidInput(
+                "Indices need data in a fixed order; these come in another order each time they are read. Pass the "
+                "data set itself, or (x, y)."
+            )
+        indices = torch.as_tensor(indices, dtype=torch.int64)
+        return indices if self.rows is None else self.rows[indices]
 
     @property
     def y(self) -> Tensor:
         """The targets, or InvalidInput if there are none."""
         return require_targets(self.targets)
 
+    @cached_property
+    def task(self) -> Task:
+        """The kind of the targets, with its losses and scores; InvalidInput if there are none.
+
+        Named classes count, also those without a sample.
+        """
+        task = task_of(self.y)
+        if task.kind == "classification" and len(self.class_names) > task.n_outputs:
+            return replace(task, n_outputs=len(self.class_names))
+        return task
+
+    @property
+    def kind(self) -> str:
+        """Kind of the task: "classification", "multi-label", "positions", "regression"; empty without targets."""
+        return "" if self.targets is None else task_of(self.targets, is_counted=False).kind
+
+    def require_kind(self, owner: str, *kinds: str) -> None:
+        """Raise InvalidInput unless the task is of one of these kinds.
+
+        Args:
+            owner: What has an answer for these kinds alone, as the subject of a sentence.
+            kinds: Kinds of tasks.
+
+        Raises:
+            InvalidInput: The task is of another kind.
+        """
+        if self.kind in kinds:
+            return
+        task = self.task
+        raise InvalidInput(
+            f"{owner} has no answer for this task ({task}); it has one for {', '.join(kinds)}. {ADVICE[task.kind]}"
+        )
+
     @property
     def is_classification(self) -> bool:
         """True for class labels, one per sample."""
-        return self.targets is not None and not self.targets.is_floating_point() and self.targets.ndim == 1
+        return self.kind == "classification"
 
     @property
     def is_dense(self) -> bool:
         """True for class labels of positions (pixels, tokens)."""
-        return self.targets is not None and not self.targets.is_floating_point() and self.targets.ndim > 1
+        return self.kind == "positions"
+
+    def settled(self, output_shape: Sequence[int]) -> Samples:
+        """Return the samples with the task that their targets have beside outputs of this shape [n, ...].
+
+        A matrix of integers is one class per position beside outputs with one dimension more. Beside outputs [n, K] it
+        is one-hot, several labels per sample, or regression targets.
+        """
+        raw = self.unsettled
+        if raw is None:
+            return self
+        notes = tuple(note for note in self.notes if note not in TASK_NOTES)
+        if len(output_shape) > raw.ndim:
+            if raw.is_floating_point():
+                return replace(self, unsettled=None)
+            return replace(self, targets=raw.long(), notes=notes, unsettled=None)
+        if not is_zero_one(raw) and tuple(output_shape[1:]) == tuple(raw.shape[1:]):
+            targets = raw.to(torch.get_default_dtype())
+            return replace(self, targets=targets, notes=(*notes, INTEGER_REGRESSION_NOTE), unsettled=None)
+        return replace(self, unsettled=None)
 
 
 def _check_inputs(inputs: Any) -> None:
@@ -161,36 +304,82 @@ def _check_values(inputs: Tensor) -> None:
         )
 
 
-def as_samples(data: Any, *, at_most: int | None = None) -> Samples:
+def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None) -> Samples:
     """Return Samples from data in any common form (omitted data are noted).
 
     Accepted: a tensor x or a pair (x, y) whose x is a tensor, a numpy array, a DataFrame, a tuple of them or a mapping
     (such as a BatchEncoding) of them; a mapping of inputs with `labels`; a torch Dataset or DataLoader that yields any
     of these; a `datasets.Dataset`; Samples. Labels may be any integers, samples with the label -100 are omitted, and
-    labels with a number per position (pixels, tokens) keep -100 for positions that do not count. Float targets [n] are
-    regression targets [n, 1], unless all are 0.0 or 1.0: these are two classes. A DataLoader is read until it has
-    yielded `at_most` samples.
+    labels with a number per position (pixels, tokens) keep -100 for positions that do not count.
+
+    The task follows from the targets:
+
+    - integers, strings or categories [n], and float targets [n] that are all 0.0 or 1.0: one class per sample;
+    - zeros and ones [n, K] with exactly one 1 in each row: one-hot, converted to one class per sample;
+    - other zeros and ones [n, K]: several labels per sample (multi-label);
+    - other integers [n, ...]: one class per position;
+    - other real numbers [n] or [n, K]: regression.
+
+    A matrix of integers is settled by the network's outputs, where there is a network (`Samples.settled`).
+
+    The samples of a DataLoader are read from its data set in order, so that indices are those of the data set, also if
+    the loader shuffles, weights or drops samples. Samples that its sampler never yields are omitted.
+
+    Args:
+        data: The data, in any of these forms.
+        at_most: Number of samples to read; None for all. Of a loader that shuffles these are a fixed random subset.
+        task: Kind of the targets, if it is not to be inferred: "classification", "binary", "multi-label", "positions"
+            ("tokens", "pixels") or "regression".
 
     Raises:
-        InvalidInput: The data have another form, or hold nothing usable.
+        InvalidInput: The data have another form, or hold nothing usable; a stream does not end.
     """
     if isinstance(data, Samples):
-        return data
+        return data if task is None else with_task(data, task)
     collated = collate_data(data, at_most)
     inputs, form, notes = collated.inputs, None, list(collated.notes)
-    if not isinstance(inputs, Tensor):
+    if isinstance(inputs, Tensor):
+        inputs = with_canonical_strides(inputs)
+    else:
         for part in inputs.values() if isinstance(inputs, dict) else inputs:
             _check_values(part)
         inputs, form = pack_inputs(inputs)
-    targets = None if collated.targets is None else parse_targets(collated.targets, notes)
-    if targets is not None and targets.ndim == 1 and not targets.is_floating_point():
+    kind = None if task is None else parse_kind(task)
+    raw, targets = collated.targets, None
+    if raw is not None:
+        targets = parse_targets(raw, notes, kind)
+    unsettled = None
+    if raw is not None and kind is None and raw.ndim == 2 and raw.shape[1] > 1 and targets is not None:
+        unsettled = raw if is_zero_one(raw) or not raw.is_floating_point() else None
+    samples_rows = collated.rows
+    if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
         is_labelled = targets != IGNORED
         if len(is_labelled) == len(inputs) and bool(is_labelled.any()) and not bool(is_labelled.all()):
             notes.append(
                 f"{int((~is_labelled).sum())} of {len(is_labelled)} samples have the label -100 and are ignored."
             )
             inputs, targets = inputs[is_labelled], targets[is_labelled]
-    return Samples(inputs, targets, form, tuple(notes), collated.class_names)
+            all_rows = torch.arange(len(is_labelled)) if samples_rows is None else samples_rows
+            samples_rows = all_rows[is_labelled.cpu()]
+    return Samples(
+        inputs,
+        targets,
+        form,
+        tuple(notes),
+        collated.class_names,
+        rows=samples_rows,
+        unsettled=unsettled,
+        has_order=collated.has_order,
+        class_axis=CLASS_AXES.get(task or ""),
+    )
+
+
+def with_task(samples: Samples, task: str) -> Samples:
+    """Return samples whose targets are read as those of another task."""
+    raw = samples.y if samples.unsettled is None else samples.unsettled
+    notes = tuple(note for note in samples.notes if note not in TASK_NOTES)
+    targets = parse_targets(raw, [], parse_kind(task))
+    return replace(samples, targets=targets, notes=notes, unsettled=None, class_axis=CLASS_AXES.get(task))
 
 
 def slices(n: int, chunk_size: int) -> Iterator[slice]:

@@ -5,7 +5,7 @@ Whether the positions of labels fit the outputs of a network is checked in `gaps
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -16,32 +16,112 @@ IGNORED = -100
 """Label of positions (pixels, tokens) that do not count."""
 
 
-def parse_targets(targets: Tensor, notes: list[str]) -> Tensor:
-    """Convert raw targets to labels (int64) or regression targets [n, K], and add notes."""
+ONE_HOT_NOTE = "Targets with one 1 per row are one-hot: they are treated as class labels."
+MULTI_LABEL_NOTE = (
+    "Targets of zeros and ones are treated as several labels per sample (multi-label). "
+    'For regression pass gs.Samples(x, y, task="regression").'
+)
+INTEGER_REGRESSION_NOTE = (
+    "Integer targets with one column per output are treated as regression targets. "
+    "For one class per position, the network must return [n, positions, classes]."
+)
+TWO_CLASSES_NOTE = (
+    "Targets that are all 0.0 or 1.0 are treated as two classes. For regression pass gs.Samples(x, y[:, None])."
+)
+
+
+def is_zero_one(targets: Tensor) -> bool:
+    """Return whether all values are 0 or 1, and both occur."""
+    if targets.dtype == torch.bool:
+        return True
+    zeros, ones = targets == 0, targets == 1
+    return bool((zeros | ones).all() & zeros.any() & ones.any())
+
+
+def is_one_hot(targets: Tensor) -> bool:
+    """Return whether a matrix of zeros and ones has exactly one 1 in each row."""
+    return targets.ndim == 2 and targets.shape[1] > 1 and bool((targets.long().sum(1) == 1).all())
+
+
+def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) -> Tensor:
+    """Convert raw targets to the form of their task (see `gapscope.base.task`), and add notes.
+
+    Args:
+        targets: Targets as passed: [n], [n, K] or [n, ...] of any type.
+        notes: List to which notes about the conversion are appended.
+        kind: Kind of the task if the caller names it; None to infer it from the targets.
+
+    Raises:
+        InvalidInput: The targets are complex, or do not have the form of the named task.
+    """
     if targets.is_complex():
         raise InvalidInput(f"targets must be real; got {targets.dtype}. Pass real and imaginary parts as columns.")
+    if kind is not None:
+        return _parse_as(targets, kind)
+    if targets.ndim == 2 and targets.shape[1] > 1 and is_zero_one(targets):
+        if is_one_hot(targets):
+            notes.append(ONE_HOT_NOTE)
+            return targets.long().argmax(1)
+        notes.append(MULTI_LABEL_NOTE)
+        return targets.bool()
     if not targets.is_floating_point():
         targets = targets.long()
         return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
     targets = targets[:, None] if targets.ndim == 1 else targets
-    zeros, ones = targets == 0, targets == 1
-    if targets.shape[1:] == (1,) and bool((zeros | ones).all() & zeros.any() & ones.any()):
-        notes.append(
-            "Targets that are all 0.0 or 1.0 are treated as two classes. For regression pass gs.Samples(x, y[:, None])."
-        )
+    if targets.shape[1:] == (1,) and is_zero_one(targets):
+        notes.append(TWO_CLASSES_NOTE)
         return targets[:, 0].long()
     return targets
 
 
+def _parse_as(targets: Tensor, kind: str) -> Tensor:
+    """Convert raw targets to the form of a named task."""
+    shape, dtype = list(targets.shape), targets.dtype
+    column = targets.ndim == 2 and targets.shape[1] == 1
+    if kind == "regression":
+        if targets.ndim == 1:
+            targets = targets[:, None]
+        return targets if targets.is_floating_point() else targets.to(torch.get_default_dtype())
+    if kind == "multi-label":
+        if targets.ndim != 2 or not is_zero_one(targets):
+            raise InvalidInput(
+                f"Multi-label targets must be a matrix [n, K] of zeros and ones; got {dtype} of shape {shape}. "
+                "Pass one column per label."
+            )
+        return targets.bool()
+    if targets.is_floating_point() and not bool((targets == targets.round()).all()):
+        raise InvalidInput(
+            f"Class labels must be whole numbers; got {dtype} with fractions. Pass labels 0, 1, 2, ..., or "
+            'task="regression".'
+        )
+    if kind == "positions":
+        if targets.ndim < 2:
+            raise InvalidInput(
+                f"Labels of positions must have shape [n, positions]; got {shape}. Pass one label per token or pixel."
+            )
+        return targets.long()
+    if column:
+        return targets[:, 0].long()
+    if targets.ndim == 2 and is_zero_one(targets) and is_one_hot(targets):
+        return targets.long().argmax(1)
+    if targets.ndim != 1:
+        raise InvalidInput(
+            f"Classification needs one class per sample, labels [n] or one-hot [n, C]; got {shape}. "
+            'Pass labels [n], or another task (gs.Samples(x, y, task="multi-label")).'
+        )
+    return targets.long()
+
+
 def check_targets(targets: Tensor) -> None:
-    """Raise InvalidInput unless these are labels >= 0, or finite regression targets [n, K]."""
+    """Raise InvalidInput unless these are targets in the form of a task (see `gapscope.base.task`)."""
     if targets.is_floating_point():
         if targets.ndim != 2:
-            raise InvalidInput(
-                f"Regression targets must have shape [n, K]; got {list(targets.shape)}. For K = 1 use y[:, None]."
-            )
+            advice = "For K = 1 use y[:, None]." if targets.ndim == 1 else "Use y.flatten(1)."
+            raise InvalidInput(f"Regression targets must have shape [n, K]; got {list(targets.shape)}. {advice}")
         if not bool(torch.isfinite(targets).all()):
             raise InvalidInput("targets must be finite; got NaN or infinity. Drop those samples.")
+        return
+    if targets.dtype == torch.bool and targets.ndim == 2:
         return
     if targets.ndim == 0 or targets.dtype != torch.int64 or (targets.ndim > 1 and targets[0].numel() < 2):
         raise _not_labels(targets, "[n]")
@@ -90,17 +170,24 @@ def require_targets(targets: Tensor | None, owner: str = "This function") -> Ten
     return targets
 
 
-def require_labels(targets: Tensor | None, owner: str = "This function", *, dense: bool = False) -> Tensor:
-    """Return class labels [n] (with `dense` also labels of positions), or raise InvalidInput."""
+def require_labels(
+    targets: Tensor | None, owner: str = "This function", *, kinds: Collection[str] = ("classification",)
+) -> Tensor:
+    """Return class labels [n], or labels of other `kinds` of tasks, or raise InvalidInput."""
     targets = require_targets(targets, owner)
-    if targets.is_floating_point() or (targets.ndim != 1 and not dense):
-        regression = targets.is_floating_point()
-        advice = "y.long() if these are labels" if regression else "one label per sample (if one-hot: y.argmax(1))"
-        raise InvalidInput(
-            f"{owner} needs class labels, int64 of shape [n]; got {targets.dtype} of shape {list(targets.shape)}. "
-            f"Pass {advice}."
-        )
-    return targets
+    if targets.is_floating_point():
+        kind, advice = "regression", "Pass y.long() if these are labels."
+    elif targets.dtype == torch.bool:
+        kind, advice = "multi-label", "Pass one of several labels at a time: (x, y[:, k].long())."
+    elif targets.ndim > 1:
+        kind, advice = "positions", "Pass one label per sample; these are labels of positions."
+    else:
+        kind, advice = "classification", ""
+    if kind in kinds:
+        return targets
+    raise InvalidInput(
+        f"{owner} needs class labels, int64 of shape [n]; got {targets.dtype} of shape {list(targets.shape)}. {advice}"
+    )
 
 
 def require_regression_targets(targets: Tensor | None, owner: str = "This function") -> Tensor:

@@ -13,16 +13,17 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
+from gapscope.base.task import class_logits
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.checks.expected import Expected, expected_accuracy
 from gapscope.inspection.copies import copy_network
-from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
-from gapscope.prediction.forecast import AccuracyForecast, forecast_accuracy
+from gapscope.prediction.forecast import forecast_accuracy
+from gapscope.prediction.forecast_result import AccuracyForecast
 from gapscope.statistics.baselines import LooRow
 from gapscope.training.run_checks import RunState
 

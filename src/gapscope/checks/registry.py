@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, did_you_mean
+from gapscope.results.catalogue import Catalogue
 from gapscope.results.outcomes import Finding as Finding
 from gapscope.results.outcomes import Fine as Fine
 from gapscope.results.outcomes import NotChecked as NotChecked
@@ -73,10 +74,10 @@ def register_check(
     return register
 
 
-def list_checks() -> dict[str, Check]:
-    """Return all checks by code."""
+def list_checks() -> Catalogue[Check]:
+    """Return all checks by code (printed as a table)."""
     import_all("gapscope.checks")
-    return dict(sorted(_CHECKS.items()))
+    return Catalogue(dict(sorted(_CHECKS.items())), lambda check: {"title": check.title})
 
 
 def get_checks(codes: tuple[str, ...] | list[str]) -> list[Check]:

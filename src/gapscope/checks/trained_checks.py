@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.task import class_logits
 from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.inspection.hooks import forward_hooks, named_modules
-from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.results.estimate import percent
 from gapscope.statistics.intervals import wilson_interval

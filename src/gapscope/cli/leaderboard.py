@@ -39,7 +39,10 @@ def leaderboard(
     output: Path | None = typer.Option(None, help="Write the results to this JSON file."),
     json: bool = JSON,
 ) -> None:
-    """Evaluate measures on networks with a known gap: verdicts, scores and baselines."""
+    """Evaluate measures on networks with a known gap: verdicts, scores and baselines.
+
+    In Python: gapscope.rank_measures.
+    """
     from gapscope.cli.output import print_json, print_lines, print_text
     from gapscope.cli.progress import steps
     from gapscope.leaderboard.ranking import rank_measures

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices
-from gapscope.base.targets import IGNORED, check_label_shape, check_labels, check_regression_shape, require_targets
+from gapscope.base.targets import IGNORED, check_labels, require_targets
+from gapscope.base.task import class_logits as class_logits
+from gapscope.base.task import task_of
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import inspection_mode, network_outputs, samples_per_pass
@@ -20,66 +22,25 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """Function that returns the loss of each sample [n] from outputs [n, K] and targets, by default `sample_losses`."""
 
 
-def class_logits(outputs: Tensor) -> Tensor:
-    """Return the logits of all classes [n, C, ...] (one output z becomes the logits 0 and z).
-
-    >>> class_logits(torch.tensor([[3.0]]))
-    tensor([[0., 3.]])
-    """
-    return torch.cat([torch.zeros_like(outputs), outputs], 1) if outputs.shape[1:] == (1,) else outputs
-
-
-def _with_positions(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Reshape outputs [n, K * P] (class-major) to [n, K, P] for labels of P positions."""
-    positions = labels[0].numel() if labels.ndim > 1 else 1
-    if outputs.ndim == 2 and positions > 1 and outputs.shape[1] % positions == 0:
-        return outputs.reshape(len(outputs), -1, *labels.shape[1:])
-    return outputs
-
-
-def _cross_entropy(outputs: Tensor, labels: Tensor, reduction: str) -> Tensor:
-    outputs = class_logits(_with_positions(outputs, labels))
-    check_label_shape(labels, (len(outputs), *outputs.shape[2:]))
-    try:
-        return F.cross_entropy(outputs, labels, reduction=reduction)
-    except IndexError:  # a label without an output; checked only now, because the check waits for the device
-        check_labels(labels, outputs.shape[1])
-        raise
-
-
-def _regression_targets(outputs: Tensor, targets: Tensor) -> Tensor:
-    # [n] and [n, 1] are equivalent. No other shapes are adapted, so that no values are broadcast.
-    scalar_shapes = {(len(outputs),), (len(outputs), 1)}
-    if {tuple(outputs.shape), tuple(targets.shape)} <= scalar_shapes:
-        targets = targets.view_as(outputs)
-    check_regression_shape(targets, outputs.shape)
-    return targets.to(outputs.dtype)
-
-
 def default_loss(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy (nats), or the mean squared error for float targets.
+    """Return the mean loss of the task: cross-entropy (nats), or the squared error for float targets.
 
     The default loss of the library: training, penalties, gamma decay, evaluation.
 
     Outputs are raw [n, K]; one output is the logit of the second of two classes (binary cross-entropy). Targets are
-    class labels [n] or regression targets [n, K] ([n] and [n, 1] are equivalent; no broadcasting). The squared error is
-    a mean over n and K.
+    class labels [n], several labels per sample (bool [n, K], binary cross-entropy), labels of positions [n, ...] or
+    regression targets [n, K] ([n] and [n, 1] are equivalent; no broadcasting). Means are over n and K, or over the
+    positions whose label is not -100.
 
     Raises:
         InvalidInput: Regression targets have another shape than the outputs, or labels do not fit.
     """
-    if not targets.is_floating_point():
-        return _cross_entropy(outputs, targets, "mean")
-    return F.mse_loss(outputs, _regression_targets(outputs, targets))
+    return task_of(targets, is_counted=False).loss(outputs, targets)
 
 
 def sample_losses(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]) -> Float[Tensor, " n"]:
     """Return each sample's loss, whose mean is `default_loss` (differentiable by `outputs`)."""
-    if not targets.is_floating_point():
-        losses = _cross_entropy(outputs, targets, "none")
-    else:
-        losses = (outputs - _regression_targets(outputs, targets)).square()
-    return losses.reshape(len(outputs), -1).mean(1)
+    return task_of(targets, is_counted=False).sample_losses(outputs, targets)
 
 
 @memoize
@@ -88,6 +49,8 @@ def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = N
 
     The loss is the mean `default_loss`, accumulated in float64. For labels of positions (pixels, tokens) both are means
     over all positions with a label other than -100, and outputs [n, K * P] hold all positions of the first class first.
+    For several labels per sample the accuracy is that of single labels, and "exact_match" is the fraction of samples
+    whose labels are all predicted correctly.
 
     Raises:
         InvalidInput: There are no targets, or a label has no output.
@@ -99,13 +62,16 @@ def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = N
         return _scores_of_positions(network, samples, chunk_size)
     with inspection_mode(network):
         outputs = network_outputs(network, samples.inputs, chunk_size=chunk_size)
-    targets = targets.to(outputs.device)
-    if not samples.is_classification:
-        return {"loss": default_loss(outputs.double(), targets).item()}
-    outputs = class_logits(outputs)
-    check_labels(targets, outputs.shape[1])
-    correct = (outputs.argmax(1) == targets).double().mean()
-    return {"loss": default_loss(outputs.double(), targets).item(), "accuracy": torch.as_tensor(correct).item()}
+    targets, task = targets.to(outputs.device), samples.task
+    if task.scores:
+        task.check_outputs(targets, outputs.shape[1])
+    result = {"loss": task.loss(outputs.double(), targets).item()}
+    if task.scores:
+        correct = task.correct(outputs, targets)
+        result["accuracy"] = correct.double().mean().item()
+    if "exact_match" in task.scores:
+        result["exact_match"] = correct.all(1).double().mean().item()
+    return result
 
 
 def _scores_of_positions(network: nn.Module, samples: Samples, chunk_size: int | None) -> dict[str, float]:

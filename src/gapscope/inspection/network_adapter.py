@@ -40,6 +40,14 @@ def call_network(network: nn.Module, form: InputLayout, x: Tensor, optional: Map
     return network(**{name: part for name, part in (*named.items(), *optional.items()) if name in accepted})
 
 
+def logits_of_probabilities(probabilities: Float[Tensor, "n ..."], activation: str) -> Float[Tensor, "n ..."]:
+    """Return logits whose "sigmoid" or "softmax" are these probabilities (which are clamped at the last digit)."""
+    epsilon = torch.finfo(probabilities.dtype).eps
+    if activation == "softmax":
+        return probabilities.clamp(min=epsilon).log()
+    return probabilities.clamp(epsilon, 1 - epsilon).logit()
+
+
 class NetworkAdapter(nn.Module):
     """Network from one tensor to raw outputs [n, K].
 
@@ -48,7 +56,8 @@ class NetworkAdapter(nn.Module):
     `form` is the layout of the input tensor (None for the network's only argument), `squeezed` whether the network
     returns [n], `class_axis` the axis of the classes if outputs have positions, `two_columns` whether one output z is
     returned as the two logits 0 and z, and `next_position` whether outputs at a position are about the next one: those
-    at the last position are dropped.
+    at the last position are dropped. `activation` is "sigmoid" or "softmax" if the network returns probabilities, which
+    are converted to logits, and `writes_input` whether it writes into its input, which is then a copy.
     """
 
     def __init__(
@@ -60,10 +69,13 @@ class NetworkAdapter(nn.Module):
         class_axis: int | None = None,
         two_columns: bool = False,
         next_position: bool = False,
+        activation: str = "",
+        writes_input: bool = False,
     ) -> None:
         super().__init__()
         self.network, self.form, self.squeezed = network, form, squeezed
         self.class_axis, self.two_columns, self.next_position = class_axis, two_columns, next_position
+        self.activation, self.writes_input = activation, writes_input
         self.n_positions = 1
         self.training = network.training
 
@@ -74,7 +86,11 @@ class NetworkAdapter(nn.Module):
 
     def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
         """Return the raw outputs of the inputs encoded in `x`."""
+        if self.writes_input:
+            x = x.clone()
         outputs = raw_outputs(self.network(x) if self.form is None else call_network(self.network, self.form, x))
+        if self.activation:
+            outputs = logits_of_probabilities(outputs, self.activation)
         if self.squeezed:  # a network that squeezes its output also removes the axis of a single sample
             outputs = outputs.reshape(-1, 1)
         if self.class_axis is not None:
@@ -84,17 +100,40 @@ class NetworkAdapter(nn.Module):
             outputs = outputs.flatten(1)
         return torch.cat([torch.zeros_like(outputs), outputs], 1) if self.two_columns else outputs
 
-    def as_two_logits(self) -> NetworkAdapter:
-        """Return the same network with its one output as two logits."""
-        return NetworkAdapter(self.network, self.form, squeezed=self.squeezed, two_columns=True)
+    def with_changes(self, **changes: Any) -> NetworkAdapter:
+        """Return the same network with other settings of the adapter."""
+        settings = {name: getattr(self, name) for name in _SETTINGS} | changes
+        adapted = NetworkAdapter(self.network, **settings)
+        adapted.n_positions = self.n_positions
+        return adapted
 
 
-def class_axis(outputs: Float[Tensor, "n ..."], labels: Shaped[Tensor, "n ..."]) -> int:
-    """Return the class axis of dense outputs: 1 (channels first, segmentation) or -1 (tokens)."""
-    if outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]:
-        return 1
-    if outputs.ndim == labels.ndim + 1 and outputs.shape[1:-1] == labels.shape[1:]:
-        return -1
+_SETTINGS = ("form", "squeezed", "class_axis", "two_columns", "next_position", "activation", "writes_input")
+
+
+def class_axis(outputs: Float[Tensor, "n ..."], labels: Shaped[Tensor, "n ..."], preferred: int | None = None) -> int:
+    """Return the class axis of dense outputs: 1 (channels first, segmentation) or -1 (tokens).
+
+    Where both fit, because there are as many positions as classes, the caller must know it (`preferred`).
+
+    Raises:
+        InvalidInput: No axis fits, or both do and `preferred` is None.
+    """
+    has_axis = outputs.ndim == labels.ndim + 1
+    fitting = []
+    if has_axis and outputs.shape[2:] == labels.shape[1:]:
+        fitting.append(1)
+    if has_axis and outputs.shape[1:-1] == labels.shape[1:]:
+        fitting.append(-1)
+    if preferred in fitting:
+        return preferred  # type: ignore[return-value]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise InvalidInput(
+            f"Outputs {list(outputs.shape[1:])} per sample have as many classes as positions; which axis holds the "
+            'classes is needed. Pass gs.Samples(x, y, task="tokens") if they are last, task="pixels" if they are first.'
+        )
     raise InvalidInput(
         f"Labels of positions must have the positions of the outputs, {list(outputs.shape[1:])} with one axis for the "
         f"classes; got labels {list(labels.shape[1:])} per sample. Resize one of them, or pass one label per sample."

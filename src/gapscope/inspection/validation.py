@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,27 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples
-from gapscope.base.targets import check_labels, check_regression_shape, require_labels, require_targets
+from gapscope.base.second_data import as_second
+from gapscope.base.targets import require_labels, require_targets
 from gapscope.base.type_guards import is_list, is_list_or_tuple
-from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, is_causal
-from gapscope.inspection.outputs import (
-    check_finite,
-    check_hookable,
-    checked_outputs,
-    inspection_mode,
-    precision_of,
-    prepare_inputs,
-    raw_outputs,
-    unwrapped,
-)
+from gapscope.inspection.first_pass import NOT_FINITE, PROBABILITIES, RANDOM_OUTPUTS, activation_of, first_pass
+from gapscope.inspection.network_adapter import NetworkAdapter, class_axis, is_causal
+from gapscope.inspection.outputs import check_finite, check_hookable, precision_of, unwrapped
 
-SAMPLES_RUN = 8
 COMPILED = "_orig_mod."
-SUM_TOLERANCE = 1e-3
-# measures that compare the logits of several classes: a single output z becomes the two logits 0 and z
-BETWEEN_CLASSES = ("margin_signature", "unit_sparsity")
 
 
 def _module_of(estimator: Any) -> Any:
@@ -90,6 +78,7 @@ class Ready:
     notes: tuple[str, ...] = ()  # conversions of the data, and warnings
     positions: bool = False  # whether outputs have positions (pixels, tokens); they are flattened
     mismatch: str = ""  # reason why labels cannot be compared with the outputs
+    estimator: Any = None  # as passed to the public function: the network, a skorch estimator or a pipeline
 
     def with_samples(self, samples: Samples) -> Ready:
         """Return the same network with other samples of the same kind."""
@@ -101,13 +90,35 @@ class Ready:
         if self.n_outputs != 1 or not self.samples.is_classification:
             return self.network
         network = self.network if isinstance(self.network, NetworkAdapter) else NetworkAdapter(self.bare)
-        return network.as_two_logits()
+        return network.with_changes(two_columns=True)
+
+    def adapt(self, data: Any, owner: str = "test") -> Ready:
+        """Return the same network with a second data set (test, validation), in its own layout.
+
+        The second data set has the task, the numbers of named classes and the type of inputs of the first.
+
+        Args:
+            data: The second data set, in any form of `as_samples`.
+            owner: Name of the argument, for messages.
+
+        Raises:
+            InvalidInput: The second data set does not fit the first or the network.
+        """
+        _, data = unwrap_estimator(self.estimator, data)
+        samples = _in_network_precision(self.bare, as_second(data, self.samples, owner))
+        network = self.network
+        if isinstance(network, NetworkAdapter):
+            network = network.with_changes(form=samples.form)
+        adapted = replace(_adapt(network, samples), estimator=self.estimator)
+        if samples.targets is not None and not self.mismatch:
+            _check_outputs(adapted)
+        return adapted
 
     def network_for(self, item: Any) -> nn.Module:
         """Return the network in the form that one measure needs."""
         if not {"inputs", "targets", "labels"} & set(item.needs):
             return self.bare
-        return self.class_network if item.name in BETWEEN_CLASSES else self.network
+        return self.class_network if item.compares_classes else self.network
 
     def initial_for(self, item: Any, initial_state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Return the initial state dictionary with the keys of one measure's network."""
@@ -118,18 +129,13 @@ class Ready:
 
     def inapplicable_reason(self, item: Any) -> str:
         """Return why a measure does not apply to these data (empty if it does)."""
-        targets = self.samples.targets
-        if {"targets", "labels"} & set(item.needs):
-            if targets is None:
-                return "needs targets; pass data as (x, y)"
-            if self.mismatch:
-                return self.mismatch
-        if "labels" in item.needs and targets is not None:
-            if targets.is_floating_point():
-                return "needs class labels; these are regression targets"
-            if self.samples.is_dense and not item.supports_dense:
-                return "needs one label per sample; these data have a label per position"
-        return ""
+        if not {"targets", "labels"} & set(item.needs):
+            return ""
+        if self.samples.targets is None:
+            return "needs targets; pass data as (x, y)"
+        if self.mismatch:
+            return self.mismatch
+        return item.task_reason(self.samples.kind)
 
 
 def equals_trained_weights(network: nn.Module, initial_state: Mapping[str, Any]) -> bool:
@@ -146,61 +152,12 @@ def equals_trained_weights(network: nn.Module, initial_state: Mapping[str, Any])
     )
 
 
-def _first_outputs(network: nn.Module, samples: Samples) -> tuple[Tensor, bool]:
-    """Return the outputs of the first samples, and whether they were returned as a tensor."""
-    with inspection_mode(network), torch.no_grad():
-        x = prepare_inputs(network, samples.inputs[:SAMPLES_RUN]).clone()
-        try:
-            result = network(x) if samples.form is None else call_network(network, samples.form, x)
-        except GapscopeError:
-            raise
-        except Exception as error:
-            raise InvalidInput(_forward_error(network, samples, error)) from error
-    outputs = raw_outputs(result)
-    if isinstance(outputs, Tensor) and outputs.shape == () and len(x) == 1:
-        outputs = outputs[None]
-    return checked_outputs(outputs, len(x), flat=False), outputs is result
-
-
-def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> str:
-    """Return the message for an error of the network's own code."""
-    message = (str(error).strip().splitlines() or ["no message"])[0][:200]
-    x, hint = samples.inputs, "Pass inputs that its forward accepts."
-    if samples.form is None and not x.is_floating_point() and any(p.is_floating_point() for p in network.parameters()):
-        hint = f"The inputs are {x.dtype}, which is for token ids. For images use x.float() / 255."
-    elif samples.form is not None and samples.form.names:
-        signature = ", ".join(inspect.signature(network.forward).parameters)
-        hint = f"It was called with {', '.join(samples.form.names)}; its forward takes {signature}."
-    elif "required positional argument" in message:
-        names = ", ".join(inspect.signature(network.forward).parameters)
-        hint = f"Its forward takes {names}: pass data as ((x1, x2), y), or as a mapping with these names."
-    shape = [list(part.shape) for part in samples.form.unpack(x[:1])] if samples.form is not None else list(x.shape)
-    result = f"{type(network).__name__} on {shape} raised {type(error).__name__}: {message}"
-    return f"The network must run on the inputs; {result}. {hint}"
-
-
-def _output_warning(outputs: Tensor, network: nn.Module) -> str:
-    """Return a warning about unusual raw outputs (empty if there is none)."""
-    if not bool(torch.isfinite(outputs).all()):
-        return "Some outputs are NaN or infinite."
-    if outputs.ndim > 1 and outputs.shape[1] > 1:
-        flat = outputs.movedim(1, -1).flatten(0, -2).double()
-        sums = flat.sum(1)
-        if bool((flat >= 0).all()) and bool(((sums - 1).abs() < SUM_TOLERANCE).all()):
-            return (
-                "Outputs seem to be probabilities (every row sums to 1), but measures and the loss use them as "
-                "logits: return raw outputs, without the softmax."
-            )
-    leaves = [module for module in network.modules() if next(module.children(), None) is None]
-    if leaves and isinstance(leaves[-1], nn.Sigmoid):
-        return "The last layer is a sigmoid, but measures use outputs as logits: return raw outputs, without it."
-    return ""
-
-
 def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     """Validate a network and its data once, and adapt both (for every public function).
 
     Args:
+        network: A module, or a fitted skorch estimator or pipeline with one.
+        data: The samples, in any form of `as_samples`.
         needs: Requirements of the caller: "targets" (labels or regression targets), "labels" (one class label per
             sample), "outputs" (targets that fit the outputs).
 
@@ -208,13 +165,14 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
         InvalidInput: The network is no module, has no usable weights or does not run on the data, or a requirement is
             not met.
     """
+    estimator = network
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
     if needs:
         require_targets(samples.targets)
+    prepared = replace(_adapt(network, _in_network_precision(network, samples)), estimator=estimator)
     if "labels" in needs:
-        require_labels(samples.targets)
-    prepared = _adapt(network, _in_network_precision(network, samples))
+        require_labels(prepared.samples.targets)
     if "outputs" in needs:
         _check_outputs(prepared)
     return prepared
@@ -231,14 +189,11 @@ def _in_network_precision(network: Any, samples: Samples) -> Samples:
 
 
 def _check_outputs(prepared: Ready) -> None:
-    """Raise InvalidInput unless labels are below K, or regression targets have K columns."""
-    targets, k = require_targets(prepared.samples.targets), prepared.n_outputs
+    """Raise InvalidInput unless the targets fit the outputs."""
+    targets = require_targets(prepared.samples.targets)
     if prepared.mismatch:
         raise InvalidInput(f"Targets must fit the outputs; {prepared.mismatch}.")
-    if targets.is_floating_point():
-        check_regression_shape(targets, (len(targets), k))
-    elif targets.ndim == 1:
-        check_labels(targets, max(k, 2))  # a single output is the logit of the second of two classes
+    prepared.samples.task.check_outputs(targets, prepared.n_outputs)
 
 
 def _adapt(network: Any, samples: Samples) -> Ready:
@@ -246,38 +201,68 @@ def _adapt(network: Any, samples: Samples) -> Ready:
     if isinstance(network, NetworkAdapter) and samples.form is not None and samples.form is not network.form:
         network = network.network  # it was adapted to the layout of other samples
     if isinstance(network, NetworkAdapter):
-        outputs, _ = _first_outputs(network, replace(samples, form=None))
-        samples, mismatch = _align_next_position(network, samples), ""
-        positions = 1 if samples.targets is None or not samples.is_dense else samples.targets[0].numel()
-        if positions not in (1, network.n_positions):
-            mismatch = f"labels have {positions} positions per sample, outputs have {network.n_positions}"
-        return Ready(network.network, network, samples, outputs.shape[1], samples.notes, mismatch=mismatch)
+        return _adapt_again(network, samples)
     bare = unwrapped(network)
     check_hookable(bare)
     check_finite(bare)
-    outputs, are_direct = _first_outputs(bare, samples)
-    warning = _output_warning(outputs, bare)
-    notes = (*samples.notes, warning) if warning else samples.notes
-    if outputs.ndim == 2 and samples.form is None and are_direct:
-        return Ready(bare, bare, samples, outputs.shape[1], notes, mismatch=_stray_positions(samples))
-    axis, mismatch, causal = (1 if outputs.ndim > 2 else None), "", samples.is_dense and is_causal(bare)
+    first = first_pass(bare, samples)
+    outputs = first.outputs
+    samples = samples.settled(outputs.shape)
+    activation = activation_of(bare, samples, first)
+    notes = list(samples.notes)
+    if not bool(torch.isfinite(outputs).all()):
+        notes.append(NOT_FINITE)
+    if first.is_random:
+        notes.append(RANDOM_OUTPUTS)
+    if activation:
+        notes.append(PROBABILITIES[activation])
+    is_plain = first.is_direct and not first.writes_input and not activation
+    if outputs.ndim == 2 and samples.form is None and is_plain:
+        return Ready(bare, bare, samples, outputs.shape[1], tuple(notes), mismatch=_stray_positions(samples))
+    axis, mismatch, causal = None, "", samples.is_dense and is_causal(bare)
+    if outputs.ndim > 2:
+        axis = 1
     if samples.is_dense and outputs.ndim <= 2:
         mismatch = _stray_positions(samples)
     elif samples.is_dense:
+        preferred = samples.class_axis
+        if preferred is None and not first.is_direct and outputs.ndim == 3:
+            preferred = -1  # objects with `logits` [n, tokens, classes]
         try:
-            axis = class_axis(outputs, samples.y)
+            axis = class_axis(outputs, samples.y, preferred)
         except InvalidInput as error:
-            mismatch = str(error)
+            mismatch = str(error).rstrip(".")
     elif outputs.ndim > 2 and samples.targets is not None:
         positions = list(outputs.shape[1:])
         mismatch = f"outputs have positions, {positions} per sample, and targets have none; pass a label per position"
-    k, squeezed = outputs[0].numel(), outputs.ndim == 1
-    adapted = NetworkAdapter(bare, samples.form, squeezed=squeezed, class_axis=axis, next_position=causal)
+    n_outputs = outputs[0].numel()
+    adapted = NetworkAdapter(
+        bare,
+        samples.form,
+        squeezed=outputs.ndim == 1,
+        class_axis=axis,
+        next_position=causal,
+        activation=activation,
+        writes_input=first.writes_input,
+    )
     if causal and not mismatch:
         adapted.n_positions = outputs[0].numel() // outputs.shape[axis or 1] - 1
-        k -= outputs.shape[axis or 1]
+        n_outputs -= outputs.shape[axis or 1]
         samples = _align_next_position(adapted, samples)
-    return Ready(bare, adapted, samples, k, notes, positions=outputs.ndim > 2, mismatch=mismatch)
+    return Ready(bare, adapted, samples, n_outputs, tuple(notes), positions=outputs.ndim > 2, mismatch=mismatch)
+
+
+def _adapt_again(network: NetworkAdapter, samples: Samples) -> Ready:
+    """Run an adapted network on samples of its layout."""
+    outputs = first_pass(network, replace(samples, form=None)).outputs
+    samples, mismatch = _align_next_position(network, samples), ""
+    samples = samples.settled(outputs.shape)
+    positions = 1
+    if samples.targets is not None and samples.is_dense:
+        positions = samples.targets[0].numel()
+    if positions not in (1, network.n_positions):
+        mismatch = f"labels have {positions} positions per sample, outputs have {network.n_positions}"
+    return Ready(network.network, network, samples, outputs.shape[1], samples.notes, mismatch=mismatch)
 
 
 def _stray_positions(samples: Samples) -> str:
@@ -285,9 +270,7 @@ def _stray_positions(samples: Samples) -> str:
     targets = samples.targets
     if targets is None or not samples.is_dense:
         return ""
-    one_hot = bool(((targets == 0) | (targets == 1)).all()) and bool((targets.flatten(1).sum(1) == 1).all())
-    advice = "they appear one-hot: pass y.argmax(1)" if one_hot else "pass one label per sample"
-    return f"labels {list(targets.shape)} have positions, and outputs have none; {advice}"
+    return f"labels {list(targets.shape)} have positions, and outputs have none; pass one label per sample"
 
 
 def _align_next_position(network: NetworkAdapter, samples: Samples) -> Samples:

@@ -71,13 +71,13 @@ def class_view(method: str, scores: Tensor, labels: Tensor, temperatures: tuple[
 
 def kernel_class_view(method: str, spectrum: Spectrum, labels: Tensor, n_classes: int) -> ClassView:
     """Fit one-hot labels [n, C] with the ridge of the smallest leave-one-out squared error."""
-    targets = target_matrix(labels, n_classes).to(spectrum.vectors.device)
+    targets = target_matrix(labels, n_classes).to(spectrum.device)
     _, loo = select_ridge(spectrum, targets, RIDGES)
     return class_view(method, loo.predictions, labels, SCORE_TEMPERATURES)
 
 
 def _target_view(method: str, spectrum: Spectrum, targets: Tensor) -> TargetView:
-    targets = targets.to(spectrum.vectors.device)
+    targets = targets.to(spectrum.device)
     clipped, ridge, predictions = fit_robustly(spectrum, targets)
     error = float((targets - predictions).abs().sum(1).median())
     return TargetView(method, spectrum, clipped, ridge, predictions, error)

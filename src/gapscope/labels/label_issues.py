@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, as_samples
+from gapscope.base.targets import require_targets
 from gapscope.data.frames import encode_frame, split_frame
 from gapscope.inspection.validation import unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_labels, assess_probabilities
@@ -46,15 +47,14 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
     if data is None:
         raise InvalidInput("Got no training data; an untrained network, or None, needs them. Pass data as (x, y).")
     samples = as_samples(data)
-    if samples.targets is None or samples.is_dense:
-        got = "labels of positions" if samples.is_dense else "inputs alone"
-        raise InvalidInput(f"Got {got}; one label (or regression target) per sample is needed. Pass data as (x, y).")
+    targets = require_targets(samples.targets, "A search for label issues")
+    samples.require_kind("A search for label issues", "classification", "regression")
     if len(samples) < MIN_SAMPLES:
         raise InvalidInput(f"Got {len(samples)} samples; label issues need at least {MIN_SAMPLES}. Pass more samples.")
-    if not samples.is_classification and samples.targets[0].numel() != 1:
-        got = list(samples.targets.shape)
+    if not samples.is_classification and targets[0].numel() != 1:
+        got = list(targets.shape)
         raise InvalidInput(f"Got regression targets {got}; one target per sample is needed. Pass one column at a time.")
-    if samples.is_classification and len(samples.targets.unique()) < 2:
+    if samples.is_classification and len(targets.unique()) < 2:
         raise InvalidInput("Got labels of one class; two or more are needed. Pass samples of other classes too.")
     return samples
 

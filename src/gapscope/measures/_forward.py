@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import slices
 from gapscope.base.targets import check_labels
+from gapscope.base.task import class_logits
 from gapscope.inspection.hooks import Weighted, forward_hooks, record_module_calls
-from gapscope.inspection.losses import class_logits
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.results.estimate import Estimate

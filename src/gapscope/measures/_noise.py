@@ -13,8 +13,8 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import as_samples, slices, slices_of
 from gapscope.base.targets import check_labels
+from gapscope.base.task import class_logits
 from gapscope.inspection.execution import compute_distributed
-from gapscope.inspection.losses import class_logits
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._forward import FloatInputs, Labels

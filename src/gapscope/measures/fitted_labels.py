@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gapscope.base.errors import GapscopeError, InvalidInput
-from gapscope.inspection.losses import class_logits
+from gapscope.base.task import class_logits
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import Features, extract_features
@@ -112,7 +112,7 @@ def network_before_training(prepared: Ready, baseline: Float[Tensor, "n k"]) -> 
         accuracy, expected = (percent(float(row.correct(targets).double().mean())) for row in (fit, without))
         fitted = f"The network predicts {accuracy} of the training labels, leave-one-out without it {expected}"
     try:
-        bare = copy.deepcopy(prepared.bare)
+        bare = copy_network(prepared.bare)
         bare.load_state_dict(resampled_state(prepared.bare))
         resampled = ready(bare, prepared.samples)
     except InvalidInput:

@@ -189,9 +189,9 @@ def loo_from_kernel(kernel: Float[Tensor, "n n"], network: nn.Module, x: Inputs,
 
 def _leave_one_out(columns: KernelColumns, network: nn.Module, x: Tensor, y: Tensor) -> KernelLeaveOneOut:
     kernel = columns.spectrum()
-    labels = None if y.is_floating_point() else y.to(kernel.vectors.device)
+    labels = None if y.is_floating_point() else y.to(kernel.device)
     if labels is None:
-        targets = y.double().to(kernel.vectors.device)
+        targets = y.double().to(kernel.device)
     else:
         with measurement_mode(network):
             n_outputs = network_outputs(network, x[:1]).shape[1]

@@ -83,6 +83,7 @@ class MarginSignature(Result):
 @register_measure(
     title="distances of the samples from the decision boundary",
     labels=True,
+    compares_classes=True,
     numbers={
         f"{tap}.{feature}": ScalarInfo(
             "log of distance / spread of the layer",

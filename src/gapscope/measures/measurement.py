@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.randomness import derive_seed
-from gapscope.base.samples import Samples, as_samples
+from gapscope.base.samples import Samples
 from gapscope.inspection.execution import is_distributed
 from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope, memoize
 from gapscope.inspection.outputs import eager_mode
-from gapscope.inspection.validation import Ready, equals_trained_weights, ready, unwrap_estimator
+from gapscope.inspection.validation import Ready, equals_trained_weights, ready
 from gapscope.measures.budget import DEFAULT_SECONDS, Allocation, Plan, plan_budget, reason
 from gapscope.measures.registry import Measure, get_measure, list_measures
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
@@ -225,9 +225,7 @@ def measure(
     >>> readings["parameter_count"].value
     8.0
     """
-    network, data = unwrap_estimator(network, data)
-    samples = as_samples(data)
-    subject = ready(network, samples)
+    subject = ready(network, data)
     if initial_state is not None and equals_trained_weights(subject.bare, initial_state):
         subject = replace(subject, notes=(*subject.notes, SAME_STATE))
     options = options or {}
@@ -273,7 +271,8 @@ def _evaluate_all(
             bar.step(item.name)
             try:
                 if cause := subject.inapplicable_reason(item):
-                    labels = " Pass y.long() if they are labels." if "regression" in cause else ""
+                    is_regression = subject.samples.kind == "regression"
+                    labels = " Pass y.long() if they are labels." if is_regression else ""
                     raise InvalidInput(f"{item.name} {cause}.{labels}")
                 share = plan.shares[item.name]
                 readings.extend(evaluate(item, subject, share, options=options.get(item.name, {})))

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.targets import check_labels
-from gapscope.inspection.losses import class_logits
+from gapscope.base.task import class_logits
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import measurement_mode, network_outputs, samples_per_pass
 from gapscope.measures._forward import Inputs, Labels

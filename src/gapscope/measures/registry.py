@@ -23,6 +23,7 @@ from gapscope.base.errors import InvalidInput, check_choice, did_you_mean
 from gapscope.base.options import add_common_parameters, check_known
 from gapscope.base.samples import Samples
 from gapscope.base.targets import require_labels
+from gapscope.results.catalogue import Catalogue
 from gapscope.results.estimate import Estimate
 from gapscope.results.readings import Direction, Reading, Readings
 
@@ -87,7 +88,9 @@ class Measure:
         title: Quantity as a noun phrase, shown next to the name in reports.
         cost_class: Key of `COST_CLASSES`.
         default: Whether it is measured when no measures are named.
-        supports_dense: Whether it also accepts one label per position (pixels, tokens).
+        tasks: Kinds of targets that it accepts (see `gapscope.base.task`), if it needs targets.
+        compares_classes: Whether it compares the logits of several classes: a single output z is passed as the two
+            logits 0 and z.
         sampling: Evaluation on a subset; None if a subset is not informative.
         stream: Name of its random stream; measures of one stream use the same random numbers and share work.
     """
@@ -100,7 +103,8 @@ class Measure:
     title: str
     cost_class: str
     default: bool
-    supports_dense: bool
+    tasks: tuple[str, ...]
+    compares_classes: bool
     sampling: Sampling | None
     stream: str
 
@@ -110,13 +114,17 @@ class Measure:
         parameters = inspect.signature(self.function).parameters.values()
         return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _NEEDS)
 
+    def task_reason(self, kind: str) -> str:
+        """Return why the measure has no value for targets of this kind (empty if it has one)."""
+        if kind in self.tasks:
+            return ""
+        return REASONS[kind]
+
     def applies_to(self, samples: Samples, *, has_initial: bool, has_history: bool = False) -> bool:
         """Return whether all data that the measure needs are available."""
-        has_targets = samples.targets is not None and (self.supports_dense or not samples.is_dense)
-        has_labels = samples.is_classification or (self.supports_dense and samples.is_dense)
+        needs_targets = bool({"targets", "labels"} & set(self.needs))
         return (
-            ("targets" not in self.needs or has_targets)
-            and ("labels" not in self.needs or has_labels)
+            (not needs_targets or samples.kind in self.tasks)
             and ("initial" not in self.needs or has_initial)
             and ("history" not in self.needs or has_history)
         )
@@ -183,14 +191,22 @@ class Measure:
 _MEASURES: dict[str, Measure] = {}
 
 
-def _with_checked_targets(name: str, function: Callable[..., Any], labels: bool, dense: bool) -> Callable[..., Any]:
+REASONS = {
+    "regression": "needs class labels; these are regression targets",
+    "positions": "needs one label per sample; these data have a label per position",
+    "multi-label": "needs one class per sample; these data have several labels per sample",
+}
+"""Why measures do not apply to a kind of targets."""
+
+
+def _with_checked_targets(name: str, function: Callable[..., Any], tasks: tuple[str, ...]) -> Callable[..., Any]:
     """Return the function with a check of its targets, for calls without `gapscope.measure`."""
 
     @wraps(function)
     def checked(network: nn.Module, x: torch.Tensor, y: torch.Tensor, **options: Any) -> Any:
         samples = Samples(x, y)  # which raises for unusable inputs and targets
-        if labels:
-            require_labels(samples.targets, name, dense=dense)
+        if "regression" not in tasks:
+            require_labels(samples.targets, name, kinds=tasks)
         return function(network, x, y, **options)
 
     return checked
@@ -205,7 +221,8 @@ def register_measure(
     cost_class: str = "forward",
     labels: bool = False,
     default: bool = True,
-    supports_dense: bool = False,
+    tasks: tuple[str, ...] = (),
+    compares_classes: bool = False,
     sampling: Sampling | None = None,
     stream: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -218,8 +235,11 @@ def register_measure(
         name: Name in the registry; empty for that of the function.
         numbers: Description of the only number, or of each by name.
         labels: Whether `y` must hold class labels.
+        tasks: Kinds of targets; empty for one class per sample with `labels`, else for all without positions.
     """
     check_choice("cost_class", cost_class, COST_CLASSES)
+    if not tasks:
+        tasks = ("classification",) if labels else ("classification", "multi-label", "regression")
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         key = name or function.__name__
@@ -235,7 +255,7 @@ def register_measure(
             raise InvalidInput(f"A measure called {key!r} is registered already; choose another name.")
         add_common_parameters(function, "gapscope.measures")
         needs = [_NEEDS[item.name] for item in parameters if item.name in _NEEDS]
-        checked = _with_checked_targets(key, function, labels, supports_dense) if "targets" in needs else function
+        checked = _with_checked_targets(key, function, tasks) if "targets" in needs else function
         _MEASURES[key] = Measure(
             key,
             checked,
@@ -245,7 +265,8 @@ def register_measure(
             title,
             cost_class,
             default,
-            supports_dense,
+            tasks,
+            compares_classes,
             sampling,
             stream or key,
         )
@@ -254,10 +275,19 @@ def register_measure(
     return register
 
 
-def list_measures() -> dict[str, Measure]:
-    """Return all registered measures by name, sorted, importing those of gapscope first."""
+def list_measures() -> Catalogue[Measure]:
+    """Return all registered measures by name, sorted, importing those of gapscope first (printed as a table)."""
     import_all("gapscope.measures")
-    return dict(sorted(_MEASURES.items()))
+    return Catalogue(dict(sorted(_MEASURES.items())), _describe)
+
+
+def _describe(item: Measure) -> dict[str, str]:
+    return {
+        "needs": ", ".join(item.needs),
+        "cost": item.cost_class,
+        "default": "yes" if item.default else "",
+        "what it measures": item.title,
+    }
 
 
 def get_measure(name: str) -> Measure:

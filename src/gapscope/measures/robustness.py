@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
-from gapscope.inspection.losses import class_logits
+from gapscope.base.task import class_logits
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, forward_pass, mean_with_error
 from gapscope.measures._noise import STREAM, mixed_logits

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Int64
-from torch import Tensor, nn
+from torch import nn
 
 from gapscope.base.samples import Samples
+from gapscope.base.task import KINDS
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import check_finite
 from gapscope.measures._forward import (
@@ -30,11 +30,11 @@ from gapscope.results.estimate import Estimate
     labels=True,
     numbers=ScalarInfo("fraction of samples", "none", "mean over samples"),
     cost_class="forward",
-    supports_dense=True,
+    tasks=("classification", "multi-label", "positions"),
     sampling=Sampling("mean", 256, lambda k: 1),
     reference="",
 )
-def accuracy(network: nn.Module, x: FloatInputs, y: Int64[Tensor, " n"], *, chunk_size: int | None = None) -> Estimate:
+def accuracy(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
     r"""Compute the accuracy: fraction of samples whose largest output is their label (exact).
 
     $\frac1n \sum_i 1[\arg\max_c f_c(x_i) = y_i]$. On training samples it is the training accuracy with the labels in
@@ -56,7 +56,7 @@ def accuracy(network: nn.Module, x: FloatInputs, y: Int64[Tensor, " n"], *, chun
         "mean over samples (and outputs, for regression)",
     ),
     cost_class="forward",
-    supports_dense=True,
+    tasks=KINDS,
     sampling=Sampling("mean", 256, lambda k: 1),
     reference="",
 )

@@ -167,6 +167,7 @@ def unit_sparsity(
 @register_measure(
     title="hidden units that each class needs",
     labels=True,
+    compares_classes=True,
     numbers={
         "zeta": ScalarInfo("fraction of units", "lower", "mean over classes"),
         "kappa": ScalarInfo("accuracy", "higher", "mean over classes, area over fraction of units"),

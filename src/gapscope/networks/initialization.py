@@ -15,6 +15,7 @@ from torch.nn.utils import parametrize
 from gapscope.base.errors import InvalidInput, check_choice
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.specs import INITIALIZATIONS
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.execution import RANDOM_STREAMS
 from gapscope.inspection.restoring import preserve_rng_state
 
@@ -102,8 +103,7 @@ def resampled_state(network: nn.Module) -> dict[str, Tensor]:
     Raises:
         InvalidInput: A module with parameters has no `reset_parameters`.
     """
-    with torch.inference_mode(False):
-        resampled = copy.deepcopy(network)
+    resampled = copy_network(network)
     with RANDOM_STREAMS, preserve_rng_state():
         torch.manual_seed(0)
         for name, module in resampled.named_modules():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import weakref
 from abc import ABC, abstractmethod
@@ -23,6 +22,7 @@ from gapscope.inspection.checkpoints import direct_checkpoints
 from gapscope.inspection.execution import network_lock
 from gapscope.inspection.outputs import check_finite, check_hookable, check_module, explain_torch_errors, unwrapped
 from gapscope.penalties.batches import Batch, as_batch
+from gapscope.results.catalogue import Catalogue
 
 # start, least and most of "auto", by class name
 LIMITS = {
@@ -63,9 +63,9 @@ def strength_of(value: float | str | StrengthRule, penalty: str) -> tuple[float,
         if value != "auto":
             raise InvalidInput(f"strength of {penalty} must be a number, 0 or larger, or 'auto'; got {value!r}.")
         start, least, most = LIMITS[penalty]
-        # imported by name, because `training` is a layer above
-        module = importlib.import_module("gapscope.training.automatic_strength")
-        rule: StrengthRule = module.AutomaticStrength(start=start, least=least, most=most)
+        from gapscope.penalties.automatic_strength import AutomaticStrength  # it imports the batches of penalties
+
+        rule = AutomaticStrength(start=start, least=least, most=most)
         return rule.strength, rule
     if isinstance(value, StrengthRule):
         return value.strength, value
@@ -153,6 +153,13 @@ class Penalty(ABC):
         """
         return forward_with_penalties(network, x, y, [self])
 
+    def __repr__(self) -> str:
+        names = inspect.signature(type(self)).parameters
+        values = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        # no data and functions, which have long texts
+        settings = [f"{name}={value!r}" for name, value in values.items() if isinstance(value, int | float | str)]
+        return f"{type(self).__name__}({', '.join(settings)})"
+
     def __call__(self, network: nn.Module, x: Any, y: Tensor | None = None) -> Tensor:
         """Return the penalty alone."""
         return self.forward_with_penalty(network, x, y)[1]
@@ -216,10 +223,10 @@ def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
     return register
 
 
-def penalties() -> dict[str, type]:
-    """Return all registered penalties by name, sorted, after importing those of gapscope."""
+def penalties() -> Catalogue[type]:
+    """Return all registered penalties by name, sorted, after importing those of gapscope (printed as a table)."""
     import_all("gapscope.penalties")
-    return dict(sorted(_PENALTIES.items()))
+    return Catalogue(dict(sorted(_PENALTIES.items())), lambda penalty: {"class": penalty.__name__})
 
 
 def make_penalty(name: str, options: Mapping[str, Any]) -> Any:

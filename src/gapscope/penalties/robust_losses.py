@@ -14,7 +14,8 @@ from gapscope.base.errors import InvalidInput, check_range, did_you_mean
 from gapscope.base.options import check_known
 from gapscope.base.specs import LossSpec
 from gapscope.base.targets import check_labels, require_labels
-from gapscope.inspection.losses import class_logits, default_loss, sample_losses
+from gapscope.base.task import class_logits
+from gapscope.inspection.losses import default_loss, sample_losses
 
 
 class RobustLoss(ABC):

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 from gapscope.base.environment import environment
 from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.base.files import to_json
-from gapscope.base.samples import Samples, as_samples
+from gapscope.base.samples import as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.targets import require_targets
+from gapscope.base.task import class_logits
 from gapscope.data import Problem
-from gapscope.inspection.losses import class_logits, evaluate
+from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import eager_mode, inspection_mode, network_outputs
-from gapscope.inspection.validation import ready, unwrap_estimator
+from gapscope.inspection.validation import Ready, ready, unwrap_estimator
 from gapscope.measures.measurement import Budget, measure
 from gapscope.pools.added import added_id
 from gapscope.pools.from_spec import network_from_spec, prepare_data
@@ -71,12 +72,11 @@ def measure_stored_network(weights: Path, options: RunOptions, record: Record | 
     return measure_record(record or new_record, network, initial, problem, options)
 
 
-def _scores(network: nn.Module, samples: Samples, split: str) -> dict[str, float]:
-    require_targets(samples.targets, f"The {split} score of a record")
+def _scores(result: Ready, split: str) -> dict[str, float]:
+    require_targets(result.samples.targets, f"The {split} score of a record")
+    if result.mismatch:
+        raise InvalidInput(f"The {split} data do not fit the network: {result.mismatch}.")
     with eager_mode():
-        result = ready(network, samples)
-        if result.mismatch:
-            raise InvalidInput(f"The {split} data do not fit the network: {result.mismatch}.")
         scores = evaluate(result.network, result.samples)
         labels = result.samples.targets
         if result.samples.is_classification and labels is not None and are_unequal(labels):
@@ -128,10 +128,14 @@ def record_network(
     (0.0, 'finished', ['parameter_norm'])
     """
     start = time.perf_counter()
-    test = None if test is None else as_samples(unwrap_estimator(network, test)[1])
+    if test is not None:
+        _, test = unwrap_estimator(network, test)
     network, data = unwrap_estimator(network, data)
     samples, settings = as_samples(data), dict(settings or {})
-    scores = _scores(network, samples, "train") | ({} if test is None else _scores(network, test, "test"))
+    prepared = ready(network, samples)
+    scores = _scores(prepared, "train")
+    if test is not None:
+        scores |= _scores(prepared.adapt(test), "test")
     readings = measure(
         network,
         samples,

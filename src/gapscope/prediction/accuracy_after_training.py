@@ -15,6 +15,7 @@ from gapscope.inspection.validation import COMPILED, equals_trained_weights, rea
 from gapscope.labels.label_issues import estimate_label_noise
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.labels.results import LabelNoiseEstimate
+from gapscope.measures.cpu_budget import CpuBudget, affordable_kernel
 from gapscope.networks.initialization import resampled_state
 from gapscope.prediction.accuracy_estimator import (
     MAX_PAIRS,
@@ -27,8 +28,8 @@ from gapscope.prediction.accuracy_estimator import (
     with_state,
 )
 from gapscope.prediction.columns import check_columns
-from gapscope.prediction.forecast import check_prediction_data, count_duplicates, describe_duplicates
-from gapscope.prediction.loo_rows import options_within_budget
+from gapscope.prediction.forecast import check_prediction_data, count_duplicates
+from gapscope.prediction.forecast_result import describe_duplicates
 from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.progress import notify
 from gapscope.results.result import Result, axes_or_new
@@ -166,7 +167,7 @@ def estimate_accuracy(
             `reset_parameters`: right for networks that were trained from scratch, wrong for fine-tuned ones.
         label_noise: Known fraction of label errors, or the result of `estimate_label_noise`; None estimates it.
         estimator: A fitted estimator; None for the one that comes with the package.
-        time_budget: Seconds for the kernels, None for no limit. Fewer landmarks are used if they would take longer.
+        time_budget: CPU seconds for the kernels, None for no limit. Fewer landmarks are used if they would take longer.
 
     Raises:
         InvalidInput: The data have no class labels, or fewer than 22 samples; initial weights cannot be resampled, or
@@ -187,7 +188,9 @@ def estimate_accuracy(
     n = len(samples)
     # columns of two kernels of at most 1,000 samples (leave-one-out uses the first), and of one for the label noise
     more_columns = (n if n <= MAX_PAIRS else 2 * MAX_PAIRS**2 / n) + (n if label_noise is None else 0)
-    affordable, note = options_within_budget(network, samples, options, time_budget, more_columns=more_columns)
+    affordable, note = affordable_kernel(
+        network, samples, options, CpuBudget(time_budget), n_outputs=prepared.n_outputs, more_columns=more_columns
+    )
     if affordable is None or (note and n <= MAX_PAIRS):
         raise NotMeasurable(f"There is no estimate within time_budget={time_budget}. {note} Pass a larger budget.")
     if note:

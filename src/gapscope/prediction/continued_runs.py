@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.samples import Samples
-from gapscope.inspection.losses import class_logits
+from gapscope.base.task import class_logits
 from gapscope.inspection.validation import ready
 from gapscope.measures._forward import forward_pass
 from gapscope.prediction.scores import scores_of_predictions

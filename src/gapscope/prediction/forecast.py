@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,170 +16,35 @@ from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.labels.duplicates import exact_repeats
-from gapscope.measures.fitted_labels import network_before_training, paired_gain
+from gapscope.measures.cpu_budget import COMBINATIONS, DEFAULT_BUDGET, CpuBudget
+from gapscope.measures.fitted_labels import features_row, paired_gain
+from gapscope.prediction.forecast_result import AccuracyForecast, LearningCurvePoint
 from gapscope.prediction.loo_rows import (
-    COMBINATIONS,
     NTK,
-    RBF,
     add_network_rows,
     combine_rows,
     forecast_interval,
+    is_large,
     mean_score,
     reason_to_abstain,
     with_new_head,
 )
-from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.progress import progress
-from gapscope.results.result import Result, axes_or_new, to_builtin, to_html
-from gapscope.statistics.baselines import LooRow, loo_baselines, rbf_ridge, sample_features, squared_distances
+from gapscope.statistics.baselines import (
+    RBF,
+    LooRow,
+    baseline_seconds,
+    loo_baselines,
+    rbf_ridge,
+    sample_features,
+    squared_distances,
+)  # fmt: skip
 from gapscope.statistics.kernel_ridge import ClassScores, are_unequal, class_scores
 
-if TYPE_CHECKING:
-    import pandas
-
 MIN_SAMPLES, MAX_UNUSED_CLASSES = 12, 1000
+# Rows without a network below so many CPU seconds are computed in any case.
+SHORT_SECONDS = 1.0
 SUBSET_FRACTIONS, N_SUBSETS, ONE_SUBSET_ABOVE = (0.25, 0.5), 3, 5000
-
-
-@dataclass(frozen=True)
-class LearningCurvePoint:
-    """Mean score at one number of samples, or an extrapolation by a power law."""
-
-    samples: int
-    score: float
-    extrapolated: bool = False
-
-
-@dataclass(frozen=True, repr=False)
-class AccuracyForecast(Result):
-    """Forecast of `forecast_accuracy`.
-
-    Attributes:
-        task: "classification" or "regression".
-        samples: Number of training samples.
-        score: The forecast: accuracy, or R^2 for regression.
-        interval: 90 % interval; None for regression.
-        combined: Names of the rows whose mean is the forecast.
-        rows: Leave-one-out rows, those that need no network first.
-        network_gain: Score of the NTK row minus the RBF row's, with a paired 95 % interval; None without both.
-        curve: Scores at a quarter, a half and all of the samples, and extrapolated to twice as many.
-        abstained_because: Why there is no forecast; empty if there is one.
-        duplicates: Number of samples that repeat an earlier one.
-        contradicting_duplicates: Number of those with another label.
-        notes: Sentences about the data and about rows that are missing.
-        unequal_classes: Balanced accuracy and area under the ROC curve, means of the combined rows, if the largest
-            class has twice the samples of the smallest or more; None otherwise.
-    """
-
-    task: str
-    samples: int
-    score: float
-    interval: tuple[float, float] | None
-    combined: tuple[str, ...]
-    rows: tuple[LooRow, ...]
-    network_gain: IntervalEstimate | None
-    curve: tuple[LearningCurvePoint, ...]
-    abstained_because: str = ""
-    duplicates: int = 0
-    contradicting_duplicates: int = 0
-    notes: tuple[str, ...] = ()
-    unequal_classes: ClassScores | None = None
-
-    def row(self, method: str) -> LooRow | None:
-        """Return the row of a method, None if there is none."""
-        return next((row for row in self.rows if row.method.split(" (")[0] == method.split(" (")[0]), None)
-
-    @property
-    def gain_from_doubling_data(self) -> float:
-        """Extrapolated score at twice the samples minus the forecast (NaN without a curve)."""
-        return self.curve[-1].score - self.score if self.curve else float("nan")
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return the rows: method, score, and what it uses."""
-        import pandas
-
-        return pandas.DataFrame(
-            {"method": row.method, self._score_name: row.score, "uses": row.uses} for row in self.rows
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all but the per-sample predictions as JSON-serializable values."""
-        return to_builtin(replace(self, rows=())) | {"rows": self.to_pandas().to_dict("records")}
-
-    @property
-    def _score_name(self) -> str:
-        return "accuracy" if self.task == "classification" else "R^2"
-
-    def _format(self, score: float) -> str:
-        return percent(score, 1) if self.task == "classification" else f"{score:.3f}"
-
-    @property
-    def warning(self) -> str:
-        """A sentence on duplicated samples, empty if there are none."""
-        if not self.duplicates:
-            return ""
-        other = f", {self.contradicting_duplicates} of them with another target" * bool(self.contradicting_duplicates)
-        return describe_duplicates(self.duplicates, self.samples, other)
-
-    @property
-    def headline(self) -> str:
-        """The forecast in one sentence."""
-        if self.abstained_because:
-            return f"No forecast: {self.abstained_because}."
-        if self.interval is None:
-            return f"Forecast R^2: {self.score:.2f} on new data like these {self.samples} samples"
-        low, high = (f"{100 * end:.0f}" for end in self.interval)
-        return (
-            f"Forecast accuracy: {100 * self.score:.0f} % (90 % interval {low} to {high} %) on new data with the same "
-            "label noise"
-        )
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """Conclusions from the rows, one sentence each."""
-        if self.abstained_because:
-            return self.notes
-        lines: list[str] = []
-        gain, unequal = self.network_gain, self.unequal_classes
-        if gain is not None:
-            points = f"{gain.value:+.3f} of R^2 (95 % CI {gain.low:.3f} to {gain.high:.3f})"
-            if self.task == "classification":
-                points = f"{100 * gain.value:+.1f} points (95 % CI {100 * gain.low:.1f} to {100 * gain.high:.1f})"
-            what = "adds nothing significant to" if gain.high >= 0 else "is worse than"
-            what = "adds to" if gain.low > 0 else what
-            lines.append(f"The network's NTK {what} the RBF kernel of the inputs: {points}.")
-        if unequal is not None:
-            lines.append(
-                f"Classes are unequal (the largest has {self._format(unequal.largest)} of the samples): balanced "
-                f"accuracy {self._format(unequal.balanced_accuracy)}, area under the ROC curve {unequal.auc:.3f}."
-            )
-        if self.curve:
-            lines.append(f"Twice the data: about {self._format(self.curve[-1].score)}.")
-        return (*lines, *self.notes)
-
-    def __repr__(self) -> str:
-        width = max(len(row.method) for row in self.rows)
-        table = [f"  {'method':{width}}  {self._score_name:>8}  uses"]
-        table += [f"  {row.method:{width}}  {self._format(row.score):>8}  {row.uses}" for row in self.rows]
-        return "\n".join([*([self.warning] if self.warning else []), self.headline, *table, *self.sentences])
-
-    def _repr_html_(self) -> str:
-        warning = (self.warning,) if self.warning else ()
-        return to_html(self, (*warning, self.headline, *self.sentences), index=False)
-
-    def plot(self, axes: Any = None) -> Any:
-        """Plot the score of every row, the forecast and its interval, and return the axes."""
-        rows = self.rows[::-1]
-        axes = axes_or_new(axes, height=1 + 0.35 * len(rows))
-        colours = {"labels": "tab:gray", "inputs": "tab:blue", "network": "tab:orange"}
-        axes.barh([row.method for row in rows], [row.score for row in rows], color=[colours[row.uses] for row in rows])
-        if not self.abstained_because:
-            axes.axvline(self.score, color="black", label="forecast")
-            if self.interval is not None:
-                axes.axvspan(*self.interval, color="black", alpha=0.1, label="90 % interval")
-            axes.legend(fontsize=8)
-        axes.set_xlabel(f"leave-one-out {self._score_name}")
-        return axes
 
 
 def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> float:
@@ -220,6 +84,43 @@ def _learning_curve(
     return (*(LearningCurvePoint(*point) for point in points), LearningCurvePoint(2 * n, doubled, extrapolated=True))
 
 
+def _curve_seconds(features: Tensor, n_targets: int) -> float:
+    """Return rough CPU seconds of the learning curve."""
+    n, d = features.shape
+    total = 0.0
+    for fraction in SUBSET_FRACTIONS:
+        draws = min(N_SUBSETS, round(1 / fraction)) if n <= ONE_SUBSET_ABOVE else 1
+        total += draws * baseline_seconds(max(3, round(fraction * n)), d, n_targets)[RBF]
+    return total
+
+
+def _rows_left_out(rows: Sequence[LooRow], features: Tensor, budget: CpuBudget) -> list[str]:
+    """Return a note on rows without a network that did not fit the budget."""
+    n, d = features.shape
+    if not d:
+        return []
+    missing = [
+        f"{name} (about {seconds:.0f} CPU s)"
+        for name, seconds in baseline_seconds(n, d, rows[0].predictions.shape[1]).items()
+        if not any(row.method.startswith(name) for row in rows)
+    ]
+    return [f"Left out to keep time_budget={budget.seconds:.3g}: {', '.join(missing)}."] if missing else []
+
+
+def _checked_features(features: Any, n: int) -> Tensor:
+    if (
+        not isinstance(features, Tensor)
+        or features.ndim != 2
+        or len(features) != n
+        or not bool(features.isfinite().all())
+    ):
+        got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise InvalidInput(
+            f"features must be finite numbers [n, d] for the {n} samples; got {got}. Pass gs.embed(network, data)."
+        )
+    return features.detach().cpu()
+
+
 def count_duplicates(samples: Samples) -> tuple[int, int]:
     """Return the number of repeated samples, and of those with another target."""
     targets = samples.y.tolist()
@@ -227,22 +128,10 @@ def count_duplicates(samples: Samples) -> tuple[int, int]:
     return len(pairs), sum(targets[i] != targets[j] for i, j in pairs)
 
 
-def describe_duplicates(duplicates: int, samples: int, other: str = "") -> str:
-    """Return a sentence on samples that repeat an earlier one."""
-    return (
-        f"{duplicates} of {samples} samples repeat an earlier one{other}. Leave-one-out predicts them from their "
-        "copies. Remove them before using these numbers."
-    )
-
-
 def check_prediction_data(samples: Samples, what: str = "A forecast", least: int = MIN_SAMPLES) -> None:
     """Raise InvalidInput unless the targets can be predicted."""
     targets = require_targets(samples.targets, what)
-    if samples.is_dense:
-        raise InvalidInput(
-            f"{what} needs one label per sample, int64 [n]; got {list(targets.shape)}, which are labels of "
-            "positions. Pass one label per sample (one-hot labels: y.argmax(1))."
-        )
+    samples.require_kind(what, "classification", "regression")
     if len(samples) < least:
         raise InvalidInput(f"{what} needs {least} samples or more; got {len(samples)} samples. Pass more.")
     values = targets.unique(dim=0)
@@ -260,7 +149,8 @@ def forecast_accuracy(
     data: Any,
     *,
     head: str | nn.Module | None = None,
-    time_budget: float | None = None,
+    features: Tensor | None = None,
+    time_budget: float | None = DEFAULT_BUDGET,
     max_exact: int = 2000,
     landmarks: int = 1000,
     chunk_size: int | None = None,
@@ -273,7 +163,7 @@ def forecast_accuracy(
     network at its current weights, untrained or pretrained: ridge regression on its last hidden features and on its
     neural tangent kernel (`gapscope.functional.kernel_leave_one_out`). The forecast is the mean of the RBF and NTK
     rows; if the hidden features are significantly better than the RBF kernel, as those of pretrained networks are, it
-    is the mean of the two rows of the network.
+    is the mean of the two rows of the network, above a million parameters that of the features alone.
 
     The 90 % interval joins the binomial error of the samples with the differences between trained networks,
     $1.645 \sqrt{s (1 - s) (1 / n + 4 \cdot 0.060^2)}$. It applies to new data with the same label noise. For regression
@@ -286,10 +176,15 @@ def forecast_accuracy(
         network: The network with the weights as they are before training; None for the rows that need no network.
         head: Replaces the last linear layer on a copy: "new" by an untrained one with one output per class, a module by
             itself. None changes nothing.
-        time_budget: Seconds for the NTK row, None for no limit. If it would take longer, the NTK is that of 4 random
-            combinations of the outputs, then one of fewer landmarks; it is omitted if 100 landmarks take longer. A note
-            names the approximation.
+        features: Features [n, d] of the samples, such as those of `embed`, for the row of last hidden features in place
+            of the network's, whose rows are then left out.
+        time_budget: CPU seconds of this process, None for no limit. Rows are added cheapest first: those without a
+            network, features, then the NTK, if need be of 4 random combinations of the outputs and of fewer landmarks.
+            Notes name approximations and what was left out.
+        max_exact: Number of samples up to which the NTK is exact.
         landmarks: Number of random samples that approximate the NTK beyond, with 4 combinations of the outputs.
+        chunk_size: Samples per pass; None: as many as memory allows, up to a maximum.
+        seed: Seed of the landmarks, the subsets of the curve and a new head.
 
     Raises:
         InvalidInput: The data have no targets, fewer than 12 samples or one class, or do not fit the network's outputs.
@@ -300,13 +195,14 @@ def forecast_accuracy(
     1.0
     """
     check_range("max_exact", max_exact, 1)
+    budget = CpuBudget(time_budget)
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
     check_prediction_data(samples)
     notes = list(samples.notes)
     n_classes = int(samples.y.max()) + 1 if samples.is_classification else None
     prepared = None
-    if network is not None:
+    if network is not None and features is None:
         if head is not None:
             network = with_new_head(network, samples, head, n_classes, seed)
         prepared = ready(network, samples, needs=("outputs",))
@@ -323,32 +219,40 @@ def forecast_accuracy(
     rows: list[LooRow] = []
     curve: tuple[LearningCurvePoint, ...] = ()
     targets = samples.y.cpu()
+    large = (prepared is not None and is_large(prepared.bare)) or features is not None
+    interrupted = False
     with progress("forecasting", 3) as bar, memo_scope():
         try:
-            features = sample_features(samples)
+            inputs = sample_features(samples)
             bar.step("baselines")
-            squares = squared_distances(features)
-            rows += loo_baselines(features, targets, n_classes=n_classes, squares=squares)
+            squares = squared_distances(inputs)
+
+            def affords(seconds: float) -> bool:
+                return seconds < SHORT_SECONDS or budget.affords(seconds)
+
+            rows += loo_baselines(inputs, targets, n_classes=n_classes, squares=squares, affords=affords)
+            notes += _rows_left_out(rows, inputs, budget)
             bar.advance()
+            if features is not None:
+                rows.append(features_row(_checked_features(features, len(samples)), targets, n_classes))
             if prepared is not None:
                 bar.step("network")
-                before = network_before_training(prepared, rows[-1].predictions)
-                notes += [before.note] if before.note else []
-                prepared = before.prepared
-            if prepared is not None:
-                add_network_rows(rows, notes, prepared, n_classes, options, time_budget)
+                add_network_rows(rows, notes, prepared, n_classes, options, budget)
             bar.advance()
             bar.step("learning curve")
             rbf = next((row.score for row in rows if row.method == RBF), None)
-            if rbf is not None:
-                score = mean_score(combine_rows(rows, targets))
-                curve = _learning_curve(features, squares, targets, n_classes, rbf, score, seed)
+            if rbf is not None and affords(_curve_seconds(inputs, rows[0].predictions.shape[1])):
+                score = mean_score(combine_rows(rows, targets, large=large))
+                curve = _learning_curve(inputs, squares, targets, n_classes, rbf, score, seed)
+            elif rbf is not None:
+                notes.append(f"The learning curve was left out to keep time_budget={budget.seconds:.3g}.")
             bar.advance()
         except KeyboardInterrupt:
             if not rows or not may_be_partial():
                 raise
+            interrupted = True
             notes.append("Interrupted: only the finished rows are shown.")
-    combined = combine_rows(rows, targets)
+    combined = combine_rows(rows, targets, large=large)
     score = mean_score(combined)
     by_name = {row.method: row for row in rows}
     unequal = None
@@ -368,4 +272,5 @@ def forecast_accuracy(
         contradicting_duplicates=contradicting,
         notes=tuple(notes),
         unequal_classes=unequal,
+        interrupted=interrupted,
     )

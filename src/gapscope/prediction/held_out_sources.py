@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
-from gapscope.inspection.losses import class_logits
+from gapscope.base.task import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import extract_features

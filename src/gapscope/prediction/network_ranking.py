@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,20 +19,23 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import NetworkSpec
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.hooks import Weighted, record_module_calls
+from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
 from gapscope.inspection.validation import Ready, ready
-from gapscope.measures._forward import forward_pass
 from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
-from gapscope.measures.fitted_labels import FEATURES, network_before_training
+from gapscope.measures.cpu_budget import COMBINATIONS, DEFAULT_BUDGET, CpuBudget
+from gapscope.measures.embed import extract_features
+from gapscope.measures.fitted_labels import FEATURES
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameters import parameter_count
 from gapscope.prediction.forecast import check_prediction_data
 from gapscope.prediction.loo_rows import (
-    COMBINATIONS,
     NTK,
     add_network_rows,
     combine_rows,
     forecast_interval,
+    forward_seconds,
+    is_large,
     mean_score,
     reason_to_abstain,
 )  # fmt: skip
@@ -43,7 +47,7 @@ from gapscope.prediction.ranking_result import (
     instantiate,
     name_candidates,
 )
-from gapscope.results.progress import notify, progress
+from gapscope.results.progress import progress
 from gapscope.statistics.baselines import LooRow, most_frequent_class, rbf_ridge, sample_features, target_matrix
 from gapscope.statistics.kernel_ridge import log_evidence_per_sample
 
@@ -67,13 +71,13 @@ def _interval(values: Sequence[float], level: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class _Scores:
-    """Scores of one candidate: numbers, S per initialization, combined rows, and a note on its weights."""
+    """Scores of one candidate: numbers, S per initialization, combined rows, and notes."""
 
     numbers: dict[str, Any]
     sensitivities: list[float]
     training_only: bool
     combined: tuple[LooRow, ...]
-    note: str
+    notes: tuple[str, ...]
 
     @property
     def sensitivity(self) -> float | None:
@@ -104,8 +108,10 @@ def _value_or_none(score: Callable[[], Any]) -> float | None:
         return None
 
 
-def _loo(prepared: Ready, rbf: LooRow, chunk_size: int | None, seed: int) -> tuple[dict[str, Any], tuple[LooRow, ...]]:
-    """Forecast of one network, its two readings and the scores of other authors."""
+def _loo(
+    prepared: Ready, rbf: LooRow, chunk_size: int | None, seed: int, budget: CpuBudget
+) -> tuple[dict[str, Any], tuple[LooRow, ...], list[str]]:
+    """Forecast of one network, its two readings, the scores of other authors, and notes."""
     samples = prepared.samples
     targets = samples.y.cpu()
     n_classes = max(prepared.n_outputs, int(targets.max()) + 1) if samples.is_classification else None
@@ -115,35 +121,44 @@ def _loo(prepared: Ready, rbf: LooRow, chunk_size: int | None, seed: int) -> tup
         "max_exact": 2000, "landmarks": 1000, "combinations": COMBINATIONS, "chunk_size": chunk_size,
         "generator": generator,
     }  # fmt: skip
-    add_network_rows(rows, notes, prepared, n_classes, options, None)
-    by_name = {row.method: row for row in rows}
-    if NTK not in by_name:
+    used = add_network_rows(rows, notes, prepared, n_classes, options, budget)
+    is_trainable = any(parameter.requires_grad for parameter in prepared.bare.parameters())
+    if used is None or len(rows) == 1 or not is_trainable:
         raise InvalidInput(notes[-1])
-    combined = combine_rows(rows, targets)
+    by_name = {row.method: row for row in rows}
+    combined = combine_rows(rows, targets, large=is_large(prepared.bare))
     score = mean_score(combined)
     low, high = forecast_interval(score, len(samples)) if n_classes is not None else (None, None)
-    few = samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
-    features = forward_pass(prepared.network, samples.inputs, chunk_size=chunk_size).features
-    network, few_targets = prepared.network, few.y
+    few = used.samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
+    network = with_data_statistics(used.network, used.samples.inputs)
+    readings: dict[str, Callable[[], Any]] = {
+        "log_evidence": lambda: log_evidence_per_sample(
+            extract_features(used.network, used.samples, batch_size=chunk_size).values.double(),
+            target_matrix(targets, n_classes),
+        ),
+        "synaptic_flow": lambda: synaptic_flow(network, few.inputs),
+        "jacobian_covariance": lambda: jacobian_covariance(network, few.inputs, chunk_size=chunk_size),
+        "connection_sensitivity": lambda: connection_sensitivity(network, few.inputs, few.y, chunk_size=chunk_size),
+    }
+    with budget.enforced(network):
+        others = {name: _value_or_none(score) for name, score in readings.items()}
     return {
         "expected_accuracy": score,
         "low": low,
         "high": high,
         "features_accuracy": by_name[FEATURES].score if FEATURES in by_name else None,
-        "ntk_accuracy": by_name[NTK].score,
-        "log_evidence": None if features is None else log_evidence_per_sample(
-            features, target_matrix(targets, n_classes)
-        ),
-        "synaptic_flow": _value_or_none(lambda: synaptic_flow(network, few.inputs)),
-        "jacobian_covariance": _value_or_none(lambda: jacobian_covariance(network, few.inputs, chunk_size=chunk_size)),
-        "connection_sensitivity": _value_or_none(
-            lambda: connection_sensitivity(network, few.inputs, few_targets, chunk_size=chunk_size)
-        ),
-    }, combined  # fmt: skip
+        "ntk_accuracy": by_name[NTK].score if NTK in by_name else None,
+    } | others, combined, notes  # fmt: skip
 
 
 def _evaluate(
-    name: str, candidate: Any, samples: Samples, seeds: list[int], rbf: LooRow | None, settings: dict[str, Any]
+    name: str,
+    candidate: Any,
+    samples: Samples,
+    seeds: list[int],
+    rbf: LooRow | None,
+    settings: dict[str, Any],
+    budget: CpuBudget,
 ) -> _Scores:
     """Scores of one candidate, at the weights that training would start from."""
     instance = instantiate(name, candidate, samples, seeds[0])
@@ -151,33 +166,25 @@ def _evaluate(
     if isinstance(instance, NetworkSpec):
         network = build_untrained(instance, samples, settings["n_outputs"], instance.initialization, seeds[0])
     prepared = ready(network, samples, needs=() if rbf is None else ("outputs",))
-    note = ""
-    if rbf is not None:
-        before = network_before_training(prepared, rbf.predictions)
-        if before.prepared is None:
-            raise InvalidInput(before.note)
-        prepared, note = before.prepared, before.note
-    prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
     # S uses all samples if it is what the order is by, else those of the other scores
     few = samples if rbf is None else samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
-    try:
-        sensitivities = _sensitivities(instance, few, seeds, settings)
-    except GapscopeError:
-        if rbf is None:
-            raise
-        sensitivities = []
+    training_only = any(isinstance(module, _TRAINING_ONLY) for module in prepared.bare.modules())
     with measurement_mode(prepared.network) as network, torch.no_grad():
         calls = record_module_calls(network, prepare_inputs(network, prepared.samples.inputs[:1]))
     numbers: dict[str, Any] = {
         "parameters": int(parameter_count(prepared.bare)),
         "layers": sum(isinstance(call.module, Weighted) for call in calls),
     }
-    combined: tuple[LooRow, ...] = ()
-    if rbf is not None:
-        loo_numbers, combined = _loo(prepared, rbf, settings["sensitivity"]["chunk_size"], settings["seed"])
-        numbers |= loo_numbers
-    training_only = any(isinstance(module, _TRAINING_ONLY) for module in prepared.bare.modules())
-    return _Scores(numbers, sensitivities, training_only, combined, note)
+    if rbf is None:
+        return _Scores(numbers, _sensitivities(instance, few, seeds, settings), training_only, (), ())
+    with memo_scope():
+        readings, combined, notes = _loo(prepared, rbf, settings["sensitivity"]["chunk_size"], settings["seed"], budget)
+    sensitivities = list[float]()
+    # S does not depend on batch norm and dropout, which act during training only
+    if not training_only and budget.affords(len(seeds) * 2 * len(few) * forward_seconds(prepared) / len(samples)):
+        with contextlib.suppress(GapscopeError):
+            sensitivities = _sensitivities(instance, few, seeds, settings)
+    return _Scores(numbers | readings, sensitivities, training_only, combined, tuple(notes))
 
 
 def _ties(scores: Mapping[str, _Scores], best: str, samples: Samples, level: float) -> dict[str, bool]:
@@ -244,6 +251,7 @@ def rank_networks(
     level: float = 0.95,
     seed: int = 0,
     chunk_size: int | None = None,
+    time_budget: float | None = DEFAULT_BUDGET,
 ) -> NetworkRanking:
     r"""Rank untrained or pretrained networks by their forecast accuracy before training.
 
@@ -278,6 +286,8 @@ def rank_networks(
         level: Nominal coverage of the intervals of S and of paired differences.
         seed: Seed of the weights; initialization i has the same seed for every candidate.
         chunk_size: Samples per pass; None: as many as memory allows, up to a maximum.
+        time_budget: CPU seconds of this process for all candidates with `by="loo_accuracy"`, None for no limit. Each
+            candidate gets an equal part of what is left: features first, then the NTK. `notes` name what was left out.
 
     Raises:
         InvalidInput: No candidate can be ranked, or an option or the data cannot be used.
@@ -289,6 +299,7 @@ def rank_networks(
     >>> [item.name for item in ranking]
     ['narrow', 'wide']
     """
+    budget = CpuBudget(time_budget)
     named = name_candidates(candidates)
     check_choice("by", by, BY)
     check_range("initializations", initializations, 2)
@@ -304,15 +315,18 @@ def rank_networks(
     }  # fmt: skip
     scores: dict[str, _Scores] = {}
     not_ranked: dict[str, str] = {}
+    interrupted = False
     with progress("ranking", len(named)) as bar:
-        for name, candidate in named.items():
+        for number, (name, candidate) in enumerate(named.items()):
             bar.step(name)
+            part = budget.part(1 / (len(named) - number))
             try:
-                scores[name] = _evaluate(name, candidate, samples, seeds, rbf, settings)
+                scores[name] = _evaluate(name, candidate, samples, seeds, rbf, settings, part)
             except KeyboardInterrupt:
                 if len(scores) < 2:
                     raise
-                notify(f"Interrupted: {', '.join(scores)} are ranked.")
+                interrupted = True
+                not_ranked |= dict.fromkeys(list(named)[number:], "interrupted")
                 break
             except GapscopeError as error:
                 not_ranked[name] = str(error)
@@ -336,7 +350,8 @@ def rank_networks(
         networks = [row for item in scores.values() for row in item.combined]
         unreliable = reason_to_abstain([most_frequent_class(targets), rbf, *networks], targets)
     rbf_accuracy = None if rbf is None else rbf.score
-    notes = {name: item.note for name, item in scores.items() if item.note}
+    notes = {name: " ".join(item.notes) for name, item in scores.items() if item.notes}
     return NetworkRanking(
-        rows, by=by, rbf_accuracy=rbf_accuracy, unreliable_because=unreliable, not_ranked=not_ranked, notes=notes
-    )
+        rows, by=by, rbf_accuracy=rbf_accuracy, unreliable_because=unreliable, not_ranked=not_ranked, notes=notes,
+        interrupted=interrupted,
+    )  # fmt: skip

@@ -148,7 +148,9 @@ class NetworkRanking(RowResult[RankedNetwork]):
         rbf_accuracy: Leave-one-out accuracy of the RBF ridge, which needs no network; None without labels.
         unreliable_because: Why the order means nothing, if no method predicts these labels; else empty.
         not_ranked: Name -> why this network could not be ranked.
-        notes: Name -> what was found about its weights, if these were resampled because they fitted the labels.
+        notes: Name -> approximations, what was left out to keep the budget, and whether its weights were resampled,
+            because they had fitted the labels.
+        interrupted: Whether Ctrl-C ended it before all candidates were ranked.
     """
 
     by: str
@@ -156,6 +158,7 @@ class NetworkRanking(RowResult[RankedNetwork]):
     unreliable_because: str
     not_ranked: dict[str, str]
     notes: dict[str, str]
+    interrupted: bool
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per network, indexed by name, without empty columns."""

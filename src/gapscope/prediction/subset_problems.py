@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
-from gapscope.inspection.losses import class_logits
+from gapscope.base.task import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.pools.from_spec import network_from_spec, prepare_data

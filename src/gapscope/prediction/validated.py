@@ -181,7 +181,8 @@ def _paired_difference(scores: np.ndarray, baseline: np.ndarray, classes: bool) 
 
 def _checked(network: nn.Module, data: Any, what: str) -> Samples:
     samples = ready(network, data, needs=("outputs",)).samples
-    if samples.is_dense or len(samples) < MIN_SAMPLES:
+    samples.require_kind("Validated accuracy", "classification", "regression")
+    if len(samples) < MIN_SAMPLES:
         raise InvalidInput(
             f"{what} must hold {MIN_SAMPLES} samples or more with one label or row of targets each; got {len(samples)} "
             f"samples with targets of shape {list(samples.y.shape)}. Pass more samples, one target each."

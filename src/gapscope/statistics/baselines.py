@@ -7,7 +7,7 @@ Common parameters:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,15 +15,28 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from gapscope.base.samples import Samples
-from gapscope.statistics.kernel_ridge import Spectrum, nystroem_spectrum, select_ridge, spectrum
+from gapscope.statistics.kernel_ridge import (
+    MAX_ROWS_IN_MEMORY,
+    Spectrum,
+    linear_spectrum,
+    nystroem_spectrum,
+    select_ridge,
+    spectrum,
+)  # fmt: skip
 
 # In units of the mean eigenvalue of the kernel; the leave-one-out error varies little between neighbours of this grid.
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 MAX_EXACT, N_LANDMARKS = 2000, 1000
+# Above so many samples the RBF kernel has fewer landmarks: their cost grows with the square, 1,000,000 rows take 30 s.
+MANY_SAMPLES, N_LANDMARKS_OF_MANY = 200_000, 500
 BLOCK = 2048
 # Above this many samples, neighbours are those among the first principal components, in float32.
 MAX_EXACT_NEIGHBOURS, N_COMPONENTS = 5000, 64
 N_TOKENS = 2048
+LINEAR, RBF, NEIGHBOURS = "linear ridge", "RBF ridge", "nearest neighbours"
+# One core of a server of 2022: 25e9 multiplications of float64 per second; a distance with its part of a sort takes
+# 2e-8 s. Rough on purpose: estimates from them do not depend on the load of the machine.
+MULTIPLICATIONS_PER_SECOND, SECONDS_PER_DISTANCE = 2e10, 2e-8
 
 
 @dataclass(frozen=True)
@@ -159,7 +172,7 @@ def nearest_neighbours(
             continue
         # the nearest neighbour breaks ties between classes
         votes = b[nearest[:, :k]].mean(1) + 1e-6 * b[nearest[:, 0]] * (not targets.is_floating_point())
-        rows.append(_row(f"nearest neighbours ({k})", "inputs", votes, targets))
+        rows.append(_row(f"{NEIGHBOURS} ({k})", "inputs", votes, targets))
     return max(rows, key=lambda row: row.score)
 
 
@@ -167,42 +180,43 @@ def kernel_row(
     method: str, uses: str, kernel: Spectrum, targets: Shaped[Tensor, "n ..."], n_classes: int | None = None
 ) -> LooRow:
     """Fit kernel ridge regression with the ridge of the smallest leave-one-out squared error."""
-    _, result = select_ridge(kernel, target_matrix(targets, n_classes).to(kernel.vectors.device), RIDGES)
-    return _row(method, uses, result.predictions, targets.to(kernel.vectors.device))
-
-
-def linear_spectrum(features: Tensor) -> Spectrum:
-    """Decompose the kernel of inner products of the features."""
-    n, d = features.shape
-    if n <= d:
-        return spectrum(features @ features.T)
-    # from the smaller d x d matrix, as in `nystroem_spectrum`
-    values, directions = torch.linalg.eigh(features.T @ features)
-    positive = values > values[-1].clamp_min(1e-30) * d * torch.finfo(torch.float64).eps
-    return Spectrum(features @ (directions[:, positive] / values[positive].sqrt()), values[positive])
+    _, result = select_ridge(kernel, target_matrix(targets, n_classes).to(kernel.device), RIDGES)
+    return _row(method, uses, result.predictions, targets.to(kernel.device))
 
 
 def linear_ridge(
     features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n ..."], *, n_classes: int | None = None
 ) -> LooRow:
     """Fit ridge regression on the features."""
-    return kernel_row("linear ridge", "inputs", linear_spectrum(features.double()), targets, n_classes)
+    return kernel_row(LINEAR, "inputs", linear_spectrum(features.double()), targets, n_classes)
 
 
 def rbf_spectrum(features: Float[Tensor, "n d"], squares: Float[Tensor, "n n"] | None = None) -> Spectrum:
     r"""Decompose $\exp(-\lVert x - x' \rVert^2 / m)$, m the median squared distance.
 
-    Exact up to 2,000 samples; beyond, the Nystroem approximation with 1,000 landmarks.
+    Exact up to 2,000 samples; beyond, the Nystroem approximation with 1,000 landmarks, above 200,000 with 500.
     """
     n = len(features)
-    squares, landmarks = squared_distances(features) if squares is None else squares, None
-    if squares is None:
-        landmarks = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:N_LANDMARKS].to(features.device)
-        squares = torch.cdist(features, features[landmarks]).square_()
-    between = squares if landmarks is None else squares[landmarks]
-    off_diagonal = between[~torch.eye(len(between), dtype=torch.bool, device=between.device)]
-    kernel = (squares / -off_diagonal.median().clamp_min(1e-12)).exp_()
-    return spectrum(kernel) if landmarks is None else nystroem_spectrum(kernel, kernel[landmarks])
+    squares = squared_distances(features) if squares is None else squares
+    if squares is not None:
+        return spectrum((squares / -_median(squares)).exp_())
+    n_landmarks = N_LANDMARKS if n <= MANY_SAMPLES else N_LANDMARKS_OF_MANY
+    landmarks = features[
+        torch.randperm(n, generator=torch.Generator().manual_seed(0))[:n_landmarks].to(features.device)
+    ]
+    between = torch.cdist(landmarks, landmarks).square_()
+    width = _median(between)
+
+    def columns(rows: slice) -> Tensor:
+        return torch.cdist(features[rows], landmarks).square_().div_(-width).exp_()
+
+    return nystroem_spectrum(columns, (between / -width).exp_(), n)
+
+
+def _median(squares: Float[Tensor, "m m"]) -> Tensor:
+    """Return the median of the squared distances between different samples."""
+    off_diagonal = squares[~torch.eye(len(squares), dtype=torch.bool, device=squares.device)]
+    return off_diagonal.median().clamp_min(1e-12)
 
 
 def rbf_ridge(
@@ -213,7 +227,23 @@ def rbf_ridge(
     squares: Float[Tensor, "n n"] | None = None,
 ) -> LooRow:
     """Fit ridge regression with an RBF kernel of median width (see `rbf_spectrum`)."""
-    return kernel_row("RBF ridge", "inputs", rbf_spectrum(features.double(), squares), targets, n_classes)
+    return kernel_row(RBF, "inputs", rbf_spectrum(features.double(), squares), targets, n_classes)
+
+
+def baseline_seconds(n: int, d: int, k: int) -> dict[str, float]:
+    """Return rough CPU seconds of the baselines of n samples with d features and k targets, by method."""
+    rank, landmarks = min(n, d), min(n, N_LANDMARKS if n <= MANY_SAMPLES else N_LANDMARKS_OF_MANY)
+    is_exact = n <= MAX_EXACT
+    kernel = n * n * d + 10 * n**3 if is_exact else 2 * n * landmarks**2 + 10 * landmarks**3
+    # a ridge multiplies vectors and targets once; one that is computed in blocks is selected on a part
+    ridges = len(RIDGES) if n <= MAX_ROWS_IN_MEMORY else 1
+    rank_of_rbf = n if is_exact else landmarks
+    components = d if n <= MAX_EXACT_NEIGHBOURS else min(d, N_COMPONENTS)
+    return {
+        LINEAR: (n * d * rank + 10 * rank**3 + ridges * n * rank * (k + 1)) / MULTIPLICATIONS_PER_SECOND,
+        RBF: (kernel + ridges * n * rank_of_rbf * (k + 1)) / MULTIPLICATIONS_PER_SECOND,
+        NEIGHBOURS: n * n * (components / MULTIPLICATIONS_PER_SECOND + SECONDS_PER_DISTANCE),
+    }
 
 
 def loo_baselines(
@@ -222,14 +252,28 @@ def loo_baselines(
     *,
     n_classes: int | None = None,
     squares: Float[Tensor, "n n"] | None = None,
+    affords: Callable[[float], bool] = lambda seconds: True,
 ) -> tuple[LooRow, ...]:
-    """Return all baselines, cheapest first (only the first if no feature varies)."""
+    """Return the baselines (only the first if no feature varies).
+
+    Args:
+        features: [n, d], such as those of `sample_features`.
+        targets: Class labels [n] or regression targets [n, k].
+        n_classes: Number of classes; None for the largest label plus one.
+        squares: `squared_distances(features)`, if they are known.
+        affords: Function that returns whether so many CPU seconds are available; rows without are left out, the most
+            expensive first.
+    """
     rows = [most_frequent_class(targets, n_classes)]
-    if features.shape[1]:
-        squares = squared_distances(features) if squares is None else squares
-        rows += [
-            nearest_neighbours(features, targets, n_classes=n_classes, squares=squares),
-            linear_ridge(features, targets, n_classes=n_classes),
-            rbf_ridge(features, targets, n_classes=n_classes, squares=squares),
-        ]
-    return tuple(rows)
+    n, d = features.shape
+    if not d:
+        return tuple(rows)
+    squares = squared_distances(features) if squares is None else squares
+    fits: dict[str, Callable[[], LooRow]] = {
+        NEIGHBOURS: lambda: nearest_neighbours(features, targets, n_classes=n_classes, squares=squares),
+        LINEAR: lambda: linear_ridge(features, targets, n_classes=n_classes),
+        RBF: lambda: rbf_ridge(features, targets, n_classes=n_classes, squares=squares),
+    }
+    seconds = baseline_seconds(n, d, rows[0].predictions.shape[1])
+    finished = {name: fits[name]() for name in sorted(fits, key=seconds.__getitem__) if affords(seconds[name])}
+    return (*rows, *(finished[name] for name in fits if name in finished))

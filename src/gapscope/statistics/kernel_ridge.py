@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,14 @@ from torch import Tensor
 _MIN_DEGREES_OF_FREEDOM = 1e-9
 
 
+# Rows of columns in memory at a time, and rows on which the ridge is selected, where not all are in memory.
+BLOCK_ROWS, RIDGE_ROWS = 2048, 20_000
+# Above this many samples, eigenvectors are computed again for every block of rows.
+MAX_ROWS_IN_MEMORY = 20_000
+# Eigenvalues of the landmarks below this fraction of the largest are rounding of the sums over blocks.
+_MIN_EIGENVALUE_OF_BLOCKS = 1e-10
+
+
 @dataclass(frozen=True)
 class Spectrum:
     r"""Kernel of n samples as $U \mathrm{diag}(w) U^\top$ with r columns, in float64."""
@@ -20,10 +29,65 @@ class Spectrum:
     vectors: Float[Tensor, "n r"]  # U
     values: Float[Tensor, " r"]  # w, not negative
 
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the eigenvectors."""
+        return self.values.device
+
     @property
     def mean(self) -> float:
         """Mean of all n eigenvalues, the unit of ridges."""
-        return float(self.values.sum()) / len(self.vectors)
+        return float(self.values.sum()) / len(self)
+
+    def project(self, b: Float[Tensor, "n k"]) -> Float[Tensor, "r k"]:
+        r"""Return $U^\top b$."""
+        return self.vectors.T @ b
+
+    def blocks(self, every: int = 1) -> Iterator[tuple[slice, Float[Tensor, "b r"]]]:
+        """Yield slices of rows with their rows of U; of blocks, the first of `every` so many."""
+        yield slice(0, len(self)), self.vectors
+
+
+@dataclass(frozen=True)
+class BlockedSpectrum(Spectrum):
+    """Spectrum whose eigenvectors U = A B are computed again for every block of rows; `vectors` is B [m, r].
+
+    Attributes:
+        columns: Function that returns rows of A [b, m] for a slice of the n samples, in float64.
+        n: Number of samples.
+    """
+
+    columns: Callable[[slice], Tensor]
+    n: int
+
+    def __len__(self) -> int:
+        return self.n
+
+    def project(self, b: Float[Tensor, "n k"]) -> Float[Tensor, "r k"]:
+        r"""Return $U^\top b$."""
+        return self.vectors.T @ sum_over_blocks(lambda rows: self.columns(rows).T @ b[rows], self.n)
+
+    def blocks(self, every: int = 1) -> Iterator[tuple[slice, Float[Tensor, "b r"]]]:
+        """Yield slices of rows with their rows of U; of blocks, the first of `every` so many."""
+        for rows in row_blocks(self.n)[::every]:
+            yield rows, self.columns(rows) @ self.vectors
+
+
+def row_blocks(n: int) -> list[slice]:
+    """Return slices of n rows, of at most `BLOCK_ROWS` each."""
+    return [slice(start, min(start + BLOCK_ROWS, n)) for start in range(0, n, BLOCK_ROWS)]
+
+
+def sum_over_blocks(term: Callable[[slice], Tensor], n: int) -> Tensor:
+    """Return the sum of a term over all blocks of n rows."""
+    first, *others = row_blocks(n)
+    total = term(first)
+    for rows in others:
+        total += term(rows)
+    return total
 
 
 @dataclass(frozen=True)
@@ -42,54 +106,151 @@ def spectrum(kernel: Float[Tensor, "n n"]) -> Spectrum:
     return Spectrum(vectors, values.clamp_min(0.0))
 
 
-def nystroem_spectrum(columns: Float[Tensor, "n m"], landmarks: Float[Tensor, "m m"]) -> Spectrum:
-    r"""Decompose the Nystroem approximation $K_{nm} K_{mm}^{+} K_{mn}$."""
+def nystroem_spectrum(
+    columns: Float[Tensor, "n m"] | Callable[[slice], Tensor], landmarks: Float[Tensor, "m m"], n: int | None = None
+) -> Spectrum:
+    r"""Decompose the Nystroem approximation $K_{nm} K_{mm}^{+} K_{mn}$.
+
+    Above 20,000 samples nothing of the size of `columns` is computed: memory is that of a block of rows.
+
+    Args:
+        columns: $K_{nm}$, or a function that returns its rows of a slice.
+        landmarks: $K_{mm}$.
+        n: Number of samples, if `columns` is a function.
+    """
     values, vectors = torch.linalg.eigh(landmarks.double())
     # the inverse square root would amplify eigenvalues below the rounding of the (usually float32) kernel; rounding
     # errors are independent, so their threshold does not grow with the number of landmarks
-    retained = values > values[-1] * 10 * torch.finfo(landmarks.dtype).eps
-    features = columns.double() @ (vectors[:, retained] / values[retained].sqrt())
+    threshold = 10 * torch.finfo(landmarks.dtype).eps
+    n = len(columns) if isinstance(columns, Tensor) else n or 0
+    is_blocked = n > MAX_ROWS_IN_MEMORY
+    if is_blocked:
+        threshold = max(threshold, _MIN_EIGENVALUE_OF_BLOCKS)
+    retained = values > values[-1] * threshold
+    root = vectors[:, retained] / values[retained].sqrt()
+
+    def rows_of(rows: slice) -> Tensor:
+        return (columns[rows] if isinstance(columns, Tensor) else columns(rows)).double()
+
     # with features F, K = F F^T; if F^T F v = w v, then F v / sqrt(w) is an eigenvector of K with the eigenvalue w
-    squares, directions = torch.linalg.eigh(features.T @ features)
-    positive = squares > squares[-1] * len(squares) * torch.finfo(torch.float64).eps
-    return Spectrum(features @ (directions[:, positive] / squares[positive].sqrt()), squares[positive])
+    if not is_blocked:
+        features = rows_of(slice(0, n)) @ root
+        squares, directions = _decompose(features.T @ features)
+        return Spectrum(features @ (directions / squares.sqrt()), squares)
+    gram = sum_over_blocks(lambda rows: _gram(rows_of(rows)), n)
+    squares, directions = _decompose(root.T @ gram @ root)
+    return BlockedSpectrum(root @ (directions / squares.sqrt()), squares, rows_of, n)
 
 
-def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: float) -> LooResult:
-    r"""Return leave-one-out predictions and errors for one positive ridge.
+def linear_spectrum(features: Float[Tensor, "n d"]) -> Spectrum:
+    """Decompose the kernel of inner products of the features.
+
+    Args:
+        features: [n, d], in float64. Above 20,000 samples they are used block by block.
+    """
+    n, d = features.shape
+    if n <= d:
+        return spectrum(features @ features.T)
+    # from the smaller d x d matrix, as in `nystroem_spectrum`
+    values, directions = _decompose(features.T @ features)
+    basis = directions / values.sqrt()
+    if n > MAX_ROWS_IN_MEMORY:
+        return BlockedSpectrum(basis, values, features.__getitem__, n)
+    return Spectrum(features @ basis, values)
+
+
+def _gram(columns: Tensor) -> Tensor:
+    return columns.T @ columns
+
+
+def _decompose(gram: Float[Tensor, "m m"]) -> tuple[Float[Tensor, " r"], Float[Tensor, "m r"]]:
+    """Return the positive eigenvalues of a Gram matrix, and their eigenvectors."""
+    values, directions = torch.linalg.eigh(gram)
+    positive = values > values[-1].clamp_min(1e-30) * len(values) * torch.finfo(torch.float64).eps
+    return values[positive], directions[:, positive]
+
+
+class _LeaveOneOut:
+    r"""Leave-one-out residuals of kernel ridge regression with an intercept, for any ridge.
 
     Without an intercept, the residuals of targets b are $R b$ with $R = \rho (K + \rho I)^{-1}$. With a free intercept
     a, the residuals $R (b - a 1)$ sum to zero, so $a = 1^\top R b / (1^\top R 1)$ and the residuals are $\tilde R b$
     with $\tilde R = R - R 1 1^\top R / (1^\top R 1)$. The leave-one-out residuals are $(\tilde R b)_i / \tilde R_{ii}$.
     """
-    vectors, n = kernel.vectors, len(kernel.vectors)
-    shrinkage = ridge / (kernel.values + ridge)
-    is_full = vectors.shape[1] == n
 
-    def multiply(b: Tensor) -> Tensor:
-        """Return R b, with R the identity outside the span of the eigenvectors."""
-        inside = vectors.T @ b
-        return vectors @ (shrinkage[:, None] * inside) + (0.0 if is_full else b - vectors @ inside)
+    def __init__(self, kernel: Spectrum, targets: Float[Tensor, "n k"]) -> None:
+        self.kernel = kernel
+        self.both = torch.cat([targets, torch.ones_like(targets[:, :1])], 1)
+        self.inside = kernel.project(self.both)
+        self.sums = self.both.sum(0)
+        # without other directions R has no part that is the identity, and small residuals keep their digits
+        self.is_full = len(kernel.values) == len(kernel)
 
-    square = vectors.square()
-    diagonal = square @ shrinkage + (0.0 if is_full else (1 - square.sum(1)).clamp_min(0.0))  # R_ii
-    ones = multiply(torch.ones(n, 1, dtype=torch.float64, device=vectors.device))  # R 1
-    total = ones.sum()
-    residuals = multiply(targets) - ones * (ones.T @ targets) / total
-    freedom = (diagonal - ones.squeeze(1).square() / total).clamp_min(_MIN_DEGREES_OF_FREEDOM)
-    loo_residuals = residuals / freedom[:, None]
-    return LooResult(
-        predictions=targets - loo_residuals,
-        squared_error=float(loo_residuals.square().sum(1).mean()),
-        effective_dimension=float(n - freedom.sum()),
-        largest_leverage=float(1 - freedom.min()),
-    )
+    def residuals(self, ridge: float, rows: slice, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """Return leave-one-out residuals [b, k] and degrees of freedom [b] of rows of U."""
+        shrinkage = ridge / (self.kernel.values + ridge)
+        retained = self.kernel.values / (self.kernel.values + ridge)
+        if self.is_full:
+            all_residuals = vectors @ (shrinkage[:, None] * self.inside)
+            diagonal = vectors.square() @ shrinkage  # R_ii
+            of_ones = (self.inside[:, -1:] * shrinkage[:, None] * self.inside).sum(0)  # 1^T R b
+        else:
+            all_residuals = self.both[rows] - vectors @ (retained[:, None] * self.inside)
+            diagonal = 1 - vectors.square() @ retained
+            of_ones = self.sums - (self.inside[:, -1:] * retained[:, None] * self.inside).sum(0)
+        ones, total = all_residuals[:, -1:], of_ones[-1]
+        residuals = all_residuals[:, :-1] - ones * of_ones[:-1] / total
+        freedom = (diagonal - ones.squeeze(1).square() / total).clamp_min(_MIN_DEGREES_OF_FREEDOM)
+        return residuals / freedom[:, None], freedom
+
+    def predict(self, ridge: float) -> LooResult:
+        """Return the predictions of all samples."""
+        n = len(self.kernel)
+        predictions = self.both[:, :-1].clone()
+        freedom = torch.empty_like(self.both[:, 0])
+        squared_error = 0.0
+        for rows, vectors in self.kernel.blocks():
+            residuals, freedom[rows] = self.residuals(ridge, rows, vectors)
+            squared_error += float(residuals.square().sum())
+            predictions[rows] -= residuals
+        return LooResult(predictions, squared_error / n, float(n - freedom.sum()), float(1 - freedom.min()))
+
+    def squared_errors(self, ridges: Sequence[float]) -> list[float]:
+        """Return the squared errors of each ridge, for blocks of about 20,000 rows in all."""
+        errors = [0.0 for _ in ridges]
+        every = max(1, len(self.kernel) // RIDGE_ROWS)
+        for rows, vectors in self.kernel.blocks(every):
+            for i, ridge in enumerate(ridges):
+                errors[i] += float(self.residuals(ridge, rows, vectors)[0].square().sum())
+        return errors
+
+
+def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: float) -> LooResult:
+    """Return leave-one-out predictions and errors for one positive ridge.
+
+    Args:
+        kernel: The decomposed kernel.
+        targets: [n, k], in float64, on the device of the kernel.
+        ridge: The ridge, in units of the kernel.
+    """
+    return _LeaveOneOut(kernel, targets).predict(ridge)
 
 
 def select_ridge(kernel: Spectrum, targets: Float[Tensor, "n k"], ridges: tuple[float, ...]) -> tuple[float, LooResult]:
-    """Return the ridge of the smallest leave-one-out squared error, and its result."""
+    """Return the ridge of the smallest leave-one-out squared error, and its result.
+
+    Args:
+        kernel: The decomposed kernel; one that is computed in blocks selects the ridge on about 20,000 rows.
+        targets: [n, k], in float64, on the device of the kernel.
+        ridges: Ridges in units of the mean eigenvalue.
+    """
     unit = kernel.mean or 1.0
-    results = [(ridge, loo_predictions(kernel, targets, ridge * unit)) for ridge in ridges]
+    leave_one_out = _LeaveOneOut(kernel, targets)
+    if isinstance(kernel, BlockedSpectrum):
+        errors = leave_one_out.squared_errors([ridge * unit for ridge in ridges])
+        ridge = ridges[errors.index(min(errors))]
+        return ridge, leave_one_out.predict(ridge * unit)
+    results = [(ridge, leave_one_out.predict(ridge * unit)) for ridge in ridges]
     return min(results, key=lambda item: item[1].squared_error)
 
 

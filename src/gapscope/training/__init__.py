@@ -18,4 +18,4 @@ Common parameters:
     seed: Seed of the random stream.
 """
 
-from gapscope.training.automatic_strength import AutomaticStrength as AutomaticStrength
+from gapscope.penalties.automatic_strength import AutomaticStrength as AutomaticStrength

@@ -13,7 +13,6 @@ from torch import nn
 
 from gapscope.base.errors import NotWritten
 from gapscope.base.randomness import derive_seed
-from gapscope.base.samples import as_samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import check_module, device_of
@@ -79,10 +78,9 @@ class Training:
         # shuffling loaders and random transforms use the global streams, seeded here
         check_module(network)
         with reproducible(device_of(network), derive_seed(seed, "data")):
-            samples, held_out = as_samples(data), None if test is None else as_samples(test)
-        prepared = ready(network, samples, needs=("targets", "outputs"))
+            prepared = ready(network, data, needs=("targets", "outputs"))
+            self.held_out = None if test is None else prepared.adapt(test)
         self.samples = prepared.samples
-        self.held_out = None if held_out is None else ready(network, held_out, needs=("targets", "outputs"))
         if penalties is None:
             penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
         called = network if prepared.network is prepared.bare else prepared.network

@@ -13,8 +13,9 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
+from gapscope.base.task import task_of
 from gapscope.data.corruptions import flip_shift_rotate
-from gapscope.inspection.losses import class_logits, default_loss
+from gapscope.inspection.losses import default_loss
 from gapscope.inspection.outputs import checked_outputs, device_of
 from gapscope.penalties.base import Penalty, forward_with_penalties
 from gapscope.penalties.robust_losses import make_loss
@@ -59,6 +60,10 @@ def batches(n: int, batch_size: int, order: torch.Generator) -> Iterator[Tensor]
     if len(sizes) > 1 and sizes[-1] == 1:
         sizes[-2:] = [sizes[-2] + 1]
     yield from shuffled.split(sizes)
+
+
+WITH_ACCURACY = ("classification", "multi-label")
+"""Kinds of tasks whose training accuracy is summed batch by batch."""
 
 
 class TrainingState:
@@ -107,8 +112,11 @@ class TrainingState:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.gradient_clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        has_classes = not y.is_floating_point() and y.ndim == 1
-        n_correct = (class_logits(outputs.detach()).argmax(1) == y).sum() if has_classes else torch.zeros(())
+        task = task_of(y, is_counted=False)
+        n_correct = torch.zeros(())
+        if task.kind in WITH_ACCURACY:
+            # for several labels per sample the fraction of its labels that are correct
+            n_correct = task.correct(outputs.detach(), y).double().reshape(len(y), -1).mean(1).sum()
         return outputs.detach(), loss.detach(), penalty.detach(), n_correct
 
     def train_epoch(self, samples: Samples, on_batch: OnBatch | None = None) -> dict[str, float] | None:
@@ -134,16 +142,16 @@ class TrainingState:
             totals += torch.stack(sums)
             if number % CHECK_FINITE_EVERY == CHECK_FINITE_EVERY - 1 and not bool(totals.isfinite().all()):
                 return None
-        return self.end_epoch(totals / n, rate, samples.is_classification)
+        return self.end_epoch(totals / n, rate, samples.kind in WITH_ACCURACY)
 
-    def end_epoch(self, means: Tensor, rate: float, is_classification: bool) -> dict[str, float] | None:
+    def end_epoch(self, means: Tensor, rate: float, has_accuracy: bool) -> dict[str, float] | None:
         """Count an epoch and return its row of means (None if training diverged)."""
         self.epoch += 1
         if not bool(means.isfinite().all()):
             return None
         loss, penalty, accuracy = means.tolist()
         row = {"epoch": self.epoch, "train_loss": loss, "penalty": penalty, "learning_rate": rate}
-        return row | ({"train_accuracy": accuracy} if is_classification else {})
+        return row | ({"train_accuracy": accuracy} if has_accuracy else {})
 
     def state(self, *, with_monitor: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors (not copied) and other values on which the next epoch depends."""

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
+from gapscope.base.task import class_logits
 from gapscope.batch_norm.norm_layers import BATCH_NORMS
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import named_modules
-from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.results.estimate import paired_difference, percent
 from gapscope.results.outcomes import Finding, Fine, NotChecked, Outcome

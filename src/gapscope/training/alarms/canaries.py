@@ -69,6 +69,10 @@ class Canaries:
         shift = torch.randint(1, classes, (number,), generator=generator).to(labels)
         self.labels[self.positions] = (labels[self.positions] + shift) % classes
 
+    def __repr__(self) -> str:
+        state = ", restored" if self.is_restored else ""
+        return f"Canaries({len(self.positions)} of {len(self.labels)} labels of {self.n_classes} classes{state})"
+
     def restore(self) -> None:
         """Restore every original label, in place."""
         self.labels.copy_(self.given)

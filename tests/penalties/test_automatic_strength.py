@@ -15,8 +15,8 @@ import gapscope as gs
 from cases import CASES
 from gapscope.base.errors import InvalidInput
 from gapscope.data import inject_label_noise
+from gapscope.penalties.automatic_strength import FALL, RISE, AutomaticStrength, memorization_stats
 from gapscope.penalties.base import LIMITS, Penalty, make_penalty
-from gapscope.training.automatic_strength import FALL, RISE, AutomaticStrength, memorization_stats
 
 
 def test_memorized_samples_by_hand() -> None:

@@ -1,0 +1,137 @@
+"""Columns: arrays, pandas objects and labels as tensors."""
+
+from __future__ import annotations
+
+import numbers
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from gapscope.base.errors import InvalidInput
+
+
+def library_of(value: Any) -> str:
+    """Return the name of the library that a value comes from."""
+    return type(value).__module__.split(".")[0]
+
+
+def _as_numbers(array: Any) -> Any:
+    """Return an array of objects that are all numbers as an array of numbers (others unchanged)."""
+    if array.dtype.kind != "O":
+        return array
+    values = array.ravel().tolist()
+    if not all(isinstance(value, numbers.Real) for value in values):
+        return array
+    if all(isinstance(value, numbers.Integral) for value in values):
+        return array.astype("int64")
+    return array.astype("float64")
+
+
+def _frame_numbers(value: Any) -> Any:
+    """Return the numbers of a pandas object."""
+    columns = value.to_frame() if value.ndim == 1 else value
+    text_columns = [
+        str(name)
+        for name in columns.columns
+        if columns[name].dtype.kind not in "biuf" and _as_numbers(columns[name].to_numpy()).dtype.kind not in "biuf"
+    ]
+    if text_columns:
+        dates = [name for name in text_columns if columns[name].dtype.kind in "mM"]
+        advice = (
+            "Turn times into numbers first, for example (frame[name] - frame[name].min()).dt.total_seconds()."
+            if dates
+            else "Encode them first, one column per value: pandas.get_dummies(frame, dtype=float)."
+        )
+        raise InvalidInput(f"Columns must hold numbers; {', '.join(map(repr, text_columns[:5]))} do not. {advice}")
+    # extension types of pandas with missing values become arrays of objects
+    array = _as_numbers(value.to_numpy())
+    return array if array.dtype.kind in "biuf" else value.to_numpy(dtype=float, na_value=float("nan"))
+
+
+def with_canonical_strides(tensor: Tensor) -> Tensor:
+    """Return a contiguous tensor with the usual strides, also along dimensions of size 1 (a view).
+
+    `contiguous()` keeps any stride there, with which the tensor cannot be viewed as bytes.
+    """
+    if not tensor.is_contiguous() or tensor.is_sparse or tensor.numel() == 0:
+        return tensor
+    strides: list[int] = []
+    step = 1
+    for size in reversed(tensor.shape):
+        strides.insert(0, step)
+        step *= size
+    return tensor if tensor.stride() == tuple(strides) else tensor.as_strided(tensor.shape, strides)
+
+
+def is_column(value: Any) -> bool:
+    """Return whether a value is a tensor, a numpy array or a pandas object."""
+    library = library_of(value)
+    is_frame = library == "pandas" and hasattr(value, "columns")
+    return isinstance(value, Tensor) or is_frame or (library in ("numpy", "pandas") and hasattr(value, "dtype"))
+
+
+def column(value: Any) -> Tensor:
+    """Return a tensor, array or pandas object as a tensor (float64 to default type)."""
+    if isinstance(value, Tensor):
+        if value.layout != torch.strided:
+            raise InvalidInput(f"data must be dense tensors; got {value.layout}. Use x.to_dense().")
+        return value
+    array = _frame_numbers(value) if library_of(value) == "pandas" else _as_numbers(value)
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(f"data must hold numbers; got a NumPy array of {array.dtype}. Use x.astype(float).")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype("float64")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    # a copy in C order: torch takes no negative strides
+    tensor = with_canonical_strides(torch.from_numpy(array.copy(order="C")))  # pyright: ignore[reportUnknownMemberType]
+    return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
+
+
+def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
+    """Return labels as a tensor, and the names of classes that are strings or categories.
+
+    Strings are numbered in alphabetical order, categories in their declared order. Objects that are all numbers are
+    numbers.
+    """
+    if isinstance(value, Tensor):
+        return column(value), ()
+    if library_of(value) == "pandas" and value.ndim == 2 and value.shape[1] == 1:
+        value = value.iloc[:, 0]
+    if value.ndim == 2 and value.shape[1] == 1:
+        value = value[:, 0]
+    _check_no_missing_labels(value)
+    if hasattr(value, "cat"):
+        categories = value.cat.categories
+        names = tuple(str(name) for name in categories)
+        codes = torch.from_numpy(value.cat.codes.to_numpy().astype("int64"))  # pyright: ignore[reportUnknownMemberType]
+        return codes, names
+    array = value.to_numpy() if library_of(value) == "pandas" else value
+    array = _as_numbers(array)
+    if array.dtype.kind not in "OUST" or array.ndim != 1:
+        return column(array), ()
+    labels = [str(label) for label in array.tolist()]
+    codes = {name: code for code, name in enumerate(sorted(set(labels)))}
+    return torch.tensor([codes[label] for label in labels]), tuple(codes)
+
+
+def _check_no_missing_labels(value: Any) -> None:
+    """Raise InvalidInput if labels are None, NaN or `pandas.NA`."""
+    if library_of(value) != "pandas" and value.dtype.kind not in "OUST":
+        return  # numbers: NaN is refused with the targets
+    import pandas
+
+    missing = cast("Any", pandas).isna(value)
+    n_missing = int(missing.sum())
+    if n_missing:
+        raise InvalidInput(f"Every sample needs a label; {n_missing} of {len(value)} are missing. Drop these samples.")
+
+
+def naming_note(names: tuple[str, ...]) -> list[str]:
+    """Return the note about the numbers of named classes (none without names)."""
+    if not names:
+        return []
+    first = ", ".join(f"{code} = {name!r}" for code, name in enumerate(names[:5]))
+    order = "sorted names" if list(names) == sorted(names) else "categories"
+    return [f"Labels are numbered by their {order}: {first}{', ...' if len(names) > 5 else ''}."]

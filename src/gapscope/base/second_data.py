@@ -1,0 +1,93 @@
+"""Second data sets (test, validation): adapted to the first, with which they are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from gapscope.base.columns import naming_note
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples, as_samples, with_task
+
+
+def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
+    """Return a second data set (test, validation) as Samples that can be compared with the first.
+
+    Both must have one task; the first decides it. Named classes get the numbers that they have in the first.
+
+    Args:
+        data: The second data set, in any form of `as_samples`.
+        first: The first data set.
+        owner: Name of the argument, for messages.
+
+    Raises:
+        InvalidInput: The second has other inputs, another task, or classes that the first has not.
+    """
+    second = as_samples(data)
+    second = _numbered_as(second, first, owner)
+    second = _with_task_of(second, first, owner)
+    shapes = [_input_shapes(samples) for samples in (second, first)]
+    if shapes[0] != shapes[1]:
+        raise InvalidInput(
+            f"{owner} must have the inputs of the first data set, {_described(shapes[1])}; got "
+            f"{_described(shapes[0])}. Prepare both in the same way."
+        )
+    return second
+
+
+def _input_shapes(samples: Samples) -> dict[str, tuple[int, ...]]:
+    """Return the shape of one sample of each input, by name."""
+    if samples.form is None:
+        return {"inputs": tuple(samples.inputs.shape[1:])}
+    parts = samples.form.unpack(samples.inputs[:1])
+    names = samples.form.names or tuple(f"input {i}" for i in range(len(parts)))
+    # sequences of different lengths fit one network
+    return {
+        name: () if part.ndim == 2 and not part.is_floating_point() else tuple(part.shape[1:])
+        for name, part in zip(names, parts, strict=True)
+    }
+
+
+def _described(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {list(shape)}" if shape else name for name, shape in shapes.items())
+
+
+def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
+    """Number the named classes of the second data set as in the first."""
+    names, known = second.class_names, first.class_names
+    if names == known:
+        return second
+    if not names or not known:
+        words, numbers = (owner, "the first") if names else ("the first", owner)
+        raise InvalidInput(
+            f"Both data sets must name their classes in the same way; {words} has names, {numbers} has numbers. Pass "
+            "labels of one type."
+        )
+    unknown = [name for name in names if name not in known and bool((second.y == names.index(name)).any())]
+    if unknown:
+        raise InvalidInput(
+            f"{owner} has classes that the first data set has not: {', '.join(map(repr, unknown[:5]))}; known are "
+            f"{', '.join(map(repr, known[:5]))}{', ...' if len(known) > 5 else ''}. Correct or drop these labels."
+        )
+    codes = torch.tensor([known.index(name) if name in known else 0 for name in names])
+    old, new = set(naming_note(names)), naming_note(known)
+    notes = tuple(note for note in second.notes if note not in old)
+    targets = codes.to(second.y.device)[second.y]
+    return replace(second, targets=targets, class_names=known, notes=(*notes, *new))
+
+
+def _with_task_of(second: Samples, first: Samples, owner: str) -> Samples:
+    """Read the targets of the second data set as those of the first's task."""
+    if second.targets is None or first.targets is None or second.kind == first.kind:
+        return second
+    raw = second.targets if second.unsettled is None else second.unsettled
+    try:
+        return with_task(second, first.kind)
+    except InvalidInput:
+        raise InvalidInput(
+            f"Both data sets must have one task; the first is {first.task}, {owner} has targets {raw.dtype} of shape "
+            f"{list(raw.shape)}. Pass targets of one kind."
+        ) from None

@@ -1,0 +1,172 @@
+"""First pass of a network over a few samples: its outputs, and what they show of the network."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.samples import Samples
+from gapscope.inspection.network_adapter import NetworkAdapter, call_network
+from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs, prepare_inputs, raw_outputs
+
+SAMPLES_RUN = 8
+SUM_TOLERANCE = 1e-3
+# relative difference of outputs between two passes that rounding does not explain
+REPEAT_TOLERANCE = 1e-3
+N_PROBED = 1000  # samples that decide whether outputs in [0, 1] are probabilities
+
+
+@dataclass(frozen=True)
+class FirstPass:
+    """Raw outputs of the first samples, and what the pass showed of the network.
+
+    Attributes:
+        outputs: [n], [n, K] or with positions.
+        is_direct: Whether they were returned as a tensor.
+        writes_input: Whether the network changed the tensor that it was given.
+        is_random: Whether a second pass over the same samples returned other outputs.
+        activation: "sigmoid" if this function made the outputs, else empty.
+    """
+
+    outputs: Tensor
+    is_direct: bool
+    writes_input: bool
+    is_random: bool
+    activation: str
+
+
+class _SigmoidRecorder(TorchFunctionMode):
+    """Memory of the results of sigmoid functions, to recognize outputs that are one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: list[Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in ("sigmoid", "sigmoid_", "expit") and isinstance(result, Tensor):
+            self.results.append(result)
+        return result
+
+    def made(self, outputs: Tensor) -> bool:
+        """Return whether the outputs are a view of the whole result of a sigmoid."""
+        storage = outputs.untyped_storage().data_ptr()
+        return any(
+            result.numel() == outputs.numel() and result.untyped_storage().data_ptr() == storage
+            for result in self.results
+        )
+
+
+def first_pass(network: nn.Module, samples: Samples) -> FirstPass:
+    """Run the network on the first samples, twice."""
+    with inspection_mode(network), torch.no_grad():
+        given = prepare_inputs(network, samples.inputs[:SAMPLES_RUN])
+
+        def run() -> tuple[Any, bool]:
+            x = given.clone()
+            result = network(x) if samples.form is None else call_network(network, samples.form, x)
+            return result, not torch.equal(x, given)
+
+        try:
+            with _SigmoidRecorder() as recorder:
+                result, writes_input = run()
+            again, _ = run()
+        except GapscopeError:
+            raise
+        except Exception as error:
+            raise InvalidInput(_forward_error(network, samples, error)) from error
+    outputs, repeated = raw_outputs(result), raw_outputs(again)
+    if isinstance(outputs, Tensor) and outputs.shape == () and len(given) == 1:
+        outputs, repeated = outputs[None], repeated[None]
+    outputs = checked_outputs(outputs, len(given), flat=False)
+    return FirstPass(
+        outputs,
+        is_direct=raw_outputs(result) is result,
+        writes_input=writes_input,
+        is_random=_differ(outputs, repeated),
+        activation="sigmoid" if recorder.made(outputs) else "",
+    )
+
+
+def _differ(outputs: Tensor, repeated: Tensor) -> bool:
+    """Return whether two passes over the same samples differ by more than rounding."""
+    if outputs.shape != repeated.shape:
+        return True
+    if not bool(torch.isfinite(outputs).all()):
+        return False
+    scale = float(outputs.abs().max()) if outputs.numel() else 0.0
+    return bool((outputs - repeated).abs().max() > REPEAT_TOLERANCE * scale) if scale else False
+
+
+def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> str:
+    """Return the message for an error of the network's own code."""
+    message = (str(error).strip().splitlines() or ["no message"])[0][:200]
+    x, hint = samples.inputs, "Pass inputs that its forward accepts."
+    if samples.form is None and not x.is_floating_point() and any(p.is_floating_point() for p in network.parameters()):
+        hint = f"The inputs are {x.dtype}, which is for token ids. For images use x.float() / 255."
+    elif samples.form is not None and samples.form.names:
+        signature = ", ".join(inspect.signature(network.forward).parameters)
+        hint = f"It was called with {', '.join(samples.form.names)}; its forward takes {signature}."
+    elif "required positional argument" in message:
+        names = ", ".join(inspect.signature(network.forward).parameters)
+        hint = f"Its forward takes {names}: pass data as ((x1, x2), y), or as a mapping with these names."
+    shape = [list(part.shape) for part in samples.form.unpack(x[:1])] if samples.form is not None else list(x.shape)
+    result = f"{type(network).__name__} on {shape} raised {type(error).__name__}: {message}"
+    return f"The network must run on the inputs; {result}. {hint}"
+
+
+NOT_FINITE = "Some outputs are NaN or infinite."
+RANDOM_OUTPUTS = (
+    "Outputs differ between two passes over the same samples (dropout that is always on, or random numbers in "
+    "forward): every reading is of one random network. Make evaluation mode deterministic."
+)
+PROBABILITIES = {
+    "softmax": "Outputs are probabilities (every row sums to 1): their logarithms are used as logits. Return raw "
+    "outputs, without the softmax.",
+    "sigmoid": "Outputs are probabilities (a sigmoid): their logits log(p / (1 - p)) are used. Return raw outputs, "
+    "without the sigmoid.",
+}
+
+
+def _sums_to_one(outputs: Tensor) -> bool:
+    """Return whether outputs [n, C, ...] are distributions over the classes."""
+    if outputs.ndim < 2 or outputs.shape[1] < 2:
+        return False
+    flat = outputs.movedim(1, -1).flatten(0, -2).double()
+    return bool((flat >= 0).all()) and bool(((flat.sum(1) - 1).abs() < SUM_TOLERANCE).all())
+
+
+def activation_of(network: nn.Module, samples: Samples, first: FirstPass) -> str:
+    """Return "softmax" or "sigmoid" if outputs for labels are probabilities, else an empty string."""
+    if samples.kind not in ("classification", "multi-label", "positions"):
+        return ""
+    outputs = first.outputs
+    if samples.kind == "classification" and _sums_to_one(outputs):
+        return "softmax"
+    if samples.kind == "positions" and outputs.ndim > 2 and (_sums_to_one(outputs) or _sums_to_one(outputs.mT)):
+        return "softmax"
+    if first.activation:
+        return first.activation
+    within = bool(((outputs >= 0) & (outputs <= 1)).all())
+    has_one_per_label = outputs.numel() == len(outputs) if samples.kind == "classification" else outputs.ndim == 2
+    if not within or not has_one_per_label or samples.kind == "positions":
+        return ""
+    return "sigmoid" if _half_separates_better(network, samples) else ""
+
+
+def _half_separates_better(network: nn.Module, samples: Samples) -> bool:
+    """Return whether all outputs are in [0, 1] and a threshold at 0.5 classifies better than one at 0."""
+    part = samples.subset(torch.arange(min(len(samples), N_PROBED)))
+    adapted = NetworkAdapter(network, part.form, squeezed=part.kind == "classification")
+    with inspection_mode(adapted):
+        outputs = network_outputs(adapted, part.inputs).cpu()
+    targets = part.y.cpu().reshape(outputs.shape) > 0
+    if not bool(((outputs >= 0) & (outputs <= 1)).all()):
+        return False
+    return bool(((outputs > 0.5) == targets).double().mean() > ((outputs > 0) == targets).double().mean())

@@ -1,0 +1,208 @@
+"""One budget in CPU seconds for functions that may take long, and what of the NTK fits into it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from gapscope.base.errors import NotMeasurable, check_range
+from gapscope.base.samples import Samples
+from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
+
+# Seconds of functions with a budget, if none is passed.
+DEFAULT_BUDGET = 60.0
+# Work in progress is ended when this multiple of the budget is spent: estimates from few samples err by some per cent.
+ENFORCED_AT = 1.1
+# Samples of the two trials, the timings of which the smallest counts, and the fraction of the budget for all of them.
+TRIAL, TIMINGS, TRIAL_FRACTION = 8, 3, 0.1
+LARGEST_TRIAL, LARGER_TRIAL_FRACTION = 128, 0.01
+# Random combinations of the outputs, and numbers of landmarks, in place of the exact kernel. Few choices, so that noise
+# of a timing seldom changes the result.
+COMBINATIONS, LANDMARKS = 4, (1000, 500, 250, 125)
+# No trial if the kernel certainly fits: a rough bound in forward passes and operations is below this fraction.
+SURE_FRACTION = 0.2
+# A pass back takes at least as long as a pass forward per output, and all gradients at most 10 times as long; one
+# core multiplies and adds at least 5e9 numbers per second.
+MIN_PASSES, MAX_PASSES, OPERATIONS_PER_SECOND = 1.0, 10.0, 5e9
+
+
+class BudgetSpent(NotMeasurable):
+    """Work that was ended because the budget of CPU seconds was spent."""
+
+
+class CpuBudget:
+    """CPU seconds of this process, all threads together, from now on.
+
+    Args:
+        seconds: The budget; None for no limit.
+
+    Raises:
+        InvalidInput: It is not positive.
+
+    >>> budget = CpuBudget(10.0)
+    >>> budget.affords(1.0), budget.affords(60.0), CpuBudget(None).affords(1e9)
+    (True, False, True)
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        if seconds is not None:
+            check_range("time_budget", seconds, 0, low_open=True)
+        self.seconds = math.inf if seconds is None else float(seconds)
+        self._start = time.process_time()
+
+    @property
+    def spent(self) -> float:
+        """CPU seconds since the start."""
+        return time.process_time() - self._start
+
+    @property
+    def remaining(self) -> float:
+        """CPU seconds that are left, at least 0."""
+        return max(0.0, self.seconds - self.spent)
+
+    def affords(self, seconds: float) -> bool:
+        """Return whether work of so many seconds fits into what is left."""
+        return seconds <= self.remaining
+
+    def part(self, fraction: float) -> CpuBudget:
+        """Return a budget, from now on, of a fraction of what is left."""
+        return CpuBudget(None if math.isinf(self.seconds) else max(fraction * self.remaining, 1e-9))
+
+    @contextmanager
+    def enforced(self, network: nn.Module) -> Iterator[None]:
+        """Raise BudgetSpent at a forward pass of the network, once 1.1 times the budget is spent."""
+
+        def check(*_: Any) -> None:
+            if self.spent > ENFORCED_AT * self.seconds:
+                raise BudgetSpent(f"time_budget={self.seconds:.3g} was spent before it ended. Pass a larger budget.")
+
+        handle = network.register_forward_pre_hook(check)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+def smallest_timing(work: Callable[[], Any]) -> float:
+    """Return the smallest CPU seconds of three calls."""
+    timings: list[float] = []
+    for _ in range(TIMINGS):
+        start = time.process_time()
+        work()
+        timings.append(time.process_time() - start)
+    return min(timings)
+
+
+class _KernelCost:
+    """CPU seconds of an NTK ridge per sample and per entry of the kernel, from trials."""
+
+    def __init__(self, network: nn.Module, samples: Samples, options: dict[str, Any]) -> None:
+        self.network, self.samples, self.options = network, samples, options
+        self.per_sample = self.per_pair = 0.0
+
+    def _trial(self, n: int) -> float:
+        rows = torch.linspace(0, len(self.samples) - 1, n).long()
+        part = self.samples.subset(rows)
+        exact = self._exact(n)
+        return smallest_timing(lambda: kernel_leave_one_out(self.network, part.inputs, part.y, **exact))
+
+    def _exact(self, n: int) -> dict[str, Any]:
+        return {**self.options, "max_exact": n}
+
+    def measure(self, budget: CpuBudget) -> None:
+        """Time two sizes, and larger ones while they are cheap; raise BudgetSpent if the first is too expensive."""
+        start = time.process_time()
+        few = self.samples.subset(torch.linspace(0, len(self.samples) - 1, TRIAL).long())
+        kernel_leave_one_out(self.network, few.inputs, few.y, **self._exact(TRIAL))
+        first = time.process_time() - start
+        # further trials would take about 9 times as long
+        if 9 * first > TRIAL_FRACTION * budget.remaining and first * len(self.samples) / TRIAL > budget.remaining:
+            raise BudgetSpent(f"The kernel takes about {first * len(self.samples) / TRIAL:.0f} CPU s or more")
+        small, large, n = self._trial(TRIAL), self._trial(2 * TRIAL), 2 * TRIAL
+        while 2 * n <= min(LARGEST_TRIAL, len(self.samples)) and 6 * large < LARGER_TRIAL_FRACTION * budget.seconds:
+            n *= 2
+            small, large = large, self._trial(n)
+        # small = h (s + h p) and large = 2 h (s + 2 h p) for h = n / 2 samples, s per sample and p per pair
+        half = n / 2
+        self.per_pair = max(large - 2 * small, 0.0) / (2 * half**2)
+        self.per_sample = max(small / half - half * self.per_pair, 0.0)
+
+    def seconds(self, n: int, columns: float, more_columns: float = 0.0) -> float:
+        """Return the estimated seconds of n samples with so many columns."""
+        # gradients of landmarks are computed in addition
+        samples = n if columns >= n else n + columns
+        return samples * self.per_sample + n * (columns + more_columns) * self.per_pair
+
+
+def affordable_kernel(
+    network: nn.Module,
+    samples: Samples,
+    options: dict[str, Any],
+    budget: CpuBudget,
+    *,
+    n_outputs: int,
+    forward: float | None = None,
+    more_columns: float = 0.0,
+) -> tuple[dict[str, Any] | None, str]:
+    """Return options of the NTK that fit into a budget, None if there are none, and a note on the difference.
+
+    The trials are inside the budget: 8 and 16 samples, the smallest of three timings, larger ones while they are
+    cheap. None are made for a kernel that certainly fits, or certainly does not. If the kernel does not fit, it is that
+    of 4 random combinations of the outputs, then that of 1,000, 500, 250 or 125 landmarks.
+
+    Args:
+        network: `Ready.network`, with batch norm statistics as `with_data_statistics` gives them.
+        samples: Its samples, with targets.
+        options: Options of `kernel_leave_one_out`: max_exact, landmarks, and combinations where there are more outputs.
+        budget: The budget.
+        n_outputs: Number of outputs of the network.
+        forward: CPU seconds of a forward pass of all samples, if they are known.
+        more_columns: Columns of further kernels of the same samples.
+    """
+    if math.isinf(budget.seconds):
+        return options, ""
+    n = len(samples)
+    columns = n if n <= options["max_exact"] else min(n, options["landmarks"])
+    k = min(n_outputs, options.get("combinations") or n_outputs)
+    if forward is not None:
+        parameters = sum(p.numel() for p in network.parameters() if p.requires_grad)
+        pairs = n * (columns + more_columns) * parameters * k / OPERATIONS_PER_SECOND
+        if MAX_PASSES * forward * k + pairs < SURE_FRACTION * budget.remaining:
+            return options, ""
+        least = MIN_PASSES * forward * min(k, COMBINATIONS)
+        if not budget.affords(least):
+            return None, f"The kernel takes at least {least:.0f} CPU s, and {budget.remaining:.0f} are left."
+    cost = _KernelCost(network, samples, options)
+    try:
+        with budget.enforced(network):
+            cost.measure(budget)
+    except BudgetSpent as error:
+        return None, f"{error}. {_left(budget)}"
+    seconds = cost.seconds(n, columns, more_columns)
+    if budget.affords(seconds):
+        return options, ""
+    note = f"All of the kernel would take about {seconds:.0f} CPU s."
+    if options.get("combinations", COMBINATIONS) is None:
+        options = options | {"combinations": COMBINATIONS}
+        note += f" It is that of {COMBINATIONS} random combinations of the outputs."
+        # the pass forward does not depend on the number of outputs
+        factor = (1 + COMBINATIONS) / (1 + n_outputs)
+        cost.per_sample *= factor
+        cost.per_pair *= factor
+        if budget.affords(cost.seconds(n, columns, more_columns)):
+            return options, note
+    for landmarks in LANDMARKS:
+        if landmarks < columns and budget.affords(cost.seconds(n, landmarks, more_columns)):
+            note += f" It is approximated with {landmarks} landmarks."
+            return options | {"max_exact": 1, "landmarks": landmarks}, note
+    return None, f"The kernel takes about {seconds:.0f} CPU s. {_left(budget)}"
+
+
+def _left(budget: CpuBudget) -> str:
+    return f"Of time_budget={budget.seconds:.3g}, {budget.remaining:.0f} s are left."

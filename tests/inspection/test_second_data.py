@@ -1,0 +1,159 @@
+"""A second data set is adapted to the first: layout, names of classes, type, task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gapscope.base.errors import InvalidInput
+from gapscope.inspection.losses import evaluate
+from gapscope.inspection.validation import ready
+
+NAMES = np.array(["a", "b", "c"])
+
+
+class CountsOnes(nn.Module):
+    """Perfect classifier: whether a row of nine tokens holds five ones or more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(2, 1), nn.Linear(1, 2)
+        with torch.no_grad():
+            self.embedding.weight.copy_(torch.tensor([[-1.0], [1.0]]))
+            self.head.weight.copy_(torch.tensor([[-9.0], [9.0]]))
+            self.head.bias.zero_()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        return self.head(self.embedding(input_ids).mean(1))
+
+
+def texts(n: int, seed: int) -> dict[str, Tensor]:
+    ids = torch.randint(0, 2, (n, 9), generator=torch.Generator().manual_seed(seed))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": (ids.sum(1) > 4).long()}
+
+
+def identity() -> nn.Linear:
+    network = nn.Linear(3, 3, bias=False)
+    nn.init.eye_(network.weight)
+    return network
+
+
+def table(n: int = 90) -> tuple[Tensor, Tensor]:
+    x = torch.randn(n, 3, generator=torch.Generator().manual_seed(0))
+    return x, x.argmax(1)
+
+
+def scores(network: nn.Module, train: Any, test: Any) -> dict[str, float]:
+    second = ready(network, train).adapt(test)
+    return evaluate(second.network, second.samples)
+
+
+@pytest.mark.parametrize("n", [60, 100, 140])
+def test_packed_inputs_are_those_of_their_own_data_set(n: int) -> None:
+    assert scores(CountsOnes(), texts(100, 0), texts(n, 1))["accuracy"] == 1.0
+
+
+def test_second_data_set_may_have_other_lengths_and_names_of_inputs() -> None:
+    longer = texts(50, 1)
+    longer["input_ids"] = torch.cat([longer["input_ids"], longer["input_ids"]], 1)
+    longer["attention_mask"] = torch.ones_like(longer["input_ids"])
+    assert scores(CountsOnes(), texts(100, 0), longer)["accuracy"] == 1.0
+    with pytest.raises(InvalidInput, match="inputs of the first"):
+        ready(CountsOnes(), texts(100, 0)).adapt((torch.randn(5, 9), torch.zeros(5).long()))
+
+
+FORMS = {
+    "strings": lambda y: NAMES[y],
+    "objects": lambda y: NAMES[y].astype(object),
+    "series": lambda y: pd.Series(NAMES[y]),
+    "categories": lambda y: pd.Series(pd.Categorical(NAMES[y])),
+    "declared categories": lambda y: pd.Series(pd.Categorical(NAMES[y], categories=NAMES)),
+    "string type": lambda y: pd.Series(NAMES[y], dtype="string"),
+    "list": lambda y: NAMES[y].tolist(),
+    "integers": lambda y: y,
+    "integer objects": lambda y: y.astype(object),
+}
+
+
+@pytest.mark.parametrize("first", FORMS)
+@pytest.mark.parametrize("second", FORMS)
+def test_a_split_without_a_class_keeps_the_numbers_of_the_others(first: str, second: str) -> None:
+    x, y = table()
+    seen = y > 0
+    data, test = (x, FORMS[first](y.numpy())), (x[seen], FORMS[second](y[seen].numpy()))
+    if ("integer" in first) != ("integer" in second):
+        with pytest.raises(InvalidInput, match="name their classes"):
+            scores(identity(), data, test)
+    else:
+        assert scores(identity(), data, test)["accuracy"] == 1.0
+
+
+def test_unknown_classes_and_other_tasks_are_refused() -> None:
+    x, y = table()
+    prepared = ready(identity(), (x, NAMES[y.numpy()]))
+    with pytest.raises(InvalidInput, match="'d'"):
+        prepared.adapt((x, np.where(y == 0, "d", NAMES[y.numpy()])))
+    numbered = ready(identity(), (x, y))
+    for targets in (torch.randn(90, 3), torch.randn(90), torch.randint(3, 9, (90, 4))):
+        with pytest.raises(InvalidInput):
+            numbered.adapt((x, targets))
+    assert numbered.adapt((x.double(), torch.eye(3)[y])).samples.kind == "classification"
+    assert numbered.adapt((x.double().numpy(), y)).samples.inputs.dtype == torch.float32
+    with pytest.raises(InvalidInput, match="inputs of the first"):
+        numbered.adapt((x[:, :2], y))
+
+
+def test_binary_labels_of_one_value_are_labels_beside_the_first() -> None:
+    x, y = table()
+    network = nn.Linear(3, 1)
+    two = (y > 0).float()
+    assert ready(network, (x, two)).adapt((x[:5], torch.ones(5))).samples.kind == "classification"
+
+
+class WritesIntoItsInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x -= 1
+        x.div_(2)
+        return self.body(x)
+
+
+def test_networks_may_write_into_their_input() -> None:
+    import gapscope as gs
+
+    torch.manual_seed(0)
+    x, y = torch.randn(30, 4), torch.arange(30) % 2
+    network, before = WritesIntoItsInput(), x.clone()
+    names = ["loss", "ntk_trace", "neural_collapse", "input_jacobian_norm"]
+    readings = gs.measure(network, (x, y), names)
+    assert torch.equal(x, before)
+    expected = gs.measure(network.body, ((x - 1) / 2, y), names)
+    expected_values = expected.values() | {"input_jacobian_norm": expected["input_jacobian_norm"].value / 4}
+    for name, value in readings.values().items():
+        if name != "input_jacobian_norm":
+            assert value == pytest.approx(expected_values[name], rel=1e-4), name
+
+
+class AlwaysDropout(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(self.body(x), 0.5)
+
+
+def test_random_outputs_are_named() -> None:
+    import gapscope as gs
+
+    x, y = torch.randn(30, 4), torch.arange(30) % 2
+    assert "differ between two passes" in gs.measure(AlwaysDropout(), (x, y), ["loss"]).notes[0]
+    assert not gs.measure(AlwaysDropout().body, (x, y), ["loss"]).notes
