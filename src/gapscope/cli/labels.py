@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from gapscope.cli.options import JSON, LABEL_COLUMN, NO_ANSWER
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def labels(
@@ -24,21 +28,32 @@ def labels(
     json: bool = JSON,
 ) -> None:
     """Rank samples by the probability that their label is wrong, with or without a network."""
-    from gapscope.cli.arguments import read_labelled_table
+    from gapscope.cli.arguments import read_labelled_table, split_target
     from gapscope.cli.factories import call_factory, is_factory
     from gapscope.cli.output import check_outputs, print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
+    from gapscope.data.tables import read_table
     from gapscope.labels.label_issues import find_label_issues
+
+    def read(path: Path) -> tuple[pandas.DataFrame, str]:
+        table, notes = read_table(path)
+        _, labels = split_target(table, column, path)
+        for note in notes:
+            typer.echo(note, err=True)
+        return table, str(labels.name)
 
     check_outputs(html, csv)
     with handle_interrupts(resumes=False):
+        label_column, held_out = None, None
         if is_factory(target):
-            columns, (network, data) = None, call_factory(target, what="network or None")
+            network, data = call_factory(target, what="network or None")
+            if test is not None:
+                held_out = read_labelled_table(test, column)
         else:
-            network, data = None, read_labelled_table(target, column)
-            columns = data[0]
-        held_out = None if test is None else read_labelled_table(test, column, like=columns)
-        issues = find_label_issues(network, data, precision=precision, test=held_out, seed=seed)
+            network, (data, label_column) = None, read(target)
+            if test is not None:
+                held_out, _ = read(test)
+        issues = find_label_issues(network, data, target=label_column, precision=precision, test=held_out, seed=seed)
     if html is not None:
         issues.write_html(html)
         typer.echo(f"written: {html}", err=True)
@@ -49,5 +64,5 @@ def labels(
         print_json(issues)
     else:
         print_lines(repr(issues))
-    if issues.noise is None:
+    if not issues.is_answered:
         raise typer.Exit(NO_ANSWER)
