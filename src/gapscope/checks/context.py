@@ -115,7 +115,11 @@ class Context:
     @cached_property
     def data(self) -> Samples:
         """The samples at `rows`."""
-        return self.everything if len(self.rows) == len(self.everything) else self.everything.subset(self.rows)
+        return (
+            self.everything
+            if len(self.rows) == len(self.everything)
+            else self.everything.subset(self.rows, keeps_rows=True)
+        )
 
     @property
     def is_classifier(self) -> bool:
@@ -183,13 +187,11 @@ class Context:
         """Label issues ranked without a network (None: the reason is in `failures`)."""
 
         def compute() -> LabelIssues:
-            issues = find_label_issues(None, self.data, seed=self.seed)
-            if len(self.rows) == len(self.everything):
-                return issues
-            # indices of the part become those of all samples
-            rows = self.rows.tolist()
-            conflicts = tuple((rows[i], rows[j]) for i, j in issues.conflicts)
-            indices = self.rows[issues.indices.cpu()]
+            # without row numbers of its own, so that indices are positions in `data`
+            issues = find_label_issues(None, replace(self.data, rows=None), seed=self.seed)
+            everyone = self.data.original(torch.arange(len(self.data)))
+            conflicts = tuple((int(everyone[i]), int(everyone[j])) for i, j in issues.conflicts)
+            indices = everyone[issues.indices.cpu()]
             return replace(issues, indices=indices, conflicts=conflicts, samples=self.everything)
 
         return self._try("labels", compute)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
 from gapscope.base.samples import as_samples
+from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
 from gapscope.checks.account import order_findings
 from gapscope.checks.context import MAX_SAMPLES, Context
@@ -48,6 +49,9 @@ def _run(check: Check, context: Context) -> Outcome:
             outcome = check.function(context)
         except GapscopeError as error:
             outcome = NotChecked(str(error).rstrip("."))
+    if isinstance(outcome, Finding) and len(outcome.indices) and context.everything.has_order:
+        # indices that leave are row numbers of the data that were passed
+        outcome = replace(outcome, indices=context.everything.original(outcome.indices))
     texts = {name: re.sub(r"(?<=\d)%", " %", text) for name, text in vars(outcome).items() if isinstance(text, str)}
     return replace(outcome, **texts | {"code": check.code, "title": check.title})
 
@@ -164,29 +168,28 @@ def _try_advice(
 
 def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str, Tensor] | None) -> Context:
     """Return the context of a torch network, of a scikit-learn estimator, or of the data alone."""
-    held_out = None if test is None else unwrap_estimator(network, test)[1]
-    network, data = unwrap_estimator(network, data)
-    samples = as_samples(data)
+    module, contents = unwrap_estimator(network, data)
+    is_usable = isinstance(module, nn.Module) and not has_diverged(module)
+    if module is not None and not is_usable and not is_estimator(module) and not isinstance(module, nn.Module):
+        ready(network, data)  # raises the error for what is no network
+    prepared = ready(network, data, needs=("outputs",)) if is_usable else None
+    samples = as_samples(contents) if prepared is None else prepared.samples
     require_targets(samples.targets, "check")
     n = len(samples)
     indices = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
-    if network is None:
-        return Context(None, samples, indices, test=None if held_out is None else as_samples(held_out))
-    if is_estimator(network):
-        scores = EstimatorScores(network, data, held_out)
-        return Context(
-            None, samples, indices, estimator=scores, test=None if held_out is None else as_samples(held_out)
-        )
-    if isinstance(network, nn.Module) and has_diverged(network):
-        state = None if initial_state is None else dict(initial_state)
-        return Context(None, samples, indices, diverged=network, initial_state=state)
-    prepared = ready(network, samples.subset(indices), needs=("outputs",))
-    initial = None if initial_state is None else _checked_state(prepared, initial_state)
-    context = Context(prepared, samples, indices, initial_state=initial)
-    if held_out is None:
-        return context
-    second = ready(prepared.bare, held_out, needs=("outputs",))
-    return replace(context, test=second.samples, test_network=second.network)
+    if prepared is not None:
+        initial = None if initial_state is None else _checked_state(prepared, initial_state)
+        part = prepared.with_samples(samples.subset(indices))
+        context = Context(part, samples, indices, initial_state=initial)
+        if test is None:
+            return context
+        second = prepared.adapt(test)
+        return replace(context, test=second.samples, test_network=second.network)
+    held_out = None if test is None else as_second(test, samples, "test")
+    if is_estimator(module):
+        return Context(None, samples, indices, estimator=EstimatorScores(module, data, test), test=held_out)
+    state = None if initial_state is None else dict(initial_state)
+    return Context(None, samples, indices, diverged=module, initial_state=state, test=held_out)
 
 
 def has_diverged(network: nn.Module) -> bool:

@@ -136,8 +136,8 @@ def check(
     target: Path = typer.Argument(
         ...,
         help="module:function that returns (network, data), (network, data, initial state) or a mapping with these and "
-        "other arguments of gapscope.check; a table (CSV or Parquet); a weights file of a pool; a pool folder; or a TOML grid of "
-        "untrained networks.",
+        "other arguments of gapscope.check; a table (CSV or Parquet); a weights file of a pool; a pool folder; or a "
+        "TOML grid of untrained networks.",
     ),
     column: str | None = LABEL_COLUMN,
     test: Path | None = typer.Option(None, help="CSV file of held-out samples, for a CSV file."),
