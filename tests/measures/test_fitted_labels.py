@@ -122,3 +122,13 @@ def test_every_verb_before_training_answers_a_trained_network() -> None:
     assert noise.low < NOISE < noise.high
     issues = gs.find_label_issues(network, data)
     assert issues.indices.tolist() == gs.find_label_issues(fresh, data).indices.tolist()
+
+
+def test_label_verbs_keep_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward pass beyond the budget leaves the network out; a kernel beyond it leaves its features."""
+    expected = gs.find_label_issues(None, digits()).indices.tolist()
+    for seconds, method in ((1e6, "RBF ridge"), (1.0, "")):
+        monkeypatch.setattr("gapscope.labels.kernel_views.forward_seconds", lambda _, seconds=seconds: seconds)
+        issues = gs.find_label_issues(untrained(), digits(), time_budget=3.0)
+        assert any("was not used" in note for note in issues.notes)
+        assert not method or issues.indices.tolist() == expected

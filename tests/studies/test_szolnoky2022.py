@@ -19,6 +19,7 @@ from gapscope.measures.ntk import ntk_trace
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.results.records import Record
 from gapscope.training.loop import train
+from gapscope_studies.kit.claims import ComparisonArm
 from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.szolnoky2022 import bench, curves, protocol, tables
 from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS, monitor_run, plane
@@ -361,3 +362,11 @@ def test_alignment_of_the_watched_kernel_is_that_of_its_dense_definition(setting
     assert rows[0]["alignment"] == pytest.approx(float((a * b).sum() / (a.norm() * b.norm())), rel=1e-4)
     table = pandas.DataFrame(rows).assign(method="Weight", seed=0, diverged=False)
     assert curves.last_recordings(table)["alignment"].to_list() == [rows[-1]["alignment"] - rows[0]["alignment"]]
+
+
+def test_the_spread_of_runs_has_the_interval_of_normal_values() -> None:
+    arm = ComparisonArm(name="MGS", train_accuracy=0.9, chance=0.1, finished=True)
+    result = tables.spread_claim("Table 1", "at 0 %", (1.0, 6), (4.0, 6), [arm])
+    # the F distribution with 5 and 5 degrees of freedom has its upper 2.5 % point at 7.146
+    assert (result.value, result.low) == (0.25, pytest.approx(0.25 / 7.146**0.5, rel=1e-3))
+    assert result.high == pytest.approx(0.25 * 7.146**0.5, rel=1e-3) and result.outcome == "held"

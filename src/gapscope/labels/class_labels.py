@@ -17,6 +17,7 @@ from gapscope.labels.error_model import LOG_TEMPERATURES, ErrorProbabilities, er
 from gapscope.labels.kernel_views import ClassView, class_view, class_views
 from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
+from gapscope.measures.cpu_budget import CpuBudget
 from gapscope.results.estimate import percent
 
 # Flagged labels are more likely wrong than right.
@@ -143,27 +144,36 @@ def assess_probabilities(
 
 
 def best_view(
-    network: nn.Module | None, samples: Samples, labels: Tensor, n_classes: int, *, seed: int
+    network: nn.Module | None,
+    samples: Samples,
+    labels: Tensor,
+    n_classes: int,
+    *,
+    seed: int,
+    budget: CpuBudget | None = None,
 ) -> tuple[ClassView | None, list[str]]:
     """Return the view of the smallest held-out cross-entropy (None if no input varies), and notes."""
-    views, notes = class_views(network, samples, labels, n_classes, seed=seed)
+    views, notes = class_views(network, samples, labels, n_classes, seed=seed, budget=budget)
     return (views[0] if views else None), notes
 
 
-def assess_classes(network: nn.Module | None, samples: Samples, *, seed: int) -> tuple[LabelIssues, LabelNoiseEstimate]:
+def assess_classes(
+    network: nn.Module | None, samples: Samples, *, seed: int, budget: CpuBudget | None = None
+) -> tuple[LabelIssues, LabelNoiseEstimate]:
     """Assess class labels by the best held-out predictions of the classes that occur.
 
     Args:
         network: Untrained network, or None.
         samples: Samples with class labels.
         seed: Seed of the landmarks and the folds.
+        budget: CPU seconds for the rows of the network; None for no limit.
 
     Raises:
         InvalidInput: No input varies.
     """
     # labels may be far apart, as identifiers are: only classes that occur get a column
     classes, codes = samples.y.cpu().unique(return_inverse=True)
-    view, notes = best_view(network, samples, codes, len(classes), seed=seed)
+    view, notes = best_view(network, samples, codes, len(classes), seed=seed, budget=budget)
     if view is None:
         raise InvalidInput("No input varies between the samples, so no label can be checked. Pass other features.")
     issues, noise = assess_labels(view, codes)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +13,14 @@ from gapscope.base.errors import GapscopeError
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
+from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.boosted_trees import out_of_fold_log_probabilities
 from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES, tempered_loss
 from gapscope.labels.noise_rate import fit_robustly
-from gapscope.measures._forward import forward_pass
-from gapscope.measures.fitted_labels import network_before_training
+from gapscope.measures.cpu_budget import COMBINATIONS, CpuBudget, affordable_kernel, forward_seconds
+from gapscope.measures.embed import extract_features
+from gapscope.measures.fitted_labels import features_spectrum, network_before_training
 from gapscope.measures.kernel_leave_one_out import kernel_columns
 from gapscope.statistics.baselines import (
     RIDGES,
@@ -83,10 +85,19 @@ def _target_view(method: str, spectrum: Spectrum, targets: Tensor) -> TargetView
     return TargetView(method, spectrum, clipped, ridge, predictions, error)
 
 
-def ntk_spectrum(prepared: Ready, *, seed: int) -> Spectrum:
-    """Decompose the NTK on the samples, with 1,000 landmarks beyond 2,000 samples."""
-    generator = make_generator(seed, "landmarks")
-    return kernel_columns(prepared.network, prepared.samples.inputs, 2000, 1000, generator, None).spectrum()
+KERNEL = {"max_exact": 2000, "landmarks": 1000}  # samples of the exact NTK, and its landmarks beyond
+
+
+def ntk_spectrum(prepared: Ready, *, seed: int, options: Mapping[str, Any] = KERNEL) -> Spectrum:
+    """Decompose the NTK on the samples, by default with 1,000 landmarks beyond 2,000 samples."""
+    columns = kernel_columns(
+        prepared.network,
+        prepared.samples.inputs,
+        generator=make_generator(seed, "landmarks"),
+        chunk_size=None,
+        **options,
+    )
+    return columns.spectrum()
 
 
 def _baseline(views: Sequence[ClassView | TargetView], samples: Samples) -> Tensor:
@@ -104,7 +115,7 @@ def _baseline(views: Sequence[ClassView | TargetView], samples: Samples) -> Tens
 
 
 def _kernel_views(
-    network: nn.Module | None, samples: Samples, fit: Callable[[str, Spectrum], View], seed: int
+    network: nn.Module | None, samples: Samples, fit: Callable[[str, Spectrum], View], seed: int, budget: CpuBudget
 ) -> tuple[list[View], list[str]]:
     """Return the views of all kernels that apply, and notes."""
     features, notes, views = sample_features(samples), list(samples.notes), []
@@ -113,26 +124,46 @@ def _kernel_views(
         views.append(fit("linear ridge", linear_spectrum(features)))
     if network is None:
         return views, notes
-    before = network_before_training(ready(network, samples, needs=("outputs",)), _baseline(views, samples))
-    if before.note:
-        notes.append(before.note)
-    if before.prepared is None:
+    prepared = ready(network, samples, needs=("outputs",))
+    forward = forward_seconds(prepared)
+    if not budget.affords(forward):
+        notes.append(f"The network was not used: a forward pass of all samples takes about {forward:.0f} CPU s.")
         return views, notes
-    prepared = before.prepared
+    with memo_scope(), budget.enforced(prepared.network):
+        before = network_before_training(prepared, _baseline(views, samples))
+        notes += [before.note] if before.note else []
+        if before.prepared is None:
+            return views, notes
+        prepared = before.prepared
+        try:
+            hidden = extract_features(prepared.network, prepared.samples)
+            views.append(fit("last hidden features", features_spectrum(hidden.values)))
+            notes += hidden.notes
+        except GapscopeError as error:
+            notes.append(f"The last hidden features were not used: {error}")
     prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
-    hidden = forward_pass(prepared.network, prepared.samples.inputs).features
-    if hidden is not None:
-        hidden = (hidden - hidden.mean(0)) / hidden.std(0, correction=0).mean().clamp_min(1e-12)
-        views.append(fit("last hidden features", linear_spectrum(hidden)))
     try:
-        views.append(fit("NTK", ntk_spectrum(prepared, seed=seed)))
+        several: dict[str, Any] = {"combinations": None} if prepared.n_outputs > COMBINATIONS else {}
+        options, note = affordable_kernel(
+            prepared.network, prepared.samples, KERNEL | several, budget, n_outputs=prepared.n_outputs, forward=forward
+        )
+        notes += [f"The NTK was not used. {note}" if options is None else note] if note else []
+        if options is not None:
+            with budget.enforced(prepared.network):
+                views.append(fit("NTK", ntk_spectrum(prepared, seed=seed, options=options)))
     except GapscopeError as error:
         notes.append(f"The NTK was not used: {error}")
     return views, notes
 
 
 def class_views(
-    network: nn.Module | None, samples: Samples, labels: Tensor, n_classes: int, *, seed: int
+    network: nn.Module | None,
+    samples: Samples,
+    labels: Tensor,
+    n_classes: int,
+    *,
+    seed: int,
+    budget: CpuBudget | None = None,
 ) -> tuple[list[ClassView], list[str]]:
     """Return the views of class labels, smallest held-out cross-entropy first, and notes.
 
@@ -142,12 +173,13 @@ def class_views(
         labels: Labels as numbers 0 to C - 1 of the classes that occur.
         n_classes: Number of classes that occur, C.
         seed: Seed of the landmarks and the folds.
+        budget: CPU seconds for the rows of the network; None for no limit.
     """
 
     def fit(method: str, spectrum: Spectrum) -> ClassView:
         return kernel_class_view(method, spectrum, labels, n_classes)
 
-    views, notes = _kernel_views(network, samples, fit, seed)
+    views, notes = _kernel_views(network, samples, fit, seed, budget or CpuBudget(None))
     if not views:
         return [], notes
     scores = None
@@ -158,12 +190,14 @@ def class_views(
     return sorted(views, key=lambda view: view.error), notes
 
 
-def target_views(network: nn.Module | None, samples: Samples, *, seed: int) -> tuple[list[TargetView], list[str]]:
+def target_views(
+    network: nn.Module | None, samples: Samples, *, seed: int, budget: CpuBudget | None = None
+) -> tuple[list[TargetView], list[str]]:
     """Return the views of regression targets, smallest residuals first, and notes."""
     targets = target_matrix(samples.y.cpu())
 
     def fit(method: str, spectrum: Spectrum) -> TargetView:
         return _target_view(method, spectrum, targets)
 
-    views, notes = _kernel_views(network, samples, fit, seed)
+    views, notes = _kernel_views(network, samples, fit, seed, budget or CpuBudget(None))
     return sorted(views, key=lambda view: view.error), notes

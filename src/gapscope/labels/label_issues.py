@@ -23,6 +23,7 @@ from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.regression_targets import assess_targets
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details, with_class_names
+from gapscope.measures.cpu_budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.statistics.baselines import rbf_spectrum, sample_features
 
 MIN_SAMPLES = 50
@@ -60,15 +61,15 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
 
 
 def _assess_data(
-    network: nn.Module | None, samples: Samples, pred_probs: Any, seed: int, has_inputs: bool
+    network: nn.Module | None, samples: Samples, pred_probs: Any, seed: int, budget: CpuBudget, has_inputs: bool
 ) -> Assessment:
     """Assess labels or targets with the held-out predictions of the smallest error."""
     if pred_probs is not None:
         issues, noise = assess_probabilities(pred_probs, samples, with_inputs=has_inputs, seed=seed)
     elif samples.is_classification:
-        issues, noise = assess_classes(network, samples, seed=seed)
+        issues, noise = assess_classes(network, samples, seed=seed, budget=budget)
     else:
-        views, notes = target_views(network, samples, seed=seed)
+        views, notes = target_views(network, samples, seed=seed, budget=budget)
         if not views:
             raise InvalidInput("No input varies between the samples, so no target can be checked. Pass other features.")
         issues, noise = assess_targets(views[0], samples.y, seed)
@@ -113,11 +114,13 @@ def _trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None
     return Samples(samples.inputs.cpu(), samples.targets.cpu(), form=samples.form)
 
 
-def _assess(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any, seed: int) -> Assessment:
+def _assess(
+    source: Any, data: Any, features: Any, labels: Any, pred_probs: Any, seed: int, budget: CpuBudget
+) -> Assessment:
     if source is None or isinstance(source, nn.Module):
         samples = _collect(source, data, features, labels, pred_probs)
         has_inputs = data is not None or features is not None
-        return _assess_data(source, samples, pred_probs, seed, has_inputs=has_inputs)
+        return _assess_data(source, samples, pred_probs, seed, budget, has_inputs=has_inputs)
     if data is not None or labels is not None or pred_probs is not None:
         raise InvalidInput(
             f"Got data as well as a {type(source).__name__}, which has its data. Pass the monitor alone, or an "
@@ -135,6 +138,7 @@ def estimate_label_noise(
     pred_probs: Any = None,
     target: str | None = None,
     seed: int = 0,
+    time_budget: float | None = DEFAULT_BUDGET,
 ) -> LabelNoiseEstimate:
     """Estimate the label noise rate: before training, or from one monitored training run.
 
@@ -164,6 +168,8 @@ def estimate_label_noise(
         target: Column of the labels or targets, if `data` is a raw pandas frame: text becomes one column per value,
             and missing numbers are filled with the median.
         seed: Seed of the landmarks, the folds and the resampling.
+        time_budget: CPU seconds of this process for the kernels of a network, None for no limit: its last hidden
+            features first, then the NTK, if need be approximated. Notes of `find_label_issues` name what was left out.
 
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, or `pred_probs` that are no out-of-sample
@@ -179,7 +185,7 @@ def estimate_label_noise(
     if target is not None:
         columns, label = split_frame(data, target)
         data = (encode_frame(columns)[0], label)
-    _, noise = _assess(source, data, features, labels, pred_probs, seed)
+    _, noise = _assess(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
     if reason := noise.unreliable_because:
         raise NotMeasurable(reason)
     return noise
@@ -197,6 +203,7 @@ def find_label_issues(
     test: Any = None,
     names: Sequence[str] | None = None,
     seed: int = 0,
+    time_budget: float | None = DEFAULT_BUDGET,
 ) -> LabelIssues:
     """Rank samples by how likely their label is an error: before training, or from one run.
 
@@ -225,6 +232,8 @@ def find_label_issues(
         test: Test set; its (near-)duplicates of training samples are listed in `test_duplicates`.
         names: Names of the samples for the review, such as file names; by default the paths of an image folder.
         seed: Seed of the landmarks, the folds and the resampling.
+        time_budget: CPU seconds of this process for the kernels of a network, None for no limit: its last hidden
+            features first, then the NTK, if need be approximated. Notes of `find_label_issues` name what was left out.
 
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, no canaries among the monitored samples, or
@@ -246,7 +255,7 @@ def find_label_issues(
         given, data = columns, (encoded, label)
         if test is not None:
             test = encode_frame(split_frame(test, target)[0], like=encoded)[0]
-    issues, _ = _assess(source, data, features, labels, pred_probs, seed)
+    issues, _ = _assess(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
     if issues.samples is not None:
         issues = replace(
             issues,

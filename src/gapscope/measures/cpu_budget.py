@@ -13,6 +13,8 @@ from torch import nn
 
 from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.base.samples import Samples
+from gapscope.inspection.outputs import measurement_mode, network_outputs
+from gapscope.inspection.validation import Ready
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 
 # Seconds of functions with a budget, if none is passed.
@@ -97,6 +99,14 @@ def smallest_timing(work: Callable[[], Any]) -> float:
         work()
         timings.append(time.process_time() - start)
     return min(timings)
+
+
+def forward_seconds(prepared: Ready) -> float:
+    """Return the estimated CPU seconds of a forward pass of all samples, from three passes of few."""
+    n = len(prepared.samples)
+    few = prepared.samples.inputs[torch.linspace(0, n - 1, min(n, TRIAL)).long()]
+    with measurement_mode(prepared.network) as network:
+        return smallest_timing(lambda: network_outputs(network, few, chunk_size=TRIAL)) * n / len(few)
 
 
 class _KernelCost:

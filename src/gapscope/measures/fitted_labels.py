@@ -16,7 +16,8 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import Features, extract_features
 from gapscope.networks.initialization import resampled_state
 from gapscope.results.estimate import IntervalEstimate, percent
-from gapscope.statistics.baselines import LooRow, kernel_row, linear_spectrum
+from gapscope.statistics.baselines import LooRow, kernel_row
+from gapscope.statistics.kernel_ridge import Spectrum, linear_spectrum
 
 NORMAL_95 = 1.96
 # Samples on which weights are compared: a fit of labels is evident on few.
@@ -38,17 +39,22 @@ def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> IntervalEstim
     return IntervalEstimate(mean, mean - NORMAL_95 * error, mean + NORMAL_95 * error)
 
 
+def features_spectrum(features: Float[Tensor, "n d"]) -> Spectrum:
+    """Decompose the kernel of the features of a network, centred and of mean variance 1."""
+    values = features.double()
+    values = (values - values.mean(0)) / values.std(0, correction=0).mean().clamp_min(1e-12)
+    return linear_spectrum(values)
+
+
 def features_row(features: Float[Tensor, "n d"], targets: Tensor, n_classes: int | None = None) -> LooRow:
-    """Fit ridge regression on features of a network, centred and of mean variance 1.
+    """Fit ridge regression on features of a network (see `features_spectrum`).
 
     Args:
         features: [n, d], such as those of `extract_features`.
         targets: Class labels [n] or regression targets [n, k], on the CPU.
         n_classes: Number of classes; None for the largest label plus one.
     """
-    values = features.double()
-    values = (values - values.mean(0)) / values.std(0, correction=0).mean().clamp_min(1e-12)
-    return kernel_row(FEATURES, "network", linear_spectrum(values), targets, n_classes)
+    return kernel_row(FEATURES, "network", features_spectrum(features), targets, n_classes)
 
 
 @dataclass(frozen=True)

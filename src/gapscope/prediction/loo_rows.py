@@ -15,10 +15,9 @@ from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.execution import RANDOM_STREAMS
-from gapscope.inspection.outputs import measurement_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures._forward import forward_pass
-from gapscope.measures.cpu_budget import TRIAL, CpuBudget, affordable_kernel, smallest_timing
+from gapscope.measures.cpu_budget import CpuBudget, affordable_kernel, forward_seconds
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import FEATURES, features_row, network_before_training, paired_gain
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
@@ -94,14 +93,6 @@ def add_network_rows(
     score = result.explained if result.labels is None else result.accuracy
     rows.append(LooRow(NTK, "network", score, result.predictions.cpu()))
     return prepared
-
-
-def forward_seconds(prepared: Ready) -> float:
-    """Return the estimated CPU seconds of a forward pass of all samples, from three passes of few."""
-    n = len(prepared.samples)
-    few = prepared.samples.inputs[torch.linspace(0, n - 1, min(n, TRIAL)).long()]
-    with measurement_mode(prepared.network) as network:
-        return smallest_timing(lambda: network_outputs(network, few, chunk_size=TRIAL)) * n / len(few)
 
 
 def is_large(network: nn.Module) -> bool:

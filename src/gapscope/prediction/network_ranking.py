@@ -23,7 +23,7 @@ from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
-from gapscope.measures.cpu_budget import COMBINATIONS, DEFAULT_BUDGET, CpuBudget
+from gapscope.measures.cpu_budget import COMBINATIONS, DEFAULT_BUDGET, CpuBudget, forward_seconds
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import FEATURES
 from gapscope.measures.output_sensitivity import output_sensitivity
@@ -34,7 +34,6 @@ from gapscope.prediction.loo_rows import (
     add_network_rows,
     combine_rows,
     forecast_interval,
-    forward_seconds,
     is_large,
     mean_score,
     reason_to_abstain,

@@ -180,6 +180,9 @@ def _linear_claims(plan: Plan, points: list[Point], decay: Sequence[float]) -> l
     nearest = [max(load for load in at if load < 1), min(load for load in at if load > 1)]
     peak = np.log(at[1.0] / np.maximum(*(at[load] for load in nearest)))
     name = f"decay 1/{round(1 / plan.zeta)}"
+    at_peak = next(point for point in points if point["load"] == 1.0)["batch_norm"]
+    first, last = (np.log(np.array(at_peak[str(epochs)]) / at_one) for epochs in (plan.budgets[0], plan.longest))
+    stopping = "log of batch norm's error over the curve at P/N = 1"
     return [
         identity("Fig. 1a", f"decay {NOISE:g} is the lowest curve everywhere", "largest excess over the other decay",
                  float(np.max(plan.curve(GRID, NOISE) - plan.curve(GRID, plan.zeta))), below=1e-12),
@@ -193,6 +196,11 @@ def _linear_claims(plan: Plan, points: list[Point], decay: Sequence[float]) -> l
                  float((weak - sgd).max()), below=0.0),
         identity("Sec. 4", "simulated ridge students follow the closed form", "largest relative distance",
                  _apart([point["decayed"] for point in points], decay), below=ON_THE_CURVE, ours=True),
+        # the number of epochs, which the paper does not report, decides on which side of the curve batch norm is
+        estimate("Fig. 1a", f"early stopping: after {plan.budgets[0]} epochs batch norm errs less than {name}",
+                 stopping, mean(first), below=0.0, ours=True, **TASKS),
+        estimate("Fig. 1a", f"early stopping: after {plan.longest} epochs batch norm errs more than {name}",
+                 stopping, mean(last), above=0.0, ours=True, **TASKS),
     ]  # fmt: skip
 
 

@@ -9,11 +9,21 @@ from typing import Any
 
 import pandas
 from matplotlib.figure import Figure
+from scipy import stats
 
 from gapscope.base.specs import RunSpec
-from gapscope_studies.kit.claims import ABOVE_CHANCE, REGULARIZED, Claim, ComparisonArm, claim, downsample_curve
+from gapscope_studies.kit.claims import (
+    ABOVE_CHANCE,
+    REGULARIZED,
+    Claim,
+    ComparisonArm,
+    claim,
+    downsample_curve,
+    estimate,
+)
 from gapscope_studies.kit.plots import legend, lines, panels, set_labels
 from gapscope_studies.kit.pool import outcome
+from gapscope_studies.kit.statistics import Interval
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 from gapscope_studies.szolnoky2022 import protocol
 from gapscope_studies.szolnoky2022.setups import ROBUST_LOSSES, Setup, make_setup
@@ -83,6 +93,24 @@ def arms_of(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...
     return tuple(arm_of(setup, groups[name]) for name in names or groups)
 
 
+def spread_claim(
+    source: str, at: str, mgs: tuple[float, int], other: tuple[float, int], arms: Sequence[ComparisonArm]
+) -> Claim:
+    """Return the claim that the final metric varies less with MGS than without regularization.
+
+    `mgs` and `other` are standard deviation and number of runs. The interval of their ratio is that of normal values:
+    the ratio of the variances over that of the true variances has the F distribution.
+    """
+    (deviation, n), (of_other, n_other) = mgs, other
+    ratio = deviation / of_other
+    low, high = (ratio / float(stats.f.ppf(quantile, n - 1, n_other - 1)) ** 0.5 for quantile in (0.975, 0.025))
+    return estimate(
+        source, f"{at} MGS varies less from run to run than without regularization",
+        "standard deviation of the final metric, MGS over unregularized", Interval(ratio, low, high, min(n, n_other)),
+        below=1.0, compared=arms, unit="runs", **REGULARIZED,
+    )  # fmt: skip
+
+
 def table_claims(setup: Setup, source: str, table: Table, printed: Table, unit: str, constant: float) -> list[Claim]:
     """Return claims per noise level that MGS ends above the unregularized network.
 
@@ -108,6 +136,9 @@ def table_claims(setup: Setup, source: str, table: Table, printed: Table, unit: 
         # the size of the lead is the paper's where network and data are
         lead = paper.loc["MGS", "final"] - paper.loc["Unregularised", "final"] if source == "Table 1" else None
         add_gain(f"{at} MGS ends better than without regularization", mgs, rows["Unregularised"], paper=lead)
+        if source == "Table 1" and paper.loc["MGS", "sd"] < paper.loc["Unregularised", "sd"]:
+            spread, other = ((float(each["final"].std()), len(each)) for each in (mgs, rows["Unregularised"]))
+            claims.append(spread_claim(source, at, spread, other, [arm_of(setup, mgs, constant)]))
         for column, says in (
             ("final", "best of all methods"),
             ("best", "better than the best epoch of every other method"),
