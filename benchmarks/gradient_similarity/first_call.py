@@ -2,7 +2,8 @@
 
     python benchmarks/gradient_similarity/first_call.py --out benchmarks/results/first_call.json
 
-ResNet-18 with batch norm on 64 images of 32 x 32 pixels; CPU seconds of one thread, medians of seven steps.
+ResNet-18 on images of 32 x 32 pixels; CPU seconds of one thread, medians of seven steps. `step` is a later one, `check`
+what the first one takes in addition.
 """
 
 from __future__ import annotations
@@ -19,14 +20,24 @@ import gapscope as gs
 from gapscope.base.environment import environment
 from gapscope.base.files import to_json
 
-WIDTHS, STEPS = (0.125, 0.25, 0.5), 7
+STEPS = 7
+# width, samples, normalization
+CASES = (
+    (0.125, 64, "batch"),
+    (0.25, 64, "batch"),
+    (0.5, 64, "batch"),
+    (0.25, 32, "batch"),
+    (0.25, 32, "group"),
+    (0.25, 64, "group"),
+)
 
 
-def measure_width(width: float) -> dict[str, float]:
+def measure_case(width: float, samples: int, normalization: str) -> dict[str, float | int | str]:
     """Return the times of a plain step, of the first call with the penalty, and of a later one."""
     torch.manual_seed(0)
-    network = gs.build_network("resnet18", input_shape=(3, 32, 32), n_outputs=10, width_multiplier=width).train()
-    x, y = torch.randn(64, 3, 32, 32), torch.randint(0, 10, (64,))
+    options = {"width_multiplier": width, "normalization": normalization}
+    network = gs.build_network("resnet18", input_shape=(3, 32, 32), n_outputs=10, **options).train()
+    x, y = torch.randn(samples, 3, 32, 32), torch.randint(0, 10, (samples,))
     optimizer = torch.optim.SGD(network.parameters(), 0.01)
 
     def step(penalty: gs.GradientSimilarityPenalty | None) -> float:
@@ -45,7 +56,8 @@ def measure_width(width: float) -> dict[str, float]:
     plain = statistics.median(step(None) for _ in range(STEPS))
     penalty = gs.GradientSimilarityPenalty(0.001)
     first, later = step(penalty), statistics.median(step(penalty) for _ in range(STEPS))
-    return {"width": width, "plain_step_seconds": plain, "step": later / plain, "check": (first - later) / plain}
+    times = {"plain_step_seconds": plain, "step": later / plain, "check": (first - later) / plain}
+    return {"width": width, "samples": samples, "normalization": normalization} | times
 
 
 def main() -> None:
@@ -53,7 +65,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     torch.set_num_threads(1)
     path = parser.parse_args().out
-    rows = [measure_width(width) for width in WIDTHS]
+    rows = [measure_case(*case) for case in CASES]
     path.write_text(to_json({"environment": environment(), "rows": rows}))
 
 

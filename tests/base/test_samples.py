@@ -10,7 +10,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import Samples, as_samples, pack_inputs, slices
+from gapscope.base.input_layout import pack_inputs
+from gapscope.base.samples import Samples, as_samples, slices
 
 X, Y = torch.randn(7, 3), torch.tensor([0, 1, 2, 0, 1, 2, 0])
 

@@ -23,7 +23,7 @@ def test_networks_of_the_competition_come_from_the_data_root(tmp_path: Path) -> 
     shown = CliRunner().invoke(app, ["leaderboard", "--data-root", str(tmp_path), *FAST], env={"COLUMNS": "80"})
     assert shown.exit_code == 0, shown.output
     lines = shown.stdout.splitlines()
-    assert lines[0] == "1 of 2 measures predict the gap beyond the hyperparameters: rbf."
+    assert lines[0] == "1 of 2 measures predicts the gap beyond the hyperparameters: rbf."
     assert "96 networks, 96 training configurations, 6 hyperparameters" in shown.stdout and "vc_dim" in shown.stdout
     assert max(len(line.rstrip()) for line in lines[1:]) <= 80
 

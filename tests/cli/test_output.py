@@ -74,6 +74,23 @@ def test_every_command_fits_sixty_columns(
     assert [line for line in done.stdout.splitlines() if len(line) > 60] == []
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("check", "absent:build", "--html", "no/page.html"),
+        ("labels", "absent:build", "--html", "no/page.html"),
+        ("labels", "absent:build", "--csv", "."),
+        ("leaderboard", "absent.csv", "--output", "no/board.json"),
+    ],
+)
+def test_an_output_is_checked_before_the_work(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = gapscope(*command)  # the network does not even exist
+    assert done.returncode == 1 and ("no such folder" in done.stderr or "a folder" in done.stderr)
+
+
 def test_a_stream_whose_reader_has_left_discards_the_rest() -> None:
     reading, writing = os.pipe()
     stream = TolerantStream(os.fdopen(writing, "w"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,3 +158,54 @@ def test_random_outputs_are_named() -> None:
     x, y = torch.randn(30, 4), torch.arange(30) % 2
     assert "differ between two passes" in gs.measure(AlwaysDropout(), (x, y), ["loss"]).notes[0]
     assert not gs.measure(AlwaysDropout().body, (x, y), ["loss"]).notes
+
+
+def test_verbs_with_two_data_sets_adapt_the_second() -> None:
+    import gapscope as gs
+
+    train, test = texts(120, 0), texts(150, 1)
+    assert not gs.check(CountsOnes(), train, test=test, only=["GS402"]).findings
+    assert gs.record_network(CountsOnes(), train, test=test, name="n", measures=["loss"]).scores["test_accuracy"] == 1.0
+    assert gs.validated_accuracy(CountsOnes(), test, train).plain_score == 1.0
+    repeated = gs.find_label_issues(None, train, test=test).test_duplicates
+    ids, others = train["input_ids"], test["input_ids"]
+    expected = {j for j in range(150) if bool((ids == others[j]).all(1).any())}
+    assert {j for _, j in repeated} == expected
+
+
+def test_verbs_with_named_classes_adapt_the_second() -> None:
+    import gapscope as gs
+
+    x, y = table()
+    seen = y > 0
+    data, test = (x, NAMES[y.numpy()]), (x[seen], NAMES[y[seen].numpy()])
+    assert not gs.check(identity(), data, test=test, only=["GS402"]).findings
+    assert gs.record_network(identity(), data, test=test, name="n", measures=["loss"]).scores["test_accuracy"] == 1.0
+    assert gs.validated_accuracy(identity(), test, data).plain_score == 1.0
+    history = gs.train(identity(), data, gs.TrainingSpec(epochs=1, learning_rate=1e-6), test=test).history
+    assert history[-1]["test_accuracy"] == 1.0
+
+
+def test_indices_are_row_numbers_of_the_data_that_were_passed(tmp_path: Path) -> None:
+    import gapscope as gs
+
+    x = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    x[150], y[150] = torch.tensor([4.0, 0, 0, 0]), 0
+    x[120:126], y[120:126] = x[100:106], y[100:106]
+    y[121] = 1 - y[101]
+    y[:20] = -100
+    issues = gs.find_label_issues(None, (x, y), test=(x[30:40], y[30:40]))
+    assert issues.indices[0] == 150 and (101, 121) in issues.conflicts
+    assert issues.test_duplicates[0] == (30, 0)
+    assert gs.check(nn.Linear(4, 2), (x, y), only=["GS101"]).findings[0].indices == tuple(range(120, 126))
+    checked = gs.check(nn.Linear(4, 2), (x, y), only=["GS102"]).label_issues
+    assert checked is not None and checked.indices[0] == 150
+    issues.write_html(tmp_path / "list.html")
+    (tmp_path / "list.csv").write_text("sample,label\n150,1\n121,drop\n")
+    corrected = gs.apply_label_corrections((x, y), tmp_path / "list.csv")
+    assert len(corrected) == 179
+    (tmp_path / "list.csv").write_text("sample,label\n5,1\n")
+    with pytest.raises(InvalidInput, match="sample 5"):
+        gs.apply_label_corrections((x, y), tmp_path / "list.csv")
+    assert len(gs.out_of_sample(None, (x, y), groups=np.arange(200) // 4).targets) == 180

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -15,8 +15,10 @@ from torch.nn.attention import _cur_sdpa_kernel_backends
 
 import gapscope as gs
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
-from gapscope.inspection.execution import DrawWatch, FairLock
-from gapscope.inspection.outputs import inspection_mode
+from gapscope.inspection.copies import copy_network
+from gapscope.inspection.execution import DrawWatch, FairLock, network_lock
+from gapscope.inspection.outputs import inspection_mode, precision_of
+from gapscope.inspection.substitution import cast_network
 
 WAIT = 60.0  # generous: a thread that hangs fails the test, a slow machine does not
 
@@ -218,3 +220,15 @@ def test_a_watch_sees_exactly_the_draws_from_the_global_stream(name: str) -> Non
     with DrawWatch() as watch:
         call()
     assert watch.has_drawn == draws == (not torch.equal(before, torch.get_rng_state()))
+
+
+def test_what_is_read_of_a_network_is_its_own_while_another_thread_runs_it_in_another_precision() -> None:
+    net: Any = network()
+    with ThreadPoolExecutor(2) as pool:
+        with network_lock(net), cast_network(net, torch.float64, torch.zeros_like):
+            dtype = pool.submit(precision_of, net)
+            made: Future[Any] = pool.submit(copy_network, net)
+            wait([dtype, made], timeout=0.05)
+            assert net[0].weight.dtype == torch.float64
+        assert dtype.result(WAIT) == torch.float32
+        assert torch.equal(made.result(WAIT)[0].weight, net[0].weight)

@@ -18,7 +18,7 @@ pytest.importorskip("accelerate")
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import pack_inputs
+from gapscope.base.input_layout import pack_inputs
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.integrations.transformers import MonitorCallback, add_penalty
 from gapscope.networks.adapters import LogitsOnly

@@ -43,7 +43,7 @@ def test_the_competition_has_the_reference_scores(board: gs.Leaderboard) -> None
 
 def test_only_the_best_measure_predicts_beyond_the_hyperparameters(board: gs.Leaderboard) -> None:
     assert [row.measure for row in board.trusted] == ["m.rbf"]
-    assert board.verdict[0].startswith("1 of 3 measures predict the gap beyond the hyperparameters: rbf.")
+    assert board.verdict[0].startswith("1 of 3 measures predicts the gap beyond the hyperparameters: rbf.")
     assert "wcv, smoothness_gap" in board.verdict[1]
     assert board.row("vc_dim").why.startswith("it is fixed by the hyperparameters: it never changes with hp.dropout_p")
     assert board.row(RANDOM).verdict == "no evidence" and board.row(RANDOM).role == "random"

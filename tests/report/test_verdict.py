@@ -42,9 +42,9 @@ def conclusions(
 
 def test_the_best_is_named_or_a_tie_is_called_one() -> None:
     one = conclusions(record("a", 0.9, 0.85), record("b", 0.9, 0.7))
-    assert one.startswith("Best test accuracy, by more than a point: 0.850, a.")
+    assert one.startswith("Best test accuracy: 0.850, a, by more than a point.")
     tied = conclusions(record("a", 0.9, 0.85), record("b", 0.9, 0.845), record("c", 0.9, 0.7))
-    assert tied.startswith("Within a point of the best test accuracy, 0.850: a; b.")
+    assert tied.startswith("Best test accuracy: 0.850, a; 1 more within a point.")
 
 
 def test_memorizing_networks_are_counted() -> None:
@@ -139,7 +139,7 @@ def test_one_or_two_networks_make_a_page_without_rankings(tmp_path: Path) -> Non
     assert "Gap estimates need 12 finished networks; this pool has 1." in page
     assert "Best test accuracy" not in page and "Half of them" not in page and "median gap" not in page
     page = write_report(records, tmp_path / "page.html", title="Few").read_text()
-    assert "Best test accuracy, by more than a point: 0.850, a." in page and "this pool has 2." in page
+    assert "Best test accuracy: 0.850, a, by more than a point." in page and "this pool has 2." in page
     assert 'id="ranking"' not in page and 'id="networks"' in page and '<th scope="row" title="b">b</th>' in page
 
 

@@ -261,7 +261,7 @@ def test_findings_come_before_the_figures_and_are_escaped(tmp_path: Path) -> Non
     page = write_report([record], tmp_path / "r.html", title="One", check=(record.id, result)).read_text()
     (finding,) = result.findings
     start = page.index("What to do next")
-    assert start < page.index('class="facts"') and finding.evidence in page
+    assert start < page.index('id="pool"') and finding.evidence in page
     section = page[start : page.index("</section>", start)]
     assert "GS101" in section and re.search(re.escape(finding.action), section, re.IGNORECASE)
     assert "GS203" in section and "<i>a</i>" not in page

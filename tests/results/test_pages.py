@@ -11,7 +11,15 @@ from gapscope.base.errors import NotWritten
 from gapscope.results.pages import render_fragment, render_page, write_page
 
 NAME = '<script>alert("1")</script>'
-CONTENT = {"headline": NAME, "notes": (), "account": None, "tried": (), "cards": [], "fine": [("GS101", NAME, NAME)], "not_checked": []}
+CONTENT = {
+    "headline": NAME,
+    "notes": (),
+    "account": None,
+    "tried": (),
+    "cards": [],
+    "fine": [("GS101", NAME, NAME)],
+    "not_checked": [],
+}
 
 
 def test_values_are_escaped_in_pages_and_fragments() -> None:

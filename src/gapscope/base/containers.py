@@ -35,6 +35,7 @@ class CollatedData:
     notes: list[str] = field(default_factory=list[str])
     class_names: tuple[str, ...] = ()
     rows: Tensor | None = None  # row numbers in the data set, if not all rows are read
+    n_rows: int = 0  # number of rows in the data set, if not all rows are read
     has_order: bool = True  # False if the order changes from one reading to the next
 
 
@@ -253,6 +254,7 @@ def _read_in_order(loader: Any, at_most: int | None) -> CollatedData:
         return collated
     if _length(collated.inputs) == plan.n_rows:
         collated.rows = plan.rows
+        collated.n_rows = 0 if plan.rows is None else len(loader.dataset)
     else:  # the collate function drops or adds samples
         collated.has_order = False
     return collated

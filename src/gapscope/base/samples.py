@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 from gapscope.base.columns import with_canonical_strides
 from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.base.input_layout import InputLayout, pack_inputs
 from gapscope.base.targets import (
     IGNORED,
     INTEGER_REGRESSION_NOTE,
@@ -36,54 +37,6 @@ TASK_NOTES = (ONE_HOT_NOTE, MULTI_LABEL_NOTE)
 """Notes about a task that was inferred from targets alone."""
 
 
-@dataclass(frozen=True, eq=False)
-class InputLayout:
-    """Meaning of one tensor of inputs.
-
-    Measures use one tensor with a row per sample. Several floating-point inputs of one type are concatenated in it;
-    otherwise it has row numbers [n, 1] of the `columns`, which are stored separately. Row i is encoded as -1 - i: an
-    embedding that is called with row numbers by mistake raises an error instead of reading them as tokens.
-
-    Attributes:
-        names: Keywords of the inputs; None if they are passed by position.
-        columns: The inputs themselves, if the tensor holds row numbers.
-        shapes: Shape of one sample of each input, if several are concatenated.
-    """
-
-    names: tuple[str, ...] | None = None
-    columns: tuple[Tensor, ...] = ()
-    shapes: tuple[torch.Size, ...] = ()
-
-    def unpack(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return the inputs encoded in the rows of `x`, samples first.
-
-        >>> form = InputLayout(("ids", "mask"), columns=(torch.tensor([[7], [8]]), torch.tensor([[1], [0]])))
-        >>> [part.tolist() for part in form.unpack(torch.tensor([[-2]]))]
-        [[[8]], [[0]]]
-        """
-        if self.columns:
-            rows = -1 - x[:, 0]
-            return tuple(column.to(x.device)[rows] for column in self.columns)
-        if not self.shapes:
-            return (x,)
-        widths = [shape.numel() for shape in self.shapes]
-        pairs = zip(torch.split(x, widths, dim=1), self.shapes, strict=True)
-        return tuple(part.reshape(len(x), *shape) for part, shape in pairs)
-
-
-def pack_inputs(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, InputLayout]:
-    """Return one tensor [n, ...] that encodes several inputs, and its layout."""
-    names = tuple(inputs) if isinstance(inputs, Mapping) else None
-    tensors = tuple(inputs.values()) if isinstance(inputs, Mapping) else tuple(inputs)
-    first = tensors[0]
-    if len(tensors) == 1 and first.ndim > 1:
-        return first, InputLayout(names)
-    if first.is_floating_point() and len({tensor.dtype for tensor in tensors}) == 1:
-        concatenated = torch.cat([tensor.reshape(len(first), -1) for tensor in tensors], dim=1)
-        return concatenated, InputLayout(names, shapes=tuple(tensor.shape[1:] for tensor in tensors))
-    return -1 - torch.arange(len(first), device=first.device)[:, None], InputLayout(names, columns=tensors)
-
-
 @dataclass(frozen=True, init=False)
 class Samples:
     """Checked inputs with their targets.
@@ -95,8 +48,9 @@ class Samples:
         form: Layout of `inputs` if the network takes keywords or several tensors; None for `network(inputs)`.
         notes: Notes about omitted data and their interpretation.
         class_names: Names of the classes, if labels were strings or categories.
-        rows: Row number of each sample in the data that were passed, int64 [n], if some rows were omitted; else None.
-            `original` converts indices of samples to row numbers.
+        rows: Row number of each sample in the data that were passed, int64 [n] and ascending, if some rows were
+            omitted; else None. `original` converts indices of samples to row numbers, `position` the other way.
+        n_rows: Number of rows of the data that were passed; 0 for as many as samples.
         unsettled: Targets as passed, if only the outputs of a network decide their task (`settled`); else None.
         has_order: False if the data come in another order each time they are read, so that indices mean nothing.
         class_axis: Axis of the classes in outputs with positions, if the caller named it: 1 (task "pixels") or -1
@@ -109,6 +63,7 @@ class Samples:
     notes: tuple[str, ...]
     class_names: tuple[str, ...]
     rows: Tensor | None
+    n_rows: int
     unsettled: Tensor | None
     has_order: bool
     class_axis: int | None
@@ -121,6 +76,7 @@ class Samples:
         notes: tuple[str, ...] = (),
         class_names: tuple[str, ...] = (),
         rows: Tensor | None = None,
+        n_rows: int = 0,
         unsettled: Tensor | None = None,
         has_order: bool = True,
         class_axis: int | None = None,
@@ -136,6 +92,7 @@ class Samples:
             notes: Notes about the data.
             class_names: Names of the classes.
             rows: Row numbers in the data that were passed.
+            n_rows: Number of rows of the data that were passed.
             unsettled: Targets as passed.
             has_order: Whether the order is the same each time.
             class_axis: Axis of the classes in outputs with positions.
@@ -148,7 +105,7 @@ class Samples:
         if task is not None and targets is not None:
             targets = parse_targets(targets, [], parse_kind(task))
             class_axis = CLASS_AXES.get(task)
-        values = (inputs, targets, form, notes, class_names, rows, unsettled, has_order, class_axis)
+        values = (inputs, targets, form, notes, class_names, rows, n_rows, unsettled, has_order, class_axis)
         for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
         _check_inputs(inputs)
@@ -173,8 +130,13 @@ class Samples:
         """
         targets = None if self.targets is None else self.targets[indices]
         unsettled = None if self.unsettled is None else self.unsettled[indices]
-        rows = self.original(indices) if keeps_rows else None
-        return replace(self, inputs=self.inputs[indices], targets=targets, unsettled=unsettled, rows=rows)
+        rows = None
+        n_rows = 0
+        if keeps_rows:
+            rows, n_rows = self.original(indices), self.n_rows
+        return replace(
+            self, inputs=self.inputs[indices], targets=targets, unsettled=unsettled, rows=rows, n_rows=n_rows
+        )
 
     def first(self, n: int | None) -> Samples:
         """Return the first `n` samples (None for all), with their row numbers."""
@@ -193,6 +155,38 @@ class Samples:
             )
         indices = torch.as_tensor(indices, dtype=torch.int64)
         return indices if self.rows is None else self.rows[indices]
+
+    def position(self, row: int) -> int:
+        """Return the index of the sample that has this row number in the data that were passed.
+
+        Raises:
+            InvalidInput: The data have no such row, or it was omitted.
+        """
+        n = self.n_rows or len(self)
+        if not 0 <= row < n:
+            raise InvalidInput(f"Got sample {row}; the data have the samples 0 to {n - 1}.")
+        if self.rows is None:
+            return row
+        index = int(torch.searchsorted(self.rows, row))
+        if index == len(self.rows) or int(self.rows[index]) != row:
+            raise InvalidInput(f"Got sample {row}, which is not used (see the notes of the data). Pass another one.")
+        return index
+
+    def per_sample(self, values: Any) -> Any:
+        """Return one value per sample, from one value per row of the data that were passed.
+
+        Args:
+            values: A sequence, array or pandas object (such as groups or names); None is returned.
+        """
+        if values is None or self.rows is None or len(values) != self.n_rows:
+            return values
+        values = values.to_numpy() if hasattr(values, "to_numpy") else values
+        return [values[int(row)] for row in self.rows]
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """The inputs as the network takes them, also if `inputs` holds row numbers of packed inputs."""
+        return (self.inputs,) if self.form is None else self.form.unpack(self.inputs)
 
     @property
     def y(self) -> Tensor:
@@ -351,7 +345,7 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
     unsettled = None
     if raw is not None and kind is None and raw.ndim == 2 and raw.shape[1] > 1 and targets is not None:
         unsettled = raw if is_zero_one(raw) or not raw.is_floating_point() else None
-    samples_rows = collated.rows
+    samples_rows, n_rows = collated.rows, collated.n_rows
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
         is_labelled = targets != IGNORED
         if len(is_labelled) == len(inputs) and bool(is_labelled.any()) and not bool(is_labelled.all()):
@@ -359,6 +353,7 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
                 f"{int((~is_labelled).sum())} of {len(is_labelled)} samples have the label -100 and are ignored."
             )
             inputs, targets = inputs[is_labelled], targets[is_labelled]
+            n_rows = n_rows or len(is_labelled)
             all_rows = torch.arange(len(is_labelled)) if samples_rows is None else samples_rows
             samples_rows = all_rows[is_labelled.cpu()]
     return Samples(
@@ -368,6 +363,7 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         tuple(notes),
         collated.class_names,
         rows=samples_rows,
+        n_rows=n_rows,
         unsettled=unsettled,
         has_order=collated.has_order,
         class_axis=CLASS_AXES.get(task or ""),

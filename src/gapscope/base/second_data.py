@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from gapscope.base.columns import naming_note
 from gapscope.base.errors import InvalidInput
@@ -38,12 +40,37 @@ def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
     return second
 
 
+def join_samples(first: Samples, second: Samples) -> Samples:
+    """Return both data sets as one on the CPU, those of the first before those of the second.
+
+    Args:
+        first: The first data set.
+        second: The second, as `as_second` returns it.
+    """
+    targets = None
+    if first.targets is not None and second.targets is not None:
+        targets = torch.cat([first.targets.cpu(), second.targets.cpu()])
+    if first.form is None or second.form is None or not first.form.columns:
+        inputs = _stacked(first.inputs, second.inputs)
+        return Samples(inputs, targets, first.form, class_names=first.class_names)
+    columns = tuple(_stacked(a, b) for a, b in zip(first.parts, second.parts, strict=True))
+    rows = -1 - torch.arange(len(first) + len(second))[:, None]
+    return Samples(rows, targets, replace(first.form, columns=columns), class_names=first.class_names)
+
+
+def _stacked(first: Tensor, second: Tensor) -> Tensor:
+    """Concatenate samples; sequences of tokens are padded on the right with zeros."""
+    first, second = first.detach().cpu(), second.detach().cpu().to(first.dtype)
+    length = max(first.shape[1], second.shape[1]) if first.ndim == 2 else 0
+    if first.ndim == 2 and not first.is_floating_point() and first.shape[1] != second.shape[1]:
+        first, second = (F.pad(part, (0, length - part.shape[1])) for part in (first, second))
+    return torch.cat([first, second])
+
+
 def _input_shapes(samples: Samples) -> dict[str, tuple[int, ...]]:
     """Return the shape of one sample of each input, by name."""
-    if samples.form is None:
-        return {"inputs": tuple(samples.inputs.shape[1:])}
-    parts = samples.form.unpack(samples.inputs[:1])
-    names = samples.form.names or tuple(f"input {i}" for i in range(len(parts)))
+    parts = samples.subset(torch.arange(1)).parts
+    names = (None if samples.form is None else samples.form.names) or tuple(f"input {i}" for i in range(len(parts)))
     # sequences of different lengths fit one network
     return {
         name: () if part.ndim == 2 and not part.is_floating_point() else tuple(part.shape[1:])
@@ -58,7 +85,7 @@ def _described(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
     """Number the named classes of the second data set as in the first."""
     names, known = second.class_names, first.class_names
-    if names == known:
+    if names == known or second.targets is None or first.targets is None:
         return second
     if not names or not known:
         words, numbers = (owner, "the first") if names else ("the first", owner)

@@ -52,6 +52,7 @@ class Context:
         monitor: Monitor of the training run.
         history: One mapping per epoch of the training run.
         test: Held-out samples.
+        given: All samples with their row numbers in the data that were passed.
         test_network: The network, adapted to their layout; None without both.
         batch_size: Batch size of training.
         seed: Seed of all random numbers.
@@ -68,6 +69,7 @@ class Context:
     monitor: Any = None
     history: Sequence[Mapping[str, Any]] = ()
     test: Samples | None = None
+    given: Samples | None = None
     test_network: nn.Module | None = None
     batch_size: int | None = None
     seed: int = 0
@@ -115,11 +117,7 @@ class Context:
     @cached_property
     def data(self) -> Samples:
         """The samples at `rows`."""
-        return (
-            self.everything
-            if len(self.rows) == len(self.everything)
-            else self.everything.subset(self.rows, keeps_rows=True)
-        )
+        return self.everything if len(self.rows) == len(self.everything) else self.everything.subset(self.rows)
 
     @property
     def is_classifier(self) -> bool:
@@ -187,11 +185,11 @@ class Context:
         """Label issues ranked without a network (None: the reason is in `failures`)."""
 
         def compute() -> LabelIssues:
-            # without row numbers of its own, so that indices are positions in `data`
-            issues = find_label_issues(None, replace(self.data, rows=None), seed=self.seed)
-            everyone = self.data.original(torch.arange(len(self.data)))
-            conflicts = tuple((int(everyone[i]), int(everyone[j])) for i, j in issues.conflicts)
-            indices = everyone[issues.indices.cpu()]
+            issues = find_label_issues(None, self.data, seed=self.seed)
+            # indices of the part become those of all samples
+            rows = self.rows.tolist()
+            conflicts = tuple((rows[i], rows[j]) for i, j in issues.conflicts)
+            indices = self.rows[issues.indices.cpu()]
             return replace(issues, indices=indices, conflicts=conflicts, samples=self.everything)
 
         return self._try("labels", compute)

@@ -65,23 +65,16 @@ def label_errors(context: Context) -> Outcome:
         return Fine(f"at most {percent(noise.high)} of labels")
     flagged = issues.flagged
     assert flagged is not None
-    inside = _positions(context, flagged)
-    cost = cost_of_labels(context.data, inside, context.n_classes, _memorized(context, context.rows[inside]))
+    inside = torch.searchsorted(context.rows, flagged.cpu())
+    cost = cost_of_labels(context.data, inside, context.n_classes, _memorized(context, flagged))
     return Finding(
         f"{percent(noise.rate)} of labels (90 % interval {100 * noise.low:.0f} to {percent(noise.high)})",
         f"review the {len(flagged)} samples in result.label_issues and correct them",
         cost=max(cost.value, 0.0),
         interval=(max(cost.low, 0.0), max(cost.high, 0.0)),
-        indices=context.rows[inside],
+        indices=flagged,
         fixes=("drop flagged labels", "correct flagged labels"),
     )
-
-
-def _positions(context: Context, originals: torch.Tensor) -> torch.Tensor:
-    """Return the positions in `context.data` of samples that are named by their original row numbers."""
-    everyone = context.data.original(torch.arange(len(context.data))).tolist()
-    position = {row: i for i, row in enumerate(everyone)}
-    return torch.tensor([position[row] for row in originals.tolist()], dtype=torch.long)
 
 
 def _memorized(context: Context, flagged: torch.Tensor) -> float:

@@ -115,7 +115,7 @@ class CheckResult(Result):
             not_judged=_reason_not_judged(outcomes, context),
             interrupted=interrupted,
             label_issues=computed.get("label_issues"),
-            samples=context.everything,
+            samples=context.given,
         )
 
     @property

@@ -49,9 +49,6 @@ def _run(check: Check, context: Context) -> Outcome:
             outcome = check.function(context)
         except GapscopeError as error:
             outcome = NotChecked(str(error).rstrip("."))
-    if isinstance(outcome, Finding) and len(outcome.indices) and context.everything.has_order:
-        # indices that leave are row numbers of the data that were passed
-        outcome = replace(outcome, indices=context.everything.original(outcome.indices))
     texts = {name: re.sub(r"(?<=\d)%", " %", text) for name, text in vars(outcome).items() if isinstance(text, str)}
     return replace(outcome, **texts | {"code": check.code, "title": check.title})
 
@@ -142,8 +139,19 @@ def check(
             interrupted = True
             done = {outcome.code for outcome in outcomes}
             outcomes += [NotChecked("interrupted", c.code, c.title) for c in checks if c.code not in done]
+    outcomes = [_with_row_numbers(outcome, context) for outcome in outcomes]
     result = CheckResult.from_outcomes(outcomes, context, time.process_time() - start, interrupted=interrupted)
+    if result.label_issues is not None and context.given is not None:
+        issues = replace(result.label_issues, samples=context.given)
+        result = replace(result, label_issues=issues.with_row_numbers())
     return result if trainer is None else result.with_tried(tried or "interrupted", trainer.spec)
+
+
+def _with_row_numbers(outcome: Outcome, context: Context) -> Outcome:
+    """Return an outcome with row numbers of the data that were passed in place of indices of the samples."""
+    if not isinstance(outcome, Finding) or len(outcome.indices) == 0 or context.given is None:
+        return outcome
+    return replace(outcome, indices=tuple(context.given.original(outcome.indices).tolist()))
 
 
 def _try_advice(
@@ -170,26 +178,29 @@ def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str
     """Return the context of a torch network, of a scikit-learn estimator, or of the data alone."""
     module, contents = unwrap_estimator(network, data)
     is_usable = isinstance(module, nn.Module) and not has_diverged(module)
-    if module is not None and not is_usable and not is_estimator(module) and not isinstance(module, nn.Module):
+    if module is not None and not isinstance(module, nn.Module) and not is_estimator(module):
         ready(network, data)  # raises the error for what is no network
     prepared = ready(network, data, needs=("outputs",)) if is_usable else None
-    samples = as_samples(contents) if prepared is None else prepared.samples
+    given = as_samples(contents) if prepared is None else prepared.samples
+    # findings are about indices of these samples; `check` converts them to row numbers at its end
+    samples = replace(given, rows=None, n_rows=0)
     require_targets(samples.targets, "check")
     n = len(samples)
     indices = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
     if prepared is not None:
         initial = None if initial_state is None else _checked_state(prepared, initial_state)
         part = prepared.with_samples(samples.subset(indices))
-        context = Context(part, samples, indices, initial_state=initial)
+        context = Context(part, samples, indices, initial_state=initial, given=given)
         if test is None:
             return context
         second = prepared.adapt(test)
         return replace(context, test=second.samples, test_network=second.network)
     held_out = None if test is None else as_second(test, samples, "test")
     if is_estimator(module):
-        return Context(None, samples, indices, estimator=EstimatorScores(module, data, test), test=held_out)
+        scores = EstimatorScores(module, data, test)
+        return Context(None, samples, indices, estimator=scores, test=held_out, given=given)
     state = None if initial_state is None else dict(initial_state)
-    return Context(None, samples, indices, diverged=module, initial_state=state, test=held_out)
+    return Context(None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given)
 
 
 def has_diverged(network: nn.Module) -> bool:

@@ -10,6 +10,7 @@ import typer
 
 from gapscope.cli.options import JSON, WORKERS
 from gapscope.results.estimate import percent
+from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
     import pandas
@@ -91,7 +92,10 @@ def demo(
     start = time.perf_counter()
     grid, pool = Grid.from_toml(GRID), Pool(folder)
     missing = len(pool.missing(grid, measures=grid.measures))
-    typer.echo(f"{len(grid)} networks on 1,797 handwritten digits, {missing} to train with {workers} workers", err=json)
+    typer.echo(
+        f"{len(grid)} networks on 1,797 handwritten digits, {missing} to train with {pluralize(workers, 'worker')}",
+        err=json,
+    )
     with handle_interrupts(resumes=True), progress("training and measuring", missing) as show:
         records = pool.run(grid, workers=workers, measure_samples=MEASURE_SAMPLES, on_record=show)
     finished = [record for record in records if record.status == "finished"]

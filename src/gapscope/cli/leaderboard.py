@@ -43,10 +43,11 @@ def leaderboard(
 
     In Python: gapscope.rank_measures.
     """
-    from gapscope.cli.output import print_json, print_lines, print_text
+    from gapscope.cli.output import check_outputs, print_json, print_lines, print_text
     from gapscope.cli.progress import steps
     from gapscope.leaderboard.ranking import rank_measures
 
+    check_outputs(output)
     with steps("evaluating measures") as show:
         board = rank_measures(
             source, measures=measures or None, hyperparameters=hyperparameters or None, target=target,

@@ -50,7 +50,8 @@ def run(
     for name in dict.fromkeys(spec.data.name for spec in specs):
         find_dataset(name, root=data_root)  # raise before the first line of output
     missing = len(pool.missing(specs, measures=specs.measures, retry_failed=retry_failed))
-    typer.echo(f"{len(specs)} networks, {len(specs) - missing} done, {missing} to run with {workers} workers", err=json)
+    counts = f"{pluralize(len(specs), 'network')}, {len(specs) - missing} done, {missing} to run"
+    typer.echo(f"{counts} with {pluralize(workers, 'worker')}", err=json)
     with handle_interrupts(resumes=True), progress(f"pool {folder}", missing) as show:
         records = pool.run(
             specs,
@@ -96,8 +97,8 @@ def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
         print_json({"total": state.total, **asdict(state)})
         return
     typer.echo(
-        f"{state.total} networks: {state.finished} finished, {state.diverged} diverged, {state.failed} failed, "
-        f"{state.started} started, {state.waiting} waiting"
+        f"{pluralize(state.total, 'network')}: {state.finished} finished, {state.diverged} diverged, "
+        f"{state.failed} failed, {state.started} started, {state.waiting} waiting"
         + (f", {state.unreadable} unreadable" if state.unreadable else "")
     )
 
@@ -121,7 +122,7 @@ def show(folder: Path = FOLDER, json: bool = JSON) -> None:
     # the last part of a path such as training.epochs, unless two columns share it
     short = {name: name.split(".")[-1] for name in table.columns}
     unique = {name: part for name, part in short.items() if list(short.values()).count(part) == 1}
-    print_table(table.rename(columns=unique), f"{len(table)} networks of {folder}")
+    print_table(table.rename(columns=unique), f"{pluralize(len(table), 'network')} of {folder}")
 
 
 def _check_checkpoints(paths: list[Path], load: str | None) -> list[Path]:

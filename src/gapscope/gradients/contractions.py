@@ -92,10 +92,11 @@ def _gram(first: KernelSide, second: KernelSide, _: int) -> Tensor:
     d, m, _, _, s = second.sizes
     if t == s == 1:
         # J_nc = g_nc a_n^T has rank one, and <g a^T, g' a'^T> = (g . g') (a . a'): the Gram matrix of the g, over
-        # (n, c) and (m, d), times that of the a, over n and m, which is broadcast over c and d.
-        g, g_second = first.by_position.reshape(n * c, o), second.by_position.reshape(m * d, o)
+        # (c, n) and (d, m) as they lie in memory, times that of the a, over n and m, which is broadcast over c and d.
+        g, g_second = (side.gradients.reshape(-1, o) for side in (first, second))
         g_products = gram_matrix(g) if second is first else g @ g_second.T
-        return g_products.view(n, c, m, d).mul_((first.columns[..., 0] @ second.columns[..., 0].T)[:, None, :, None])
+        a_products = first.columns[..., 0] @ second.columns[..., 0].T
+        return g_products.view(c, n, d, m).mul_(a_products[:, None]).permute(1, 0, 3, 2)
     # For sample i of the rows and all samples of the columns: a_it . a_ms as [M, T S, 1] and g_cit . g_dms as
     # [M, C D, T S]. The batched product sums over the pairs of positions (t, s).
     g_second = second.by_position.reshape(m * d * s, o)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from gapscope.inspection.execution import network_lock
+from gapscope.inspection.outputs import unwrapped
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -19,22 +22,24 @@ def _clone(tensor: Tensor) -> Tensor:
     return values.requires_grad_(tensor.requires_grad)
 
 
+def _clones(network: nn.Module) -> dict[int, Any]:
+    """Return clones of the parameters and buffers by identity, as `copy.deepcopy` takes them."""
+    plain = [
+        tensor
+        for tensor in (*network.parameters(), *network.buffers())
+        if type(tensor) in (Tensor, nn.Parameter)
+        if tensor.is_leaf and tensor.layout == torch.strided and not tensor.is_meta
+    ]
+    uses = Counter(tensor.untyped_storage()._cdata for tensor in plain)
+    return {id(tensor): _clone(tensor) for tensor in plain if uses[tensor.untyped_storage()._cdata] == 1}
+
+
 def copy_network(network: Module) -> Module:
     """Return a deep copy of a module, whose parameters and buffers are cloned without their gradients.
 
     `copy.deepcopy` copies the storage of a buffer, which devices outside of torch cannot. Tensors that share storage,
     and those of other classes, are left to it.
     """
-    plain = {
-        id(tensor): tensor
-        for tensor in (*network.parameters(), *network.buffers())
-        if type(tensor) in (Tensor, nn.Parameter) and tensor.is_leaf and tensor.layout == torch.strided
-    }
-    uses = Counter(tensor.untyped_storage()._cdata for tensor in plain.values() if not tensor.is_meta)
-    with torch.inference_mode(False):
-        memo = {
-            key: _clone(tensor)
-            for key, tensor in plain.items()
-            if not tensor.is_meta and uses[tensor.untyped_storage()._cdata] == 1
-        }
-        return copy.deepcopy(network, memo)
+    # another thread may have put other tensors into the network
+    with network_lock(unwrapped(network)), torch.inference_mode(False):
+        return copy.deepcopy(network, _clones(network))

@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import InputLayout
+from gapscope.base.input_layout import InputLayout
 from gapscope.inspection.outputs import raw_outputs, unwrapped
 
 _CAUSAL = ("ForCausalLM", "LMHeadModel")

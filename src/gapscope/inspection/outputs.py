@@ -213,8 +213,10 @@ def device_of(network: nn.Module) -> torch.device:
 
 def precision_of(network: nn.Module) -> torch.dtype | None:
     """Return the real type of the first floating-point or complex parameter, or None."""
-    floating = (p.dtype.to_real() for p in network.parameters() if p.is_floating_point() or p.is_complex())
-    return next(floating, None)
+    # another thread may verify the network in another precision
+    with network_lock(unwrapped(network)):
+        floating = (p.dtype.to_real() for p in network.parameters() if p.is_floating_point() or p.is_complex())
+        return next(floating, None)
 
 
 def prepare_inputs(network: nn.Module, x: Tensor) -> Tensor:

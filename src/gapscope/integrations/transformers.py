@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gapscope.base.containers import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, require_extra
 from gapscope.base.files import read_json, to_json, write_atomically
-from gapscope.base.samples import pack_inputs
+from gapscope.base.input_layout import pack_inputs
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.networks.adapters import LogitsOnly
 from gapscope.penalties.base import Penalty

@@ -87,10 +87,12 @@ class _LabelParser:
         )
 
 
-def _parse_sample(cell: str, n: int, path: str | Path) -> int:
+def _parse_sample(cell: str, samples: Samples, path: str | Path) -> int:
+    """Return the index of the sample whose row number a cell holds."""
+    n = samples.n_rows or len(samples)
     if not _INTEGER.fullmatch(cell.strip()) or not 0 <= int(cell.strip().partition(".")[0]) < n:
         raise InvalidInput(f"{path} names sample {cell!r}; the data have the samples 0 to {n - 1}.")
-    return int(cell.strip().partition(".")[0])
+    return samples.position(int(cell.strip().partition(".")[0]))
 
 
 def apply_label_corrections(data: Any, path: str | Path) -> Samples:
@@ -113,17 +115,18 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
     samples = with_class_names(as_samples(data), data)
     if samples.targets is None or samples.is_dense or samples.targets[0].numel() != 1:
         raise InvalidInput("Corrections need one label or target per sample; got none. Pass data as (x, y).")
+    samples.original(())  # indices mean nothing if the order changes
     table, parser = _read_list(path), _LabelParser(samples)
     decisions: dict[int, float | None] = {}
     lines: dict[int, int] = {}
     for line, (sample, label) in enumerate(zip(table["sample"], table["label"], strict=True), start=2):
         if not label.strip() and label not in parser.codes:
             continue
-        index = _parse_sample(sample, len(samples), path)
+        index = _parse_sample(sample, samples, path)
         decision = parser.parse(label, f"{path}, line {line}")
         if index in decisions and decisions[index] != decision:
             raise InvalidInput(
-                f"{path} has two labels for sample {index}, in the lines {lines[index]} and {line}. Leave one of them."
+                f"{path} has two labels for sample {sample}, in the lines {lines[index]} and {line}. Leave one of them."
             )
         decisions[index], lines[index] = decision, line
     targets, keep = samples.targets.clone(), torch.ones(len(samples), dtype=torch.bool)

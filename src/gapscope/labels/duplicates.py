@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from difflib import SequenceMatcher
+
 import torch
 from torch import Tensor
 
-from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
+from gapscope.base.second_data import join_samples
 from gapscope.labels.picture_copies import are_pictures, copied_pictures
 from gapscope.statistics.baselines import find_nearest, sample_features
 
 # A near-duplicate is closer than this fraction of the median distance to the nearest neighbour.
 NEAR = 0.05
 MAX_SAMPLES = 20_000
+# Near-duplicates of texts share this fraction of their tokens in order: one word in twenty may differ.
+MIN_EQUAL_TOKENS = 0.95
 
 
-def exact_repeats(inputs: Tensor) -> list[tuple[int, int]]:
+def exact_repeats(samples: Samples) -> list[tuple[int, int]]:
     """Return pairs of the first and every later sample with equal values, sorted."""
     first: dict[bytes, int] = {}
-    values = inputs.detach().reshape(len(inputs), -1).cpu().add(0).contiguous()  # -0.0 becomes 0.0
-    rows = values.view(torch.uint8).numpy()
-    repeats = [(first.setdefault(row.tobytes(), i), i) for i, row in enumerate(rows)]
+    flat = [part.detach().reshape(len(samples), -1).cpu().add(0) for part in samples.parts]  # -0.0 becomes 0.0
+    # canonical strides also along dimensions of size 1, which a view as bytes needs
+    rows = [part.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy() for part in flat]
+    keys = [b"".join(row.tobytes() for row in parts) for parts in zip(*rows, strict=True)]
+    repeats = [(first.setdefault(key, i), i) for i, key in enumerate(keys)]
     return sorted(pair for pair in repeats if pair[0] != pair[1])
+
+
+def has_tokens(samples: Samples) -> bool:
+    """Return whether an input holds token ids, whose features ignore their order."""
+    return any(not part.is_floating_point() for part in samples.parts)
+
+
+def have_equal_order(samples: Samples, i: int, j: int) -> bool:
+    """Return whether two samples have almost the same tokens in the same order."""
+    for part in samples.parts:
+        if not part.is_floating_point():
+            matcher = SequenceMatcher(None, part[i].flatten().tolist(), part[j].flatten().tolist(), autojunk=False)
+            if matcher.ratio() < MIN_EQUAL_TOKENS:
+                return False
+    return True
 
 
 def _limit(distances: Tensor) -> float:
@@ -38,29 +60,34 @@ def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
     """
     features = sample_features(samples) if len(samples) <= MAX_SAMPLES else torch.empty(0, 0)
     if not features.shape[1]:
-        return exact_repeats(samples.inputs)
+        return exact_repeats(samples)
     distances, nearest = find_nearest(features)
     close = torch.nonzero(distances[:, 0] <= _limit(distances)).flatten().tolist()
     pairs = {(min(i, int(nearest[i])), max(i, int(nearest[i]))) for i in close}
+    if has_tokens(samples):
+        pairs = {pair for pair in pairs if have_equal_order(samples, *pair)} | set(exact_repeats(samples))
     if samples.form is None and are_pictures(samples.inputs):
         pairs |= set(copied_pictures(samples.inputs))
     return sorted(pairs)
 
 
 def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int], ...]:
-    """Return pairs (i, j) of training samples i that test samples j repeat or nearly repeat."""
-    if samples.inputs.shape[1:] != test.inputs.shape[1:]:
-        got, needed = list(test.inputs.shape[1:]), list(samples.inputs.shape[1:])
-        raise InvalidInput(f"Got test inputs of shape {got}; {needed} is needed. Pass the test set of the same data.")
-    n, inputs = len(samples), torch.cat([samples.inputs.cpu(), test.inputs.cpu().to(samples.inputs.dtype)])
-    both = Samples(inputs, form=samples.form)
+    """Return pairs (i, j) of training samples i that test samples j repeat or nearly repeat.
+
+    `test` is adapted to the training samples (`gapscope.base.second_data.as_second`).
+    """
+    n, both = len(samples), join_samples(replace(samples, targets=None), replace(test, targets=None))
     features = sample_features(both) if len(both) <= MAX_SAMPLES else torch.empty(0, 0)
     if not features.shape[1]:
-        by_test_sample = sorted((j - n, i) for i, j in exact_repeats(inputs) if i < n <= j)
+        by_test_sample = sorted((j - n, i) for i, j in exact_repeats(both) if i < n <= j)
         return tuple((i, j) for j, i in by_test_sample)
     distances, nearest = find_nearest(features[n:], features[:n])
     close = distances[:, 0] <= _limit(find_nearest(features[:n])[0])
     pairs = {(int(nearest[j]), j) for j in torch.nonzero(close).flatten().tolist()}
+    if has_tokens(samples):
+        pairs = {(i, j) for i, j in pairs if have_equal_order(both, i, n + j)}
+        known = {j for _, j in pairs}
+        pairs |= {(i, j - n) for i, j in exact_repeats(both) if i < n <= j and j - n not in known}
     if samples.form is None and are_pictures(samples.inputs):
         known = {j for _, j in pairs}
         pairs |= {(i, j) for i, j in copied_pictures(samples.inputs, test.inputs) if j not in known}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, as_samples
+from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
 from gapscope.data.frames import encode_frame, split_frame
 from gapscope.inspection.validation import unwrap_estimator
@@ -260,11 +261,15 @@ def find_label_issues(
         issues = replace(
             issues,
             samples=with_class_names(issues.samples, given),
-            details=sample_details(given, names, len(issues.samples)),
+            details=sample_details(given, names, issues.samples.n_rows or len(issues.samples)),
             notes=(*issues.notes, *notes),
         )
     if test is not None:
         if issues.samples is None:
             raise InvalidInput("Got test data as well as a monitor. Pass test= with an untrained network or None.")
-        issues = replace(issues, test_duplicates=duplicates_in_test(issues.samples, as_samples(test)))
+        second = as_second(test, issues.samples)
+        pairs = duplicates_in_test(issues.samples, second)
+        in_test = second.original([j for _, j in pairs]).tolist()
+        issues = replace(issues, test_duplicates=tuple((i, j) for (i, _), j in zip(pairs, in_test, strict=True)))
+    issues = issues.with_row_numbers()
     return issues if precision is None else issues.with_precision(precision)

@@ -140,7 +140,7 @@ class LabelIssues(Result):
     """Samples ranked by how likely their label is wrong.
 
     Attributes:
-        indices: Indices of the samples in the data, most likely errors first, [n].
+        indices: Row numbers of the samples in the data that were passed, most likely errors first, [n].
         given_labels: Their labels, in the same order, [n].
         suggested_labels: Predicted class (the label itself if it agrees) or regression target, [n].
         margin: Score of the label less the largest other score, [n]; for regression minus the absolute residual in
@@ -189,6 +189,19 @@ class LabelIssues(Result):
     def flagged(self) -> Tensor | None:
         """Indices of the flagged samples (None if the labels cannot be predicted well enough)."""
         return self.indices[: self.n_flagged] if self.is_answered else None
+
+    def with_row_numbers(self) -> LabelIssues:
+        """Return the ranking with row numbers of the data that were passed in place of indices of the samples."""
+        samples = self.samples
+        if samples is None:
+            return self
+        rows = samples.original(torch.arange(len(samples))).tolist()
+        return replace(
+            self,
+            indices=samples.original(self.indices.cpu()),
+            conflicts=tuple((rows[i], rows[j]) for i, j in self.conflicts),
+            test_duplicates=tuple((rows[i], j) for i, j in self.test_duplicates),
+        )
 
     def with_precision(self, precision: float) -> LabelIssues:
         """Return the ranking with the longest flagged list of at least this expected precision."""

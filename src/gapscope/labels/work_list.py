@@ -40,14 +40,15 @@ class _Contents:
     def _table(self) -> pandas.DataFrame | None:
         """Return the columns of a table, named as in the data or by number."""
         if self.details.table is not None:
-            return self.details.table
+            return self.details.table.reset_index(drop=True)
         samples = self.samples
         if samples is None or samples.inputs.ndim != 2 or not samples.inputs.is_floating_point():
             return None
         import pandas
 
         columns = [f"column {k}" for k in range(samples.inputs.shape[1])]
-        return pandas.DataFrame(samples.inputs.detach().cpu().numpy(), columns=columns)
+        rows = samples.original(range(len(samples))).tolist()
+        return pandas.DataFrame(samples.inputs.detach().cpu().numpy(), columns=columns, index=rows)
 
     def _is_far(self, name: Any, value: Any) -> bool:
         if self.means is None or self.spreads is None or name not in self.means.index:
@@ -59,12 +60,12 @@ class _Contents:
         content: dict[str, Any] = {"sample": index, "picture": "", "columns": [], "more": 0, "text": ""}
         content["name"] = self.details.name(index)
         if self.table is not None:
-            row = self.table.iloc[index]
+            row = self.table.loc[index]
             shown = [*row.items()][:MAX_COLUMNS]
             content["columns"] = [(str(name), _cell(value), self._is_far(name, value)) for name, value in shown]
             content["more"] = len(row) - len(shown)
         elif self.samples is not None:
-            x = self.samples.inputs[index]
+            x = self.samples.inputs[self.samples.position(index)]
             content["picture"] = data_uri(x) if x.is_floating_point() else ""
             if not content["picture"]:
                 content["text"] = ", ".join(map(_cell, x.flatten()[:MAX_TOKENS].tolist()))

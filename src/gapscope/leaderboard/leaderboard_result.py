@@ -159,12 +159,13 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         """Conclusions in sentences."""
         measures, trusted = [row for row in self if row.role == "measure"], self.trusted
         judged = [row for row in measures if row.verdict != NOT_JUDGED]
-        sentences = [f"None of {len(judged)} measures predicts the gap beyond the hyperparameters."]
+        sentences = [f"None of {pluralize(len(judged), 'measure')} predicts the gap beyond the hyperparameters."]
         if not judged:
             sentences = [self._why_not_judged()]
         elif trusted:
-            names = f"measures predict the gap beyond the hyperparameters: {_list_names(trusted)}."
-            sentences = [f"{len(trusted)} of {len(judged)} {names}"]
+            predict = "predicts" if len(trusted) == 1 else "predict"
+            measures_of = f"{len(trusted)} of {pluralize(len(judged), 'measure')} {predict}"
+            sentences = [f"{measures_of} the gap beyond the hyperparameters: {_list_names(trusted)}."]
         confounded = [row for row in judged if row.verdict != EVIDENCE and row.kendall.significant]
         confounded.sort(key=lambda row: -abs(row.kendall.value))
         if confounded:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import InputLayout
+from gapscope.base.input_layout import InputLayout
 from gapscope.inspection.hooks import ModuleCall, Weighted, module_named, record_module_calls
 from gapscope.inspection.outputs import prepare_inputs
 

@@ -32,7 +32,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.samples import InputLayout
+from gapscope.base.input_layout import InputLayout
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import check_module, checked_outputs, inspection_mode, network_outputs, unwrapped

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, check_range, did_you_mean
+from gapscope.base.input_layout import InputLayout
 from gapscope.base.options import add_common_parameters, check_known
-from gapscope.base.samples import InputLayout
 from gapscope.gradients.backward import ProbeSource
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.checkpoints import direct_checkpoints

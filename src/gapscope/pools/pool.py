@@ -32,6 +32,7 @@ from gapscope.pools.engines import select_engine
 from gapscope.pools.index import INDEX, IndexedRecords, load_index, read_run, unreadable_warning
 from gapscope.pools.lock import lock_pool
 from gapscope.pools.mirror import Mirror
+from gapscope.results.formatting import pluralize
 from gapscope.results.readings import SCHEMA
 from gapscope.results.records import RECORD, Record, check_record_id
 
@@ -147,7 +148,7 @@ class Pool:
             return 0
 
     def __repr__(self) -> str:
-        return f"Pool({str(self.folder)!r}, {len(self)} networks)"
+        return f"Pool({str(self.folder)!r}, {pluralize(len(self), 'network')})"
 
     def index(self) -> IndexedRecords:
         """Return the records as a table, reading only files that are new or changed."""

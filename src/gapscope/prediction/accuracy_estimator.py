@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import DamagedFile, check_choice, check_range
-from gapscope.base.files import read_json, to_json, write_atomically
+from gapscope.base.files import read_json, to_json, write_output
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.copies import copy_network
@@ -219,7 +219,7 @@ class AccuracyEstimator:
         values = to_builtin(replace(self, corrections={}))
         values["corrections"] = {target: estimator_to_dict(each) for target, each in self.corrections.items()}
         content = {"schema": SCHEMA, "what": "accuracy estimator", **values}
-        write_atomically(Path(path), to_json(content, indent=1) + "\n")
+        write_output(path, to_json(content, indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> AccuracyEstimator:

@@ -124,7 +124,7 @@ def _checked_features(features: Any, n: int) -> Tensor:
 def count_duplicates(samples: Samples) -> tuple[int, int]:
     """Return the number of repeated samples, and of those with another target."""
     targets = samples.y.tolist()
-    pairs = exact_repeats(samples.inputs)
+    pairs = exact_repeats(samples)
     return len(pairs), sum(targets[i] != targets[j] for i, j in pairs)
 
 

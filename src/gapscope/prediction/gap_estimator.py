@@ -16,7 +16,7 @@ from sklearn.utils.validation import (  # pyright: ignore[reportMissingTypeStubs
 )
 
 from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, check_choice, check_range
-from gapscope.base.files import read_json, to_json, write_atomically
+from gapscope.base.files import read_json, to_json, write_output
 from gapscope.base.type_guards import is_dict, is_list_or_tuple
 from gapscope.prediction.columns import check_columns, finite_rows, log_transform
 from gapscope.prediction.fits import KINDS, ApplicabilityDomain, Kernel, fit_coefficients, fit_kernel, join_reasons
@@ -299,7 +299,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     def save(self, path: str | Path) -> None:
         """Write the fitted estimator as JSON, atomically."""
         check_is_fitted(self)
-        write_atomically(Path(path), to_json(estimator_to_dict(self), indent=1) + "\n")
+        write_output(path, to_json(estimator_to_dict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> GapEstimator:

@@ -93,7 +93,7 @@ def out_of_sample(
         source, data = unwrap_estimator(source, data)
     samples = as_samples(data)
     check_prediction_data(samples, "Held-out prediction", MIN_SAMPLES)
-    numbers = _groups(groups, len(samples))
+    numbers = _groups(samples.per_sample(groups), len(samples))
     targets = samples.y.cpu()
     n_classes = int(targets.max()) + 1 if targets.dtype == torch.int64 else targets.shape[1]
     block = None if groups is None else torch.from_numpy(numbers)

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from scipy import stats
 from torch import nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
+from gapscope.base.second_data import join_samples
 from gapscope.inspection.validation import ready
 from gapscope.prediction.forecast import count_duplicates
 from gapscope.prediction.scores import scores_of_predictions, target_variance
 from gapscope.prediction.subset_problems import sample_scores
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.result import Result, axes_or_new
-from gapscope.statistics.baselines import feature_matrix, rbf_ridge
+from gapscope.statistics.baselines import rbf_ridge, sample_features
 from gapscope.statistics.intervals import paired_difference_interval, wilson_interval
 
 if TYPE_CHECKING:
@@ -179,29 +179,13 @@ def _paired_difference(scores: np.ndarray, baseline: np.ndarray, classes: bool) 
     return IntervalEstimate(value, value - reach, value + reach)
 
 
-def _checked(network: nn.Module, data: Any, what: str) -> Samples:
-    samples = ready(network, data, needs=("outputs",)).samples
+def _check(samples: Samples, what: str) -> None:
     samples.require_kind("Validated accuracy", "classification", "regression")
     if len(samples) < MIN_SAMPLES:
         raise InvalidInput(
             f"{what} must hold {MIN_SAMPLES} samples or more with one label or row of targets each; got {len(samples)} "
             f"samples with targets of shape {list(samples.y.shape)}. Pass more samples, one target each."
         )
-    return samples
-
-
-def _joined(validation: Samples, train: Samples) -> Samples:
-    """Return both as one, those of validation first."""
-    if validation.is_classification != train.is_classification:
-        raise InvalidInput("validation and train must have the same kind of targets; got labels and numbers. "
-                           "Pass labels (int64) or numbers for both.")  # fmt: skip
-    x, z = validation.inputs.cpu(), train.inputs.cpu()
-    if x.shape[1:] != z.shape[1:] or x.is_floating_point() != z.is_floating_point():
-        raise InvalidInput(
-            f"validation and train must have inputs of equal shape and dtype; got {list(x.shape[1:])} {x.dtype} and "
-            f"{list(z.shape[1:])} {z.dtype}. Prepare both in the same way."
-        )
-    return Samples(torch.cat([x, z]), torch.cat([validation.y.cpu(), train.y.cpu()]))
 
 
 def validated_accuracy(
@@ -237,13 +221,16 @@ def validated_accuracy(
     >>> round(validated_accuracy(network, (x[:20], y[:20]), (x[20:], y[20:])).score, 2)
     1.0
     """
-    held_out = _checked(network, validation, "validation")
-    trained_on = _checked(network, train, "train")
+    prepared = ready(network, train, needs=("outputs",))
+    trained_on = prepared.samples
+    held_out = prepared.adapt(validation, "validation").samples
+    _check(held_out, "validation")
+    _check(trained_on, "train")
     spread = target_variance(held_out)
     scores = sample_scores(network, held_out, spread)
-    both = _joined(held_out, trained_on)
+    both = join_samples(held_out, trained_on)
     # leave-one-out results of an RBF ridge on all samples
-    features, control = feature_matrix(both.inputs), np.zeros(len(both))
+    features, control = sample_features(both), np.zeros(len(both))
     if features.shape[1]:
         control = scores_of_predictions(rbf_ridge(features, both.y).predictions, both, spread)
     m, classes = len(held_out), held_out.is_classification

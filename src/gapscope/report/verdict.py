@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from gapscope.pools import Pool
 
+# characters of a network's name in a sentence
+LONGEST_NAME = 48
 # test accuracies this close to the best count as equal
 TIE = 0.01
 # minimum training accuracy and gap of a network that has memorized its training data
@@ -30,10 +32,12 @@ MEMORIZED_ACCURACY, MEMORIZED_GAP = 0.97, 0.1
 MIN_NETWORKS = 12
 
 
-def _list_names(records: Sequence[Record], view: PoolView) -> str:
-    names = [view.describe(record.id) for record in records[:3]]
-    more = len(records) - len(names)
-    return "; ".join(names) + (f"; and {more} more" if more else "")
+def _short_name(record: Record, view: PoolView) -> str:
+    """Return the name of a network, or as many of its settings as fit."""
+    name = view.describe(record.id)
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[:LONGEST_NAME].rpartition(', ')[0] or name[:LONGEST_NAME]}, …"
 
 
 def _best(view: PoolView) -> str:
@@ -42,18 +46,17 @@ def _best(view: PoolView) -> str:
         (record,), kind = view.all_finished, view.gap_kind
         train, test = (format_fixed(record.scores[f"{part}_{kind}"]) for part in ("train", "test"))
         return (
-            f"One network is finished, {_list_names([record], view)}: {kind} {train} on training data, {test} on test "
+            f"One network is finished, {_short_name(record, view)}: {kind} {train} on training data, {test} on test "
             f"data, gap {format_fixed(record.gap)}."
         )
     if view.gap_kind == "loss":
         best = min(view.all_finished, key=lambda record: record.scores["test_loss"])
-        return f"Smallest test loss: {format_fixed(best.scores['test_loss'])}, {_list_names([best], view)}."
+        return f"Smallest test loss: {format_fixed(best.scores['test_loss'])}, {_short_name(best, view)}."
     ordered = sorted(view.all_finished, key=lambda record: -record.scores["test_accuracy"])
     top = ordered[0].scores["test_accuracy"]
     tied = [record for record in ordered if top - record.scores["test_accuracy"] < TIE]
-    if len(tied) == 1:
-        return f"Best test accuracy, by more than a point: {format_fixed(top)}, {_list_names(tied, view)}."
-    return f"Within a point of the best test accuracy, {format_fixed(top)}: {_list_names(tied, view)}."
+    others = f"; {len(tied) - 1} more within a point" if len(tied) > 1 else ", by more than a point"
+    return f"Best test accuracy: {format_fixed(top)}, {_short_name(tied[0], view)}{others}."
 
 
 def _memorizing(view: PoolView) -> str:
@@ -70,7 +73,7 @@ def _memorizing(view: PoolView) -> str:
     train, test = (format_fixed(worst.scores[f"{part}_accuracy"]) for part in ("train", "test"))
     return (
         f"Training data memorized by {len(memorizing)} of {pluralize(len(view.all_finished), 'network')}; largest gap: "
-        f"{_list_names([worst], view)} (accuracy {train} on training data, {test} on test data)."
+        f"{_short_name(worst, view)} (accuracy {train} on training data, {test} on test data)."
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from gapscope.base.errors import GapscopeError, UnreadableFile
-from gapscope.base.files import read_json, to_json, write_atomically
+from gapscope.base.files import read_json, to_json, write_output
 from gapscope.base.type_guards import is_dict, is_list_or_tuple, is_mapping
 from gapscope.results.estimate import Estimate
 
@@ -175,8 +175,8 @@ class StoredRows(RowResult[Row]):
         return cls._from(json.loads(text))
 
     def save(self, path: str | Path) -> None:
-        """Write a JSON file atomically."""
-        write_atomically(Path(path), self.to_json(indent=1) + "\n")
+        """Write a JSON file atomically (raises NotWritten if its folder is missing)."""
+        write_output(path, self.to_json(indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from gapscope.base.errors import UnreadableFile
-from gapscope.base.files import read_json, write_atomically
+from gapscope.base.files import read_json, write_output
 from gapscope.inspection.outputs import inspection_mode
 from gapscope.results.estimate import percent
 from gapscope.results.result import Result, plot_lines
@@ -44,7 +44,7 @@ class Recordings(Result):
 
     def save(self, path: str | Path) -> None:
         """Write the recordings to a JSON file for `load`, atomically."""
-        write_atomically(Path(path), self.to_json(indent=1) + "\n")
+        write_output(path, self.to_json(indent=1) + "\n")
 
     @staticmethod
     def load(path: str | Path) -> Recordings:
