@@ -186,8 +186,6 @@ class Context:
 
         def compute() -> LabelIssues:
             issues = find_label_issues(None, self.data, seed=self.seed)
-            if len(self.rows) == len(self.everything):
-                return issues
             # indices of the part become those of all samples
             rows = self.rows.tolist()
             conflicts = tuple((rows[i], rows[j]) for i, j in issues.conflicts)
