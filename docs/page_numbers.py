@@ -1,12 +1,18 @@
-"""Numbers and tables of the pages, read from the stored results that `numbers.toml` names.
+"""Numbers and tables of README.md and the pages, read from the stored results that `numbers.toml` names.
 
-A page writes `{{ numbers.KEY }}` or `{{ tables.KEY }}`; the site replaces both (mkdocs-macros). README.md cannot, so
-its sentences with numbers stand in `numbers.toml` as templates, and a test compares them with the file.
+Pages contain the values. A comment names the key: after a number (`0.93<!--numbers.KEY-->`), or on the line above a
+table and an empty line (`<!--tables.KEY-->`). For a new one write `{{ numbers.KEY }}`, or `{{ tables.KEY }}` on its own
+line.
+
+    python docs/page_numbers.py    # rewrite every number and table with its stored value
+
+A test compares the pages with the stored values.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -17,6 +23,12 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 REDUCTIONS = {"mean": fmean, "min": min, "max": max}
 FORMATS = ("integer", "number", "interval", "percent", "points", "text")
+NUMBER = re.compile(
+    r"(?:–|[+-]?\d[\d,.]*(?:\s%)?(?:\spoints)?(?:\s\(95\s%\sCI\s[^()]*\))?)<!--numbers\.(?P<key>\w+)-->"
+    r"|\{\{ numbers\.(?P<new>\w+) \}\}"
+)
+TABLE = re.compile(r"^<!--tables\.(?P<key>\w+)-->\n\n(?:\|.*\n)+|^\{\{ tables\.(?P<new>\w+) \}\}\n", re.MULTILINE)
+COMMENT = re.compile(r"<!--(?:numbers|tables)\.\w+-->\n*")
 
 
 @cache
@@ -119,23 +131,49 @@ def entries() -> dict[str, Any]:
     return tomllib.loads((Path(__file__).parent / "numbers.toml").read_text())
 
 
+@cache
 def all_numbers() -> dict[str, str]:
     """Every number by its key, formatted."""
     return {key: show(find(entry["file"], entry["at"]), entry["format"]) for key, entry in entries()["numbers"].items()}
 
 
+@cache
 def all_tables() -> dict[str, str]:
     """Every table by its key, as Markdown."""
     return {key: table(entry) for key, entry in entries()["tables"].items()}
 
 
-def readme_sentences() -> list[str]:
-    """Sentences with numbers that README.md must contain."""
-    numbers = all_numbers()
-    return [sentence.format(**numbers) for sentence in entries()["readme"]["sentences"]]
+def pages() -> list[Path]:
+    """README.md and every page of this folder."""
+    return [ROOT / "README.md", *sorted(Path(__file__).parent.rglob("*.md"))]
 
 
-def define_env(env: Any) -> None:
-    """Hand numbers and tables to mkdocs-macros."""
-    env.variables["numbers"] = all_numbers()
-    env.variables["tables"] = all_tables()
+def fill(text: str) -> str:
+    """Replace every number and table of a page by its stored value, with its key in a comment.
+
+    Returns:
+        The page.
+
+    Raises:
+        KeyError: `numbers.toml` has no such key.
+    """
+
+    def number(match: re.Match[str]) -> str:
+        key = match["key"] or match["new"]
+        return f"{all_numbers()[key]}<!--numbers.{key}-->"
+
+    def whole_table(match: re.Match[str]) -> str:
+        key = match["key"] or match["new"]
+        return f"<!--tables.{key}-->\n\n{all_tables()[key]}\n"
+
+    return TABLE.sub(whole_table, NUMBER.sub(number, text))
+
+
+def without_keys(text: str) -> str:
+    """Remove the comments that name keys."""
+    return COMMENT.sub("", text)
+
+
+if __name__ == "__main__":
+    for page in pages():
+        page.write_text(fill(page.read_text()))

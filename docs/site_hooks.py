@@ -20,6 +20,7 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).parent))
 from gallery import gallery
+from page_numbers import without_keys
 
 ROOT = Path(__file__).parent.parent
 TOP_PAGES = {"CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
@@ -114,17 +115,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links from docs/ to results/ leave the folder in the repository, but not on the site."""
+    """Links from docs/ to results/ leave the folder in the repository, but not on the site; keys of numbers go."""
     if page.file.src_uri.startswith("results/"):
         return re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", markdown)
-    return re.sub(r"\]\(\.\./((?:\.\./)*)results/", r"](\1results/", markdown)
+    return re.sub(r"\]\(\.\./((?:\.\./)*)results/", r"](\1results/", without_keys(markdown))
 
 
 def _llms_txt(config: MkDocsConfig) -> str:
     """Index of the site for programs: what gapscope answers, and one line per guide with its first sentence."""
     lines = ["# gapscope", "", f"> {config.site_description}", "", LLMS_INTRODUCTION, "", "## Guides", ""]
     for path in sorted((ROOT / "docs").glob("*.md")):
-        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        text = re.sub(r"```.*?```", "", without_keys(path.read_text()), flags=re.DOTALL)
         first = next(block for block in text.split("\n\n")[1:] if block.strip() and block.strip()[0] not in "|#")
         summary = " ".join(first.split()).replace("**", "").split(". ")[0].rstrip(".:")
         lines.append(f"- [{text.splitlines()[0].lstrip('# ')}]({path.stem}.html): {summary}.")

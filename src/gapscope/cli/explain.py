@@ -14,7 +14,7 @@ CODE = typer.Argument(None, help="Code of a check, such as GS102. Default: list 
 
 
 def read_page(code: str) -> str:
-    """Return the page of a check as Markdown, without the sections whose numbers are filled in on the site.
+    """Return the page of a check as Markdown, without its comments.
 
     Args:
         code: Code of a registered check, in capitals.
@@ -25,8 +25,7 @@ def read_page(code: str) -> str:
     page = installed if installed.is_file() else cloned
     if not page.is_file():
         return f"# {code}\n\nA check of your own has no page."
-    sections = re.split(r"(?m)^(?=## )", page.read_text(encoding="utf-8"))
-    return "".join(section for section in sections if "{{" not in section).strip()
+    return re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).strip()
 
 
 def explain(code: str | None = CODE, json: bool = JSON) -> None:
