@@ -40,7 +40,7 @@ def interrupted():
         calls = 0
         def forward(self, x):
             Network.calls += 1
-            if Network.calls > 3:
+            if Network.calls > 6:
                 raise KeyboardInterrupt
             return super().forward(x)
     torch.manual_seed(0)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gapscope.results.records import Record
 
 
+TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
 # rows that a message names
 MAX_NAMED = 10
 
@@ -32,12 +33,18 @@ def is_grid(source: Path) -> bool:
     return source.suffix.lower() == ".toml"
 
 
-def call_for_network(source: Path, load: str | None) -> tuple[nn.Module, Any] | None:
+def is_table(source: Path) -> bool:
+    """Return True for a table of samples, by the ending of its name."""
+    return source.suffix.lower() in TABLE_SUFFIXES or source.name.lower().endswith(".csv.gz")
+
+
+def call_for_network(source: Path, load: str | None, what: str = "network") -> tuple[nn.Module, Any] | None:
     """Return network and data from the user's function (None for a weights file of a pool).
 
     Args:
         source: `module:function`, or the path of a checkpoint.
         load: `module:function` that reads checkpoints, from --load.
+        what: First value of `module:function` in messages; "network or None" allows None.
 
     Raises:
         InvalidInput: The path is a folder or does not exist, or the function returns something else.
@@ -45,7 +52,7 @@ def call_for_network(source: Path, load: str | None) -> tuple[nn.Module, Any] | 
     from gapscope.base.errors import InvalidInput
 
     if is_factory(source):
-        return call_factory(source)
+        return call_factory(source, what=what)
     if source.is_dir():
         raise InvalidInput(
             f"{source} must be {NETWORK}; it is a folder. Pass the weights of one network, such as "

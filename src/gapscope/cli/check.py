@@ -8,18 +8,18 @@ from typing import Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NO_ANSWER
+from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, LOAD, NO_ANSWER
 
 # every code, for --fail-on
 ANY = "ANY"
 
 
 def _targets(
-    target: Path, data_root: str | None, max_networks: int, load: str | None
+    target: Path, data_root: str | None, max_networks: int, load: str | None, column: str | None
 ) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
     """Yield name, network, data and options of every network of the target."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import call_for_network, is_grid, read_grid
+    from gapscope.cli.arguments import call_for_network, is_grid, is_table, read_grid, read_labelled_table
 
     if is_grid(target):
         from gapscope.pools.from_spec import network_from_spec, prepare_data
@@ -35,7 +35,9 @@ def _targets(
             )
         for path in weights:
             yield path.parent.name, *stored_network(path, data_root)
-    elif (own := call_for_network(target, load)) is not None:
+    elif load is None and is_table(target):
+        yield str(target), None, read_labelled_table(target, column), {}
+    elif (own := call_for_network(target, load, "network or None")) is not None:
         yield str(target), *own, {}
     else:
         yield target.parent.name, *stored_network(target, data_root)
@@ -62,9 +64,10 @@ def _codes(text: str) -> list[str]:
 def check(
     target: Path = typer.Argument(
         ...,
-        help="module:function that returns (network, data); a weights file of a pool; a pool folder; or a TOML grid "
-        "of untrained networks.",
+        help="module:function that returns (network, data) or (None, data); a weights file of a pool; a pool folder; a "
+        "TOML grid of untrained networks; or a table (CSV or Parquet), of which the data alone are checked.",
     ),
+    column: str | None = LABEL_COLUMN,
     fail_on: str = typer.Option(
         "", help="Exit with status 1 on findings with these codes, such as GS102,GS402, or `any`."
     ),
@@ -89,7 +92,7 @@ def check(
     check_outputs(html)
     results, has_names = [], target.is_dir() or is_grid(target)
     with handle_interrupts(resumes=False):
-        for name, network, data, options in _targets(target, data_root, max_networks, load):
+        for name, network, data, options in _targets(target, data_root, max_networks, load, column):
             result = run_checks(
                 network, data, ignore=_codes(ignore), only=_codes(only) or None, time_budget=time_budget, **options
             )
