@@ -88,6 +88,26 @@ def test_names_of_the_user() -> None:
         sample_details(None, ["a", "b"], 3)
 
 
+def test_rows_without_a_label_keep_their_numbers(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(90) % 3
+    x = 4 * torch.eye(3)[y] + 0.1 * torch.randn(90, 3, generator=generator)
+    y[50], y[:10], x[62] = (y[50] + 1) % 3, -100, x[50] + 1e-3
+    frame = pandas.DataFrame(x.numpy(), columns=["a", "b", "c"]).assign(row=range(1000, 1090))
+    issues = gs.find_label_issues(None, (frame[["a", "b", "c"]], y.numpy()), names=[f"name {k}" for k in range(90)])
+    assert int(issues.indices[0]) == 50 and min(issues.indices.tolist()) == 10
+    assert (50, 62) in issues.conflicts
+    issues.write_html(tmp_path / "issues.html", n=1)
+    page = (tmp_path / "issues.html").read_text()
+    assert "name 50" in page and f"<dd>{float(frame['a'][50]):.4g}</dd>" in page
+    (tmp_path / "list.csv").write_text("sample,label\n50,2\n11,drop\n")
+    corrected = gs.apply_label_corrections((x, y), tmp_path / "list.csv")
+    assert len(corrected) == 79 and int(corrected.y[39]) == 2
+    (tmp_path / "list.csv").write_text("sample,label\n3,2\n")
+    with pytest.raises(InvalidInput, match="10 to 89"):
+        gs.apply_label_corrections((x, y), tmp_path / "list.csv")
+
+
 def test_class_names_need_a_name_for_each_label() -> None:
     folder = Folder(4)
     samples = gs.Samples(folder.images, torch.tensor([0, 1, 2, 0]))
@@ -111,3 +131,9 @@ def test_a_raw_frame_shows_its_own_values(tmp_path: Path) -> None:
     assert gs.estimate_label_noise(None, frame, target="kind").high < 0.1
     with pytest.raises(InvalidInput, match="DataFrame"):
         gs.find_label_issues(None, (size, y), target="kind")
+
+
+def test_test_inputs_without_labels() -> None:
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    names = numpy.array(["oak", "elm"])[(x[:, 0] > 0).long().numpy()]
+    assert gs.find_label_issues(None, (x, names), test=x[5:7]).test_duplicates == ((5, 0), (6, 1))

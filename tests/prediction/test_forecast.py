@@ -130,7 +130,7 @@ def test_features_of_the_caller_make_a_row() -> None:
 
 def test_a_budget_below_a_forward_pass_names_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, _ = prepare(DataSpec(name="digits", train_size=60))
-    monkeypatch.setattr("gapscope.prediction.loo_rows.smallest_timing", lambda _: 1000.0)
+    monkeypatch.setattr("gapscope.prediction.loo_rows.forward_seconds", lambda _: 1000.0)
     forecast = forecast_accuracy(untrained(problem, width=16), problem.train)
     assert len(forecast.rows) == 4
     assert any("forward pass" in note and "time_budget=" in note for note in forecast.notes)
@@ -156,7 +156,9 @@ def test_a_large_network_with_better_features_answers_by_them(monkeypatch: pytes
     data = (x, (signal[:, 0] > 0).long())
     assert forecast_accuracy(network, data).combined == ("last hidden features", "NTK")
     monkeypatch.setattr("gapscope.prediction.loo_rows.MANY_PARAMETERS", 10)
-    assert forecast_accuracy(network, data).combined == ("last hidden features",)
+    forecast = forecast_accuracy(network, data)
+    assert forecast.combined == ("last hidden features",)
+    assert any("features carry" in line for line in forecast.sentences)
 
 
 @pytest.mark.parametrize("name", ["kernel_leave_one_out", "extract_features"])

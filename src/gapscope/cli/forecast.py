@@ -15,7 +15,7 @@ def _is_interrupted(forecast: Any) -> bool:
 
 
 def _forecasts(
-    target: Path, column: str | None, samples: int | None, time_budget: float | None, data_root: str | None
+    target: Path, column: str | None, samples: int | None, time_budget: float, data_root: str | None
 ) -> dict[str, Any]:
     """Return forecasts by name: of each spec of a grid, of `module:function` or a CSV file."""
     from gapscope.cli.arguments import is_grid, read_grid, read_labelled_table
@@ -50,9 +50,7 @@ def forecast(
     ),
     column: str | None = LABEL_COLUMN,
     samples: int | None = typer.Option(None, help="Number of training samples of a grid. Default: all."),
-    time_budget: float | None = typer.Option(
-        None, help="Approximate seconds for the network's rows. Default: no limit."
-    ),
+    time_budget: float = typer.Option(60.0, help="CPU seconds per network; `inf` for no limit."),
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:

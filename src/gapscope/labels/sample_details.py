@@ -57,27 +57,27 @@ def _paths(folder: Any) -> list[str]:
 
 
 def sample_details(data: Any, names: Sequence[str] | None, n: int) -> SampleDetails:
-    """Return the details of n samples.
+    """Return the details of the samples in the first n rows of the data.
 
     Args:
         data: Data as the user passed them: (inputs, labels), a data set, a loader, or features.
-        names: Names of the samples, in their order; None to use paths or texts of the data.
-        n: Number of samples.
+        names: Names of the rows of the data, in their order; None to use the paths of an image folder.
+        n: Number of the last row that is a sample, plus 1; rows without a label may follow.
 
     Raises:
-        InvalidInput: The number of names is not n.
+        InvalidInput: There are fewer than n names.
     """
-    if names is not None and len(names) != n:
+    if names is not None and len(names) < n:
         raise InvalidInput(f"Got {len(names)} names for {n} samples; one per sample is needed.")
     inputs: Any = data[0] if is_list_or_tuple(data) and len(data) else data
-    table: Any = inputs if _is_frame(inputs) and len(inputs) == n else None
+    table: Any = inputs if _is_frame(inputs) and len(inputs) >= n else None
     if names is not None:
         return SampleDetails(table, [str(name) for name in names])
     folder, rows = _folder(data)
     paths = _paths(folder)
     if rows is not None and paths:
         paths = [paths[row] for row in rows]
-    return SampleDetails(table, paths if len(paths) == n else ())
+    return SampleDetails(table, paths if len(paths) >= n else ())
 
 
 def with_class_names(samples: Samples, data: Any) -> Samples:

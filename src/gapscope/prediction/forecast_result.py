@@ -131,6 +131,8 @@ class AccuracyForecast(Result):
             what = "adds nothing significant to" if gain.high >= 0 else "is worse than"
             what = "adds to" if gain.low > 0 else what
             lines.append(f"The network's NTK {what} the RBF kernel of the inputs: {points}.")
+        if self.combined == ("last hidden features",):
+            lines.append("The last hidden features carry the forecast, as for a linear probe.")
         if unequal is not None:
             lines.append(
                 f"Classes are unequal (the largest has {self._format(unequal.largest)} of the samples): balanced "
