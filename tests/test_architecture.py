@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import operator
 import subprocess
 import sys
@@ -168,3 +169,28 @@ def test_no_module_has_the_name_of_a_public_function() -> None:
 def test_a_wrong_public_name_names_the_nearest() -> None:
     with pytest.raises(AttributeError, match="Did you mean 'measure'"):
         _ = gapscope.mesure  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def undocumented(value: object) -> list[str]:
+    """Parameters of a public function or class that its docstring does not name."""
+    documented = inspect.getdoc(value) or ""
+    if inspect.isclass(value) and "__init__" in vars(value):
+        documented += value.__init__.__doc__ or ""
+    names = inspect.signature(value).parameters  # type: ignore[arg-type]
+    return [name for name in names if name not in ("args", "kwargs", "options") and f"{name}:" not in documented]
+
+
+@pytest.mark.parametrize("name", [name for name in gapscope.__all__ if callable(getattr(gapscope, name))])
+def test_every_parameter_of_a_public_name_is_documented(name: str) -> None:
+    assert not undocumented(getattr(gapscope, name))
+
+
+def test_the_documentation_test_can_fail() -> None:
+    def documents_one(first: int, second: int) -> None:
+        """Do nothing.
+
+        Args:
+            first: A number.
+        """
+
+    assert undocumented(documents_one) == ["second"]

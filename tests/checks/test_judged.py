@@ -174,8 +174,36 @@ def test_label_errors_cost_a_network_that_memorizes_more() -> None:
 
 def test_twice_the_data_are_worth_what_half_of_them_cost() -> None:
     digits = gs.load_dataset("digits").train
-    samples = Samples(digits.inputs[:100], digits.targets[:100])
+    samples = Samples(digits.inputs[:100], digits.y[:100])
     gain = gain_of_twice_the_data(samples, 10, 0)
     assert 0 < gain.low < gain.value < gain.high < 0.25
     easy = gain_of_twice_the_data(Samples(*blobs()), 3, 0)
     assert easy.low <= 0.01 and easy.value < 0.03
+
+
+def test_indices_are_rows_of_the_data_that_were_passed() -> None:
+    x, y = blobs(200)
+    noisy = gs.data.inject_label_noise(y, 0.15, 3, torch.Generator().manual_seed(0))
+    x, noisy = torch.cat([x, x[100:110]]), torch.cat([noisy, noisy[100:110]])
+    dropped = noisy.clone()
+    dropped[:30] = -100
+    before, after = (gs.check(None, (x, labels), only=["GS101", "GS102"]) for labels in (noisy, dropped))
+    assert before.indices("GS101") == after.indices("GS101") == list(range(200, 210))
+    assert after.label_issues is not None and int(after.label_issues.indices.min()) >= 30
+    assert int(after.label_issues.indices.max()) > 180
+    row = after.label_issues.indices[0]
+    assert after.label_issues.given_labels[0] == noisy[row]
+
+
+def test_several_labels_per_sample_and_named_classes_of_a_second_data_set() -> None:
+    x = torch.randn(120, 6, generator=torch.Generator().manual_seed(0))
+    several = (x[:, :3] > 0).long()
+    result = gs.check(nn.Linear(6, 3), (x, several))
+    assert result.headline.startswith("Not judged") and "multi-label" in repr(result)
+    names = np.array(["a", "b", "c"])[x[:, :3].argmax(1).numpy()]
+    network = nn.Linear(6, 3, bias=False)
+    with torch.no_grad():
+        network.weight.copy_(torch.eye(3, 6))
+    rest = names != "a"
+    tested = gs.check(network, (x, names), test=(x[torch.from_numpy(rest)], names[rest]), only=["GS402"])
+    assert "100 % on test samples" in tested.fine[0].evidence

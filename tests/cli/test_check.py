@@ -23,6 +23,32 @@ def build():
     torch.manual_seed(0)
     return torch.nn.Linear(6, 3), data()
 
+def with_state():
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    history = gs.train(network, data(), gs.TrainingSpec(epochs=10, momentum=0.9)).history
+    return network, initial, history
+
+def triple():
+    network, initial, _ = with_state()
+    return network, data(), initial
+
+def mapping():
+    network, initial, history = with_state()
+    return {"network": network, "data": data(), "initial_state": initial, "history": history, "batch_size": 50}
+
+def no_network():
+    return None, data()
+
+def misspelled():
+    return {"network": None, "data": data(), "initial": {}}
+
+def train(inputs, targets, learning_rate=0.001):
+    network = torch.nn.Linear(6, 3)
+    gs.train(network, (inputs, targets), gs.TrainingSpec(epochs=4, learning_rate=learning_rate))
+    return network
+
 def unlabelled():
     return torch.nn.Linear(6, 3), data()[0]
 
@@ -40,7 +66,7 @@ def interrupted():
         calls = 0
         def forward(self, x):
             Network.calls += 1
-            if Network.calls > 6:
+            if Network.calls > 12:
                 raise KeyboardInterrupt
             return super().forward(x)
     torch.manual_seed(0)
@@ -137,3 +163,28 @@ def test_an_interrupted_check_keeps_what_is_finished(models: str) -> None:
     (result,) = json.loads(done.stdout)
     assert "GS101" in {row["code"] for row in result["findings"]}
     assert "interrupted" in {row["reason"] for row in result["not_checked"]}
+
+
+@pytest.mark.parametrize("function", ["triple", "mapping"])
+def test_a_function_may_return_the_initial_state(models: str, function: str) -> None:
+    done = gapscope("check", f"{models}:{function}", "--json", "--only", "GS201,GS303")
+    assert {row["code"] for row in json.loads(done.stdout)[0]["fine"]} == {"GS201", "GS303"}
+
+
+def test_data_alone_are_checked_from_a_function_and_a_file(models: str) -> None:
+    rows = ["a,b,label", *(f"{i % 7},{i % 11},{'xy'[i % 2]}" for i in range(80))]
+    Path("table.csv").write_text("\n".join(rows))
+    for arguments in ([f"{models}:no_network"], ["table.csv", "--target", "label"]):
+        done = gapscope("check", *arguments)
+        assert "Not judged" in done.stdout or "GS101" in done.stdout
+        assert "initial_state=" not in done.stdout
+    tested = gapscope("check", "table.csv", "--target", "label", "--test", "table.csv", "--only", "GS101")
+    assert "80 of 80 test samples" in tested.stdout
+
+
+def test_advice_is_tried_and_worded_for_the_command_line(models: str) -> None:
+    done = gapscope("check", f"{models}:build", "--only", "GS101", "--train", f"{models}:train")
+    assert "tried" in done.stdout
+    plain = gapscope("check", f"{models}:build", "--only", "GS101,GS201,GS301")
+    assert "monitor=" not in plain.stdout and "{..., 'monitor': monitor}" in plain.stdout
+    assert gapscope("check", f"{models}:misspelled").returncode == 1

@@ -28,6 +28,7 @@ PRINTED = {
     "correct_labels_and_retrain": "label noise 30%",
     "fine_tune_memorizing": "flagged at epoch",
     "forecast_before_training": "small CNN",
+    "held_out_predictions_for_other_tools": "prediction sets hold",
     "hf_trainer": "eval_loss",
     "label_errors_in_a_table": "Grignolino",
     "label_errors_in_images": "errors are found",

@@ -74,3 +74,11 @@ def test_what_does_not_fit_raises() -> None:
         PairedCanaries.of_tokens(_labelled())
     with pytest.raises(InvalidInput, match="must be mappings with labels"):
         PairedCanaries.of_labels([{"input_ids": torch.zeros(2)}] * 8, n_classes=2, number=2)
+
+
+def test_canaries_replace_two_per_cent_of_the_labels_by_default() -> None:
+    sizes = {n: len(PairedCanaries.of_labels(_labelled(n), n_classes=3)) for n in (40, 500, 2000)}
+    assert sizes == {40: 2, 500: 10, 2000: 24}
+    canaries = PairedCanaries.of_labels(_labelled(500), n_classes=3)
+    assert "10 of 500 samples (2.0 %)" in repr(canaries) and canaries.smallest_p_value == 2.0**-10
+    assert paired_p_value([1.0] * 10) == canaries.smallest_p_value

@@ -104,7 +104,7 @@ def test_rows_without_a_label_keep_their_numbers(tmp_path: Path) -> None:
     corrected = gs.apply_label_corrections((x, y), tmp_path / "list.csv")
     assert len(corrected) == 79 and int(corrected.y[39]) == 2
     (tmp_path / "list.csv").write_text("sample,label\n3,2\n")
-    with pytest.raises(InvalidInput, match="10 to 89"):
+    with pytest.raises(InvalidInput, match="sample 3"):
         gs.apply_label_corrections((x, y), tmp_path / "list.csv")
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -267,3 +269,14 @@ def test_noise_below_the_rounding_errors_raises() -> None:
     single = GradientSimilarityPenalty(1.0, kind="logdet", noise=1e-2)(network, x)
     double = GradientSimilarityPenalty(1.0, kind="logdet", noise=1e-2)(network.double(), x.double())
     assert float(single.detach()) == pytest.approx(float(double.detach()), rel=1e-4)
+
+
+@pytest.mark.thorough
+def test_the_first_step_does_not_import_sympy() -> None:
+    # torch imports it to compare the shapes of outputs and cotangents, which takes as long as several steps
+    code = (
+        "import sys, torch, gapscope as gs; nn = torch.nn; penalty = gs.GradientSimilarityPenalty(0.1);"
+        "penalty(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(9, 3)).backward();"
+        "sys.exit('sympy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

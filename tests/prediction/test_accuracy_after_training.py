@@ -251,3 +251,23 @@ def test_networks_from_anywhere_fit_it_and_a_file_keeps_it(tmp_path: Path) -> No
 def test_what_is_not_known_raises(given: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         fit_accuracy_estimator(given)
+
+
+def test_a_network_that_may_have_seen_more_samples_gets_a_bracket() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1500, 8, generator=generator)
+    everything = gs.Samples(x, (x[:, 0] * x[:, 1] > 0).long())
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2))
+    gs.train(network, everything, gs.TrainingSpec(optimizer="adam", learning_rate=0.01, epochs=15))
+    part = everything.subset(torch.arange(150))  # the kernel learns less from these
+    bracket = gs.estimate_accuracy(network, part, label_noise=0.0)
+    assert bracket.same_noise is None and bracket.bracket is not None
+    low, high = bracket.bracket
+    assert low < 0.8 and high > 0.93 and "n_training" in bracket.abstained_because[0]
+    confirmed = gs.estimate_accuracy(network, part, n_training=150, label_noise=0.0)
+    assert confirmed.same_noise is not None and confirmed.bracket is None
+    told = gs.estimate_accuracy(network, part, n_training=1500, label_noise=0.0)
+    assert told.bracket == bracket.bracket and "1500" in repr(told)
+    with pytest.raises(InvalidInput, match="n_training"):
+        gs.estimate_accuracy(network, part, n_training=50)

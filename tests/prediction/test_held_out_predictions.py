@@ -165,6 +165,28 @@ def test_regression_in_closed_form_and_in_folds() -> None:
     assert list(in_folds.to_pandas().columns) == ["target 0", "given target 0"]
 
 
+def test_several_labels_have_one_closed_form() -> None:
+    labels = np.stack([X[:, 0] > 0, X[:, 1] + X[:, 2] > 1, X[:, 3] > 2], 1)
+    result = gs.out_of_sample(None, (torch.tensor(X), torch.from_numpy(labels)))
+    assert result.task == "multi-label" and result.to_numpy().shape == (120, 3)
+    assert result.score == pytest.approx(((result.to_numpy() > 0.5) == labels).mean()) and result.score > 0.85
+    base = np.maximum(labels.mean(0), 1 - labels.mean(0)).mean()
+    assert f"{base:.3f}" in result.notes[-1]
+    by_network = gs.out_of_sample(lambda x, y: nn.Linear(5, 3).to(x), (torch.tensor(X), torch.from_numpy(labels)))
+    assert by_network.cost == 5 and by_network.to_numpy().min() > 0 and by_network.to_numpy().max() < 1
+
+
+def test_omitted_rows_keep_groups_and_numbers() -> None:
+    y = torch.from_numpy(Y.copy())
+    y[[3, 60]] = -100
+    groups = np.arange(120) // 4
+    result = gs.out_of_sample(None, (torch.tensor(X), y), groups=groups)
+    kept = np.flatnonzero(y.numpy() >= 0)
+    direct = gs.out_of_sample(None, (torch.tensor(X[kept]), y[kept]), groups=groups[kept])
+    assert result.to_numpy() == pytest.approx(direct.to_numpy())
+    assert result.to_pandas().index.tolist() == kept.tolist() and result.groups == 30
+
+
 def test_an_estimator_of_several_labels() -> None:
     labels = np.stack([Y == 0, Y == 1], 1).astype(int)
     result = gs.out_of_sample(RandomForestClassifier(20, bootstrap=False, random_state=0), (X, labels))

@@ -121,6 +121,40 @@ def test_regression_is_r2() -> None:
     assert result.low < 0.67 < result.high  # signal 2, noise 1
 
 
+def test_the_names_of_classes_are_those_of_the_training_samples() -> None:
+    x, y = blobs(90, 2)
+    names = np.array(["left", "right"])[y.numpy()]
+    is_right = y[:40] == 1  # a split without one of the classes
+    validation = (x[:40][is_right], names[:40][is_right.numpy()])
+    result = gs.validated_accuracy(linear(0), validation, (x[40:], names[40:]))
+    correct = (linear(0)(validation[0]).argmax(1) == 1).double().mean()
+    assert result.plain_score == pytest.approx(float(correct)) and result.plain_score > 0.5
+
+
+class CountsOnes(nn.Module):
+    """Classifies token ids by the number of ones."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        excess = (input_ids * attention_mask).sum(1) - 4.5
+        return torch.stack([-excess, excess], 1)
+
+
+def tokens(n: int, seed: int) -> dict[str, Tensor]:
+    ids = torch.randint(0, 2, (n, 20), generator=torch.Generator().manual_seed(seed))
+    ids[:, 9:] = 0
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": (ids.sum(1) > 4).long()}
+
+
+def test_several_inputs_of_two_data_sets_are_compared_by_their_values() -> None:
+    validation, train = tokens(80, 1), tokens(120, 0)
+    result = gs.validated_accuracy(CountsOnes(), validation, train)
+    assert result.score == pytest.approx(1, abs=0.05)
+    # 9 bits: 512 different samples
+    seen = [tuple(row) for row in torch.cat([validation["input_ids"], train["input_ids"]]).tolist()]
+    repeats = len(seen) - len(set(seen)) - (120 - len(set(seen[80:])))
+    assert result.duplicates == repeats < 80
+
+
 X, Y = blobs(60, 3)
 
 

@@ -9,7 +9,9 @@ import pytest
 
 from gapscope.data import load_dataset
 from gapscope.prediction.accuracy_estimator import load_default
+from gapscope.prediction.extrapolation import DECAY, MEAN_GROWTH
 from gapscope_studies.expected_accuracy.fit import COLUMNS, Candidate, as_table, fit, fitted_table, select_simplest
+from gapscope_studies.expected_accuracy.held_out import CLOSED
 from gapscope_studies.expected_accuracy.judged import FOLDS, HOLD_OUT, SHIPPED, estimates, refusals
 from gapscope_studies.expected_accuracy.pools import (
     ADAM,
@@ -22,6 +24,7 @@ from gapscope_studies.expected_accuracy.pools import (
     judged_in_turn,
     load_rows,
 )
+from gapscope_studies.expected_accuracy.public_curves import POWER, RULE, curves, fit_constants, fit_law, predict
 from gapscope_studies.expected_accuracy.runs import data_of, on_equally_noisy, read_network
 from gapscope_studies.expected_accuracy.study import STUDY
 from gapscope_studies.kit.study import RunSettings
@@ -139,3 +142,41 @@ def test_baselines_have_closed_forms() -> None:
     gap = (fitted["train_accuracy"] - fitted["test_score_like_training"]).mean()
     assert result["mean gap"]["value"].tolist() == pytest.approx((networks["train_accuracy"] - gap).tolist())
     assert result[FOLDS]["value"].isna().all()
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("few_resamples")
+def test_public_curves_are_predicted_by_the_shipped_rule(tmp_path: Path) -> None:
+    setting = RunSettings(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
+    numbers = STUDY.part("public_curves").run(setting).numbers
+    table = curves()
+    table = table[(table["data"] % 40 == 1) & (table["reach"] == 2)]
+    errors = np.array([predict(row)[0] for row in table.itertuples()]) - table["truth"]
+    (row,) = [row for row in numbers["errors"] if row["method"] == RULE and row["reach"] == "2 times"]
+    assert row["RMSE"][0] == pytest.approx(np.sqrt((errors**2).mean())) and row["curves"] == len(table)
+
+
+def test_a_law_of_four_parameters_is_recovered() -> None:
+    sizes = 16 * 2 ** np.arange(8)
+    scores = 0.9 - np.exp(-0.5) * (sizes + 5.0) ** -0.4
+    row = pd.Series({"sizes": " ".join(map(str, sizes)), "scores": " ".join(map(str, scores)), "samples": 8192})
+    assert fit_law(POWER, row) == pytest.approx(0.9 - np.exp(-0.5) * 8197.0**-0.4, abs=2e-3)
+
+
+@pytest.mark.slow
+def test_the_shipped_constants_are_those_of_the_even_data_sets() -> None:
+    table = curves()
+    fitted = fit_constants(table[(table["data"] % 2 == 0) & (table.index % 8 == 0)])
+    assert fitted["MEAN_GROWTH"] * fitted["DECAY"] == pytest.approx(MEAN_GROWTH * DECAY, rel=0.3)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("few_resamples")
+def test_held_out_probabilities_at_smoke_scale(tmp_path: Path) -> None:
+    setting = RunSettings(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
+    numbers = STUDY.part("held_out").run(setting).numbers
+    table = pd.DataFrame(numbers["rows"])
+    assert len(table) == 2 * 2 * 5 and table["accuracy"].between(0.4, 1).all()
+    (row,) = [row for row in numbers["0%"] if row["method"] == CLOSED]
+    chosen = table[(table["method"] == CLOSED) & (table["noise"] == 0)]
+    assert row["cross-entropy"] == pytest.approx(chosen["cross-entropy"].mean())

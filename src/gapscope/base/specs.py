@@ -191,7 +191,12 @@ class NormalizationSpec(_BaseSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class PenaltySpec(_BaseSpec):
-    """One penalty added to the loss: its name in the registry and its keyword settings."""
+    """One penalty added to the loss.
+
+    Attributes:
+        name: Name in the registry; `gapscope.penalties()` lists them.
+        options: Keyword settings of the penalty.
+    """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])

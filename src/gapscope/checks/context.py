@@ -186,8 +186,6 @@ class Context:
 
         def compute() -> LabelIssues:
             issues = find_label_issues(None, self.data, seed=self.seed)
-            if len(self.rows) == len(self.everything):
-                return issues
             # indices of the part become those of all samples
             rows = self.rows.tolist()
             conflicts = tuple((rows[i], rows[j]) for i, j in issues.conflicts)
@@ -227,6 +225,7 @@ class Context:
         bare = self.prepared.bare
         # no check uses the accuracy on clean labels, so the label noise is not estimated again
         options: dict[str, Any] = {"label_noise": 0.0, "time_budget": self.seconds_for_kernel}
+        options["n_training"] = len(self.samples)
         options["initial_state"] = self.initial_state
         estimate = self._try("estimate", lambda: estimate_accuracy(bare, self.samples, **options))
         if estimate is not None and estimate.same_noise is None:

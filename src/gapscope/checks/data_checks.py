@@ -65,8 +65,7 @@ def label_errors(context: Context) -> Outcome:
         return Fine(f"at most {percent(noise.high)} of labels")
     flagged = issues.flagged
     assert flagged is not None
-    position = {int(row): i for i, row in enumerate(context.rows.tolist())}
-    inside = torch.tensor([position[int(row)] for row in flagged.tolist()], dtype=torch.long)
+    inside = torch.searchsorted(context.rows, flagged.cpu())
     cost = cost_of_labels(context.data, inside, context.n_classes, _memorized(context, flagged))
     return Finding(
         f"{percent(noise.rate)} of labels (90 % interval {100 * noise.low:.0f} to {percent(noise.high)})",

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gapscope.base.errors import InvalidInput
 from gapscope.checks.account import Account, make_account, order_findings
 from gapscope.checks.fixes import FIXES, Fix, Spec
@@ -35,9 +37,8 @@ LIMITS = {
 
 def _task_noun(context: Context) -> str:
     """Return what the network is, from its targets."""
-    if context.is_classifier:
-        return "classifier"
-    return "network with a label per position" if context.everything.is_dense else "regressor"
+    task = context.everything.task
+    return {"positions": "classifier of positions", "multi-label": "multi-label classifier"}.get(task.kind, task.noun)
 
 
 def is_information(code: str) -> bool:
@@ -56,7 +57,7 @@ class CheckResult(Result):
         n_samples: Number of samples on which the network was read.
         n_rows: Number of samples from which quantities of the data alone were computed.
         total: Number of samples that were passed.
-        task: "classifier", "regressor" or "network with a label per position".
+        task: "classifier", "regressor", "classifier of positions" or "multi-label classifier".
         seconds: CPU seconds.
         account: Where the accuracy goes; None without a trained classifier.
         not_judged: Why the accuracy on new data was not judged; empty if it was.
@@ -114,7 +115,7 @@ class CheckResult(Result):
             not_judged=_reason_not_judged(outcomes, context),
             interrupted=interrupted,
             label_issues=computed.get("label_issues"),
-            samples=context.everything,
+            samples=context.given,
         )
 
     @property
@@ -316,7 +317,9 @@ class CheckResult(Result):
         if self.samples is None or not self.samples.inputs.is_floating_point():
             return []
         indices = [int(index) for index in list(finding.indices)[:MAX_PICTURES]]
-        pictures = [(index, data_uri(self.samples.inputs[index])) for index in indices]
+        rows = self.samples.original(torch.arange(len(self.samples))).tolist() if self.samples.has_order else []
+        position = {row: i for i, row in enumerate(rows)}
+        pictures = [(index, data_uri(self.samples.inputs[position.get(index, index)])) for index in indices]
         return [(index, uri) for index, uri in pictures if uri]
 
 

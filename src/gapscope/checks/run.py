@@ -176,30 +176,31 @@ def _try_advice(
 
 def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str, Tensor] | None) -> Context:
     """Return the context of a torch network, of a scikit-learn estimator, or of the data alone."""
-    held_out = None if test is None else unwrap_estimator(network, test)[1]
-    network, data = unwrap_estimator(network, data)
-    given = as_samples(data)
+    module, contents = unwrap_estimator(network, data)
+    is_usable = isinstance(module, nn.Module) and not has_diverged(module)
+    if module is not None and not isinstance(module, nn.Module) and not is_estimator(module):
+        ready(network, data)  # raises the error for what is no network
+    prepared = ready(network, data, needs=("outputs",)) if is_usable else None
+    given = as_samples(contents) if prepared is None else prepared.samples
     # findings are about indices of these samples; `check` converts them to row numbers at its end
     samples = replace(given, rows=None, n_rows=0)
     require_targets(samples.targets, "check")
     n = len(samples)
     indices = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
-    second = None if held_out is None else as_second(held_out, samples)
-    if network is None:
-        return Context(None, samples, indices, test=second, given=given)
-    if is_estimator(network):
-        scores = EstimatorScores(network, data, held_out)
-        return Context(None, samples, indices, estimator=scores, test=second, given=given)
-    if isinstance(network, nn.Module) and has_diverged(network):
-        state = None if initial_state is None else dict(initial_state)
-        return Context(None, samples, indices, diverged=network, initial_state=state, given=given)
-    prepared = ready(network, samples.subset(indices), needs=("outputs",))
-    initial = None if initial_state is None else _checked_state(prepared, initial_state)
-    context = Context(prepared, samples, indices, initial_state=initial, given=given)
-    if held_out is None:
-        return context
-    second = prepared.adapt(held_out)
-    return replace(context, test=second.samples, test_network=second.network)
+    if prepared is not None:
+        initial = None if initial_state is None else _checked_state(prepared, initial_state)
+        part = prepared.with_samples(samples.subset(indices))
+        context = Context(part, samples, indices, initial_state=initial, given=given)
+        if test is None:
+            return context
+        second = prepared.adapt(test)
+        return replace(context, test=second.samples, test_network=second.network)
+    held_out = None if test is None else as_second(test, samples, "test")
+    if is_estimator(module):
+        scores = EstimatorScores(module, data, test)
+        return Context(None, samples, indices, estimator=scores, test=held_out, given=given)
+    state = None if initial_state is None else dict(initial_state)
+    return Context(None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given)
 
 
 def has_diverged(network: nn.Module) -> bool:

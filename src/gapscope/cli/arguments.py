@@ -38,13 +38,12 @@ def is_table(source: Path) -> bool:
     return source.suffix.lower() in TABLE_SUFFIXES or source.name.lower().endswith(".csv.gz")
 
 
-def call_for_network(source: Path, load: str | None, what: str = "network") -> tuple[nn.Module, Any] | None:
+def call_for_network(source: Path, load: str | None) -> tuple[nn.Module, Any] | None:
     """Return network and data from the user's function (None for a weights file of a pool).
 
     Args:
         source: `module:function`, or the path of a checkpoint.
         load: `module:function` that reads checkpoints, from --load.
-        what: First value of `module:function` in messages; "network or None" allows None.
 
     Raises:
         InvalidInput: The path is a folder or does not exist, or the function returns something else.
@@ -52,7 +51,7 @@ def call_for_network(source: Path, load: str | None, what: str = "network") -> t
     from gapscope.base.errors import InvalidInput
 
     if is_factory(source):
-        return call_factory(source, what=what)
+        return call_factory(source)
     if source.is_dir():
         raise InvalidInput(
             f"{source} must be {NETWORK}; it is a folder. Pass the weights of one network, such as "

@@ -12,6 +12,61 @@ from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, LOAD, NO_ANSWER
 
 # every code, for --fail-on
 ANY = "ANY"
+# Arguments of `gapscope.check` that a function may return beside network and data.
+OPTIONS = ("initial_state", "monitor", "history", "test", "batch_size", "train_fn")
+# Advice of `gapscope.check` in the words of the command line.
+IN_A_SHELL = {
+    "pass initial_state=, a clone of the state dictionary before training": "let the function return {'network': ..., "
+    "'data': ..., 'initial_state': ...}",
+    "pass monitor=, a gapscope.Monitor with an alarm": "let the function return {..., 'monitor': monitor}",
+    "pass batch_size=, the batch size of training": "let the function return {..., 'batch_size': ...}",
+    "pass history= to learn the direction": "let the function return {..., 'history': ...} to learn the direction",
+    "pass train_fn= to try it": "pass --train to try it",
+    "pass train_fn= to check": "pass --train",
+    "pass time_budget=None": "pass a larger --time-budget",
+    "time_budget= allows": "--time-budget allows",
+    "a larger time_budget": "a larger --time-budget",
+    "in result.label_issues": "that `gapscope labels` lists",
+    "pass test=": "pass --test",
+    "Pass test=": "Pass --test",
+}
+
+
+def _in_a_shell(text: str) -> str:
+    for python, shell in IN_A_SHELL.items():
+        text = text.replace(python, shell)
+    return text
+
+
+def _call_for_check(target: Path) -> tuple[Any, Any, dict[str, Any]]:
+    """Return network, data and options of a function.
+
+    It returns (network, data), (network, data, initial state dictionary), or a mapping with the keys network and data,
+    and others of `OPTIONS`. The network may be None.
+
+    Raises:
+        InvalidInput: It returns anything else.
+    """
+    from collections.abc import Mapping
+
+    from gapscope.base.errors import InvalidInput
+    from gapscope.cli.factories import call_function
+
+    needed = f"(network or None, training data), a third value initial_state, or a mapping with {', '.join(OPTIONS)}"
+    result = call_function(target, needed=needed)
+    if isinstance(result, Mapping) and {"network", "data"} <= set(result):
+        options = {str(name): value for name, value in result.items() if name not in ("network", "data")}
+        unknown = sorted(set(options) - set(OPTIONS))
+        if unknown:
+            raise InvalidInput(f"{target} returned {', '.join(unknown)}; known are {', '.join(OPTIONS)}. Omit others.")
+        return result["network"], result["data"], options
+    if not isinstance(result, tuple) or len(result) not in (2, 3):
+        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+        raise InvalidInput(f"{target} must return {needed}; it returned {got}.")
+    network, data, initial = (*result, None)[:3]
+    # a third value of numbers are the settings of a network in a pool
+    has_tensors = isinstance(initial, Mapping) and any(hasattr(value, "shape") for value in initial.values())
+    return network, data, {"initial_state": initial} if has_tensors else {}
 
 
 def _targets(
@@ -20,13 +75,19 @@ def _targets(
     """Yield name, network, data and options of every network of the target."""
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.arguments import call_for_network, is_grid, is_table, read_grid, read_labelled_table
+    from gapscope.cli.factories import is_factory
 
-    if is_grid(target):
+    if load is None and is_table(target):
+        yield str(target), None, read_labelled_table(target, column), {}
+    elif is_factory(target):
+        yield str(target), *_call_for_check(target)
+    elif is_grid(target):
         from gapscope.pools.from_spec import network_from_spec, prepare_data
 
         for name, spec in list(read_grid(target, data_root).items())[:max_networks]:
             problem, _ = prepare_data(spec, data_root)
-            yield name, network_from_spec(spec, problem), problem.train, {"seed": spec.seed}
+            options = {"seed": spec.seed, "train_fn": spec.training}
+            yield name, network_from_spec(spec, problem), problem.train, options
     elif target.is_dir():
         weights = sorted(target.glob("runs/*/weights.safetensors"))[:max_networks]
         if not weights:
@@ -34,13 +95,13 @@ def _targets(
                 f"{target} must be a pool with stored weights; it has none. Pass a weights file instead."
             )
         for path in weights:
-            yield path.parent.name, *stored_network(path, data_root)
-    elif load is None and is_table(target):
-        yield str(target), None, read_labelled_table(target, column), {}
-    elif (own := call_for_network(target, load, "network or None")) is not None:
+            network, data, options = stored_network(path, data_root)
+            yield path.parent.name, network, data, options | _stored_training(path)
+    elif (own := call_for_network(target, load)) is not None:
         yield str(target), *own, {}
     else:
-        yield target.parent.name, *stored_network(target, data_root)
+        network, data, options = stored_network(target, data_root)
+        yield target.parent.name, network, data, options | _stored_training(target)
 
 
 def stored_network(weights: Path, data_root: str | None) -> tuple[Any, Any, dict[str, Any]]:
@@ -57,6 +118,16 @@ def stored_network(weights: Path, data_root: str | None) -> tuple[Any, Any, dict
     return network, data, options
 
 
+def _stored_training(weights: Path) -> dict[str, Any]:
+    """Return the stored training configuration as an option of `check` ({} without a record)."""
+    from gapscope.base.specs import RunSpec
+    from gapscope.results.records import Record
+
+    if not (weights.parent / "record.json").exists():
+        return {}
+    return {"train_fn": RunSpec.from_dict(Record.read(weights.parent).spec).training}
+
+
 def _codes(text: str) -> list[str]:
     return [code.strip().upper() for code in text.split(",") if code.strip()]
 
@@ -64,16 +135,23 @@ def _codes(text: str) -> list[str]:
 def check(
     target: Path = typer.Argument(
         ...,
-        help="module:function that returns (network, data) or (None, data); a weights file of a pool; a pool folder; a "
-        "TOML grid of untrained networks; or a table (CSV or Parquet), of which the data alone are checked.",
+        help="module:function that returns (network, data), (network, data, initial state) or a mapping with these and "
+        "other arguments of gapscope.check; a table (CSV or Parquet); a weights file of a pool; a pool folder; or a "
+        "TOML grid of untrained networks.",
     ),
     column: str | None = LABEL_COLUMN,
+    test: Path | None = typer.Option(None, help="CSV file of held-out samples, for a CSV file."),
+    train: str = typer.Option(
+        "",
+        help="Try the advice: module:function that takes (inputs, targets) and returns a trained network, or `spec` "
+        "for the configuration of a grid or of a pool.",
+    ),
     fail_on: str = typer.Option(
         "", help="Exit with status 1 on findings with these codes, such as GS102,GS402, or `any`."
     ),
     ignore: str = typer.Option("", help="Codes to skip."),
     only: str = typer.Option("", help="Codes to run. Default: all."),
-    time_budget: float = typer.Option(60.0, help="Approximate seconds per network."),
+    time_budget: float = typer.Option(60.0, help="Approximate CPU seconds per network."),
     html: Path | None = typer.Option(None, help="Write a self-contained HTML page (first network only)."),
     max_networks: int = typer.Option(5, help="Maximum number of networks of a pool or grid."),
     load: str | None = LOAD,
@@ -83,7 +161,8 @@ def check(
     """Find what limits a network and what to do, from its training data."""
     from gapscope.checks.registry import get_checks
     from gapscope.checks.run import check as run_checks
-    from gapscope.cli.arguments import is_grid
+    from gapscope.cli.arguments import is_grid, read_labelled_table
+    from gapscope.cli.factories import import_function, is_factory
     from gapscope.cli.output import check_outputs, print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
 
@@ -93,12 +172,21 @@ def check(
     results, has_names = [], target.is_dir() or is_grid(target)
     with handle_interrupts(resumes=False):
         for name, network, data, options in _targets(target, data_root, max_networks, load, column):
+            if test is not None:
+                options["test"] = read_labelled_table(test, column, like=data[0])
+            if train == "spec" or is_factory(target):
+                options.setdefault("train_fn", None)
+            else:
+                options["train_fn"] = None
+            if train and train != "spec":
+                options["train_fn"] = import_function(train)
             result = run_checks(
                 network, data, ignore=_codes(ignore), only=_codes(only) or None, time_budget=time_budget, **options
             )
             results.append((name, result))
             if not json:
-                print_lines(f"{name}\n{result!r}\n" if has_names else repr(result))
+                text = _in_a_shell(repr(result))
+                print_lines(f"{name}\n{text}\n" if has_names else text)
     if html is not None and results:
         results[0][1].write_html(html)
         typer.echo(f"written: {html}", err=True)

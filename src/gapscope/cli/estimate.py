@@ -12,6 +12,7 @@ from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK, NO_ANSWER
 def estimate(
     networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {NETWORK}."),
     label_noise: float | None = typer.Option(None, help="Fraction of wrong training labels. Default: estimated."),
+    n_training: int | None = typer.Option(None, help="Number of samples that the networks were trained on."),
     level: float = typer.Option(0.9, help="Nominal coverage of the intervals."),
     estimator: Path | None = typer.Option(
         None, help="File of an accuracy estimator (gapscope.fit_accuracy_estimator). Default: the shipped one."
@@ -33,7 +34,13 @@ def estimate(
         for path in networks:
             network, data, initial = load_network(path, data_root, load)
             estimates[path] = estimate_accuracy(
-                network, data, initial_state=initial, label_noise=label_noise, level=level, estimator=loaded
+                network,
+                data,
+                initial_state=initial,
+                n_training=n_training,
+                label_noise=label_noise,
+                level=level,
+                estimator=loaded,
             )
             if not json:
                 print_lines((f"{path}:\n" if len(networks) > 1 else "") + repr(estimates[path]))

@@ -191,6 +191,8 @@ def load_dataset(name: str, *, root: str | Path | None = None, **options: Any) -
     """Load a data set as a Problem (images in [0, 1], labels int64).
 
     Args:
+        name: Name of the data set; `gapscope data list` shows them.
+        root: Folder of the data sets; None for GAPSCOPE_DATA or the cache folder of the user.
         options: Settings of the data set, for example `noise` of "two_circles".
 
     Raises:

@@ -14,8 +14,9 @@ from gapscope.inspection.outputs import samples_per_pass
 
 # Gradients of single outputs per pass; limits the memory.
 MAX_GRADIENTS = 1024
-# Up to this many samples are run at once in the first pass, which finds the number of outputs; of more only one.
-_SMALL = 32
+# Up to so many samples, with so many entries in all (32 images of CIFAR-10 and a quarter more), are run at once in the
+# first pass, which finds the number of outputs; of more only one.
+_SMALL, _FEW_ENTRIES = 32, 2**17
 
 
 def one_hot_cotangents(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:
@@ -55,7 +56,8 @@ def per_sample_traces(
     full_pass: tuple[Tape, Tensor] | None = None
     at_most = max_gradients
     if chunk_size is None and probes is None:
-        first = record_forward(network, x if len(x) <= _SMALL else x[:1])
+        is_small = len(x) <= _SMALL and x.numel() <= _FEW_ENTRIES
+        first = record_forward(network, x if is_small else x[:1])
         at_most = max(1, max_gradients // first[1].shape[1])
         full_pass = first if first[0].n == len(x) <= at_most else None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -83,7 +84,9 @@ class MemorizationMonitor(TrainerCallback):
       LoRA those of the adapter), for labels y sampled from the prediction. Omitted for sharded weights (FSDP).
 
     `flagged_at` is the first epoch at which the p-value is at most `level` divided by the number of epochs, so that
-    a network that has learned nothing from the canaries is flagged with probability `level` at most.
+    a network that has learned nothing from the canaries is flagged with probability `level` at most. It says that
+    memorization has begun, not that training should end: the accuracy on new data often rises for epochs after it. So
+    few pairs that no p-value is small enough cause a warning.
 
     Weights are those without the monitor. With several processes each evaluates every canary; losses of steps are means
     over processes.
@@ -92,6 +95,7 @@ class MemorizationMonitor(TrainerCallback):
         canaries: Pairs; None omits the test.
         level: Probability of a false flag.
         trace_samples: Number of samples of the Fisher trace; 0 omits it.
+        stop: Whether to end training at the flag; this costs accuracy where memorization begins before learning ends.
 
     Attributes:
         rows: One mapping per recording.
@@ -120,23 +124,33 @@ class MemorizationMonitor(TrainerCallback):
         self._seconds, self._started_at, self._n_epochs = 0.0, math.nan, 1
 
     def __repr__(self) -> str:
-        flag = "not flagged" if self.flagged_at is None else f"flagged at epoch {self.flagged_at:g}"
+        flag = "not flagged"
+        if self.flagged_at is not None:
+            flag = f"memorization has begun at epoch {self.flagged_at:g}, accuracy on new data may still rise"
         p_values = [row["canary_p_value"] for row in self.rows if "canary_p_value" in row]
         last = f", last p-value {p_values[-1]:.2g}" if p_values else ""
-        return f"MemorizationMonitor({flag} at level {self.level:g}; {len(self.rows)} observations{last})"
+        canaries = "" if self.canaries is None else f"; {self.canaries!r}"
+        return f"MemorizationMonitor({flag}; level {self.level:g}; {len(self.rows)} observations{last}{canaries})"
 
     @property
     def overhead_fraction(self) -> float:
-        """Fraction of the time since training began that the monitor took."""
-        return self._seconds / (time.perf_counter() - self._started_at)
+        """Fraction of the CPU time since training began that the monitor took."""
+        return self._seconds / (time.process_time() - self._started_at)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Start the clock, and count the epochs to come."""
-        self._started_at, self._n_epochs = time.perf_counter(), max(1, round(state.num_train_epochs))
+        self._started_at = time.process_time()
+        self._n_epochs = max(1, round(state.num_train_epochs))
+        if self.canaries is not None and self.canaries.smallest_p_value > self.level / self._n_epochs:
+            warnings.warn(
+                f"{len(self.canaries)} pairs of canaries cannot show memorization at the level {self.level:g} in "
+                f"{self._n_epochs} epochs. Pass number= for more pairs, or a larger level.",
+                stacklevel=2,
+            )
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Record the epoch."""
-        start, epoch = time.perf_counter(), round(state.epoch or 0)
+        start, epoch = time.process_time(), round(state.epoch or 0)
         losses = torch.stack(self._losses or [torch.tensor(math.nan)]).double()
         means = torch.stack([losses.mean(), losses[len(losses) // 2 :].mean()])
         if (accelerator := self.trainer.accelerator).num_processes > 1:
@@ -156,7 +170,7 @@ class MemorizationMonitor(TrainerCallback):
             self.trainer.model_wrapped.train(mode)
         self.rows.append(row)
         state.log_history.append({**row, "step": state.global_step})
-        self._seconds += time.perf_counter() - start
+        self._seconds += time.process_time() - start
         if self.stop and self.flagged_at is not None:
             control.should_training_stop = True
 

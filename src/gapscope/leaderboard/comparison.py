@@ -145,6 +145,7 @@ class Comparison(StoredRows[ComparedReading]):
     that they have there.
 
     Attributes:
+        rows: One `ComparedReading` per number and network.
         level: Nominal coverage of the intervals.
         unmeasured: Network -> measure -> why it has no value.
         evidence: Evidence of the leaderboard; None without one.

@@ -160,9 +160,12 @@ def compare(
     correlations, next to those of the size and of a random measure.
 
     Args:
+        networks: Name -> network, at least two.
         data: Training data, in any form that `measure` accepts.
         measures: Names of measures; None runs the default measures. `parameter_count` is always added.
+        level: Nominal coverage of the intervals, in (0, 1).
         options: Measure name -> keyword options of that measure.
+        seed: Seed of the measures that use noise, probes or subsets.
         time_budget: Seconds per network, as for `measure`; all networks are measured on the same samples.
         progress: Whether to show a progress bar after two seconds in interactive sessions.
         evidence: Leaderboard (`rank_measures`) of networks whose gap is known.

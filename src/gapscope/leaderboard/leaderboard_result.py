@@ -126,6 +126,8 @@ class Leaderboard(StoredRows[LeaderboardRow]):
     """Measures evaluated on networks whose gap is known, baselines first.
 
     Attributes:
+        rows: One `Row` per number, baselines first.
+        **attributes: The attributes below, by name.
         source: What the networks are.
         networks: Number of networks.
         recipes: Number of training configurations; networks that agree in all hyperparameters are one.

@@ -216,10 +216,13 @@ def rank_measures(
         source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME`, `m.NAME`; a pool, its
             folder or its table; None uses the 96 networks of the 2020 competition from the data root.
         measures: Columns of the measures; None uses all (`m.NAME`, or the readings of a pool).
+        hyperparameters: Columns of the hyperparameters; None for all `hp.NAME`.
+        target: Column of the gap, in units of its score (such as accuracy).
         baseline: Column of the size; None uses `parameter_count` or `m.vc_dim`, if there is one.
         n_test: Number of test samples per gap, for the sign errors; None gives all pairs the same weight.
         n_permutations: Permutations for p-values, at most 200 for scores over pairs.
         n_bootstrap: Resamples of training configurations for intervals, at most 200 for scores over pairs.
+        seed: Seed of permutations, resamples and the random baseline.
         most_networks: Maximum number of networks; above it, whole training configurations are sampled. None uses all.
             Time and memory grow with its square.
         data_root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache.

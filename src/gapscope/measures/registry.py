@@ -234,8 +234,15 @@ def register_measure(
     Args:
         name: Name in the registry; empty for that of the function.
         numbers: Description of the only number, or of each by name.
+        reference: Source, with equation number; empty if there is none.
+        title: Quantity as a noun phrase, for reports.
+        cost_class: Key of `COST_CLASSES`, by which the time budget plans.
         labels: Whether `y` must hold class labels.
+        default: Whether it is measured when no measures are named.
         tasks: Kinds of targets; empty for one class per sample with `labels`, else for all without positions.
+        compares_classes: Whether it compares the logits of several classes: one output z is passed as 0 and z.
+        sampling: Evaluation on a subset; None if a subset is not informative.
+        stream: Name of its random stream; empty for that of the measure.
     """
     check_choice("cost_class", cost_class, COST_CLASSES)
     if not tasks:

@@ -91,7 +91,11 @@ def build_network(
     CPU, in torch's default floating-point type.
 
     Args:
+        name: Name of the architecture; `gapscope list networks` shows them.
+        input_shape: Shape of one sample, such as (3, 32, 32).
+        n_outputs: Number of outputs: classes, labels, or regression targets.
         initialization: "torch", "standard_normal", "xavier_uniform", "he_uniform" or "he_normal", see `initialize`.
+        generator: Source of the initial weights; None for a new one with seed 0.
         **options: Options of the network, see its builder.
 
     Raises:

@@ -108,12 +108,15 @@ def record_network(
     record without test data.
 
     Args:
+        network: The trained network.
         data: Training data, in any form that `measure` accepts.
         test: Test data; without them the gap is NaN.
         name: Name of the network; the record's id is a hash of name and `settings`.
         family: Name of the architecture, by default of the class. Gap estimators are valid for the families of the fit.
         settings: Hyperparameters, such as {"learning_rate": 0.1}: columns `hp.*` of the table.
+        measures: Names of measures; None for the default ones.
         options: Measure name -> keyword options of that measure.
+        initial_state: State dictionary before training, for measures that need it.
         seed: Seed of the measures that use noise or probes.
         time_budget: Seconds, as for `measure`; use the same for all networks of a pool.
         progress: Whether to show a bar.

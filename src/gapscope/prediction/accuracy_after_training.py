@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.samples import as_samples
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.network_adapter import NetworkAdapter
-from gapscope.inspection.validation import COMPILED, equals_trained_weights, ready
+from gapscope.inspection.validation import COMPILED, Ready, equals_trained_weights, ready
 from gapscope.labels.label_issues import estimate_label_noise
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.labels.results import LabelNoiseEstimate
 from gapscope.measures.cpu_budget import CpuBudget, affordable_kernel
+from gapscope.measures.embed import extract_features
 from gapscope.networks.initialization import resampled_state
 from gapscope.prediction.accuracy_estimator import (
     MAX_PAIRS,
@@ -33,11 +35,14 @@ from gapscope.prediction.forecast_result import describe_duplicates
 from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.progress import notify
 from gapscope.results.result import Result, axes_or_new
+from gapscope.statistics.baselines import feature_matrix, linear_ridge
 
 if TYPE_CHECKING:
     import pandas
 
 ACCURACY = "accuracy"
+# Between the estimate and the features' leave-one-out accuracy; beyond it the data do not decide which holds.
+MAX_DISAGREEMENT = 0.15
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,6 +62,8 @@ class AccuracyEstimate(Result):
         initial: "given", or "resampled" if no initial weights were passed.
         readings: Readings that the estimate was computed from.
         duplicates: Number of samples that repeat an earlier one.
+        bracket: Accuracies between which that on new data lies if the network may have been trained on more samples
+            than were passed; None otherwise.
     """
 
     same_noise: IntervalEstimate | None
@@ -69,6 +76,7 @@ class AccuracyEstimate(Result):
     noise_interval: tuple[float, float] | None = None
     clean_abstained_because: str = ""
     duplicates: int = 0
+    bracket: tuple[float, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes, also under the names of version 0.3."""
@@ -104,7 +112,10 @@ class AccuracyEstimate(Result):
         accuracy, samples = self.readings["train_accuracy"], self.readings["samples"]
         lines.append(f"  training      {percent(accuracy)} of {samples:.0f} samples")
         if self.initial != "given":
-            lines.append("Initial weights were resampled; pass initial_state=, the state dictionary before training.")
+            lines.append(
+                "Initial weights were resampled, and these samples taken for all training samples; pass "
+                "initial_state=, the state dictionary before training."
+            )
         return "\n".join(lines)
 
     @property
@@ -138,6 +149,7 @@ def estimate_accuracy(
     data: Any,
     *,
     initial_state: Mapping[str, Tensor] | None = None,
+    n_training: int | None = None,
     label_noise: float | LabelNoiseEstimate | None = None,
     level: float = 0.9,
     estimator: AccuracyEstimator | None = None,
@@ -158,20 +170,32 @@ def estimate_accuracy(
     the initial weights, and the deviations of A at the ends of both intervals are added as independent errors. If r
     cannot be estimated, or Ctrl-C interrupts its estimate, there is no A.
 
+    The passed samples must be all training samples. A network that was trained on more of them looks like one that
+    memorizes these: its accuracy then lies between the estimate, and the leave-one-out accuracy of a linear ridge on
+    its trained features, which may have been fitted to these labels. Where both differ by more than 0.15 and neither
+    `initial_state` nor `n_training` decides, there is only this `bracket`.
+
     There is no estimate for a network unlike those of the fit: features far from their initial values, a kernel that
-    fits any labels, or a leave-one-out accuracy no better than the most frequent class. Common parameters: see
-    `gapscope.prediction`.
+    fits any labels, or a leave-one-out accuracy no better than the most frequent class.
 
     Args:
+        network: The trained classifier.
+        data: Its training data with labels, in any form that `gapscope.measure` takes.
         initial_state: State dictionary before training. None samples initial weights again by every layer's own
             `reset_parameters`: right for networks that were trained from scratch, wrong for fine-tuned ones.
+        n_training: Number of samples that the network was trained on. The number of passed samples confirms that they
+            are all; a larger one gives the bracket. None decides as above.
         label_noise: Known fraction of label errors, or the result of `estimate_label_noise`; None estimates it.
         estimator: A fitted estimator; None for the one that comes with the package.
+        level: Nominal coverage of the intervals, in (0, 1).
+        max_exact: Largest number of samples with an exact kernel; above it, `landmarks` samples represent all.
+        landmarks: Number of samples that represent all in a larger kernel (Nystroem approximation).
+        chunk_size: Samples per pass; None for what fits into memory.
         time_budget: CPU seconds for the kernels, None for no limit. Fewer landmarks are used if they would take longer.
 
     Raises:
-        InvalidInput: The data have no class labels, or fewer than 22 samples; initial weights cannot be resampled, or
-            `initial_state` holds the trained weights.
+        InvalidInput: The data have no class labels, fewer than 22 samples, or more than `n_training`; initial weights
+            cannot be resampled, or `initial_state` holds the trained weights.
         NotMeasurable: The network has no trainable parameters, or the budget is too small for 100 landmarks.
     """
     import pandas
@@ -180,6 +204,8 @@ def estimate_accuracy(
     prepared = ready(network, data, needs=("labels", "outputs"))
     samples = prepared.samples
     check_prediction_data(samples, "An estimate", 22)
+    if n_training is not None:
+        check_range("n_training", n_training, len(samples))
     counts = samples.y.bincount()
     bare, network = prepared.bare, prepared.class_network
     state = resampled_state(bare) if initial_state is None else _known_state(bare, initial_state)
@@ -214,6 +240,9 @@ def estimate_accuracy(
     if estimate.abstained_because:
         return estimate
     like, clean = (fitted.predict(table, level=level)[target][0] for target in ("like_training", "clean"))
+    bracket = _bracket(prepared, like, n_training, has_initial=initial_state is not None)
+    if bracket is not None:
+        return replace(estimate, bracket=bracket, abstained_because=(_bracket_reason(bracket, n_training),))
     estimate = replace(estimate, same_noise=like)
     if label_noise is None and estimator is not None and "clean" in estimator.shifts:
         implied = implied_noise_rate(like.value, clean.value, readings["classes"])
@@ -227,6 +256,33 @@ def estimate_accuracy(
         except KeyboardInterrupt:
             return replace(estimate, clean_abstained_because="interrupted before the label noise was estimated")
     return _on_clean_labels(estimate, like, noise)
+
+
+def _bracket(
+    prepared: Ready, like: IntervalEstimate, n_training: int | None, *, has_initial: bool
+) -> tuple[float, float] | None:
+    """Return the accuracies between which that of a network lies, if it may have seen more samples; else None."""
+    n = len(prepared.samples)
+    if n_training == n or (n_training is None and has_initial):
+        return None
+    try:
+        features = extract_features(prepared.network, prepared.samples).values.flatten(1)
+    except InvalidInput:  # no layer whose input is the features
+        return None if n_training is None else (like.low, 1.0)
+    reached = linear_ridge(feature_matrix(features), prepared.samples.y.cpu()).score
+    if n_training is None and reached - like.value <= MAX_DISAGREEMENT:
+        return None
+    return min(like.low, reached), max(like.high, reached)
+
+
+def _bracket_reason(bracket: tuple[float, float], n_training: int | None) -> str:
+    low, high = (percent(end) for end in bracket)
+    if n_training is None:
+        return (
+            f"between {low} and {high}: these may not be all samples that the network was trained on. If they are, "
+            "pass n_training=len(data); gs.learning_curve would tell as well"
+        )
+    return f"between {low} and {high}: the network was trained on {n_training} samples, of which these are a part"
 
 
 def _known_state(network: nn.Module, initial_state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -312,5 +368,6 @@ def _readings_and_accuracy(item: Any) -> Mapping[str, float]:
         )
     network, data, accuracy, *initial = item
     state = initial[0] if initial else None
-    readings = estimate_accuracy(network, data, initial_state=state, label_noise=0.0).readings
+    n = len(as_samples(data))
+    readings = estimate_accuracy(network, data, initial_state=state, n_training=n, label_noise=0.0).readings
     return {**readings, ACCURACY: float(accuracy)}

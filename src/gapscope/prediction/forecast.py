@@ -174,6 +174,7 @@ def forecast_accuracy(
 
     Args:
         network: The network with the weights as they are before training; None for the rows that need no network.
+        data: Training data with targets, in any form that `gapscope.measure` takes.
         head: Replaces the last linear layer on a copy: "new" by an untrained one with one output per class, a module by
             itself. None changes nothing.
         features: Features [n, d] of the samples, such as those of `embed`, for the row of last hidden features in place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from gapscope.prediction.held_out_sources import (
     best_kernel,
     continued,
     estimator_folds,
+    fraction_correct,
     has_out_of_bag,
     input_kernels,
     network_folds,
@@ -92,7 +94,7 @@ def out_of_sample(
     if is_estimator(source):
         source, data = unwrap_estimator(source, data)
     samples = as_samples(data)
-    check_prediction_data(samples, "Held-out prediction", MIN_SAMPLES)
+    _check(samples)
     numbers = _groups(samples.per_sample(groups), len(samples))
     targets = samples.y.cpu()
     n_classes = int(targets.max()) + 1 if targets.dtype == torch.int64 else targets.shape[1]
@@ -112,7 +114,17 @@ def out_of_sample(
             f"estimator; got {type(source).__name__}. Pass None for kernels of the inputs."
         )
     names = samples.class_names or tuple(range(n_classes))
-    return _result(held, targets.numpy(), names, numbers, groups is not None, samples.notes)
+    result = _result(held, targets.numpy(), names, numbers, groups is not None, samples.notes)
+    return result if samples.rows is None else replace(result, rows=samples.rows.cpu().numpy())
+
+
+def _check(samples: Samples) -> None:
+    """Raise InvalidInput unless there are enough samples with targets that can be predicted."""
+    what = "Held-out prediction"
+    if samples.kind != "multi-label":
+        check_prediction_data(samples, what, MIN_SAMPLES)
+    elif len(samples) < MIN_SAMPLES:
+        raise InvalidInput(f"{what} needs {MIN_SAMPLES} samples or more; got {len(samples)} samples. Pass more.")
 
 
 def _groups(groups: Any, samples: int) -> np.ndarray:
@@ -141,7 +153,7 @@ def _of_network(network: nn.Module, samples: Samples, targets: Tensor, n_classes
     of_inputs = best_kernel(kernels, targets, n_classes, groups) if kernels else None
     own = accuracy_of_network(prepared)
     if of_inputs is not None and own > 0:
-        correct = float((of_inputs.predictions.argmax(1) == targets).double().mean())
+        correct = fraction_correct(of_inputs.predictions, targets)
         if own > wilson_interval(correct, len(targets), 0.99)[1]:
             note = (
                 f"The network predicts {own:.1%} of these labels, the inputs {correct:.1%}: it may have been trained "
@@ -155,6 +167,8 @@ def _of_training(
     problem: NetworkProblem, n_classes: int, groups: np.ndarray, has_groups: bool, cost: float, seed: int
 ) -> Held:
     """Return the predictions of the most expensive design within the cost."""
+    if problem.samples.kind == "multi-label":
+        has_groups = True  # halves are continued for one label per sample only
     cheapest = SHORT_COST if takes_steps_fraction(problem.train_fn) else HALVES_COST
     if cost >= 3 or has_groups:
         number = max(3, int(cost)) if cost >= 3 else DEFAULT_FOLDS
@@ -212,6 +226,9 @@ def _result(
         scores = (predictions.argmax(1) == targets).astype(float)
     else:
         scores = ((predictions > 0.5) == (targets > 0)).mean(1)
+        frequencies = targets.mean(0)
+        base = float(np.maximum(frequencies, 1 - frequencies).mean())
+        notes = (*notes, f"The more frequent value of each label alone has an accuracy of {base:.3f}.")
     score = float(scores.mean())
     variance = variance_of_mean(scores, groups)
     if is_regression:

@@ -39,6 +39,7 @@ class HeldOutPredictions(Result):
         groups: Number of groups that were held out together; None if every sample was held out alone or in a random
             fold.
         notes: Sentences about the data and the method.
+        rows: Row number of each sample in the data that were passed, if rows were omitted; else None.
     """
 
     task: str
@@ -53,6 +54,7 @@ class HeldOutPredictions(Result):
     calibration: Calibration | None = None
     groups: int | None = None
     notes: tuple[str, ...] = ()
+    rows: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -86,19 +88,22 @@ class HeldOutPredictions(Result):
         return cross_entropy(torch.from_numpy(self.predictions), torch.from_numpy(self.targets))
 
     def to_numpy(self) -> np.ndarray:
-        """Return a copy of the predictions [n, K], in the order of the data."""
+        """Return a copy of the predictions [n, K], in the order of the data (without omitted rows)."""
         return self.predictions.copy()
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per sample: a column per class or target, and the given label or targets."""
+        """Return one row per sample: a column per class or target, and the given label or targets.
+
+        The index has the row numbers of the data that were passed.
+        """
         import pandas
 
         names = [str(name) for name in self.classes] or [f"target {i}" for i in range(self.predictions.shape[1])]
-        table = pandas.DataFrame(self.predictions, columns=names)
+        table = pandas.DataFrame(self.predictions, columns=names, index=self.rows)
         if self.task == "classification":
             table["given label"] = [self.classes[number] for number in self.targets]
             return table
-        given = pandas.DataFrame(self.targets, columns=[f"given {name}" for name in names])
+        given = pandas.DataFrame(self.targets, columns=[f"given {name}" for name in names], index=self.rows)
         return pandas.concat([table, given], axis=1)
 
     def to_dict(self) -> dict[str, Any]:

@@ -106,11 +106,20 @@ def network_kernels(prepared: Ready) -> dict[str, Spectrum]:
 def accuracy_of_network(prepared: Ready) -> float:
     """Return the accuracy of the network's own outputs (0 if they do not fit the classes)."""
     samples = prepared.samples
-    if prepared.mismatch or samples.targets is None or samples.y.dtype != torch.int64 or samples.y.ndim > 1:
+    if prepared.mismatch or samples.kind not in ("classification", "multi-label"):
+        return 0.0
+    if samples.kind == "multi-label" and prepared.n_outputs != samples.y.shape[1]:
         return 0.0
     with inspection_mode(prepared.network):
-        outputs = class_logits(network_outputs(prepared.network, samples.inputs))
-    return float((outputs.argmax(1).cpu() == samples.y.cpu()).double().mean())
+        outputs = network_outputs(prepared.network, samples.inputs).cpu()
+    return float(samples.task.correct(outputs, samples.y.cpu()).double().mean())
+
+
+def fraction_correct(predictions: Tensor, targets: Tensor) -> float:
+    """Return the fraction of class labels, or of several labels, that probabilities predict."""
+    if targets.ndim == 1:
+        return float((predictions.argmax(1) == targets).double().mean())
+    return float(((predictions > 0.5) == targets).double().mean())
 
 
 def _rng(seed: int, purpose: str) -> np.random.Generator:
@@ -156,6 +165,8 @@ def _outputs(network: nn.Module, samples: Samples, n_classes: int) -> Tensor:
     outputs = outputs.reshape(len(outputs), -1)
     if samples.y.is_floating_point():
         return outputs
+    if samples.kind == "multi-label":
+        return (outputs + 1) / 2  # a sigmoid of 2 s - 1
     logits = class_logits(outputs)
     if logits.shape[1] < n_classes:  # classes that the fold has not seen
         logits = nn.functional.pad(logits, (0, n_classes - logits.shape[1]), value=float(logits.min()))

@@ -246,6 +246,8 @@ def learning_curve(
     if times is not None and (groups is not None or design != AUTO):
         raise InvalidInput("times choose the design and the parts; got groups or a design as well. Pass times alone.")
     problem = _problem_of(train_fn, data, score, data_root)
+    if isinstance(problem, NetworkProblem):
+        groups, times = (problem.samples.per_sample(values) for values in (groups, times))
     numbers = group_numbers(groups, len(problem))
     if numbers.max() + 1 < MIN_GROUPS:
         raise InvalidInput(

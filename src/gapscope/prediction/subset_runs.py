@@ -142,7 +142,7 @@ class SubsetRuns:
             variance = variance_of_mean(
                 values, np.concatenate([self.groups[self.splits[name].scored] for name in names])
             )
-        return SizedScore(trained_on, float(values.mean()), variance, len(names))
+        return SizedScore(trained_on, float(values.mean()), variance)
 
     @property
     def are_fractions(self) -> bool:

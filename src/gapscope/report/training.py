@@ -95,8 +95,11 @@ def write_training_report(
 
     Args:
         monitor: The `Monitor`, or the recordings that `Monitor.load` returned.
+        path: File to write; its folder must exist.
+        title: Title of the page.
         suspects: Result of `gapscope.find_label_issues`, for the monitor or before training.
         images: Training samples by position ([h, w], [1, h, w] or [3, h, w]), to show those of `suspects`.
+        classes: Names of the classes; None for their numbers.
 
     Raises:
         InvalidInput: The monitor has no recordings.

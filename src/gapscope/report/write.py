@@ -45,6 +45,10 @@ def write_report(
     statistics and figures use a random sample of whole training configurations.
 
     Args:
+        records: Records of the networks, or a pool.
+        path: File to write; its folder must exist.
+        title: Title of the page.
+        estimator: A fitted gap estimator, whose estimates are shown; None for none.
         held_out: Estimates of networks outside the fit, indexed by run id: the result of `GapEstimator.assess` or
             `cross_val_predict` for rows of `records_to_pandas(records)`.
         level: Nominal coverage of the intervals in `held_out`.

@@ -11,7 +11,9 @@ from typing import Any
 class Estimate(float):
     """Number of a measure: a float with a standard error.
 
-    `standard_error` is None if the value is exact (up to rounding).
+    Args:
+        value: The number.
+        standard_error: Its standard error, in the same units; None if the value is exact (up to rounding).
 
     >>> trace = Estimate(2.0, standard_error=0.1)
     >>> trace + 1, trace

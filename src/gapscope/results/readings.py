@@ -135,6 +135,7 @@ class Readings(StoredRows[Reading]):
     """Readings of one network: a tuple, also indexed by name, shown as a table.
 
     Attributes:
+        readings: One `Reading` per number.
         unmeasured: Measure name -> why it has no value.
         notes: Remarks on the measurement, one sentence each.
     """

@@ -145,7 +145,7 @@ def estimates(configuration: Configuration, train: gs.Samples, classes: int) -> 
     result: dict[str, Any] = {}
     for name, state in (("given", before.state_dict()), ("resampled", None)):
         try:
-            estimate = gs.estimate_accuracy(network, train, initial_state=state)
+            estimate = gs.estimate_accuracy(network, train, initial_state=state, n_training=len(train))
         except GapscopeError as error:
             result[f"estimate.{name}"] = str(error)[:80]
             continue

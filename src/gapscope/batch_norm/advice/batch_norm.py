@@ -166,9 +166,15 @@ def advise_batch_norm(
     rate, 2 (1 + outputs) backward.
 
     Args:
+        network: Network with batch norm, in any mode; it is not changed.
+        data: Training data with targets, in any form that `gapscope.measure` takes.
         batch_size: M, the batch size whose regularization is to be preserved, usually that of training.
         new_batch_size: Future batch size; None for no batch statistics.
         dropout_before: Names of layers with dropout on their inputs; None for the last linear or convolutional one.
+        passes: Partitions of the data into batches per estimate; more of them lower the standard errors.
+        draws: Dropout masks per rate, for the equivalent dropout rate.
+        chunk_size: Samples per pass where batches do not matter; None for what fits into memory.
+        seed: Seed of partitions and masks.
 
     Raises:
         InvalidInput: The two batch sizes are equal, or do not fit the data.

@@ -32,6 +32,7 @@ class Canaries:
         labels: Class labels [n], which may have errors; left unchanged.
         n_classes: Number of classes; None for the largest label plus one.
         number: Number of canaries; None for the default.
+        seed: Seed of the choice of samples and of their labels.
 
     Attributes:
         labels: Labels to train on [n].
@@ -102,7 +103,9 @@ class CanaryAlarm(PeakAlarm):
 
     Args:
         canaries: Canaries of the training data.
+        window: Number of observations of which the mean is followed.
         fall: Tolerated fall, a probability.
+        patience: Number of consecutive observations below the tolerated fall that raise the alarm.
         smallest_noise: Smallest bound of the noise rate, a fraction.
         restore: Whether to restore the canaries' labels when the alarm is raised.
     """
