@@ -138,6 +138,18 @@ def plateau_claims(source: str, setup: Setup, table: Table, runs: Table) -> list
     return claims
 
 
+def adam_claims(source: str, setup: Setup, runs: Table) -> list[Claim]:
+    """Return the claim that Adam, where it is compared, first does well and then overfits (caption of Fig. 4)."""
+    adam = runs[runs["method"] == "Adam"]
+    if adam.empty:
+        return []
+    return [
+        claim(source, f"Adam ends more than {DROP:g} points below its best recording",
+              "best minus final accuracy of Adam", adam["best"] - adam["final"], above=DROP,
+              compared=arms_of(setup, runs, "Adam"))
+    ]  # fmt: skip
+
+
 def count_gaps(table: Table) -> list[float]:
     """Count the recordings of each dropout network at which its masked kernel is singular."""
     recordings = table[table["method"] == "Dropout"].groupby("seed")["masked_logdet"]
@@ -174,6 +186,7 @@ def metrics_along_training(setting: RunSettings, *, name: str, source: str, pape
         claim(source, "the determinant of the dropout network has gaps", "singular recordings with masks on",
               count_gaps(table), above=0.0, compared=arms_of(setup, runs, "Dropout")),
         *plateau_claims(source, setup, table, runs),
+        *adam_claims(source, setup, runs),
     ]  # fmt: skip
     return with_tuning(
         setting, setup, tuning, specs, paper,

@@ -146,6 +146,12 @@ def table_claims(setup: Setup, source: str, table: Table, printed: Table, unit: 
             if sign * paper.loc["MGS", "final"] > (sign * paper.drop("MGS")[column]).max():
                 best = max(rows.values(), key=lambda each, by=column: sign * each[by].mean())
                 add_gain(f"{at} MGS ends {says}", mgs, best, column)
+        if source == "Table A.2":  # "Dropout falls into the same category as the other methods"
+            values = sign * (rows["Dropout"]["final"].to_numpy() - rows["Unregularised"]["final"].to_numpy())
+            arms = [arm_of(setup, rows["Dropout"], constant)]
+            claims.append(claim(source, f"{at} dropout ends no better than without regularization",
+                                f"gain of Dropout over Unregularised ({unit})", values, below=0.0, compared=arms,
+                                **REGULARIZED))  # fmt: skip
         for name, other in robust.items():
             add_gain(f"{at} MGS ends better than {name}", mgs, other, ours=True)
         if noise == DROP_NOISE:
