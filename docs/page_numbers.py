@@ -25,7 +25,7 @@ REDUCTIONS = {"mean": fmean, "min": min, "max": max}
 FORMATS = ("integer", "number", "interval", "percent", "points", "text")
 NUMBER = re.compile(
     r"(?:–|[+-]?\d[\d,.]*(?:\s%)?(?:\spoints)?(?:\s\(95\s%\sCI\s[^()]*\))?)<!--numbers\.(?P<key>\w+)-->"
-    r"|\{\{ numbers\.(?P<new>\w+) \}\}"
+    r"|\{\{\s*numbers\.(?P<new>\w+)\s*\}\}"
 )
 TABLE = re.compile(r"^<!--tables\.(?P<key>\w+)-->\n\n(?:\|.*\n)+|^\{\{ tables\.(?P<new>\w+) \}\}\n", re.MULTILINE)
 COMMENT = re.compile(r"<!--(?:numbers|tables)\.\w+-->\n*")
