@@ -14,6 +14,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.checks import list_checks
 from gapscope.checks.costs import cost_of_labels, gain_of_twice_the_data
+from gapscope.statistics.baselines import rbf_ridge, sample_features
 
 
 def blobs(n: int = 120) -> tuple[torch.Tensor, torch.Tensor]:
@@ -177,6 +178,10 @@ def test_twice_the_data_are_worth_what_half_of_them_cost() -> None:
     samples = Samples(digits.inputs[:100], digits.y[:100])
     gain = gain_of_twice_the_data(samples, 10, 0)
     assert 0 < gain.low < gain.value < gain.high < 0.25
+    # the same power law from half the error is worth half as much
+    error = 1 - rbf_ridge(sample_features(samples), samples.y, n_classes=10).score
+    half = gain_of_twice_the_data(samples, 10, 0, score=1 - error / 2)
+    assert half.value == pytest.approx(gain.value / 2)
     easy = gain_of_twice_the_data(Samples(*blobs()), 3, 0)
     assert easy.low <= 0.01 and easy.value < 0.03
 

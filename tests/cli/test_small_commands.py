@@ -96,6 +96,16 @@ def test_row_numbers_do_not_give_the_label_away(tmp_path: Path) -> None:
     assert first["score"] == second["score"]
 
 
+def test_a_table_is_checked_without_a_network(tmp_path: Path) -> None:
+    lines = [f"{k % 2 + k / 300},{(k * 37) % 11},{k % 2}" for k in range(120)]
+    (tmp_path / "a.csv").write_text("\n".join(["size,other,label", *lines, *lines[:20]]) + "\n")
+    done = gapscope("check", tmp_path / "a.csv", "--only", "GS101,GS104", "--json")
+    (result,) = json.loads(done.stdout)
+    assert [finding["code"] for finding in result["findings"]] == ["GS101"], done.stderr
+    wrong = gapscope("check", tmp_path / "a.csv", "--target", "labl")
+    assert wrong.returncode == 1 and "Did you mean 'label'" in wrong.stderr
+
+
 def test_a_class_named_na_is_a_class(tmp_path: Path) -> None:
     lines = [f"{k % 3 + k / 100},{('NA', 'EU', 'AS')[k % 3]}" for k in range(60)]
     (tmp_path / "a.csv").write_text("\n".join(["size,label", *lines]) + "\n")

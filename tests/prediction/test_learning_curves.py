@@ -221,6 +221,9 @@ def test_continued_halves_are_the_formula_written_out() -> None:
     """Oracle: every unseen sample refitted without it, by normal equations with an unpenalized intercept."""
     x, y = two_blobs(60, apart=1.0)
     network, samples = least_squares(x[:30], y[:30]), gs.Samples(x[30:], y[30:])
+    with torch.no_grad():  # outputs that sum to 1 would be taken for probabilities
+        for parameter in network.parameters():
+            parameter.mul_(3)
     result = continued_predictions(network, samples)
     probabilities = network(x[30:]).detach().double().softmax(1) - 0.5
     expected = nn.functional.one_hot(y[30:], 2).double() - 0.5

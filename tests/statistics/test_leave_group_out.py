@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from gapscope.statistics import leave_group_out
+from gapscope.statistics import kernel_ridge, leave_group_out
 from gapscope.statistics.baselines import RIDGES
-from gapscope.statistics.kernel_ridge import Spectrum, loo_predictions, nystroem_spectrum, spectrum
+from gapscope.statistics.kernel_ridge import Spectrum, linear_spectrum, loo_predictions, nystroem_spectrum, spectrum
 from gapscope.statistics.leave_group_out import LeaveGroupOut, select_held_out
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -76,6 +76,17 @@ def test_the_ridge_has_the_smallest_error_of_the_grid(groups: Tensor | None) -> 
     }
     assert errors[ridge] == min(errors.values())
     assert float((predictions - targets).square().sum()) == pytest.approx(errors[ridge])
+
+
+def test_a_kernel_in_blocks_of_rows_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets, groups = TARGETS, torch.arange(40) // 4
+    whole = linear_spectrum(X)
+    monkeypatch.setattr(kernel_ridge, "MAX_ROWS_IN_MEMORY", 10)
+    blocked = linear_spectrum(X)
+    assert isinstance(blocked, kernel_ridge.BlockedSpectrum)
+    for each in (None, groups):
+        results = [LeaveGroupOut(kernel, targets, each).predictions(0.1) for kernel in (blocked, whole)]
+        torch.testing.assert_close(*results, atol=1e-8, rtol=1e-8)
 
 
 def test_batches_of_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

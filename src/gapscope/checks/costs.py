@@ -59,17 +59,21 @@ def cost_of_labels(samples: Samples, flagged: Tensor, n_classes: int, memorized:
     return paired_difference(gains.tolist())
 
 
-def gain_of_twice_the_data(samples: Samples, n_classes: int, seed: int) -> IntervalEstimate:
+def gain_of_twice_the_data(
+    samples: Samples, n_classes: int, seed: int, *, score: float | None = None
+) -> IntervalEstimate:
     r"""Return the accuracy that twice the data add to an RBF ridge, with a 90 % interval.
 
     With the leave-one-out error e of all samples and the error h of random halves, both on the same samples, a power
     law gives $e - e^2 / h = e g / h$ for the gain g = h - e of the last doubling. Errors: of the paired differences,
-    and between the halves.
+    and between the halves. Above 2,000 samples, e and h are those of 2,000, and the factor e / h is applied to the
+    error of all.
 
     Args:
         samples: Samples with class labels.
         n_classes: Number of classes.
         seed: Seed of the halves.
+        score: Leave-one-out accuracy of the kernel machine on all samples; None for that of at most 2,000.
     """
     part = samples.subset(thinned(len(samples), 2 * MAX_EXACT))
     features, labels, n = sample_features(part), part.y.cpu(), len(part)
@@ -89,7 +93,8 @@ def gain_of_twice_the_data(samples: Samples, n_classes: int, seed: int) -> Inter
     spread = math.sqrt(((growth.high - growth.low) / 2 / NORMAL_90) ** 2 + _variance(draws) / len(draws))
     ends = [growth.value, growth.value - NORMAL_90 * spread, growth.value + NORMAL_90 * spread]
     # a ratio of errors below 1 / 4 would be a doubling that removes three quarters of the errors
-    gains = [error * max(g, -0.2 * error) / (error + max(g, -0.2 * error)) for g in ends]
+    left = error if score is None else max(1 - score, 1 / len(samples))
+    gains = [left * max(g, -0.2 * error) / (error + max(g, -0.2 * error)) for g in ends]
     return IntervalEstimate(*(float(gain) for gain in gains))
 
 

@@ -100,7 +100,9 @@ def more_data(context: Context) -> Outcome:
         return NotChecked("no input varies")
     if not context.is_classifier:
         return _more_data_for_regression(forecast.gain_from_doubling_data)
-    gain = gain_of_twice_the_data(context.data, context.n_classes, context.seed)
+    row = context.kernel()
+    score = None if row is None else row.score
+    gain = gain_of_twice_the_data(context.data, context.n_classes, context.seed, score=score)
     text = f"twice the data add about {100 * gain.value:.1f} points ({100 * gain.low:.1f} to {100 * gain.high:.1f})"
     if gain.value < MIN_GAIN or gain.low <= 0:
         return Fine(text)

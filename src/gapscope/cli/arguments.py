@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gapscope.results.records import Record
 
 
+TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
 # rows that a message names
 MAX_NAMED = 10
 
@@ -30,6 +31,11 @@ MAX_NAMED = 10
 def is_grid(source: Path) -> bool:
     """Return True for a TOML file."""
     return source.suffix.lower() == ".toml"
+
+
+def is_table(source: Path) -> bool:
+    """Return True for a table of samples, by the ending of its name."""
+    return source.suffix.lower() in TABLE_SUFFIXES or source.name.lower().endswith(".csv.gz")
 
 
 def call_for_network(source: Path, load: str | None) -> tuple[nn.Module, Any] | None:

@@ -74,10 +74,10 @@ def _targets(
 ) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
     """Yield name, network, data and options of every network of the target."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import call_for_network, is_grid, read_grid, read_labelled_table
+    from gapscope.cli.arguments import call_for_network, is_grid, is_table, read_grid, read_labelled_table
     from gapscope.cli.factories import is_factory
 
-    if target.suffix.lower() in (".csv", ".parquet"):
+    if load is None and is_table(target):
         yield str(target), None, read_labelled_table(target, column), {}
     elif is_factory(target):
         yield str(target), *_call_for_check(target)

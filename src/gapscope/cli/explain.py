@@ -33,7 +33,7 @@ def explain(code: str | None = CODE, json: bool = JSON) -> None:
     """Explain a check: what it computes, what to do about a finding, and when it is wrong."""
     from gapscope.base.errors import check_choice
     from gapscope.checks.registry import list_checks
-    from gapscope.cli.output import make_console, print_json, print_rows
+    from gapscope.cli.output import make_console, print_json, print_lines, print_rows
 
     checks = list_checks()
     if code is None:
@@ -48,6 +48,10 @@ def explain(code: str | None = CODE, json: bool = JSON) -> None:
     if json:
         print_json({"code": code, "title": checks[code].title, "page": read_page(code)})
         return
+    console = make_console()
+    if not console.is_terminal:
+        print_lines(read_page(code))
+        return
     from rich.markdown import Markdown
 
-    make_console().print(Markdown(read_page(code)))
+    console.print(Markdown(read_page(code)))

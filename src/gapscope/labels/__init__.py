@@ -6,8 +6,8 @@ Common parameters:
     data: Training data with class labels or regression targets, in any form that `gapscope.measure` takes; None with a
         monitor.
     features: Embeddings [n, d] in place of a network and data.
-    labels: Labels of the features; strings are accepted.
-    seed: Seed of the corrupted labels, the resampling and the landmarks.
+    labels: Labels of the features or of `pred_probs`; strings are accepted.
+    seed: Seed of the landmarks, the folds and the resampling.
     margins: Score of each sample's label less the largest other score.
     n_classes: Number of classes C.
     quantile: Fraction of the canaries whose margin must be below the threshold t.

@@ -34,11 +34,13 @@ class LeaveGroupOut:
     def __init__(
         self, kernel: Spectrum, targets: Float[Tensor, "n k"], groups: Int[Tensor, " n"] | None = None
     ) -> None:
-        self.kernel, self.targets = kernel, targets.double()
-        self.inside = kernel.vectors.T @ self.targets
-        self.ones_inside = kernel.vectors.sum(0)
+        # all rows: a kernel of many samples computes them in blocks
+        self.vectors = torch.cat([part for _, part in kernel.blocks()])
+        self.values, self.targets = kernel.values, targets.double()
+        self.inside = self.vectors.T @ self.targets
+        self.ones_inside = self.vectors.sum(0)
         self.blocks = [] if groups is None else _blocks_by_size(groups)
-        self.squares = kernel.vectors.square() if groups is None else None
+        self.squares = self.vectors.square() if groups is None else None
         self._grams: dict[int, Tensor] = {}
 
     def predictions(self, ridge: float) -> Float[Tensor, "n k"]:
@@ -47,7 +49,7 @@ class LeaveGroupOut:
         Args:
             ridge: Ridge strength, in the units of the kernel.
         """
-        vectors, values = self.kernel.vectors, self.kernel.values
+        vectors, values = self.vectors, self.values
         fitted = values / (values + ridge)
         # R 1 and its sum
         ones = 1 - vectors @ (fitted * self.ones_inside)
@@ -64,7 +66,7 @@ class LeaveGroupOut:
 
     def _solve(self, rows: Tensor, fitted: Tensor, column: Tensor, residuals: Tensor) -> Tensor:
         """Return the residuals [groups, g, k] without each of several groups of one size g."""
-        vectors, size = self.kernel.vectors, rows.shape[1]
+        vectors, size = self.vectors, rows.shape[1]
         if size <= vectors.shape[1]:
             part = vectors[rows]
             block = -(part * fitted) @ part.transpose(1, 2) - column[rows][:, :, None] * column[rows][:, None, :]
@@ -74,7 +76,7 @@ class LeaveGroupOut:
 
     def _woodbury(self, rows: Tensor, residuals: Tensor, fitted: Tensor, column: Tensor) -> Tensor:
         """Return the residuals of one large group: (I - W W^T)^-1 = I + W (I - W^T W)^-1 W^T."""
-        part, root = self.kernel.vectors[rows], fitted.sqrt()
+        part, root = self.vectors[rows], fitted.sqrt()
         first = int(rows[0])
         if first not in self._grams:
             self._grams[first] = part.T @ part

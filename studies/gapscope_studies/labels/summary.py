@@ -27,9 +27,9 @@ PAIRS = (  # our method and its baseline
 
 
 def suspicion_of(issues: LabelIssues, n: int) -> NDArray[np.float64]:
-    """Return minus the margin of each sample, NaN for canaries."""
+    """Return minus the position of each sample in the ranking, NaN for canaries."""
     suspicion = np.full(n, np.nan)
-    suspicion[issues.indices.numpy()] = -issues.margin.numpy()
+    suspicion[issues.indices.numpy()] = -np.arange(len(issues.indices), dtype=float)
     return suspicion
 
 

@@ -36,7 +36,7 @@ from gapscope_studies.labels.uneven_data import EVALUATED, load_clean
 
 KINDS = ("even", "pairs", "one pair", "two classes", "class-similar", "human")
 RATES = (0.0, 0.05, 0.1, 0.2, 0.4)
-N, SUBSETS, DRAWS = 500, range(100, 105), 25
+N, SUBSETS, DRAWS = 500, range(100, 105), 12
 MAX_CLASS_RATE, MAX_SAMPLE_RATE = 0.45, 0.6
 TARGETS = (0.5, 0.7, 0.8, 0.9)
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
