@@ -26,7 +26,7 @@ from gapscope.measures._forward import FloatInputs, Inputs, Scalars, Targets, me
 from gapscope.measures._gradients import mean_gradient, norm_of, trainable
 from gapscope.measures._noise import continuous_inputs, random_groups
 from gapscope.measures.path_norms import with_powered_weights
-from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
+from gapscope.measures.registry import LOSS_UNIT, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 _register = partial(register_measure, cost_class="backward", default=False)
@@ -34,7 +34,7 @@ _register = partial(register_measure, cost_class="backward", default=False)
 
 @_register(
     title="first-order change of the loss on removal of single weights (SNIP)",
-    numbers=ScalarInfo("nats (cross-entropy) or squared target units (regression)", "none", "sum over weights"),
+    numbers=ScalarInfo(LOSS_UNIT, "none", "sum over weights"),
     sampling=Sampling("whole", 256, lambda k: 4),
     reference="Lee, Ajanthan and Torr 2019 (arXiv:1810.02340), eq. 5; Abdelfattah et al. 2021, eq. 1",
 )

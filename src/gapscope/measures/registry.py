@@ -38,6 +38,10 @@ COST_CLASSES = {
 _NEEDS = {"x": "inputs", "y": "targets", "initial_state": "initial", "history": "history"}
 
 
+LOSS_UNIT = "nats (cross-entropy) or squared target units (regression)"
+"""Units of a loss whose task is not known yet; readings have those of their task."""
+
+
 @dataclass(frozen=True)
 class ScalarInfo:
     """Description of one number that a measure returns.
@@ -163,7 +167,10 @@ class Measure:
             result = result.item()
         numbers = dict(result.scalars()) if hasattr(result, "scalars") else {self.name: result}
         missing, seconds = getattr(result, "missing", dict)(), time.perf_counter() - start
-        return Readings(self._reading(name, value, seconds, missing.get(name, "")) for name, value in numbers.items())
+        loss_unit = LOSS_UNIT if samples.targets is None else samples.task.loss_unit
+        return Readings(
+            self._reading(name, value, seconds, missing.get(name, ""), loss_unit) for name, value in numbers.items()
+        )
 
     def title_of(self, number: str) -> str:
         """Return the title of one number (empty if the measure has none)."""
@@ -171,15 +178,16 @@ class Measure:
             return self.title
         return f"{self.title}: {self.numbers[number].title or number.replace('.', ', ').replace('_', ' ')}"
 
-    def _reading(self, name: str, value: Any, seconds: float, note: str) -> Reading:
+    def _reading(self, name: str, value: Any, seconds: float, note: str, loss_unit: str) -> Reading:
         info = self.numbers[name]
+        units = loss_unit if info.units == LOSS_UNIT else info.units
         return Reading(
             measure=self.name,
             number=name,
             value=float(value),
             standard_error=value.standard_error if isinstance(value, Estimate) else None,
             direction=info.direction,
-            units=info.units,
+            units=units,
             aggregation=info.aggregation,
             reference=self.reference,
             seconds=seconds,

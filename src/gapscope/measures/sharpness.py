@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from gapscope.base.errors import check_range
 from gapscope.measures._forward import Inputs, Targets
 from gapscope.measures._gradients import loss_rise, norm_of
-from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
+from gapscope.measures.registry import LOSS_UNIT, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 _register = partial(
     register_measure,
-    numbers=ScalarInfo("nats (cross-entropy) or squared target units (regression)", "lower", "mean over samples"),
+    numbers=ScalarInfo(LOSS_UNIT, "lower", "mean over samples"),
     cost_class="backward",
     default=False,
     sampling=Sampling("whole", 256, lambda k: 15),

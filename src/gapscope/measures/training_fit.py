@@ -21,7 +21,7 @@ from gapscope.measures._forward import (
     low_margin,
     margins_of,
 )
-from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
+from gapscope.measures.registry import LOSS_UNIT, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 
@@ -51,7 +51,7 @@ def accuracy(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int 
 @register_measure(
     title="mean loss on the samples",
     numbers=ScalarInfo(
-        "nats (cross-entropy) or squared target units (regression)",
+        LOSS_UNIT,
         "none",
         "mean over samples (and outputs, for regression)",
     ),

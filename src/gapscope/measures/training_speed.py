@@ -26,7 +26,7 @@ from gapscope.measures._gradients import (
     samples_on_device,
     trainable,
 )
-from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
+from gapscope.measures.registry import LOSS_UNIT, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 
@@ -145,8 +145,8 @@ def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk
 @register_measure(
     title="sum of the training losses over the epochs",
     numbers={
-        "all": ScalarInfo("nats (cross-entropy) or squared target units", "lower", "sum over epochs", "all epochs"),
-        "last": ScalarInfo("nats (cross-entropy) or squared target units", "lower", "sum over epochs", "last epochs"),
+        "all": ScalarInfo(LOSS_UNIT, "lower", "sum over epochs", "all epochs"),
+        "last": ScalarInfo(LOSS_UNIT, "lower", "sum over epochs", "last epochs"),
     },
     cost_class="weights",
     default=False,

@@ -62,7 +62,9 @@ def _subset(data: Any, n_samples: int, seed: int, required: torch.Tensor | None)
         data = Subset(data, indices.tolist())
     # restores the global random states, which loaders and random augmentation change
     with inspection_mode(nn.Identity()):
-        samples = as_samples(data)
+        # a stream is read only as far as necessary: it may not end
+        is_stream = isinstance(getattr(data, "dataset", data), IterableDataset) and required is None
+        samples = as_samples(data, at_most=n_samples if is_stream else None)
     if indices is None:
         n = len(samples)
         indices = torch.arange(n) if n <= n_samples else choose(n)
