@@ -65,12 +65,34 @@ def test_slices_cover_everything_once() -> None:
         list(slices(7, 0))
 
 
-def test_sparse_matrices_of_scipy_name_the_way_to_dense_ones() -> None:
+def test_sparse_matrices_are_read_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     scipy = pytest.importorskip("scipy.sparse")
-    with pytest.raises(InvalidInput, match=r"csr_matrix\. Use x\.toarray\(\)"):
-        as_samples((scipy.csr_matrix(numpy.eye(3)), numpy.arange(3)))
-    with pytest.raises(InvalidInput, match=r"csr_matrix\. Use x\.toarray\(\)"):
+    for data in ((scipy.csr_matrix(numpy.eye(3)), numpy.arange(3)), scipy.coo_array(numpy.eye(3))):
+        samples = as_samples(data)
+        assert torch.equal(samples.inputs, torch.eye(3)) and any("sparse" in note for note in samples.notes)
+    monkeypatch.setattr("gapscope.base.foreign_data.MAX_DENSE_BYTES", 35)
+    with pytest.raises(InvalidInput, match="TruncatedSVD"):
         as_samples(scipy.csr_matrix(numpy.eye(3)))
+
+
+def test_tables_of_arrow_are_read() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"a": [1.0, 2.0], "b": [3, 4]})
+    samples = as_samples((table, pyarrow.array(["no", "yes"])))
+    assert samples.inputs.tolist() == [[1, 3], [2, 4]] and samples.class_names == ("no", "yes")
+
+
+def test_polars_frames_are_read() -> None:
+    polars = pytest.importorskip("polars")
+    samples = as_samples((polars.DataFrame({"a": [1.0, 2.0]}), polars.Series(["no", "yes"])))
+    assert samples.inputs.tolist() == [[1], [2]] and samples.y.tolist() == [0, 1]
+
+
+def test_texts_are_words_with_the_same_columns_in_every_data_set() -> None:
+    texts = ["the cat sat", "a dog ran", "the cat ran"]
+    first, second = as_samples((texts, [0, 1, 0])), as_samples((texts[1:], ["x", "y"]))
+    assert torch.equal(first.inputs[1:], second.inputs) and first.inputs.norm(dim=1).allclose(torch.ones(3))
+    assert any("Texts" in note for note in first.notes)
 
 
 def test_string_labels_of_batches_are_numbered_by_the_names_of_all() -> None:

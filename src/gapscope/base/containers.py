@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from gapscope.base.columns import column, is_column, label_column, library_of, naming_note
 from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.base.foreign_data import convert_foreign
 from gapscope.base.loader_order import is_sequential, plan_reading
 from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
 
@@ -60,9 +61,13 @@ def _stack(value: Any) -> Any:
     return value
 
 
-def _word_array(value: Any) -> Any:
-    """Return a list of strings as an array (other values unchanged)."""
-    if not is_list_or_tuple(value) or not value or not all(isinstance(label, str) for label in value):
+def _label_array(value: Any) -> Any:
+    """Return a list of strings or of numbers as an array (other values unchanged)."""
+    if not is_list_or_tuple(value) or not value:
+        return value
+    are_words = all(isinstance(label, str) for label in value)
+    are_numbers = all(isinstance(label, int | float) for label in value)
+    if not are_words and not are_numbers:
         return value
     import numpy
 
@@ -87,7 +92,7 @@ def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
     data = {str(name): _stack(value) for name, value in data.items()}
     label_name, names = next((name for name in LABEL_NAMES if name in data), None), ()
     if label_name is not None:
-        data[label_name] = _word_array(data[label_name])
+        data[label_name] = _label_array(data[label_name])
     if label_name is not None and is_column(data[label_name]):
         data[label_name], names = label_column(data[label_name])
         notes += naming_note(names)
@@ -104,8 +109,7 @@ def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
 
 def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     x, *rest = batch
-    rest = [_word_array(rest[0]), *rest[1:]] if rest else rest
-    _check_not_sparse(x)
+    rest = [_label_array(rest[0]), *rest[1:]] if rest else rest
     if not _are_inputs(x) or (rest and not is_column(rest[0])):
         raise InvalidInput(f"data must be {FORMS}; got {type(batch).__name__} of {_kinds(batch)}.")
     notes: list[str] = []
@@ -116,11 +120,6 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
         )
     labels, names = label_column(rest[0]) if rest else (None, ())
     return CollatedData(_inputs(x), labels, notes + naming_note(names), names)
-
-
-def _check_not_sparse(value: Any) -> None:
-    if library_of(value) == "scipy" and hasattr(value, "toarray"):
-        raise InvalidInput(f"data must be dense; got a SciPy {type(value).__name__}. Use x.toarray().")
 
 
 def _kinds(values: Iterable[Any]) -> str:
@@ -293,7 +292,11 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     Raises:
         InvalidInput: The data have another form, or hold nothing usable.
     """
-    _check_not_sparse(data)
+    data, notes = convert_foreign(data)
+    if notes:
+        collated = collate_data(data, at_most)
+        collated.notes[:0] = notes
+        return collated
     if isinstance(data, DataLoader):
         return _from_loader(data, at_most)
     if isinstance(data, Dataset):

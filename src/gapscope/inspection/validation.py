@@ -16,7 +16,7 @@ from gapscope.base.targets import require_labels, require_targets
 from gapscope.base.type_guards import is_list, is_list_or_tuple
 from gapscope.inspection.first_pass import NOT_FINITE, PROBABILITIES, RANDOM_OUTPUTS, activation_of, first_pass
 from gapscope.inspection.network_adapter import NetworkAdapter, class_axis, is_causal
-from gapscope.inspection.outputs import check_finite, check_hookable, precision_of, unwrapped
+from gapscope.inspection.outputs import check_finite, check_hookable, check_module, precision_of, unwrapped
 
 COMPILED = "_orig_mod."
 
@@ -167,6 +167,7 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     """
     estimator = network
     network, data = unwrap_estimator(network, data)
+    check_module(network)
     samples = as_samples(data)
     if needs:
         require_targets(samples.targets)

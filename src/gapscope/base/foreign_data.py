@@ -1,0 +1,79 @@
+"""Data of other libraries: sparse matrices, polars and Arrow tables, lists of texts, as arrays or frames."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from gapscope.base.columns import library_of
+from gapscope.base.errors import InvalidInput
+from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
+
+MAX_DENSE_BYTES = 2**31
+"""Largest dense copy of a sparse matrix: it fits beside a kernel of 10,000 samples on a machine with 8 GB."""
+TEXT_COLUMNS = 4096
+"""Columns of hashed words: with 10,000 different words and pairs of words in use, few columns are shared by many."""
+
+
+def _dense(value: Any) -> Any:
+    """Return a sparse matrix of SciPy as an array."""
+    n_bytes = 4 * value.shape[0] * value.shape[1]
+    if n_bytes > MAX_DENSE_BYTES:
+        raise InvalidInput(
+            f"A sparse matrix is read as a dense one; {list(value.shape)} would take {n_bytes / 2**30:.0f} GiB. Reduce "
+            "its columns first: sklearn.decomposition.TruncatedSVD(256).fit_transform(x)."
+        )
+    return value.astype("float32").toarray()
+
+
+def are_texts(value: Any) -> bool:
+    """Return whether a value is a list of strings, which as inputs are texts."""
+    return is_list(value) and bool(value) and all(isinstance(text, str) for text in value)
+
+
+def _hashed_words(texts: Any) -> Any:
+    """Return frequencies of words and pairs of words, hashed to columns; the same for every data set."""
+    from sklearn.feature_extraction.text import HashingVectorizer  # pyright: ignore[reportMissingTypeStubs]
+
+    vectorizer = cast("Any", HashingVectorizer)(n_features=TEXT_COLUMNS, ngram_range=(1, 2))
+    return vectorizer.transform(texts).astype("float32").toarray()
+
+
+def _convert(value: Any, *, are_inputs: bool) -> tuple[Any, list[str]]:
+    """Return inputs or labels in a form that `gapscope.base.containers` reads, with notes."""
+    library = library_of(value)
+    if library == "scipy" and hasattr(value, "toarray"):
+        return _dense(value), ["A sparse matrix was read as a dense one."]
+    if library == "polars":
+        return value.to_numpy(), ["A polars object was read as an array."]
+    if library == "pyarrow":
+        return value.to_pandas(), ["An Arrow object was read as a pandas one."]
+    if are_inputs and are_texts(value):
+        note = (
+            f"Texts were read as frequencies of words and pairs of words, hashed to {TEXT_COLUMNS:,} columns. "
+            "Embeddings of a language model are better features: gapscope.embed."
+        )
+        return _hashed_words(value), [note]
+    return value, []
+
+
+def convert_foreign(data: Any) -> tuple[Any, list[str]]:
+    """Return data whose parts are tensors, arrays or pandas objects where they were of another library.
+
+    Args:
+        data: Data in any form.
+
+    Returns:
+        The data (the same object if nothing was converted), and notes about the conversions.
+
+    Raises:
+        InvalidInput: A sparse matrix is too large for a dense copy.
+    """
+    if is_list_or_tuple(data) and len(data) == 2:
+        x, x_notes = _convert(data[0], are_inputs=True)
+        y, y_notes = _convert(data[1], are_inputs=False)
+        return ((x, y) if x_notes or y_notes else data), [*x_notes, *y_notes]
+    if is_mapping(data):
+        parts = {name: _convert(part, are_inputs=False) for name, part in data.items()}
+        notes = [note for _, part_notes in parts.values() for note in part_notes]
+        return ({name: part for name, (part, _) in parts.items()} if notes else data), notes
+    return _convert(data, are_inputs=False)
