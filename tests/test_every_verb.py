@@ -289,6 +289,7 @@ FORMS: dict[str, Callable[[Subject], Any]] = {
     "list of batches, string labels": lambda s: [
         _rows(s, part) | {"labels": numpy.array(_names(s.y[part]))} for part in _batches_of_few_classes(s)
     ],
+    "one-hot labels": lambda s: _pair(s, nn.functional.one_hot(s.y, 3)),
     "tuple": _by_position,
     "samples": lambda s: gs.Samples(s.inputs, s.y) if isinstance(s.inputs, Tensor) else pytest.skip("-"),
 }
@@ -355,7 +356,7 @@ def test_every_function_takes_every_form_of_data(subject: str, function: str, fo
 
 
 FAULTS: dict[str, tuple[Callable[[Subject], Any], str]] = {
-    "one-hot integers": (lambda s: (s.x, nn.functional.one_hot(s.y, 3)), r"argmax\(1\)|labels? (of|per) position"),
+    "labels of positions": (lambda s: (s.x, torch.stack([s.y, s.y + 1, s.y, s.y], 1)), r"positions|Regression|regression"),
     "float labels": (lambda s: (s.x, s.y.float()), r"y\.long\(\)|[Rr]egression targets|class labels"),
     "a label too large": (lambda s: (s.x, s.y + 7), r"smaller than the (network's )?number of (classes|outputs), 3"),
     "a label of 10^9": (lambda s: (s.x, torch.where(s.y == 0, 10**9, s.y)), r"1000000000"),

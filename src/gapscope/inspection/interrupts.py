@@ -46,12 +46,17 @@ def _send(number: int) -> None:
 
 
 class _Interrupts:
-    """Handlers of one outermost body, and the interrupt that waits."""
+    """Handlers of one outermost body, and the interrupt that waits.
+
+    A waiting interrupt is sent again until it may take effect, but never twice at a time: `_is_sent` is True from the
+    sending of a signal until its handler runs. A signal that arrives when none waits any more is ignored.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # handlers run in the thread that may hold it
         self._handlers: dict[int, Handler] = {}
         self._waiting: int | None = None  # the number of a signal
+        self._is_sent = False
         self._since = 0.0
 
     def install(self) -> None:
@@ -67,6 +72,7 @@ class _Interrupts:
         number = None
         try:
             number = self._take()  # nothing is sent from here on
+            self._await_sent()
             self._restore()
             number = self._take() or number
         finally:
@@ -75,6 +81,12 @@ class _Interrupts:
             self._waiting = None
         if number is not None:
             self._handlers[number](number, None)
+
+    def _await_sent(self) -> None:
+        """Wait for the handler of a signal that was sent: the restored handler would take it for a new interrupt."""
+        deadline = time.monotonic() + _MOST_SECONDS
+        while self._is_sent and time.monotonic() < deadline:
+            time.sleep(_RETRY_SECONDS / 10)
 
     def _restore(self) -> None:
         for number, handler in self._handlers.items():
@@ -90,14 +102,20 @@ class _Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        self._since = self._since or now
-        if not _must_wait(frame) or now - self._since > _MOST_SECONDS:
+        with self._lock:
+            was_sent = self._is_sent
+            self._is_sent = False
+            if was_sent and self._waiting is None:
+                return
+            self._since = self._since or now
+            if _must_wait(frame) and now - self._since <= _MOST_SECONDS:
+                if self._waiting is None:
+                    self._waiting = number
+                    start_new_thread(self._send_again, ())
+                return
             self._waiting = None
             self._since = 0.0
-            self._handlers[number](number, frame)
-        elif self._waiting is None:
-            self._waiting = number
-            start_new_thread(self._send_again, ())
+        self._handlers[number](number, frame)
 
     def _send_again(self) -> None:
         while True:
@@ -105,7 +123,9 @@ class _Interrupts:
             with self._lock:
                 if self._waiting is None:
                     return
-                _send(self._waiting)
+                if not self._is_sent:
+                    self._is_sent = True
+                    _send(self._waiting)
 
 
 _MAY_BE_PARTIAL: ContextVar[bool] = ContextVar("results may be partial", default=True)
