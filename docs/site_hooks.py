@@ -115,10 +115,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links from docs/ to results/ leave the folder in the repository, but not on the site; keys of numbers go."""
+    """Links to results/ and examples/ leave the folder in the repository, but not on the site; keys of numbers go."""
     if page.file.src_uri.startswith("results/"):
         return re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", markdown)
-    return re.sub(r"\]\(\.\./((?:\.\./)*)results/", r"](\1results/", without_keys(markdown))
+    markdown = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", without_keys(markdown))
+    markdown = markdown.replace("](../examples)", "](examples/index.md)")
+    return re.sub(r"\]\(\.\./((?:\.\./)*)results/", r"](\1results/", markdown)
 
 
 def _llms_txt(config: MkDocsConfig) -> str:

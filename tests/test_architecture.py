@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import operator
 import subprocess
 import sys
 from pathlib import Path
@@ -124,7 +123,7 @@ def loaded_after(code: str) -> set[str]:
     )
 
 
-PUBLIC, RENAMED = vars(gapscope)["__all__"], vars(gapscope)["_RENAMED"]
+PUBLIC = vars(gapscope)["__all__"]
 HEAVY = {"torch", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "jinja2", "pooch", "safetensors"}
 
 
@@ -154,12 +153,6 @@ def test_every_name_of_the_lazy_package_loads(name: str) -> None:
     assert getattr(gapscope.prediction, name) is not None
 
 
-@pytest.mark.parametrize("name", RENAMED)
-def test_old_names_warn_and_return_the_new_object(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"is now gapscope.{RENAMED[name]}"):
-        assert getattr(gapscope, name) is operator.attrgetter(RENAMED[name])(gapscope)
-
-
 def test_no_module_has_the_name_of_a_public_function() -> None:
     modules = {path.stem for path in SOURCE.rglob("*.py") if path.parent.name not in ("cli", "measures")}
     functions = {name for name in PUBLIC if name.islower() and callable(getattr(gapscope, name))}
@@ -180,7 +173,7 @@ def undocumented(value: object) -> list[str]:
     return [name for name in names if name not in ("args", "kwargs", "options") and f"{name}:" not in documented]
 
 
-@pytest.mark.parametrize("name", [name for name in gapscope.__all__ if callable(getattr(gapscope, name))])
+@pytest.mark.parametrize("name", [name for name in PUBLIC if callable(getattr(gapscope, name))])
 def test_every_parameter_of_a_public_name_is_documented(name: str) -> None:
     assert not undocumented(getattr(gapscope, name))
 

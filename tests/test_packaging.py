@@ -1,9 +1,8 @@
-"""The wheel holds what a user needs and works where it is installed; the changelog names what was renamed."""
+"""The wheel holds what a user needs and works where it is installed; the changelog names its version."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -11,8 +10,6 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-import gapscope
 
 ROOT = Path(__file__).parent.parent
 
@@ -82,13 +79,6 @@ def test_every_import_of_the_core_is_declared() -> None:
     assert not missing, {name: result[name] for name in missing}
 
 
-def test_every_renamed_name_is_in_the_migration_table() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text()
-    table = text[text.index("### Upgrade from 0.3") : text.index("### New")]
-    renamed = vars(gapscope)["_RENAMED"]
-    assert not [name for name in renamed if not re.search(rf"\b{name}\b", table)]
-    assert not [new for new in renamed.values() if new.split(".")[-1] not in table]
-
-
 def test_the_version_has_a_section() -> None:
-    assert f"## {gapscope.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text()
