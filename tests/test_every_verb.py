@@ -356,7 +356,7 @@ def test_every_function_takes_every_form_of_data(subject: str, function: str, fo
 
 
 FAULTS: dict[str, tuple[Callable[[Subject], Any], str]] = {
-    "labels of positions": (lambda s: (s.x, torch.stack([s.y, s.y + 1, s.y, s.y], 1)), r"positions|Regression|regression"),
+    "labels of positions": (lambda s: (s.x, torch.stack([s.y, s.y + 1, s.y, s.y], 1)), r"positions|[Rr]egression"),
     "float labels": (lambda s: (s.x, s.y.float()), r"y\.long\(\)|[Rr]egression targets|class labels"),
     "a label too large": (lambda s: (s.x, s.y + 7), r"smaller than the (network's )?number of (classes|outputs), 3"),
     "a label of 10^9": (lambda s: (s.x, torch.where(s.y == 0, 10**9, s.y)), r"1000000000"),

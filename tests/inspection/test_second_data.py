@@ -209,3 +209,13 @@ def test_indices_are_row_numbers_of_the_data_that_were_passed(tmp_path: Path) ->
     with pytest.raises(InvalidInput, match="sample 5"):
         gs.apply_label_corrections((x, y), tmp_path / "list.csv")
     assert len(gs.out_of_sample(None, (x, y), groups=np.arange(200) // 4).targets) == 180
+
+
+def test_columns_of_frames_are_matched_by_name() -> None:
+    x, y = table()
+    frame = pd.DataFrame(x.numpy(), columns=["a", "b", "c"])
+    other = frame[["c", "a", "b"]]
+    assert scores(identity(), (frame, y), (other, y))["accuracy"] == 1.0
+    assert ready(identity(), (frame, y)).adapt((x, y)).samples.inputs.equal(x)
+    with pytest.raises(InvalidInput, match="lacks b"):
+        scores(identity(), (frame, y), (frame.rename(columns={"b": "d"}), y))

@@ -71,6 +71,13 @@ def is_column(value: Any) -> bool:
     return isinstance(value, Tensor) or is_frame or (library in ("numpy", "pandas") and hasattr(value, "dtype"))
 
 
+def column_names(value: Any) -> tuple[str, ...]:
+    """Return the names of the columns of a pandas frame (none for other values)."""
+    if library_of(value) != "pandas" or not hasattr(value, "columns"):
+        return ()
+    return tuple(str(name) for name in value.columns)
+
+
 def column(value: Any) -> Tensor:
     """Return a tensor, array or pandas object as a tensor (float64 to default type)."""
     if isinstance(value, Tensor):

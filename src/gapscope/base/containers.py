@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from gapscope.base.columns import column, is_column, label_column, library_of, naming_note
+from gapscope.base.columns import column, column_names, is_column, label_column, library_of, naming_note
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.foreign_data import convert_foreign
 from gapscope.base.loader_order import is_sequential, plan_reading
@@ -35,6 +35,7 @@ class CollatedData:
     targets: Tensor | None = None
     notes: list[str] = field(default_factory=list[str])
     class_names: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # names of the columns of a frame
     rows: Tensor | None = None  # row numbers in the data set, if not all rows are read
     n_rows: int = 0  # number of rows in the data set, if not all rows are read
     has_order: bool = True  # False if the order changes from one reading to the next
@@ -119,7 +120,7 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
             f"ignored: {_kinds(rest[1:])}. To use several inputs pass ((x1, x2), y)."
         )
     labels, names = label_column(rest[0]) if rest else (None, ())
-    return CollatedData(_inputs(x), labels, notes + naming_note(names), names)
+    return CollatedData(_inputs(x), labels, notes + naming_note(names), names, column_names(x))
 
 
 def _kinds(values: Iterable[Any]) -> str:
@@ -132,7 +133,7 @@ def _kinds(values: Iterable[Any]) -> str:
 def _collate(batch: Any) -> CollatedData:
     """Collate one batch, or data that are in memory as a whole."""
     if is_column(batch):
-        return CollatedData(column(batch))
+        return CollatedData(column(batch), columns=column_names(batch))
     if is_mapping(batch):
         return _from_mapping(batch)
     if is_list_or_tuple(batch) and batch:

@@ -53,6 +53,7 @@ class Samples:
         n_rows: Number of rows of the data that were passed; 0 for as many as samples.
         unsettled: Targets as passed, if only the outputs of a network decide their task (`settled`); else None.
         has_order: False if the data come in another order each time they are read, so that indices mean nothing.
+        columns: Names of the columns, if the inputs were a frame; else empty.
         class_axis: Axis of the classes in outputs with positions, if the caller named it: 1 (task "pixels") or -1
             ("tokens"); else None.
     """
@@ -67,6 +68,7 @@ class Samples:
     unsettled: Tensor | None
     has_order: bool
     class_axis: int | None
+    columns: tuple[str, ...]
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class Samples:
         unsettled: Tensor | None = None,
         has_order: bool = True,
         class_axis: int | None = None,
+        columns: tuple[str, ...] = (),
         *,
         task: str | None = None,
     ) -> None:
@@ -96,6 +99,7 @@ class Samples:
             unsettled: Targets as passed.
             has_order: Whether the order is the same each time.
             class_axis: Axis of the classes in outputs with positions.
+            columns: Names of the columns of a frame.
             task: "classification", "binary", "multi-label", "positions" ("tokens", "pixels") or "regression"; None to
                 infer it from the type of `targets`.
 
@@ -105,7 +109,7 @@ class Samples:
         if task is not None and targets is not None:
             targets = parse_targets(targets, [], parse_kind(task))
             class_axis = CLASS_AXES.get(task)
-        values = (inputs, targets, form, notes, class_names, rows, n_rows, unsettled, has_order, class_axis)
+        values = (inputs, targets, form, notes, class_names, rows, n_rows, unsettled, has_order, class_axis, columns)
         for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
         _check_inputs(inputs)
@@ -367,6 +371,7 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         unsettled=unsettled,
         has_order=collated.has_order,
         class_axis=CLASS_AXES.get(task or ""),
+        columns=collated.columns,
     )
 
 

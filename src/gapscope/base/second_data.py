@@ -31,6 +31,7 @@ def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
     second = as_samples(data)
     second = _numbered_as(second, first, owner)
     second = _with_task_of(second, first, owner)
+    second = _with_columns_of(second, first, owner)
     shapes = [_input_shapes(samples) for samples in (second, first)]
     if shapes[0] != shapes[1]:
         raise InvalidInput(
@@ -80,6 +81,22 @@ def _input_shapes(samples: Samples) -> dict[str, tuple[int, ...]]:
 
 def _described(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {list(shape)}" if shape else name for name, shape in shapes.items())
+
+
+def _with_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
+    """Bring the columns of a frame into the order of the first."""
+    if second.columns == first.columns or not second.columns or not first.columns:
+        return second
+    missing = [name for name in first.columns if name not in second.columns]
+    if missing or len(second.columns) != len(first.columns):
+        unknown = [name for name in second.columns if name not in first.columns]
+        raise InvalidInput(
+            f"{owner} must have the columns of the first data set; it lacks {', '.join(missing[:5]) or 'none'} and has "
+            f"{', '.join(unknown[:5]) or 'no others'}. Prepare both in the same way."
+        )
+    order = torch.tensor([second.columns.index(name) for name in first.columns])
+    note = f"The columns of {owner} were brought into the order of the first data set."
+    return replace(second, inputs=second.inputs[:, order], columns=first.columns, notes=(*second.notes, note))
 
 
 def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:

@@ -15,9 +15,9 @@ from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
+from gapscope.base.task import class_logits
 from gapscope.checks.estimators import EstimatorScores
 from gapscope.checks.fixes import Spec
-from gapscope.inspection.losses import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.networks.initialization import resampled_state

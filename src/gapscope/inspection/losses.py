@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices
 from gapscope.base.targets import IGNORED, check_labels, require_targets
-from gapscope.base.task import class_logits as class_logits
 from gapscope.base.task import task_of
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.network_adapter import NetworkAdapter

@@ -214,6 +214,7 @@ def validated_accuracy(
     Raises:
         InvalidInput: Targets are missing, there are fewer than ten samples, or the forms differ.
 
+    >>> import torch
     >>> x = torch.linspace(-1, 1, 60)[torch.randperm(60, generator=torch.Generator().manual_seed(0)), None]
     >>> y = (x[:, 0] > 0).long()
     >>> network = nn.Linear(1, 2)
