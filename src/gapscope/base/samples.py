@@ -132,15 +132,14 @@ class Samples:
             keeps_rows: Whether `original` of the subset still returns row numbers of the data that were passed. By
                 default the subset is a data set of its own.
         """
-        targets = None if self.targets is None else self.targets[indices]
-        unsettled = None if self.unsettled is None else self.unsettled[indices]
-        rows = None
-        n_rows = 0
-        if keeps_rows:
-            rows, n_rows = self.original(indices), self.n_rows
-        return replace(
-            self, inputs=self.inputs[indices], targets=targets, unsettled=unsettled, rows=rows, n_rows=n_rows
+        # inputs and targets may be on different devices
+        targets, unsettled = (
+            None if values is None else values[indices.to(values.device)] for values in (self.targets, self.unsettled)
         )
+        inputs = self.inputs[indices.to(self.inputs.device)]
+        rows = self.original(indices.cpu()) if keeps_rows else None
+        n_rows = self.n_rows if keeps_rows else 0
+        return replace(self, inputs=inputs, targets=targets, unsettled=unsettled, rows=rows, n_rows=n_rows)
 
     def first(self, n: int | None) -> Samples:
         """Return the first `n` samples (None for all), with their row numbers."""
