@@ -13,6 +13,7 @@ from gapscope.statistics.baselines import rbf_ridge, sample_features
 
 # Largest spread of a column relative to the typical one (or the reverse), mean relative to spread, and typical spread.
 MAX_SPREAD_RATIO, MAX_MEAN_RATIO, MAX_SPREAD = 30.0, 30.0, 30.0
+MAX_NAMES = 3  # columns that one line of evidence names
 
 
 def _is_floating_table_or_image(context: Context) -> bool:
@@ -38,10 +39,11 @@ def scaling(context: Context) -> Outcome:
     small = [i for i in _indices(varying & (spread < typical / MAX_SPREAD_RATIO)) if len(columns[:, i].unique()) > 2]
     evidence = ""
     if large:
-        evidence = f"{noun} {_names(context, large)} has {float(spread.max()) / typical:,.0f} times the typical spread"
+        most = f"{float(spread.max()) / typical:,.0f} times the typical spread"
+        evidence = f"{noun}s {_names(context, large)}: up to {most}"
     elif small:
         smallest = float(spread[torch.tensor(small)].min())
-        evidence = f"{noun} {_names(context, small)} has {smallest / typical:.2g} times the typical spread"
+        evidence = f"{noun}s {_names(context, small)}: down to {smallest / typical:.2g} times the typical spread"
     elif bool(((mean > MAX_MEAN_RATIO * spread) & varying).any()) or typical > MAX_SPREAD:
         evidence = f"values have a spread of {typical:,.3g} around {float(mean[varying].median()):,.3g}"
     if not evidence:
@@ -69,7 +71,11 @@ def _indices(mask: Tensor) -> list[int]:
 
 
 def _names(context: Context, columns: list[int]) -> str:
-    return ", ".join(str(column) for column in columns[:5])
+    """Return the names of columns of a frame, or their numbers."""
+    known = context.everything.columns
+    names = [known[column] if column < len(known) else str(column) for column in columns[:MAX_NAMES]]
+    more = len(columns) - MAX_NAMES
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
 # A column gives the label away if it predicts this fraction alone, and the others predict less by this much.
@@ -108,7 +114,7 @@ def leak(context: Context) -> Outcome:
     counters = _indices(is_counter) if len(x) > 2 else []
     if counters:
         return Finding(
-            f"column {_names(context, counters)} counts the rows",
+            f"column counts the rows: {_names(context, counters)}",
             "remove it: it says nothing about new samples",
             fixes=("drop column",),
         )
@@ -118,7 +124,7 @@ def leak(context: Context) -> Outcome:
     labels, columns = part.y.cpu(), part.inputs.double().cpu()
     scores = [_alone(columns[:, i], labels) for i in range(columns.shape[1])]
     best = max(range(len(scores)), key=scores.__getitem__)
-    text = f"column {best} alone predicts {percent(scores[best])} of the labels"
+    text = f"column {_names(context, [best])} alone predicts {percent(scores[best])} of the labels"
     if scores[best] < MIN_ALONE or context.most_frequent > MIN_ALONE - MIN_LESS:
         return Fine(text)
     others = torch.cat([columns[:, :best], columns[:, best + 1 :]], 1)
