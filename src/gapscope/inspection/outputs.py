@@ -307,10 +307,10 @@ def checked_outputs(outputs: Any, n: int, *, flat: bool = True) -> Tensor:
             "Wrap it in a module that returns its raw outputs (logits), or an object with `logits`."
         )
     if not outputs.is_floating_point():
-        raise InvalidInput(
-            f"A network's outputs must be real floating-point numbers; got {outputs.dtype}. "
-            "Wrap it in a module that returns for example torch.view_as_real(outputs).flatten(1)."
-        )
+        advice = "Return the logits, without argmax."
+        if outputs.is_complex():
+            advice = "Wrap it in a module that returns for example torch.view_as_real(outputs).flatten(1)."
+        raise InvalidInput(f"A network's outputs must be real floating-point numbers; got {outputs.dtype}. {advice}")
     return outputs
 
 

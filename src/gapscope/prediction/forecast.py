@@ -196,6 +196,7 @@ def forecast_accuracy(
     1.0
     """
     check_range("max_exact", max_exact, 1)
+    check_range("landmarks", landmarks, 2)
     budget = CpuBudget(time_budget)
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
