@@ -24,7 +24,7 @@ from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, make_trainer
 from gapscope.checks.trials import MAX_TRAININGS, TriedAdvice, try_fixes
 from gapscope.inspection.interrupts import whole_results
-from gapscope.inspection.validation import COMPILED, Ready, ready, unwrap_estimator
+from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
 from gapscope.prediction.subset_problems import is_estimator
 from gapscope.results.progress import progress
 
@@ -188,7 +188,7 @@ def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str
     n = len(samples)
     indices = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
     if prepared is not None:
-        initial = None if initial_state is None else _checked_state(prepared, initial_state)
+        initial = None if initial_state is None else matching_state(prepared.bare, initial_state)
         part = prepared.with_samples(samples.subset(indices))
         context = Context(part, samples, indices, initial_state=initial, given=given)
         if test is None:
@@ -206,20 +206,6 @@ def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str
 def has_diverged(network: nn.Module) -> bool:
     """Return whether weights of a network are NaN or infinite."""
     return not all(bool(weight.isfinite().all()) for weight in network.parameters() if weight.is_floating_point())
-
-
-def _checked_state(prepared: Ready, initial_state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state dictionary before training, or raise InvalidInput if it is that of another network."""
-    state = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
-    current = prepared.bare.state_dict()
-    misfits = [name for name in current if name not in state or state[name].shape != current[name].shape]
-    misfits += [name for name in state if name not in current]
-    if misfits:
-        raise InvalidInput(
-            f"initial_state must hold the tensors of the network's state_dict(); {', '.join(misfits[:4])} differ. Pass "
-            "the state dictionary of the same network before training."
-        )
-    return state
 
 
 def _checked_history(history: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:

@@ -138,6 +138,28 @@ class Ready:
         return item.task_reason(self.samples.kind)
 
 
+def matching_state(network: nn.Module, initial_state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an initial state dictionary with the keys of the network's own.
+
+    Args:
+        network: The network, without wrappers.
+        initial_state: State dictionary before training, perhaps of the compiled network.
+
+    Raises:
+        InvalidInput: A tensor is missing, has another shape, or is of another network.
+    """
+    state = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
+    current = network.state_dict()
+    misfits = [name for name in current if name not in state or state[name].shape != current[name].shape]
+    misfits += [name for name in state if name not in current]
+    if misfits:
+        raise InvalidInput(
+            f"initial_state must hold the tensors of the network's state_dict(); {', '.join(misfits[:4])} differ. Pass "
+            "the state dictionary of the same network before training."
+        )
+    return state
+
+
 def equals_trained_weights(network: nn.Module, initial_state: Mapping[str, Any]) -> bool:
     """Return whether an initial state dictionary equals the current weights."""
     initial = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}

@@ -12,7 +12,7 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.samples import as_samples
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.network_adapter import NetworkAdapter
-from gapscope.inspection.validation import COMPILED, Ready, equals_trained_weights, ready
+from gapscope.inspection.validation import Ready, equals_trained_weights, matching_state, ready
 from gapscope.labels.label_issues import estimate_label_noise
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.labels.results import LabelNoiseEstimate
@@ -287,15 +287,7 @@ def _bracket_reason(bracket: tuple[float, float], n_training: int | None) -> str
 
 def _known_state(network: nn.Module, initial_state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the state dictionary before training, checked against the network's own."""
-    state = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
-    current = network.state_dict()
-    misfits = [name for name in current if name not in state or state[name].shape != current[name].shape]
-    misfits += [name for name in state if name not in current]
-    if misfits:
-        raise InvalidInput(
-            f"initial_state must hold the tensors of the network's state_dict(); {', '.join(misfits[:4])} differ. Pass "
-            "the state dictionary of the same network before training."
-        )
+    state = matching_state(network, initial_state)
     if equals_trained_weights(network, state):
         raise InvalidInput(
             "initial_state must hold the weights before training; all of its tensors equal the trained ones. A "
