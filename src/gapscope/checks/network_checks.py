@@ -34,8 +34,10 @@ def signal(context: Context) -> Outcome:
     if MIN_SPREAD <= spread <= MAX_SPREAD:
         return Fine(f"outputs before training vary by {spread:.2g}")
     verb = "explode" if spread > MAX_SPREAD else "vanish"
+    # without the initial state a network that died in training looks like one that was not trained
+    when = "outputs, untrained or after a training that failed," if context.initial_state is None else "initial outputs"
     return Finding(
-        f"outputs before training {verb}: standard deviation {spread:.2g} over samples",
+        f"{when} {verb}: standard deviation {spread:.2g} over samples",
         "standardize the inputs, and initialize the layers for their fan-in (torch.nn.init.kaiming_normal_)",
         cost=context.shortfall,
         fixes=("standardize inputs", "learning rate / 3", "learning rate x 3"),
