@@ -95,10 +95,6 @@ class Task(ABC):
     def encode(self, targets: Tensor) -> Tensor:
         """Return the targets of kernel machines [n, K], in float64: indicators, or the values."""
 
-    def format(self, score: float) -> str:
-        """Return a score as text: a percentage, or two decimals for R^2."""
-        return f"{100 * score:.0f} %"
-
 
 def _with_positions(outputs: Tensor, labels: Tensor) -> Tensor:
     """Reshape outputs [n, C * P] (class-major) to [n, C, P] for labels of P positions."""
@@ -261,10 +257,6 @@ class Regression(Task):
     def encode(self, targets: Tensor) -> Tensor:
         """Return the targets in float64."""
         return targets.double()
-
-    def format(self, score: float) -> str:
-        """Return R^2 with two decimals."""
-        return f"{score:.2f}"
 
     def _targets(self, outputs: Tensor, targets: Tensor) -> Tensor:
         # [n] and [n, 1] are equivalent. No other shapes are adapted, so that no values are broadcast.
