@@ -32,7 +32,8 @@ status: 0 done; 1 an error that the message explains, or a finding of `check --f
 stopped."""
 PACKAGES = {
     "checks": "Check",
-    "prediction": "Predict accuracy and the gap",
+    "accuracy": "Accuracy on new data",
+    "gap": "Estimate the gap",
     "labels": "Label errors",
     "measures": "Measures",
     "functional": "Measures as functions",

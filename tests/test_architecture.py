@@ -18,13 +18,13 @@ LAYERS = [
     ["results", "statistics"],
     ["inspection"],
     ["gradients", "ablation"],
-    ["batch_norm", "theory", "networks", "data"],
+    ["batch_norm", "theory", "networks", "data", "gap"],
     ["measures"],
     ["functional", "labels"],
     ["penalties"],
     ["training"],
     ["pools"],
-    ["prediction"],
+    ["accuracy"],
     ["leaderboard"],
     ["checks"],
     ["report"],
@@ -148,9 +148,9 @@ def test_every_public_name_loads(name: str) -> None:
     assert getattr(gapscope, name) is not None
 
 
-@pytest.mark.parametrize("name", vars(gapscope.prediction)["__all__"])
+@pytest.mark.parametrize("name", vars(gapscope.gap)["__all__"])
 def test_every_name_of_the_lazy_package_loads(name: str) -> None:
-    assert getattr(gapscope.prediction, name) is not None
+    assert getattr(gapscope.gap, name) is not None
 
 
 def test_no_module_has_the_name_of_a_public_function() -> None:

@@ -31,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_holds_the_package_its_types_and_its_templates_but_no_studies(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "gapscope/py.typed" in names and "gapscope/cli/demo.toml" in names
-    assert "gapscope/prediction/shipped_accuracy_estimator.json" in names
+    assert "gapscope/accuracy/shipped_accuracy_estimator.json" in names
     assert any(name.startswith("gapscope/results/templates/") for name in names)
     assert not [name for name in names if not name.startswith(("gapscope/", "gapscope-"))]
     assert not [name for name in names if "studies" in name or name.startswith("tests")]

@@ -35,7 +35,7 @@ def test_an_interruption_shows_finished_rows_and_ends_the_grid(tmp_path: Path, m
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gapscope.prediction.loo_rows.kernel_leave_one_out", stop)
+    monkeypatch.setattr("gapscope.accuracy.loo_rows.kernel_leave_one_out", stop)
     (tmp_path / "grid.toml").write_text(GRID)
     result = CliRunner().invoke(app, ["forecast", str(tmp_path / "grid.toml"), "--json"])
     assert result.exit_code == 130
@@ -127,7 +127,7 @@ def test_an_unknown_data_set_is_an_error_before_anything_runs(tmp_path: Path) ->
 def test_an_interruption_shows_what_is_finished_and_trains_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gapscope.prediction import subset_problems
+    from gapscope.gap import subset_problems
 
     train, calls = subset_problems.run_configuration, 0
 

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from gapscope.ablation.layers import trace
+from gapscope.accuracy.forecast import forecast_accuracy
 from gapscope.inspection.interrupts import postponed_interrupts, whole_results
 from gapscope.inspection.outputs import inspection_mode
 from gapscope.measures.ntk import ntk_trace
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
-from gapscope.prediction.forecast import forecast_accuracy
 
 NUMBERS = [number for number in (signal.SIGINT, getattr(signal, "SIGALRM", None)) if number is not None]
 
@@ -156,7 +156,7 @@ def test_an_interrupted_part_returns_nothing_to_the_function_that_called_it(monk
     def interrupt(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gapscope.prediction.forecast._learning_curve", interrupt)
+    monkeypatch.setattr("gapscope.accuracy.forecast._learning_curve", interrupt)
     x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     data = x, (x[:, 0] > 0).long()
     # for the user the finished rows are worth having; for a check they would become a reason

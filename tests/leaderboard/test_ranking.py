@@ -13,10 +13,10 @@ from scipy.stats import kendalltau
 
 import gapscope as gs
 from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
+from gapscope.gap.columns import training_configurations
 from gapscope.leaderboard.leaderboard_result import Score, verdict_of
 from gapscope.leaderboard.paired_scores import sign_errors
 from gapscope.leaderboard.ranking import RANDOM, explain_by_settings, verdicts
-from gapscope.prediction.columns import training_configurations
 from tables import rows_of
 
 # the spec's own computation: tau, granulated tau, score of the competition

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gapscope.prediction.columns import complete_rows
-from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.gap.columns import complete_rows
+from gapscope.gap.gap_estimator import GapEstimator
 from gapscope.report import write_report, write_training_report
 from gapscope.report.label_issues import MAX_ROWS_SHOWN
 from gapscope.results.records import records_to_pandas

@@ -9,8 +9,8 @@ import numpy
 import pytest
 from scipy import stats
 
-from gapscope.prediction.columns import complete_rows
-from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.gap.columns import complete_rows
+from gapscope.gap.gap_estimator import GapEstimator
 from gapscope.report.curves import curves
 from gapscope.report.held_out import held_out_errors, held_out_section
 from gapscope.report.measures import cards, guide, ranked_measures, split_ranking

@@ -14,7 +14,6 @@ import pytest
 from gapscope.base.files import to_json
 from gapscope.leaderboard.leaderboard_result import Score, Verdict
 from gapscope.leaderboard.ranking import RANDOM
-from gapscope.prediction.correlations import correlations
 from gapscope.report import summary, write_report
 from gapscope.report.held_out import held_out_errors
 from gapscope.report.measures import leaderboard_verdicts, ranked_measures
@@ -22,6 +21,7 @@ from gapscope.report.pool_view import PoolView
 from gapscope.report.verdict import verdict
 from gapscope.results.readings import Reading, Readings
 from gapscope.results.records import Record, records_to_pandas
+from gapscope.statistics.correlations import correlations
 
 
 def record(name: str, train: float, test: float, *readings: Reading) -> Record:

@@ -18,9 +18,9 @@ import gapscope as gs
 from commands import GRID, gapscope
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.specs import RunSpec
+from gapscope.gap.columns import complete_rows
+from gapscope.gap.gap_estimator import GapEstimator
 from gapscope.pools import Pool
-from gapscope.prediction.columns import complete_rows
-from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.report import pool_view as module
 from gapscope.report import summary, write_report
 from gapscope.report.pool_view import PoolView

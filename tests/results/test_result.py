@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import gapscope as gs
-from gapscope.prediction.forecast_result import AccuracyForecast
+from gapscope.accuracy.forecast_result import AccuracyForecast
 from gapscope.results.estimate import Estimate
 from gapscope.results.result import MAX_ROWS, Result, picture, to_builtin, to_html
 

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gapscope.accuracy.accuracy_estimator import load_default
+from gapscope.accuracy.extrapolation import DECAY, MEAN_GROWTH
 from gapscope.data import load_dataset
-from gapscope.prediction.accuracy_estimator import load_default
-from gapscope.prediction.extrapolation import DECAY, MEAN_GROWTH
 from gapscope_studies.expected_accuracy.fit import COLUMNS, Candidate, as_table, fit, fitted_table, select_simplest
 from gapscope_studies.expected_accuracy.held_out import CLOSED
 from gapscope_studies.expected_accuracy.judged import FOLDS, HOLD_OUT, SHIPPED, estimates, refusals

@@ -9,7 +9,7 @@ import pandas
 import pytest
 from scipy import stats
 
-from gapscope.prediction.correlations import correlations
+from gapscope.statistics.correlations import correlations
 from gapscope_studies.kit.statistics import bootstrap, bootstrap_both, log_log, mean, t_interval, widening
 from tables import rows_of
 

@@ -19,9 +19,9 @@ import pytest
 
 from commands import Done, gapscope
 from gapscope.base.errors import GapscopeError
+from gapscope.gap.gap_estimator import GapEstimator
 from gapscope.pools import Grid, Pool
 from gapscope.pools.from_spec import network_from_spec, prepare_data
-from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope.training.loop import train
 from torture.damages import BYTES, Damage, json_damages, tensor_damages
 

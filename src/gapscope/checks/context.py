@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.accuracy.forecast import forecast_accuracy
+from gapscope.accuracy.forecast_result import AccuracyForecast
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
 from gapscope.base.task import class_logits
@@ -22,14 +24,12 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
-from gapscope.prediction.forecast import forecast_accuracy
-from gapscope.prediction.forecast_result import AccuracyForecast
 from gapscope.statistics.baselines import LooRow
 from gapscope.training.run_checks import RunState
 
 if TYPE_CHECKING:
+    from gapscope.accuracy.accuracy_after_training import AccuracyEstimate
     from gapscope.checks.estimators import EstimatorScores
-    from gapscope.prediction.accuracy_after_training import AccuracyEstimate
 
 # Samples of which the network's gradients are read. Quantities of the data alone use as many as the budget allows.
 MAX_SAMPLES = 2000
@@ -214,7 +214,7 @@ class Context:
     @cached_property
     def estimate(self) -> AccuracyEstimate | None:
         """Estimated accuracy of the trained network (None: the reason is in `failures`)."""
-        from gapscope.prediction.accuracy_after_training import estimate_accuracy
+        from gapscope.accuracy.accuracy_after_training import estimate_accuracy
 
         if self.is_part:
             self.failures["estimate"] = (

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.accuracy.subset_problems import is_estimator
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
 from gapscope.base.samples import as_samples
 from gapscope.base.second_data import as_second
@@ -25,7 +26,6 @@ from gapscope.checks.trainers import Trainer, make_trainer
 from gapscope.checks.trials import MAX_TRAININGS, TriedAdvice, try_fixes
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
-from gapscope.prediction.subset_problems import is_estimator
 from gapscope.results.progress import progress
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.accuracy.row_selection import inputs_of
+from gapscope.accuracy.subset_problems import run_configuration
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
@@ -21,8 +23,6 @@ from gapscope.checks.fixes import Spec
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.networks.initialization import resampled_state
-from gapscope.prediction.row_selection import inputs_of
-from gapscope.prediction.subset_problems import run_configuration
 from gapscope.training.loop import train
 
 # Keyword settings of a training function that fixes change.

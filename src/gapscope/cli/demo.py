@@ -84,8 +84,8 @@ def demo(
 
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, progress
+    from gapscope.gap.columns import complete_rows, suggest_estimator
     from gapscope.pools import Grid, Pool
-    from gapscope.prediction.columns import complete_rows, suggest_estimator
     from gapscope.report import write_report
     from gapscope.results.records import records_to_pandas
 

@@ -22,11 +22,11 @@ def estimate(
     json: bool = JSON,
 ) -> None:
     """Estimate the accuracy of trained networks on new data from their training data."""
+    from gapscope.accuracy.accuracy_after_training import estimate_accuracy
+    from gapscope.accuracy.accuracy_estimator import AccuracyEstimator
     from gapscope.cli.arguments import load_network
     from gapscope.cli.output import print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
-    from gapscope.prediction.accuracy_after_training import estimate_accuracy
-    from gapscope.prediction.accuracy_estimator import AccuracyEstimator
 
     loaded = None if estimator is None else AccuracyEstimator.load(estimator)
     estimates = {}

@@ -18,10 +18,10 @@ def _forecasts(
     target: Path, column: str | None, samples: int | None, time_budget: float, data_root: str | None
 ) -> dict[str, Any]:
     """Return forecasts by name: of each spec of a grid, of `module:function` or a CSV file."""
+    from gapscope.accuracy.forecast import forecast_accuracy
     from gapscope.cli.arguments import is_grid, read_grid, read_labelled_table
     from gapscope.cli.factories import call_factory, is_factory
     from gapscope.cli.progress import steps
-    from gapscope.prediction.forecast import forecast_accuracy
 
     if is_factory(target):
         network, data = call_factory(target, what="network or None")

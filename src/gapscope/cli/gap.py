@@ -38,15 +38,15 @@ def fit(
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.output import check_outputs, print_json, print_table
     from gapscope.cli.progress import steps
-    from gapscope.pools import open_pool
-    from gapscope.prediction.columns import complete_rows, suggest_estimator
-    from gapscope.prediction.cross_validation import (
+    from gapscope.gap.columns import complete_rows, suggest_estimator
+    from gapscope.gap.cross_validation import (
         MEAN_GAP,
         N_FOLDS,
         cross_validate,
         suggest_scheme,
         with_interval_for,
     )
+    from gapscope.pools import open_pool
     from gapscope.results.records import records_to_pandas
 
     def check_enough(n: int) -> None:
@@ -138,9 +138,9 @@ def predict(
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.arguments import record_from_argument
     from gapscope.cli.output import print_json
+    from gapscope.gap.gap_estimator import GapEstimator
     from gapscope.pools import open_pool
     from gapscope.pools.readings import RunOptions
-    from gapscope.prediction.gap_estimator import GapEstimator
     from gapscope.results.records import records_to_pandas
 
     path = estimator or pool / "estimator.json"

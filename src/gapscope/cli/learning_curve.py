@@ -95,10 +95,10 @@ def learning_curve(
     json: bool = JSON,
 ) -> None:
     """Train on subsets, score on the rest, and extrapolate to all samples."""
+    from gapscope.accuracy.learning_curves import learning_curve as extrapolate
     from gapscope.cli.factories import import_function
     from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, steps
-    from gapscope.prediction.learning_curves import learning_curve as extrapolate
 
     if data is None:
         if target_column is not None or groups is not None:

@@ -107,8 +107,8 @@ def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
 def show(folder: Path = FOLDER, json: bool = JSON) -> None:
     """List the networks of a pool with the settings that vary, accuracies and gaps."""
     from gapscope.cli.output import print_json, print_table
+    from gapscope.gap.columns import hyperparameter_columns
     from gapscope.pools import open_pool
-    from gapscope.prediction.columns import hyperparameter_columns
 
     table = open_pool(folder).to_pandas().reset_index()
     varied = [name for name in hyperparameter_columns(table) if table[name].astype(str).nunique() > 1]

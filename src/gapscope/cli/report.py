@@ -23,7 +23,7 @@ def _estimates(records: Sequence[Record]) -> dict[str, Any]:
     """Return the gap estimator and its held-out estimates (nothing below twelve networks)."""
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.progress import steps
-    from gapscope.prediction.cross_validation import cross_validate_pool
+    from gapscope.gap.cross_validation import cross_validate_pool
 
     if sum(record.status == "finished" for record in records) < MIN_NETWORKS:
         return {}

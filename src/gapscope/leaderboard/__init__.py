@@ -15,4 +15,4 @@ Common parameters:
 """
 
 from gapscope.leaderboard.ranking import rank_measures as rank_measures
-from gapscope.prediction.correlations import correlations as correlations
+from gapscope.statistics.correlations import correlations as correlations

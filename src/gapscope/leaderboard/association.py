@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy
 from jaxtyping import Float, Int
 
+from gapscope.gap.columns import as_texts
 from gapscope.leaderboard.leaderboard_result import Score
-from gapscope.prediction.columns import as_texts
-from gapscope.prediction.correlations import weighted_pearson
+from gapscope.statistics.correlations import weighted_pearson
 from gapscope.statistics.intervals import members, percentile_interval
 
 if TYPE_CHECKING:

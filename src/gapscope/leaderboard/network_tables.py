@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy
 
 from gapscope.base.errors import InvalidInput, UnreadableFile
-from gapscope.prediction.columns import (
+from gapscope.gap.columns import (
     check_columns,
     complete_rows,
     has_unknown_settings,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy
 from jaxtyping import Float, Int
 
-from gapscope.prediction.columns import as_texts
+from gapscope.gap.columns import as_texts
 from gapscope.statistics.intervals import configuration_ids, members
 
 if TYPE_CHECKING:

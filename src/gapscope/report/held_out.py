@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.errors import InvalidInput
-from gapscope.prediction.columns import check_columns
-from gapscope.prediction.cross_validation import baseline_errors
-from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.base.tables import check_columns
+from gapscope.gap.cross_validation import baseline_errors
+from gapscope.gap.gap_estimator import GapEstimator
 from gapscope.report.figures import Prediction, interval_strip, predicted_against_true
 from gapscope.report.pool_view import PoolView
 from gapscope.report.svg import Scale

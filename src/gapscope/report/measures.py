@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from gapscope.gap.columns import has_unknown_settings, training_configurations
 from gapscope.leaderboard.leaderboard_result import MIN_CONFIGURATIONS, Verdict
 from gapscope.leaderboard.ranking import RANDOM, verdicts
-from gapscope.prediction.columns import has_unknown_settings, training_configurations
-from gapscope.prediction.correlations import correlations
 from gapscope.report.figures import measure_against_gap
 from gapscope.report.pool_view import PoolView, needs_logarithm, varied_settings
 from gapscope.results.readings import BASELINE, FOLDED_FROM
+from gapscope.statistics.correlations import correlations
 from gapscope.statistics.intervals import configuration_ids
 
 if TYPE_CHECKING:

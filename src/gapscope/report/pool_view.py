@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.errors import InvalidInput
-from gapscope.leaderboard.network_tables import SEEDS
-from gapscope.pools import Pool
-from gapscope.prediction.columns import (
+from gapscope.gap.columns import (
     has_unknown_settings,
     hyperparameter_columns,
     spans_a_decade,
     training_configurations,
 )
+from gapscope.leaderboard.network_tables import SEEDS
+from gapscope.pools import Pool
 from gapscope.results.formatting import setting_name, setting_value
 from gapscope.results.readings import Reading
 from gapscope.results.records import Record, records_to_pandas

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from gapscope.gap.cross_validation import MEAN_GAP
 from gapscope.leaderboard.leaderboard_result import EVIDENCE, Verdict
 from gapscope.leaderboard.ranking import RANDOM
-from gapscope.prediction.cross_validation import MEAN_GAP
 from gapscope.report.held_out import ESTIMATOR, held_out_errors, root_mean_square
 from gapscope.report.measures import leaderboard_verdicts, ranked_correlations
 from gapscope.report.pool_view import PoolView, as_view

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pandas
 
     from gapscope.checks import CheckResult
+    from gapscope.gap.gap_estimator import GapEstimator
     from gapscope.pools import Pool
-    from gapscope.prediction.gap_estimator import GapEstimator
 
 
 def write_report(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas
 
 import gapscope as gs
-from gapscope.prediction.correlations import kendall_tau
+from gapscope.statistics.correlations import kendall_tau
 from gapscope_studies.expected_accuracy.pools import ADAM, Configuration, TrainingConfig, recipes
 from gapscope_studies.expected_accuracy.rows import error_claim, provenance, to_numbers, to_table
 from gapscope_studies.expected_accuracy.runs import accuracy, build, data_of

@@ -28,8 +28,8 @@ from gapscope.inspection.hooks import forward_hooks
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
 from gapscope.measures.kernel_leave_one_out import loo_from_kernel
-from gapscope.prediction.correlations import kendall_tau
 from gapscope.statistics.baselines import linear_ridge
+from gapscope.statistics.correlations import kendall_tau
 from gapscope_studies.expected_accuracy.rows import find_row, hashes_of, to_numbers, to_table
 from gapscope_studies.kit.claims import estimate
 from gapscope_studies.kit.statistics import bootstrap

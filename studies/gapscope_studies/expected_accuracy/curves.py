@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 import gapscope as gs
+from gapscope.accuracy.continued_runs import continued_predictions, move_towards_kernel
+from gapscope.accuracy.subset_designs import CONTINUED_ERROR, folds, quarter_and_halves
 from gapscope.base.errors import GapscopeError
 from gapscope.base.randomness import derive_seed
-from gapscope.prediction.continued_runs import continued_predictions, move_towards_kernel
-from gapscope.prediction.subset_designs import CONTINUED_ERROR, folds, quarter_and_halves
 from gapscope.statistics.baselines import feature_matrix, rbf_ridge
 from gapscope_studies.expected_accuracy.pools import Configuration, plans, spread_evenly
 from gapscope_studies.expected_accuracy.rows import (

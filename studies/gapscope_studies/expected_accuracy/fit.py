@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas
 
-from gapscope.prediction.accuracy_estimator import (
+from gapscope.accuracy.accuracy_estimator import (
     LOO,
     SHIPPED,
     AccuracyEstimator,
@@ -21,7 +21,7 @@ from gapscope.prediction.accuracy_estimator import (
     Limits,
     with_features,
 )
-from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.gap.gap_estimator import GapEstimator
 from gapscope_studies.expected_accuracy.pools import FIRST_JUDGED, FITTED, Configuration, in_random_order, load_rows
 from gapscope_studies.expected_accuracy.rows import root_mean_square
 from gapscope_studies.kit.study import Table, commit

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas
 
-from gapscope.prediction.accuracy_estimator import AccuracyEstimator, load_default
-from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.accuracy.accuracy_estimator import AccuracyEstimator, load_default
+from gapscope.gap.gap_estimator import GapEstimator
 from gapscope.statistics.baselines import feature_matrix, loo_baselines, rbf_ridge
 from gapscope_studies.expected_accuracy.curves import is_covered
 from gapscope_studies.expected_accuracy.fit import LEVEL, SPREAD, as_table, fitted_items, fitted_table

@@ -23,11 +23,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import gapscope as gs
+from gapscope.accuracy.ranking_result import instantiate
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.data.location import data_root
-from gapscope.prediction.correlations import kendall_tau
-from gapscope.prediction.ranking_result import instantiate
+from gapscope.statistics.correlations import kendall_tau
 from gapscope_studies.expected_accuracy.rows import (
     error_claim,
     find_row,

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas
 
-from gapscope.prediction import extrapolation
-from gapscope.prediction.extrapolation import SizedScore, extrapolate
+from gapscope.accuracy.extrapolation import SizedScore, extrapolate
+from gapscope.gap import extrapolation
 from gapscope_studies.expected_accuracy.rows import (
     error_claim,
     find_row,
@@ -152,7 +152,7 @@ def fit_law(law: str, row: Any) -> float:
 
 
 def fit_constants(table: Table, iterations: int = 300) -> dict[str, float]:
-    """Return the constants of `gapscope.prediction.extrapolation` that fit these curves best.
+    """Return the constants of `gapscope.accuracy.extrapolation` that fit these curves best.
 
     They maximize the likelihood of the truth, with Student's distribution of 8 degrees of freedom.
     """

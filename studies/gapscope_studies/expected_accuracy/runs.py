@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
+from gapscope.accuracy.accuracy_estimator import accuracy_readings
 from gapscope.base.randomness import derive_seed
 from gapscope.data import inject_label_noise, load_dataset
 from gapscope.inspection.losses import evaluate
-from gapscope.prediction.accuracy_estimator import accuracy_readings
 from gapscope_studies.expected_accuracy.pools import Configuration, has_cross_validation, load_rows
 from gapscope_studies.expected_accuracy.rows import QUARTILES
 from gapscope_studies.kit.data import quartile_classes

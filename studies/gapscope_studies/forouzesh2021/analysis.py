@@ -11,7 +11,7 @@ import numpy
 import pandas
 from matplotlib.figure import Figure
 
-from gapscope.prediction.correlations import correlations, kendall_tau
+from gapscope.statistics.correlations import correlations, kendall_tau
 from gapscope.theory.sensitivity import predicted_loss
 from gapscope_studies.forouzesh2021.grids import Configuration, make_grid
 from gapscope_studies.forouzesh2021.networks import average_runs, by_draw, load_samples, measure_runs

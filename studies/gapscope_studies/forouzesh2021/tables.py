@@ -11,7 +11,7 @@ import numpy
 import pandas
 from scipy import stats
 
-from gapscope.prediction.correlations import correlations, kendall_tau
+from gapscope.statistics.correlations import correlations, kendall_tau
 from gapscope.theory.sensitivity import expected_sensitivity, fully_connected_layers
 from gapscope_studies.forouzesh2021.analysis import (
     Columns,

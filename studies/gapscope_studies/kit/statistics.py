@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from gapscope.prediction.correlations import weighted_pearson
+from gapscope.statistics.correlations import weighted_pearson
 from gapscope.statistics.intervals import bootstrap_weights, members
 
 Values = Sequence[float] | np.ndarray

@@ -29,8 +29,8 @@ from gapscope.leaderboard.association import held_out_errors
 from gapscope.leaderboard.leaderboard_result import EVIDENCE, Leaderboard, LeaderboardRow
 from gapscope.leaderboard.ranking import rank_measures
 from gapscope.pools.from_spec import prepare_data
-from gapscope.prediction.correlations import kendall_tau
 from gapscope.results.records import Record
+from gapscope.statistics.correlations import kendall_tau
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, estimate
 from gapscope_studies.kit.pool import load_network, make_arm, outcome
 from gapscope_studies.kit.statistics import Interval

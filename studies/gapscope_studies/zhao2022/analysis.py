@@ -10,8 +10,8 @@ from typing import Any
 import numpy
 from matplotlib.figure import Figure
 
+from gapscope.gap.gap_estimator import GapEstimator
 from gapscope.measures.unit_sparsity import MIN_TRAIN_ACCURACY
-from gapscope.prediction.gap_estimator import GapEstimator
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, relation
 from gapscope_studies.kit.plots import panels, scatter, set_labels
 from gapscope_studies.kit.statistics import pearson

@@ -11,9 +11,9 @@ import pandas
 from matplotlib.figure import Figure
 
 from gapscope.base.specs import RunSpec
-from gapscope.prediction.correlations import correlations, kendall_tau
-from gapscope.prediction.cross_validation import baselines, cross_val_predict
-from gapscope.prediction.gap_estimator import GapEstimator
+from gapscope.gap.cross_validation import baselines, cross_val_predict
+from gapscope.gap.gap_estimator import GapEstimator
+from gapscope.statistics.correlations import correlations, kendall_tau
 from gapscope_studies.kit.claims import Claim, claim, estimate, identity, relation
 from gapscope_studies.kit.plots import panels, scatter, set_labels
 from gapscope_studies.kit.pool import outcome

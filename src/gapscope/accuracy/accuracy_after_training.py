@@ -1,0 +1,365 @@
+"""Accuracy of a trained network on new data, estimated from its training data alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from gapscope.accuracy.accuracy_estimator import (
+    MAX_PAIRS,
+    NEEDED,
+    AccuracyEstimator,
+    accuracy_readings,
+    clean_label_accuracy,
+    implied_noise_rate,
+    load_default,
+    with_state,
+)
+from gapscope.accuracy.forecast import check_prediction_data, count_duplicates
+from gapscope.accuracy.forecast_result import describe_duplicates
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.samples import as_samples
+from gapscope.base.tables import check_columns
+from gapscope.inspection.losses import evaluate
+from gapscope.inspection.network_adapter import NetworkAdapter
+from gapscope.inspection.validation import Ready, equals_trained_weights, matching_state, ready
+from gapscope.labels.label_issues import estimate_label_noise
+from gapscope.labels.noise_rate import clean_accuracy
+from gapscope.labels.results import LabelNoiseEstimate
+from gapscope.measures.cpu_budget import CpuBudget, affordable_kernel
+from gapscope.measures.embed import extract_features
+from gapscope.networks.initialization import resampled_state
+from gapscope.results.estimate import IntervalEstimate, percent
+from gapscope.results.progress import notify
+from gapscope.results.result import Result, axes_or_new
+from gapscope.statistics.baselines import feature_matrix, linear_ridge
+
+if TYPE_CHECKING:
+    import pandas
+
+ACCURACY = "accuracy"
+# Between the estimate and the features' leave-one-out accuracy; beyond it the data do not decide which holds.
+MAX_DISAGREEMENT = 0.15
+
+
+@dataclass(frozen=True, repr=False)
+class AccuracyEstimate(Result):
+    """Accuracy of a trained network on new data, with the same label noise and without.
+
+    Attributes:
+        same_noise: Accuracy on new data with the same label noise, as a hold-out measures it. None if the estimator
+            abstains.
+        clean_labels: Accuracy on clean labels; None if the estimator abstains, or if the label noise cannot be
+            estimated.
+        label_noise: Fraction of wrong training labels, as passed or as estimated; None if it cannot be estimated.
+        noise_interval: Its 90 % interval; None for a fraction that was passed.
+        level: Nominal coverage of the intervals.
+        abstained_because: Why there is no answer; empty if there is one.
+        clean_abstained_because: Why there is no answer on clean labels; empty if there is one.
+        initial: "given", or "resampled" if no initial weights were passed.
+        readings: Readings that the estimate was computed from.
+        duplicates: Number of samples that repeat an earlier one.
+        bracket: Accuracies between which that on new data lies if the network may have been trained on more samples
+            than were passed; None otherwise.
+    """
+
+    same_noise: IntervalEstimate | None
+    clean_labels: IntervalEstimate | None
+    label_noise: float | None
+    level: float
+    abstained_because: tuple[str, ...]
+    initial: str
+    readings: Mapping[str, float]
+    noise_interval: tuple[float, float] | None = None
+    clean_abstained_because: str = ""
+    duplicates: int = 0
+    bracket: tuple[float, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all attributes, also under the names of version 0.3."""
+        values = super().to_dict()
+        old = {"like_training": "same_noise", "clean": "clean_labels", "refused": "abstained_because"}
+        return values | {name: values[new] for name, new in old.items()}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row per target, none if the estimator abstains."""
+        import pandas
+
+        result = {"like_training": self.same_noise, "clean": self.clean_labels}
+        return pandas.DataFrame([{"target": name, **vars(each)} for name, each in result.items() if each is not None])
+
+    def __repr__(self) -> str:
+        lines = []
+        if self.duplicates:
+            lines.append(describe_duplicates(self.duplicates, int(self.readings["samples"])))
+        if self.same_noise is None:
+            return "\n".join([*lines, f"no answer: {'; '.join(self.abstained_because)}"])
+        lines.append(
+            f"Estimated accuracy: {_with_interval(self.same_noise)} on new data with the same label noise "
+            f"({percent(self.level)} interval)"
+        )
+        if self.clean_labels is None:
+            lines.append(f"  clean labels  no answer: {self.clean_abstained_because}")
+        else:
+            noise = ""
+            if self.noise_interval is not None and self.label_noise is not None:
+                rate = IntervalEstimate(self.label_noise, *self.noise_interval)
+                noise = f" if {_with_interval(rate)} of the training labels are wrong"
+            lines.append(f"  clean labels  {_with_interval(self.clean_labels)}{noise}")
+        accuracy, samples = self.readings["train_accuracy"], self.readings["samples"]
+        lines.append(f"  training      {percent(accuracy)} of {samples:.0f} samples")
+        if self.initial != "given":
+            lines.append(
+                "Initial weights were resampled, and these samples taken for all training samples; pass "
+                "initial_state=, the state dictionary before training."
+            )
+        return "\n".join(lines)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The answer on new data and on clean labels, one sentence each."""
+        return tuple(line.strip() for line in repr(self).splitlines())
+
+    def plot(self, axes: Any = None) -> Any:
+        """Plot each accuracy with its interval and the training accuracy, and return the axes."""
+        answers = {"same label noise": self.same_noise, "clean labels": self.clean_labels}
+        axes = axes_or_new(axes, height=1.8)
+        for row, answer in enumerate(answers.values()):
+            if answer is not None:
+                axes.plot([answer.low, answer.high], [row, row], color="tab:blue", linewidth=4, alpha=0.4)
+                axes.plot(answer.value, row, "o", color="tab:blue")
+        if self.same_noise is not None:
+            axes.axvline(self.readings["train_accuracy"], color="tab:gray", label="training accuracy")
+            axes.legend(fontsize=8)
+        axes.set_yticks(range(len(answers)), list(answers))
+        axes.set(ylim=(-0.5, 1.5), xlabel="accuracy on new data")
+        return axes
+
+
+def _with_interval(answer: IntervalEstimate) -> str:
+    """Return a fraction and its interval in per cent, such as 71 % (66 to 76 %)."""
+    return f"{percent(answer.value)} ({100 * answer.low:.0f} to {percent(answer.high)})"
+
+
+def estimate_accuracy(
+    network: nn.Module,
+    data: Any,
+    *,
+    initial_state: Mapping[str, Tensor] | None = None,
+    n_training: int | None = None,
+    label_noise: float | LabelNoiseEstimate | None = None,
+    level: float = 0.9,
+    estimator: AccuracyEstimator | None = None,
+    max_exact: int = 2000,
+    landmarks: int = 1000,
+    chunk_size: int | None = None,
+    time_budget: float | None = None,
+) -> AccuracyEstimate:
+    r"""Estimate the accuracy of a trained classifier on new data, from its training data alone.
+
+    The leave-one-out accuracy of the untrained network's kernel (`kernel_leave_one_out`) is corrected by how well the
+    trained network fits, and by whether samples with similar gradients have the same label. The correction was fitted
+    to small networks, with 100 to 500 samples; docs/evidence/forecast.md has its errors and all comparisons.
+
+    There are two accuracies, which differ if labels are wrong: A' on new data *with the same label noise*, as a
+    hold-out measures it, and A on *clean* labels. With the fraction r of label errors, spread evenly over the other
+    classes, $A = (A' - r / (C - 1)) / (1 - r C / (C - 1))$. Unless r is passed, `estimate_label_noise` estimates it at
+    the initial weights, and the deviations of A at the ends of both intervals are added as independent errors. If r
+    cannot be estimated, or Ctrl-C interrupts its estimate, there is no A.
+
+    The passed samples must be all training samples. A network that was trained on more of them looks like one that
+    memorizes these: its accuracy then lies between the estimate, and the leave-one-out accuracy of a linear ridge on
+    its trained features, which may have been fitted to these labels. Where both differ by more than 0.15 and neither
+    `initial_state` nor `n_training` decides, there is only this `bracket`.
+
+    There is no estimate for a network unlike those of the fit: features far from their initial values, a kernel that
+    fits any labels, or a leave-one-out accuracy no better than the most frequent class.
+
+    Args:
+        network: The trained classifier.
+        data: Its training data with labels, in any form that `gapscope.measure` takes.
+        initial_state: State dictionary before training. None samples initial weights again by every layer's own
+            `reset_parameters`: right for networks that were trained from scratch, wrong for fine-tuned ones.
+        n_training: Number of samples that the network was trained on. The number of passed samples confirms that they
+            are all; a larger one gives the bracket. None decides as above.
+        label_noise: Known fraction of label errors, or the result of `estimate_label_noise`; None estimates it.
+        estimator: A fitted estimator; None for the one that comes with the package.
+        level: Nominal coverage of the intervals, in (0, 1).
+        max_exact: Largest number of samples with an exact kernel; above it, `landmarks` samples represent all.
+        landmarks: Number of samples that represent all in a larger kernel (Nystroem approximation).
+        chunk_size: Samples per pass; None for what fits into memory.
+        time_budget: CPU seconds for the kernels, None for no limit. Fewer landmarks are used if they would take longer.
+
+    Raises:
+        InvalidInput: The data have no class labels, fewer than 22 samples, or more than `n_training`; initial weights
+            cannot be resampled, or `initial_state` holds the trained weights.
+        NotMeasurable: The network has no trainable parameters, or the budget is too small for 100 landmarks.
+    """
+    import pandas
+
+    check_range("level", level, 0, 1, low_open=True, high_open=True)
+    prepared = ready(network, data, needs=("labels", "outputs"))
+    samples = prepared.samples
+    check_prediction_data(samples, "An estimate", 22)
+    if n_training is not None:
+        check_range("n_training", n_training, len(samples))
+    counts = samples.y.bincount()
+    bare, network = prepared.bare, prepared.class_network
+    state = resampled_state(bare) if initial_state is None else _known_state(bare, initial_state)
+    names = {name: f"network.{name}" if isinstance(network, NetworkAdapter) else name for name in state}
+    options: dict[str, Any] = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
+    n = len(samples)
+    # columns of two kernels of at most 1,000 samples (leave-one-out uses the first), and of one for the label noise
+    more_columns = (n if n <= MAX_PAIRS else 2 * MAX_PAIRS**2 / n) + (n if label_noise is None else 0)
+    affordable, note = affordable_kernel(
+        network, samples, options, CpuBudget(time_budget), n_outputs=prepared.n_outputs, more_columns=more_columns
+    )
+    if affordable is None or (note and n <= MAX_PAIRS):
+        raise NotMeasurable(f"There is no estimate within time_budget={time_budget}. {note} Pass a larger budget.")
+    if note:
+        notify(note)
+    options = affordable
+    readings = accuracy_readings(network, {names[name]: tensor for name, tensor in state.items()}, samples, **options)
+    readings |= {
+        "samples": float(n),
+        "classes": float(max(len(counts), 2)),
+        "train_accuracy": evaluate(prepared.network, samples)["accuracy"],
+    }
+    if isinstance(label_noise, float | int):
+        check_range("label_noise", label_noise, 0, 1 - 1 / readings["classes"], high_open=True)
+    fitted, table = estimator or load_default(), pandas.DataFrame([readings])
+    estimate = AccuracyEstimate(
+        same_noise=None, clean_labels=None, label_noise=None, level=level,
+        abstained_because=tuple(fitted.abstention_reasons(table, [float(counts.max()) / n])[0]),
+        initial="resampled" if initial_state is None else "given", readings=readings,
+        duplicates=count_duplicates(samples)[0],
+    )  # fmt: skip
+    if estimate.abstained_because:
+        return estimate
+    like, clean = (fitted.predict(table, level=level)[target][0] for target in ("like_training", "clean"))
+    bracket = _bracket(prepared, like, n_training, has_initial=initial_state is not None)
+    if bracket is not None:
+        return replace(estimate, bracket=bracket, abstained_because=(_bracket_reason(bracket, n_training),))
+    estimate = replace(estimate, same_noise=like)
+    if label_noise is None and estimator is not None and "clean" in estimator.shifts:
+        implied = implied_noise_rate(like.value, clean.value, readings["classes"])
+        return replace(estimate, clean_labels=clean, label_noise=implied)
+    noise = label_noise
+    if noise is None:
+        try:
+            noise = estimate_label_noise(with_state(bare, state), samples)
+        except (NotMeasurable, InvalidInput) as error:
+            return replace(estimate, clean_abstained_because=str(error))
+        except KeyboardInterrupt:
+            return replace(estimate, clean_abstained_because="interrupted before the label noise was estimated")
+    return _on_clean_labels(estimate, like, noise)
+
+
+def _bracket(
+    prepared: Ready, like: IntervalEstimate, n_training: int | None, *, has_initial: bool
+) -> tuple[float, float] | None:
+    """Return the accuracies between which that of a network lies, if it may have seen more samples; else None."""
+    n = len(prepared.samples)
+    if n_training == n or (n_training is None and has_initial):
+        return None
+    try:
+        features = extract_features(prepared.network, prepared.samples).values.flatten(1)
+    except InvalidInput:  # no layer whose input is the features
+        return None if n_training is None else (like.low, 1.0)
+    reached = linear_ridge(feature_matrix(features), prepared.samples.y.cpu()).score
+    if n_training is None and reached - like.value <= MAX_DISAGREEMENT:
+        return None
+    return min(like.low, reached), max(like.high, reached)
+
+
+def _bracket_reason(bracket: tuple[float, float], n_training: int | None) -> str:
+    low, high = (percent(end) for end in bracket)
+    if n_training is None:
+        return (
+            f"between {low} and {high}: these may not be all samples that the network was trained on. If they are, "
+            "pass n_training=len(data); gs.learning_curve would tell as well"
+        )
+    return f"between {low} and {high}: the network was trained on {n_training} samples, of which these are a part"
+
+
+def _known_state(network: nn.Module, initial_state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state dictionary before training, checked against the network's own."""
+    state = matching_state(network, initial_state)
+    if equals_trained_weights(network, state):
+        raise InvalidInput(
+            "initial_state must hold the weights before training; all of its tensors equal the trained ones. A "
+            "state_dict() changes while the network trains: keep a copy.deepcopy of it from before training."
+        )
+    return state
+
+
+def _on_clean_labels(
+    estimate: AccuracyEstimate, like: IntervalEstimate, noise: float | LabelNoiseEstimate
+) -> AccuracyEstimate:
+    """Add the accuracy on clean labels, computed from that with the same label noise."""
+    classes = estimate.readings["classes"]
+    if not isinstance(noise, LabelNoiseEstimate):
+        return replace(estimate, clean_labels=clean_label_accuracy(like, noise, classes), label_noise=float(noise))
+    max_rate = 0.99 * (1 - 1 / classes)  # above this rate, labels do not depend on the true classes
+    rates = [min(rate, max_rate) for rate in (noise.rate, noise.low, noise.high)]
+    middle, low, high = (clean_accuracy(like.value, rate, classes) for rate in rates)
+    of_accuracy = clean_label_accuracy(like, rates[0], classes, clip=False)
+    down = ((middle - of_accuracy.low) ** 2 + (middle - low) ** 2) ** 0.5
+    up = ((of_accuracy.high - middle) ** 2 + (high - middle) ** 2) ** 0.5
+    ends = [min(max(end, 0.0), 1.0) for end in (middle, middle - down, middle + up)]
+    return replace(
+        estimate,
+        clean_labels=IntervalEstimate(*ends),
+        label_noise=noise.rate,
+        noise_interval=(noise.low, noise.high),
+    )
+
+
+def fit_accuracy_estimator(
+    known: pandas.DataFrame | Iterable[tuple[Any, ...]],
+    *,
+    target: str = "like_training",
+    estimator: AccuracyEstimator | None = None,
+) -> AccuracyEstimator:
+    r"""Fit the accuracy estimate to your own data, from networks of known accuracy on new data.
+
+    The mean error $\bar r$ on the k known networks shifts every further answer by $\bar r \, k / (k + w^2 / b^2)$, with
+    w and b the standard deviations of the errors within and between data sets: a few networks shift it by a part of
+    their mean error, many by nearly all of it. Intervals keep their widths. No gapscope spec or pool is needed.
+
+    Args:
+        known: Tuples (network, training data, accuracy), with the initial state dictionary as a fourth where it is
+            known; or a table with the readings `estimate_accuracy(...).readings` and `accuracy`, one row per network.
+        target: Which accuracy is known: "like_training" (on a hold-out with the same label noise) or "clean".
+        estimator: The estimator to fit; None for the one that comes with the package.
+
+    Raises:
+        InvalidInput: `known` is empty, an item is no such tuple, a column is missing, or an accuracy is not in [0, 1].
+    """
+    import pandas
+
+    table = (
+        known
+        if isinstance(known, pandas.DataFrame)
+        else pandas.DataFrame([_readings_and_accuracy(item) for item in known])
+    )
+    if not len(table):
+        raise InvalidInput("known must hold one network or more; got none. Pass [(network, data, accuracy), ...].")
+    check_columns(table, [*NEEDED, ACCURACY])
+    return (estimator or load_default()).recalibrate(table, table[ACCURACY].tolist(), target)
+
+
+def _readings_and_accuracy(item: Any) -> Mapping[str, float]:
+    if not isinstance(item, tuple) or len(item) not in (3, 4):
+        raise InvalidInput(
+            "Every known network must be a tuple (network, training data, accuracy) or (network, training data, "
+            f"accuracy, initial state dictionary); got {type(item).__name__}."
+        )
+    network, data, accuracy, *initial = item
+    state = initial[0] if initial else None
+    n = len(as_samples(data))
+    readings = estimate_accuracy(network, data, initial_state=state, n_training=n, label_noise=0.0).readings
+    return {**readings, ACCURACY: float(accuracy)}

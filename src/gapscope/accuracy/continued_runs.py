@@ -1,0 +1,88 @@
+r"""Networks trained on half of the samples, continued on the other half by kernel ridge regression.
+
+A network is trained on a half A of the samples. On the other half B, kernel ridge regression on its
+last hidden features fits what its predictions leave, and predicts every sample of B from the others of B
+(leave-one-out):
+
+$$f_{-i}(x_i) = s\,p_A(x_i) + r_i - \frac{(\tilde R r)_i}{\tilde R_{ii}}, \qquad r = y_B - s\,p_A(x_B),$$
+
+with $p_A$ the probabilities less 1/C (the outputs for regression), s their least-squares factor and $\tilde R$ as in
+`gapscope.statistics.kernel_ridge`. The network was not trained on B, so that it is a score on unseen samples.
+
+The features were learned from half of the samples. An RBF ridge at both sizes shows the gain from the other half: the
+score c of the continued runs is moved halfway to the kernel's leave-one-out score k on all samples, up
+by at most the kernel's own gain g (k less the score on halves), down by at most g / 2:
+
+$$\hat a = c + \min\left(\max\left(\tfrac12 (k - c),\, -\tfrac12 g\right),\, g\right).$$
+
+Under label noise a network gains less than a kernel, which does not memorize. Then c is near k, and little is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gapscope.accuracy.scores import scores_of_predictions
+from gapscope.accuracy.subset_designs import Split
+from gapscope.base.samples import Samples
+from gapscope.base.task import class_logits
+from gapscope.inspection.validation import ready
+from gapscope.measures._forward import forward_pass
+from gapscope.statistics.baselines import RIDGES, linear_spectrum, rbf_ridge, sample_features, target_matrix
+from gapscope.statistics.kernel_ridge import select_ridge
+
+
+def kernel_scores(samples: Samples, splits: Sequence[Split], spread: float) -> tuple[float, float] | None:
+    """Return LOO scores of an RBF ridge on all samples and on the trained parts, or None."""
+    features = sample_features(samples)
+    if features.shape[1] == 0:
+        return None
+    targets = samples.y.cpu()
+    n_classes = int(targets.max()) + 1 if samples.is_classification else None
+
+    def scores(part: Tensor) -> np.ndarray:
+        row = rbf_ridge(features[part], targets[part], n_classes=n_classes)
+        return scores_of_predictions(row.predictions, samples.subset(part), spread)
+
+    of_parts = np.concatenate([scores(torch.from_numpy(split.trained)) for split in splits])
+    return float(scores(torch.arange(len(samples))).mean()), float(of_parts.mean())
+
+
+def move_towards_kernel(continued: float, kernel: float, kernel_of_halves: float) -> float:
+    """Move the score of continued subset runs towards that of a kernel machine."""
+    gain = max(kernel - kernel_of_halves, 0.0)
+    return continued + min(max((kernel - continued) / 2, -gain / 2), gain)
+
+
+def continued_predictions(network: nn.Module, samples: Samples) -> Tensor:
+    """Predict unseen samples by leave-one-out: class scores [n, C], or targets [n, k].
+
+    Without a last linear layer these are the predictions of the network itself.
+    """
+    prepared = ready(network, samples)
+    samples = prepared.samples
+    result = forward_pass(prepared.network, samples.inputs)
+    targets = samples.y.cpu()
+    if samples.is_classification:
+        predictions = class_logits(result.outputs).softmax(1)
+        # a network that has not seen the last classes may have no outputs for them
+        n_classes = max(predictions.shape[1], int(targets.max()) + 1)
+        predictions = nn.functional.pad(predictions, (0, n_classes - predictions.shape[1]))
+        offset = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64)
+        expected = target_matrix(targets, n_classes)
+    else:
+        predictions = result.outputs.reshape(len(targets), -1)
+        expected = target_matrix(targets)
+        offset = expected.mean(0)
+    if result.features is None:
+        return predictions
+    predictions, expected = predictions - offset, expected - offset
+    factor = (predictions * expected).sum() / predictions.square().sum().clamp_min(1e-12)
+    scaled = factor.clamp_min(0.0) * predictions
+    features = result.features - result.features.mean(0)
+    _, rest = select_ridge(linear_spectrum(features), expected - scaled, RIDGES)
+    return scaled + rest.predictions + offset

@@ -1,0 +1,278 @@
+"""Forecast of accuracy before training from leave-one-out rows, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gapscope.accuracy.forecast_result import AccuracyForecast, LearningCurvePoint
+from gapscope.accuracy.loo_rows import (
+    NTK,
+    add_network_rows,
+    combine_rows,
+    forecast_interval,
+    is_large,
+    mean_score,
+    reason_to_abstain,
+    with_new_head,
+)
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.randomness import derive_seed
+from gapscope.base.samples import Samples, as_samples
+from gapscope.base.targets import require_targets
+from gapscope.inspection.interrupts import may_be_partial
+from gapscope.inspection.memoization import memo_scope
+from gapscope.inspection.validation import ready, unwrap_estimator
+from gapscope.labels.duplicates import exact_repeats
+from gapscope.measures.cpu_budget import COMBINATIONS, DEFAULT_BUDGET, CpuBudget
+from gapscope.measures.fitted_labels import features_row, paired_gain
+from gapscope.results.progress import progress
+from gapscope.statistics.baselines import (
+    RBF,
+    LooRow,
+    baseline_seconds,
+    loo_baselines,
+    rbf_ridge,
+    sample_features,
+    squared_distances,
+)  # fmt: skip
+from gapscope.statistics.kernel_ridge import ClassScores, are_unequal, class_scores
+
+MIN_SAMPLES, MAX_UNUSED_CLASSES = 12, 1000
+# Rows without a network below so many CPU seconds are computed in any case.
+SHORT_SECONDS = 1.0
+SUBSET_FRACTIONS, N_SUBSETS, ONE_SUBSET_ABOVE = (0.25, 0.5), 3, 5000
+
+
+def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> float:
+    r"""Extrapolate a score by a least-squares power law $1 - s(n) \propto n^{-b}$."""
+    import numpy
+
+    last = points[-1][1]
+    sizes, errors = numpy.log([n for n, _ in points]), numpy.log([max(1 - score, 1e-6) for _, score in points])
+    slope = min(0.0, float(numpy.polyfit(sizes, errors, 1)[0]))
+    return 1 - (1 - last) * (samples / points[-1][0]) ** slope
+
+
+def _learning_curve(
+    features: Tensor,
+    squares: Tensor | None,
+    targets: Tensor,
+    n_classes: int | None,
+    rbf_score: float,
+    score: float,
+    seed: int,
+) -> tuple[LearningCurvePoint, ...]:
+    """Return RBF scores on random subsets, shifted to the forecast and extrapolated."""
+    n = len(features)
+    points: list[tuple[int, float]] = []
+    for fraction in SUBSET_FRACTIONS:
+        size = max(3, round(fraction * n))
+        scores: list[float] = []
+        for draw in range(min(N_SUBSETS, round(1 / fraction)) if n <= ONE_SUBSET_ABOVE else 1):
+            generator = torch.Generator().manual_seed(derive_seed(seed, f"subset {fraction} {draw}"))
+            subset = torch.randperm(n, generator=generator)[:size].to(features.device)
+            part = None if squares is None else squares[subset][:, subset]
+            scores.append(rbf_ridge(features[subset], targets[subset], n_classes=n_classes, squares=part).score)
+        points.append((size, sum(scores) / len(scores)))
+    points.append((n, rbf_score))
+    points = [(size, value + score - rbf_score) for size, value in points]
+    doubled = extrapolate_power_law(points, 2 * n)
+    return (*(LearningCurvePoint(*point) for point in points), LearningCurvePoint(2 * n, doubled, extrapolated=True))
+
+
+def _curve_seconds(features: Tensor, n_targets: int) -> float:
+    """Return rough CPU seconds of the learning curve."""
+    n, d = features.shape
+    total = 0.0
+    for fraction in SUBSET_FRACTIONS:
+        draws = min(N_SUBSETS, round(1 / fraction)) if n <= ONE_SUBSET_ABOVE else 1
+        total += draws * baseline_seconds(max(3, round(fraction * n)), d, n_targets)[RBF]
+    return total
+
+
+def _rows_left_out(rows: Sequence[LooRow], features: Tensor, budget: CpuBudget) -> list[str]:
+    """Return a note on rows without a network that did not fit the budget."""
+    n, d = features.shape
+    if not d:
+        return []
+    missing = [
+        f"{name} (about {seconds:.0f} CPU s)"
+        for name, seconds in baseline_seconds(n, d, rows[0].predictions.shape[1]).items()
+        if not any(row.method.startswith(name) for row in rows)
+    ]
+    return [f"Left out to keep time_budget={budget.seconds:.3g}: {', '.join(missing)}."] if missing else []
+
+
+def _checked_features(features: Any, n: int) -> Tensor:
+    if (
+        not isinstance(features, Tensor)
+        or features.ndim != 2
+        or len(features) != n
+        or not bool(features.isfinite().all())
+    ):
+        got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise InvalidInput(
+            f"features must be finite numbers [n, d] for the {n} samples; got {got}. Pass gs.embed(network, data)."
+        )
+    return features.detach().cpu()
+
+
+def count_duplicates(samples: Samples) -> tuple[int, int]:
+    """Return the number of repeated samples, and of those with another target."""
+    targets = samples.y.tolist()
+    pairs = exact_repeats(samples)
+    return len(pairs), sum(targets[i] != targets[j] for i, j in pairs)
+
+
+def check_prediction_data(samples: Samples, what: str = "A forecast", least: int = MIN_SAMPLES) -> None:
+    """Raise InvalidInput unless the targets can be predicted."""
+    targets = require_targets(samples.targets, what)
+    samples.require_kind(what, "classification", "regression")
+    if len(samples) < least:
+        raise InvalidInput(f"{what} needs {least} samples or more; got {len(samples)} samples. Pass more.")
+    values = targets.unique(dim=0)
+    if len(values) < 2:
+        got = "labels of one class" if samples.is_classification else "the same target for all samples"
+        raise InvalidInput(f"{what} needs two classes or targets or more; got {got}. Pass other samples too.")
+    if samples.is_classification and int(values.max()) > MAX_UNUSED_CLASSES + 10 * len(values):
+        raise InvalidInput(
+            f"Got the label {int(values.max())} and only {len(values)} classes. Number the classes 0, 1, 2, ..."
+        )
+
+
+def forecast_accuracy(
+    network: nn.Module | None,
+    data: Any,
+    *,
+    head: str | nn.Module | None = None,
+    features: Tensor | None = None,
+    time_budget: float | None = DEFAULT_BUDGET,
+    max_exact: int = 2000,
+    landmarks: int = 1000,
+    chunk_size: int | None = None,
+    seed: int = 0,
+) -> AccuracyForecast:
+    r"""Forecast the accuracy of a network on new data, before it is trained.
+
+    Every row of the result predicts each training sample from all others (leave-one-out, in closed form). Four rows
+    never see the network: the most frequent class, nearest neighbours, linear ridge and RBF ridge. Two rows use the
+    network at its current weights, untrained or pretrained: ridge regression on its last hidden features and on its
+    neural tangent kernel (`gapscope.functional.kernel_leave_one_out`). The forecast is the mean of the RBF and NTK
+    rows; if the hidden features are significantly better than the RBF kernel, as those of pretrained networks are, it
+    is the mean of the two rows of the network, above a million parameters that of the features alone.
+
+    The 90 % interval joins the binomial error of the samples with the differences between trained networks,
+    $1.645 \sqrt{s (1 - s) (1 / n + 4 \cdot 0.060^2)}$. It applies to new data with the same label noise. For regression
+    the score is $R^2$, without an interval. The forecast abstains if no row is significantly better than the most
+    frequent class. Batch norm layers that have seen no data get the statistics of these data, on a copy. A network that
+    has already fitted these labels is replaced by a copy with resampled weights, and a note says so. Ctrl-C returns the
+    rows that are finished. Common parameters: see `gapscope.accuracy`.
+
+    Args:
+        network: The network with the weights as they are before training; None for the rows that need no network.
+        data: Training data with targets, in any form that `gapscope.measure` takes.
+        head: Replaces the last linear layer on a copy: "new" by an untrained one with one output per class, a module by
+            itself. None changes nothing.
+        features: Features [n, d] of the samples, such as those of `embed`, for the row of last hidden features in place
+            of the network's, whose rows are then left out.
+        time_budget: CPU seconds of this process, None for no limit. Rows are added cheapest first: those without a
+            network, features, then the NTK, if need be of 4 random combinations of the outputs and of fewer landmarks.
+            Notes name approximations and what was left out.
+        max_exact: Number of samples up to which the NTK is exact.
+        landmarks: Number of random samples that approximate the NTK beyond, with 4 combinations of the outputs.
+        chunk_size: Samples per pass; None: as many as memory allows, up to a maximum.
+        seed: Seed of the landmarks, the subsets of the curve and a new head.
+
+    Raises:
+        InvalidInput: The data have no targets, fewer than 12 samples or one class, or do not fit the network's outputs.
+        KeyboardInterrupt: It was stopped before the first rows were finished.
+
+    >>> x = torch.linspace(-1, 1, 40)[:, None]
+    >>> print(round(forecast_accuracy(nn.Linear(1, 2), (x, (x[:, 0] > 0).long())).score, 1))
+    1.0
+    """
+    check_range("max_exact", max_exact, 1)
+    check_range("landmarks", landmarks, 2)
+    budget = CpuBudget(time_budget)
+    network, data = unwrap_estimator(network, data)
+    samples = as_samples(data)
+    check_prediction_data(samples)
+    notes = list(samples.notes)
+    n_classes = int(samples.y.max()) + 1 if samples.is_classification else None
+    prepared = None
+    if network is not None and features is None:
+        if head is not None:
+            network = with_new_head(network, samples, head, n_classes, seed)
+        prepared = ready(network, samples, needs=("outputs",))
+        notes += [note for note in prepared.notes if note not in notes]
+        if n_classes is not None:
+            n_classes = max(n_classes, prepared.n_outputs)
+    duplicates, contradicting = count_duplicates(samples)
+    options: dict[str, Any] = {
+        "max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size,
+        "generator": torch.Generator().manual_seed(derive_seed(seed, "landmarks")),
+    }  # fmt: skip
+    if prepared is not None and prepared.n_outputs > COMBINATIONS:
+        options["combinations"] = COMBINATIONS if len(samples) > max_exact else None
+    rows: list[LooRow] = []
+    curve: tuple[LearningCurvePoint, ...] = ()
+    targets = samples.y.cpu()
+    large = (prepared is not None and is_large(prepared.bare)) or features is not None
+    interrupted = False
+    with progress("forecasting", 3) as bar, memo_scope():
+        try:
+            inputs = sample_features(samples)
+            bar.step("baselines")
+            squares = squared_distances(inputs)
+
+            def affords(seconds: float) -> bool:
+                return seconds < SHORT_SECONDS or budget.affords(seconds)
+
+            rows += loo_baselines(inputs, targets, n_classes=n_classes, squares=squares, affords=affords)
+            notes += _rows_left_out(rows, inputs, budget)
+            bar.advance()
+            if features is not None:
+                rows.append(features_row(_checked_features(features, len(samples)), targets, n_classes))
+            if prepared is not None:
+                bar.step("network")
+                add_network_rows(rows, notes, prepared, n_classes, options, budget)
+            bar.advance()
+            bar.step("learning curve")
+            rbf = next((row.score for row in rows if row.method == RBF), None)
+            if rbf is not None and affords(_curve_seconds(inputs, rows[0].predictions.shape[1])):
+                score = mean_score(combine_rows(rows, targets, large=large))
+                curve = _learning_curve(inputs, squares, targets, n_classes, rbf, score, seed)
+            elif rbf is not None:
+                notes.append(f"The learning curve was left out to keep time_budget={budget.seconds:.3g}.")
+            bar.advance()
+        except KeyboardInterrupt:
+            if not rows or not may_be_partial():
+                raise
+            interrupted = True
+            notes.append("Interrupted: only the finished rows are shown.")
+    combined = combine_rows(rows, targets, large=large)
+    score = mean_score(combined)
+    by_name = {row.method: row for row in rows}
+    unequal = None
+    if n_classes is not None and are_unequal(targets):
+        unequal = ClassScores.mean([class_scores(row.predictions, targets) for row in combined])
+    return AccuracyForecast(
+        task="regression" if n_classes is None else "classification",
+        samples=len(samples),
+        score=score,
+        interval=forecast_interval(score, len(samples)) if n_classes is not None else None,
+        combined=tuple(row.method for row in combined),
+        rows=tuple(rows),
+        network_gain=paired_gain(by_name[NTK], by_name[RBF], targets) if {NTK, RBF} <= by_name.keys() else None,
+        curve=curve,
+        abstained_because=reason_to_abstain(rows, targets),
+        duplicates=duplicates,
+        contradicting_duplicates=contradicting,
+        notes=tuple(notes),
+        unequal_classes=unequal,
+        interrupted=interrupted,
+    )

@@ -1,0 +1,256 @@
+"""Out-of-sample predictions of every training sample."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gapscope.accuracy.forecast import check_prediction_data
+from gapscope.accuracy.held_out_result import HeldOutPredictions
+from gapscope.accuracy.held_out_sources import (
+    DEFAULT_FOLDS,
+    Held,
+    accuracy_of_network,
+    best_kernel,
+    continued,
+    estimator_folds,
+    fraction_correct,
+    has_out_of_bag,
+    input_kernels,
+    network_folds,
+    network_kernels,
+    out_of_bag,
+)
+from gapscope.accuracy.row_selection import as_rows, n_rows
+from gapscope.accuracy.scores import target_variance, variance_of_mean
+from gapscope.accuracy.subset_designs import group_numbers
+from gapscope.accuracy.subset_problems import NetworkProblem, is_estimator, takes_steps_fraction
+from gapscope.base.errors import InvalidInput, check_range, check_same_length
+from gapscope.base.samples import Samples, as_samples
+from gapscope.base.specs import RunSpec
+from gapscope.inspection.validation import ready, unwrap_estimator
+from gapscope.pools.from_spec import prepare_data
+from gapscope.statistics.baselines import sample_features
+from gapscope.statistics.intervals import normal_quantile, wilson_interval
+
+MIN_SAMPLES, MIN_GROUPS = 12, 2
+SHORT_COST, HALVES_COST = 0.5, 2.0
+
+
+def out_of_sample(
+    source: Any, data: Any = None, *, groups: Any = None, cost: float = 0, seed: int = 0, data_root: str | None = None
+) -> HeldOutPredictions:
+    """Predict every training sample by a model that was fitted without it.
+
+    The probabilities serve wherever other tools ask for cross-validated ones: ranking of label errors, conformal
+    prediction, calibration, unlabelled-data methods. Without training, kernel ridge regression predicts each sample
+    from all others in closed form, exactly as n refits would, or without its group. Its scores become probabilities by
+    a softmax, mixed with the frequencies of the labels; the temperature and the weight of the frequencies minimize the
+    held-out cross-entropy. Of a linear and an RBF kernel the one with the smaller cross-entropy is used. Above 2,000
+    samples the RBF kernel has 1,000 random landmarks.
+
+    Args:
+        source: One of
+
+            - None: kernels of the inputs (0 training runs).
+            - Features [n, d], a tensor or array, such as of `gs.embed`: kernels of the features (0).
+            - A network that was not trained on these labels, such as a pretrained one: kernels of its last hidden
+              features (0). A network that already predicts these labels is replaced by the inputs, with a note.
+            - A function (x, y) -> trained network, or a `gs.RunSpec`: two halves, trained for a quarter of the steps
+              and continued on each other (0.5, with a spec or a parameter `steps_fraction`); for all steps (2); or
+              folds (3 or more).
+            - An estimator with scikit-learn's interface: out-of-bag samples, if it has them (1), or folds (2 or more).
+        data: Training data with targets, in any form that `gapscope.measure` takes; for an estimator a pair (x, y) that
+            it takes itself. None for a `gs.RunSpec`.
+        groups: One label per sample; samples of one group (patient, author, period) are held out together.
+        cost: Training runs that may be spent, in multiples of one on all samples. The most expensive method within it
+            is used; 0 takes the cheapest that the source has (five folds for an estimator without out-of-bag samples).
+        seed: Seed of the subsets and training runs.
+        data_root: Folder of the data sets of a spec; None for GAPSCOPE_DATA or the user's cache.
+
+    Returns:
+        Probabilities or predicted targets of all samples, their score with a 90 % interval, and their calibration.
+
+    Raises:
+        InvalidInput: The data have no targets, fewer than 12 samples, or a form that the source cannot predict.
+
+    >>> x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    >>> result = out_of_sample(None, (x, (x[:, 0] > 0).long()))
+    >>> result.to_numpy().shape, result.score > 0.9, result.cost
+    ((60, 2), True, 0.0)
+    """
+    check_range("cost", cost, 0)
+    if is_estimator(source) and not isinstance(unwrap_estimator(source, None)[0], nn.Module):
+        return _of_estimator(source, data, groups, cost, seed)
+    if data is None:
+        if not isinstance(source, RunSpec):
+            raise InvalidInput("Got no data; only a RunSpec brings its own. Pass data=(x, y).")
+        data = prepare_data(source, data_root)[0].train
+    if is_estimator(source):
+        source, data = unwrap_estimator(source, data)
+    samples = as_samples(data)
+    _check(samples)
+    numbers = _groups(samples.per_sample(groups), len(samples))
+    targets = samples.y.cpu()
+    n_classes = int(targets.max()) + 1 if targets.dtype == torch.int64 else targets.shape[1]
+    block = None if groups is None else torch.from_numpy(numbers)
+    if source is None:
+        held = best_kernel(input_kernels(sample_features(samples), "inputs"), targets, n_classes, block)
+    elif isinstance(source, nn.Module):
+        held = _of_network(source, samples, targets, n_classes, block)
+    elif isinstance(source, Tensor | np.ndarray) or hasattr(source, "iloc"):
+        held = best_kernel(input_kernels(_features(source, len(samples)), "features"), targets, n_classes, block)
+    elif isinstance(source, RunSpec) or (callable(source) and not isinstance(source, type)):
+        problem = NetworkProblem(source, samples, target_variance(samples), data_root)
+        held = _of_training(problem, n_classes, numbers, groups is not None, cost, seed)
+    else:
+        raise InvalidInput(
+            "source must be None, features [n, d], a network, a function (x, y) -> trained network, a RunSpec or an "
+            f"estimator; got {type(source).__name__}. Pass None for kernels of the inputs."
+        )
+    names = samples.class_names or tuple(range(n_classes))
+    result = _result(held, targets.numpy(), names, numbers, groups is not None, samples.notes)
+    return result if samples.rows is None else replace(result, rows=samples.rows.cpu().numpy())
+
+
+def _check(samples: Samples) -> None:
+    """Raise InvalidInput unless there are enough samples with targets that can be predicted."""
+    what = "Held-out prediction"
+    if samples.kind != "multi-label":
+        check_prediction_data(samples, what, MIN_SAMPLES)
+    elif len(samples) < MIN_SAMPLES:
+        raise InvalidInput(f"{what} needs {MIN_SAMPLES} samples or more; got {len(samples)} samples. Pass more.")
+
+
+def _groups(groups: Any, samples: int) -> np.ndarray:
+    numbers = group_numbers(groups, samples)
+    if numbers.max() + 1 < MIN_GROUPS:
+        raise InvalidInput(f"Held-out prediction needs {MIN_GROUPS} groups or more; got 1. Pass groups=None.")
+    return numbers
+
+
+def _features(source: Any, samples: int) -> Tensor:
+    features = torch.as_tensor(np.asarray(source.detach().cpu() if isinstance(source, Tensor) else source))
+    check_same_length("features", len(features), "samples", samples)
+    if features.ndim != 2 or not bool(features.isfinite().all()):
+        raise InvalidInput(
+            f"Features must be finite numbers of shape [n, d]; got shape {list(features.shape)}. Pass those of "
+            "gs.embed."
+        )
+    return features.double()
+
+
+def _of_network(network: nn.Module, samples: Samples, targets: Tensor, n_classes: int, groups: Tensor | None) -> Held:
+    """Return the predictions of a network's features, or of the inputs if it has fitted these labels."""
+    prepared = ready(network, samples)
+    inputs = sample_features(samples)
+    kernels = input_kernels(inputs, "inputs") if inputs.shape[1] else {}
+    of_inputs = best_kernel(kernels, targets, n_classes, groups) if kernels else None
+    own = accuracy_of_network(prepared)
+    if of_inputs is not None and own > 0:
+        correct = fraction_correct(of_inputs.predictions, targets)
+        if own > wilson_interval(correct, len(targets), 0.99)[1]:
+            note = (
+                f"The network predicts {own:.1%} of these labels, the inputs {correct:.1%}: it may have been trained "
+                "on them, so that the inputs are used. If it was not, pass its features, gs.embed(network, data)."
+            )
+            return Held(of_inputs.method, 0.0, of_inputs.predictions, of_inputs.calibration, (note,))
+    return best_kernel(network_kernels(prepared), targets, n_classes, groups, prepared.notes)
+
+
+def _of_training(
+    problem: NetworkProblem, n_classes: int, groups: np.ndarray, has_groups: bool, cost: float, seed: int
+) -> Held:
+    """Return the predictions of the most expensive design within the cost."""
+    if problem.samples.kind == "multi-label":
+        has_groups = True  # halves are continued for one label per sample only
+    cheapest = SHORT_COST if takes_steps_fraction(problem.train_fn) else HALVES_COST
+    if cost >= 3 or has_groups:
+        number = max(3, int(cost)) if cost >= 3 else DEFAULT_FOLDS
+        return network_folds(problem, n_classes, min(number, int(groups.max()) + 1), groups, seed)
+    steps = 1.0 if max(cost, cheapest) >= HALVES_COST else SHORT_COST / 2
+    return continued(problem, n_classes, steps, seed)
+
+
+def _of_estimator(estimator: Any, data: Any, groups: Any, cost: float, seed: int) -> HeldOutPredictions:
+    """Return the held-out predictions of an estimator with scikit-learn's interface."""
+    from sklearn.base import is_classifier
+
+    x, y = as_rows(data)
+    if y is None:
+        raise InvalidInput("An estimator needs data as a pair (x, y); got a Dataset. Pass its inputs and targets.")
+    n, truth = n_rows(y), np.asarray(y)
+    if n < MIN_SAMPLES:
+        raise InvalidInput(f"Held-out prediction needs {MIN_SAMPLES} samples or more; got {n}. Pass more.")
+    numbers = _groups(groups, n)
+    classes: tuple[Any, ...] = ()
+    n_classes = 0
+    if is_classifier(estimator) and truth.ndim == 2 and truth.shape[1] > 1:
+        n_classes, truth = truth.shape[1], truth.astype(int)
+        classes = tuple(range(n_classes))
+    elif is_classifier(estimator):
+        values, truth = np.unique(truth.reshape(n), return_inverse=True)
+        classes, n_classes = tuple(values.tolist()), len(values)
+        if n_classes < 2:
+            raise InvalidInput("Held-out prediction needs two classes or more; got one. Pass other samples too.")
+    if groups is None and cost < 2 and has_out_of_bag(estimator):
+        held = out_of_bag(estimator, x, truth, n_classes, seed)
+    else:
+        number = int(cost) if cost >= 2 else DEFAULT_FOLDS
+        number = min(number, int(numbers.max()) + 1)
+        held = estimator_folds(estimator, x, truth, n_classes, number, numbers, seed)
+    targets = truth if n_classes else truth.astype(float).reshape(n, -1)
+    return _result(held, targets, classes, numbers, groups is not None, ())
+
+
+def _result(
+    held: Held,
+    targets: np.ndarray,
+    classes: tuple[Any, ...],
+    groups: np.ndarray,
+    has_groups: bool,
+    notes: tuple[str, ...],
+) -> HeldOutPredictions:
+    """Return the result with its score and interval."""
+    predictions = held.predictions.double().numpy()
+    is_regression = targets.dtype.kind == "f"
+    if is_regression:
+        spread = targets.var(0).mean()
+        scores = 1 - ((predictions - targets) ** 2).mean(1) / spread
+    elif targets.ndim == 1:
+        scores = (predictions.argmax(1) == targets).astype(float)
+    else:
+        scores = ((predictions > 0.5) == (targets > 0)).mean(1)
+        frequencies = targets.mean(0)
+        base = float(np.maximum(frequencies, 1 - frequencies).mean())
+        notes = (*notes, f"The more frequent value of each label alone has an accuracy of {base:.3f}.")
+    score = float(scores.mean())
+    variance = variance_of_mean(scores, groups)
+    if is_regression:
+        reach = normal_quantile(0.9) * math.sqrt(variance)
+        low, high = score - reach, score + reach
+    else:
+        n = len(scores)
+        cautious = (scores.sum() + 2) / (n + 4)  # a score of 1 is no certainty
+        effective = min(n, cautious * (1 - cautious) / variance) if has_groups else n
+        low, high = wilson_interval(score, max(float(effective), 1.0))
+    task = "regression" if is_regression else "classification" if targets.ndim == 1 else "multi-label"
+    return HeldOutPredictions(
+        task=task,
+        predictions=predictions,
+        targets=targets,
+        classes=() if is_regression else classes,
+        method=held.method,
+        cost=held.cost,
+        score=score,
+        low=low,
+        high=high,
+        calibration=held.calibration,
+        groups=int(groups.max()) + 1 if has_groups else None,
+        notes=(*notes, *held.notes),
+    )

@@ -1,0 +1,247 @@
+"""Sources of out-of-sample predictions: kernels in closed form, continued halves, folds, out-of-bag samples."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gapscope.accuracy.continued_runs import continued_predictions
+from gapscope.accuracy.row_selection import take_rows
+from gapscope.accuracy.subset_designs import Split, continued_halves, folds
+from gapscope.accuracy.subset_problems import NetworkProblem, run_configuration
+from gapscope.base.errors import InvalidInput
+from gapscope.base.randomness import derive_seed
+from gapscope.base.samples import Samples
+from gapscope.base.task import class_logits
+from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.inspection.validation import Ready, ready
+from gapscope.measures.embed import extract_features
+from gapscope.statistics.baselines import RIDGES, feature_matrix, linear_spectrum, rbf_spectrum
+from gapscope.statistics.calibration import Calibration, cross_entropy, fit_calibration
+from gapscope.statistics.kernel_ridge import Spectrum
+from gapscope.statistics.leave_group_out import select_held_out
+
+DEFAULT_FOLDS = 5
+NO_SIGNAL = "frequencies of the labels or mean target of all samples"
+
+
+@dataclass(frozen=True)
+class Held:
+    """Held-out scores or probabilities of one method."""
+
+    method: str
+    cost: float
+    predictions: Tensor
+    calibration: Calibration | None = None
+    notes: tuple[str, ...] = ()
+
+
+def encoded_targets(targets: Tensor, n_classes: int) -> Tensor:
+    """Return targets [n, K] in float64: one-hot for class labels, 0 and 1 for several labels, else unchanged."""
+    if targets.dtype == torch.int64:
+        return nn.functional.one_hot(targets, n_classes).double()
+    return targets.double()
+
+
+def to_probabilities(scores: Tensor, targets: Tensor) -> tuple[Tensor, Calibration | None]:
+    """Return calibrated probabilities and their calibration (regression: the scores, and None)."""
+    if targets.is_floating_point():
+        return scores, None
+    calibration = fit_calibration(scores, targets)
+    return calibration.probabilities(scores), calibration
+
+
+def _error(predictions: Tensor, targets: Tensor) -> float:
+    if targets.is_floating_point():
+        return float((predictions - targets).square().mean())
+    return cross_entropy(predictions, targets)
+
+
+def best_kernel(
+    kernels: Mapping[str, Spectrum], targets: Tensor, n_classes: int, groups: Tensor | None, notes: Sequence[str] = ()
+) -> Held:
+    """Return the held-out predictions of the kernel with the smallest cross-entropy (squared error).
+
+    If no kernel is better than the frequencies of the labels (the mean target), these are the predictions.
+    """
+    encoded = encoded_targets(targets, n_classes)
+    frequencies = encoded.mean(0).expand_as(encoded)
+    candidates = [Held(NO_SIGNAL, 0.0, frequencies, None, (*notes, "No kernel predicts these targets better."))]
+    for name, kernel in kernels.items():
+        _, scores = select_held_out(kernel, encoded, RIDGES, groups)
+        predictions, calibration = to_probabilities(scores, targets)
+        left_out = "leave-one-out" if groups is None else "leave-one-group-out"
+        candidates.append(Held(f"{name}, {left_out}", 0.0, predictions, calibration, tuple(notes)))
+    return min(candidates, key=lambda item: _error(item.predictions, targets))
+
+
+def input_kernels(features: Tensor, what: str) -> dict[str, Spectrum]:
+    """Return the linear and the RBF kernel of features [n, d], standardized."""
+    if not features.shape[1]:
+        raise InvalidInput(f"Held-out predictions need inputs that vary; all columns of the {what} are constant.")
+    standardized = feature_matrix(features)
+    return {
+        f"linear ridge on the {what}": linear_spectrum(standardized),
+        f"RBF ridge on the {what}": rbf_spectrum(standardized),
+    }
+
+
+def network_kernels(prepared: Ready) -> dict[str, Spectrum]:
+    """Return the kernels of a network's last hidden features."""
+    features = extract_features(prepared.network, prepared.samples)
+    values = features.values.reshape(len(features.values), -1).double()
+    values = (values - values.mean(0)) / values.std(0, correction=0).mean().clamp_min(1e-12)
+    return {
+        f"linear ridge on the features {features.place}": linear_spectrum(values),
+        f"RBF ridge on the features {features.place}": rbf_spectrum(values),
+    }
+
+
+def accuracy_of_network(prepared: Ready) -> float:
+    """Return the accuracy of the network's own outputs (0 if they do not fit the classes)."""
+    samples = prepared.samples
+    if prepared.mismatch or samples.kind not in ("classification", "multi-label"):
+        return 0.0
+    if samples.kind == "multi-label" and prepared.n_outputs != samples.y.shape[1]:
+        return 0.0
+    with inspection_mode(prepared.network):
+        outputs = network_outputs(prepared.network, samples.inputs).cpu()
+    return float(samples.task.correct(outputs, samples.y.cpu()).double().mean())
+
+
+def fraction_correct(predictions: Tensor, targets: Tensor) -> float:
+    """Return the fraction of class labels, or of several labels, that probabilities predict."""
+    if targets.ndim == 1:
+        return float((predictions.argmax(1) == targets).double().mean())
+    return float(((predictions > 0.5) == targets).double().mean())
+
+
+def _rng(seed: int, purpose: str) -> np.random.Generator:
+    return np.random.default_rng(derive_seed(seed, purpose))
+
+
+def continued(problem: NetworkProblem, n_classes: int, steps: float, seed: int) -> Held:
+    """Return predictions of networks trained on one half each, continued on the other."""
+    splits = continued_halves(np.arange(len(problem)), steps, _rng(seed, "continued halves"))
+    scores = torch.empty(len(problem), n_classes, dtype=torch.float64)
+    for split in splits:
+        network = problem.train(split.trained, derive_seed(seed, split.name), split.steps)
+        rows = torch.from_numpy(split.scored)
+        part = continued_predictions(network, problem.samples.subset(rows))
+        scores[rows] = _columns(part, n_classes, problem.samples.y)
+    predictions, calibration = to_probabilities(scores, problem.samples.y.cpu())
+    name = "two halves, continued on each other" if steps == 1 else "two short halves, continued on each other"
+    return Held(name, 2 * steps, predictions, calibration)
+
+
+def _columns(part: Tensor, n_classes: int, targets: Tensor) -> Tensor:
+    """Return predictions with one column per class (absent ones 0)."""
+    if targets.is_floating_point() or part.shape[1] == n_classes:
+        return part.cpu().double()
+    return nn.functional.pad(part.cpu().double(), (0, n_classes - part.shape[1]))[:, :n_classes]
+
+
+def network_folds(problem: NetworkProblem, n_classes: int, number: int, groups: np.ndarray, seed: int) -> Held:
+    """Return predictions of networks that are trained without one fold each."""
+    scores = torch.empty(len(problem), n_classes, dtype=torch.float64)
+    for split in folds(groups, number, _rng(seed, f"{number} folds")):
+        network = problem.train(split.trained, derive_seed(seed, split.name), split.steps)
+        rows = torch.from_numpy(split.scored)
+        scores[rows] = _outputs(network, problem.samples.subset(rows), n_classes)
+    predictions, calibration = to_probabilities(scores, problem.samples.y.cpu())
+    return Held(f"networks of {number} folds", float(number), predictions, calibration)
+
+
+def _outputs(network: nn.Module, samples: Samples, n_classes: int) -> Tensor:
+    subject = ready(network, samples)
+    with inspection_mode(subject.network):
+        outputs = network_outputs(subject.network, subject.samples.inputs).double().cpu()
+    outputs = outputs.reshape(len(outputs), -1)
+    if samples.y.is_floating_point():
+        return outputs
+    if samples.kind == "multi-label":
+        return (outputs + 1) / 2  # a sigmoid of 2 s - 1
+    logits = class_logits(outputs)
+    if logits.shape[1] < n_classes:  # classes that the fold has not seen
+        logits = nn.functional.pad(logits, (0, n_classes - logits.shape[1]), value=float(logits.min()))
+    return logits[:, :n_classes]
+
+
+def has_out_of_bag(estimator: Any) -> bool:
+    """Return whether an estimator predicts the samples outside its bootstrap resamples."""
+    parameters = estimator.get_params()
+    return "oob_score" in parameters and bool(parameters.get("bootstrap", False))
+
+
+def out_of_bag(estimator: Any, x: Any, y: np.ndarray, n_classes: int, seed: int) -> Held:
+    """Return out-of-bag predictions of a bagged estimator, fitted once."""
+    from sklearn.base import clone
+
+    scored: Any = clone(estimator)
+    scored.set_params(oob_score=True)
+    with warnings.catch_warnings():
+        # samples without an out-of-bag prediction, which the notes name
+        warnings.simplefilter("ignore", UserWarning)
+        fitted: Any = run_configuration(scored, x, y, derive_seed(seed, "out of bag"))
+    values: Any = getattr(fitted, "oob_decision_function_" if n_classes else "oob_prediction_")
+    values = np.asarray(values, dtype=float).reshape(len(y), -1)
+    missing = ~np.isfinite(values).all(1) | _is_in_every_bag(fitted, len(y))
+    notes: tuple[str, ...] = ()
+    if missing.any():
+        values[missing] = np.nanmean(values[~missing], axis=0)
+        notes = (
+            f"{int(missing.sum())} samples are in the bootstrap resample of every tree: they have the mean prediction. "
+            "Use more trees.",
+        )
+    name = type(estimator).__name__
+    return Held(f"out-of-bag samples of {name}", 1.0, torch.from_numpy(values), None, notes)
+
+
+def _is_in_every_bag(fitted: Any, n: int) -> np.ndarray:
+    """Return whether each sample is in the bootstrap resample of every estimator."""
+    result = np.ones(n, dtype=bool)
+    for rows in getattr(fitted, "estimators_samples_", [np.empty(0, dtype=int)]):
+        outside = np.ones(n, dtype=bool)
+        outside[rows] = False
+        result &= ~outside
+    return result
+
+
+def estimator_folds(
+    estimator: Any, x: Any, y: np.ndarray, n_classes: int, number: int, groups: np.ndarray, seed: int
+) -> Held:
+    """Return predictions of clones that are fitted without one fold each."""
+    name, width = type(estimator).__name__, n_classes or int(np.prod(y.shape[1:], dtype=int))
+    if n_classes and not hasattr(estimator, "predict_proba"):
+        raise InvalidInput(
+            f"Held-out probabilities need predict_proba; {name} has none. Wrap it: CalibratedClassifierCV(estimator)."
+        )
+    values = np.zeros((len(y), width))
+    for split in folds(groups, number, _rng(seed, f"{number} folds")):
+        fitted: Any = run_configuration(
+            estimator, take_rows(x, split.trained), y[split.trained], derive_seed(seed, split.name)
+        )
+        values[split.scored] = _predict(fitted, take_rows(x, split.scored), split, width, n_classes)
+    return Held(f"{name} in {number} folds", float(number), torch.from_numpy(values))
+
+
+def _predict(fitted: Any, x: Any, split: Split, width: int, n_classes: int) -> np.ndarray:
+    """Return predictions [m, K] of one fold, with a column for classes that it has not seen."""
+    if not n_classes:
+        return np.asarray(fitted.predict(x), dtype=float).reshape(len(split.scored), width)
+    predicted: Any = fitted.predict_proba(x)
+    if isinstance(predicted, list):  # several labels: one array [m, 2] per label
+        columns = [part[:, list(seen).index(1)] if 1 in seen else np.zeros(len(part))
+                   for part, seen in zip(predicted, fitted.classes_, strict=True)]  # fmt: skip
+        return np.stack(columns, axis=1)
+    values = np.zeros((len(split.scored), width))
+    if np.asarray(predicted).shape[1] == width:
+        return np.asarray(predicted, dtype=float)
+    values[:, np.asarray(fitted.classes_, dtype=int)] = predicted
+    return values

@@ -1,0 +1,186 @@
+"""Candidates of a ranking of networks, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from gapscope.accuracy.loo_rows import with_new_head
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.samples import Samples
+from gapscope.base.specs import NetworkSpec
+from gapscope.base.type_guards import is_list_or_tuple, is_mapping
+from gapscope.inspection.copies import copy_network
+from gapscope.networks.factory import build_network
+from gapscope.networks.initialization import initialize
+from gapscope.results.result import RowResult
+
+if TYPE_CHECKING:
+    import pandas
+
+
+Candidate = str | NetworkSpec | nn.Module | Callable[[], nn.Module] | tuple[Any, Any]
+
+
+def name_candidates(candidates: Mapping[str, Candidate] | Sequence[Candidate]) -> dict[str, Any]:
+    """Return name -> candidate, naming those of a list by registry name or class."""
+    if is_mapping(candidates):
+        named = {str(name): candidate for name, candidate in candidates.items()}
+    elif is_list_or_tuple(candidates):
+        named = {}
+        for candidate in candidates:
+            network = candidate[0] if isinstance(candidate, tuple) else candidate
+            base = network if isinstance(network, str) else getattr(network, "name", None)
+            base = base if isinstance(base, str) else getattr(network, "__name__", type(network).__name__)
+            number = 2
+            name = base
+            while name in named:
+                name, number = f"{base} {number}", number + 1
+            named[name] = candidate
+    else:
+        raise InvalidInput(
+            f"candidates must be a mapping from names to networks, or a list; got {type(candidates).__name__}. Pass "
+            "{name: network}."
+        )
+    if not named:
+        raise InvalidInput("candidates must hold one network or more; got none. Pass {name: network}.")
+    return named
+
+
+def instantiate(name: str, candidate: Any, samples: Samples, seed: int) -> NetworkSpec | nn.Module:
+    """Return the spec or module of a candidate (modules are not changed)."""
+    if isinstance(candidate, tuple):
+        if len(candidate) != 2:
+            raise InvalidInput(
+                f"A candidate pair must be (network, head); {name!r} holds {len(candidate)} values. Pass two."
+            )
+        network = instantiate(name, candidate[0], samples, seed)
+        if isinstance(network, NetworkSpec):
+            raise InvalidInput(f"A head replaces the last layer of a module; {name!r} is a spec. Pass the spec alone.")
+        n_classes = (
+            int(samples.targets.max()) + 1 if samples.targets is not None and samples.is_classification else None
+        )
+        return with_new_head(network, samples, candidate[1], n_classes, seed)
+    if isinstance(candidate, str):
+        return NetworkSpec(name=candidate)
+    network = candidate if isinstance(candidate, NetworkSpec | nn.Module) or not callable(candidate) else candidate()
+    if not isinstance(network, NetworkSpec | nn.Module):
+        raise InvalidInput(
+            f"Candidates must be names, NetworkSpecs, modules, functions without arguments that return one, or pairs "
+            f"(network, head); {name!r} is {type(network).__name__}. Pass a module."
+        )
+    return network
+
+
+def build_untrained(
+    candidate: NetworkSpec | nn.Module, samples: Samples, n_outputs: int | None, initialization: str, seed: int
+) -> nn.Module:
+    """Return a new network of a spec, or a reinitialized copy of a module."""
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(candidate, nn.Module):
+        network = copy_network(candidate)
+        initialize(network, initialization, generator)
+        return network
+    if n_outputs is None:
+        if samples.targets is None:
+            raise InvalidInput("n_outputs is needed for data without targets; got inputs alone. Pass n_outputs.")
+        n_outputs = int(samples.targets.max()) + 1 if samples.is_classification else samples.targets.shape[1]
+    check_range("n_outputs", n_outputs, 1)
+    return build_network(
+        candidate.name,
+        input_shape=tuple(samples.inputs.shape[1:]),
+        n_outputs=n_outputs,
+        initialization=initialization,
+        generator=generator,
+        **candidate.options,
+    )
+
+
+_SUMMARY = {
+    "expected_accuracy": "forecast",
+    "low": "90 % from",
+    "high": "to",
+    "features_accuracy": "features",
+    "ntk_accuracy": "NTK",
+    "sensitivity": "S",
+    "parameters": "parameters",
+    "layers": "layers",
+    "tied_with_best": "tied",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedNetwork:
+    """Ranked candidate (for regression the accuracies are R^2, inapplicable values None)."""
+
+    name: str
+    expected_accuracy: float | None  # forecast, as `forecast_accuracy` combines it, with its 90 % interval
+    low: float | None
+    high: float | None
+    features_accuracy: float | None  # leave-one-out accuracy of the last hidden features, the lower reading
+    ntk_accuracy: float | None  # leave-one-out accuracy of the NTK, the upper reading
+    # whether the interval of the paired difference to the best includes zero, or that of S reaches into the smallest
+    tied_with_best: bool
+    sensitivity: float | None  # mean of S before training over initializations, with its interval
+    sensitivity_low: float | None
+    sensitivity_high: float | None
+    parameters: int  # trainable ones
+    layers: int  # linear and convolutional layers that a forward pass calls
+    rank_by_expected_accuracy: int | None  # 1 for the largest
+    rank_by_sensitivity: int | None  # 1 for the smallest S
+    rank_by_size: int  # 1 for the fewest parameters; equal counts share the better rank
+    log_evidence: float | None  # LogME of the last hidden features, in nats per sample
+    # measures of the same names
+    synaptic_flow: float | None
+    jacobian_covariance: float | None
+    connection_sensitivity: float | None
+
+
+class NetworkRanking(RowResult[RankedNetwork]):
+    """Networks, the one that is expected best first.
+
+    Attributes:
+        by: What the order is by.
+        rbf_accuracy: Leave-one-out accuracy of the RBF ridge, which needs no network; None without labels.
+        unreliable_because: Why the order means nothing, if no method predicts these labels; else empty.
+        not_ranked: Name -> why this network could not be ranked.
+        notes: Name -> approximations, what was left out to keep the budget, and whether its weights were resampled,
+            because they had fitted the labels.
+        interrupted: Whether Ctrl-C ended it before all candidates were ranked.
+    """
+
+    by: str
+    rbf_accuracy: float | None
+    unreliable_because: str
+    not_ranked: dict[str, str]
+    notes: dict[str, str]
+    interrupted: bool
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row per network, indexed by name, without empty columns."""
+        return super().to_pandas().set_index("name").dropna(axis="columns", how="all")
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Ties, the baseline, and networks that are not ranked, one sentence each."""
+        lines, tied = list[str](), [row.name for row in self if row.tied_with_best]
+        if self.unreliable_because:
+            lines.append(f"Do not use this order: {self.unreliable_because}.")
+        if len(tied) > 1:
+            lines.append(
+                f"Tied: {', '.join(tied)}. Their differences are not significant; any of them is a fair choice."
+            )
+        if self.rbf_accuracy is not None:
+            lines.append(f"RBF ridge on the inputs, without a network: {self.rbf_accuracy:.3f}.")
+        lines += [f"{name}: {note}" for name, note in self.notes.items()]
+        return (*lines, *(f"{name} is not ranked: {reason}" for name, reason in self.not_ranked.items()))
+
+    def __repr__(self) -> str:
+        table = self.to_pandas()
+        summary = table[[name for name in _SUMMARY if name in table]].rename(columns=_SUMMARY)
+        summary.index.name = None
+        return "\n".join([summary.to_string(float_format="{:.3g}".format), *self.sentences])

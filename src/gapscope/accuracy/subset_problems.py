@@ -1,0 +1,254 @@
+"""Training functions with their data: what a subset run trains, and how it is scored."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gapscope.accuracy.continued_runs import continued_predictions
+from gapscope.accuracy.row_selection import as_rows, inputs_of, n_rows, take_rows
+from gapscope.accuracy.scores import Scores, block_jackknife, scores_of_predictions
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples, as_samples
+from gapscope.base.specs import RunSpec
+from gapscope.base.task import class_logits
+from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.inspection.validation import ready
+from gapscope.pools.from_spec import network_from_spec, prepare_data
+from gapscope.training.loop import Training
+from gapscope.training.multi_training import train_all
+from gapscope.training.randomness import reproducible
+
+TrainFunction = Callable[..., Any]
+ScoreFunction = Callable[[Any, Any, Any], Any]
+STEPS_FRACTION = "steps_fraction"
+
+
+def is_estimator(value: Any) -> bool:
+    """Return whether a value is an estimator with scikit-learn's interface (not a class of them)."""
+    return not isinstance(value, type | nn.Module) and all(
+        hasattr(value, name) for name in ("fit", "predict", "get_params")
+    )
+
+
+def takes_steps_fraction(train_fn: Any) -> bool:
+    """Return whether a configuration can be trained for a fraction of its steps."""
+    if isinstance(train_fn, RunSpec):
+        return True
+    return not is_estimator(train_fn) and STEPS_FRACTION in inspect.signature(train_fn).parameters
+
+
+def equal_steps(train_fn: Any, samples: int, part: int, fraction: float = 1.0) -> Any:
+    """Scale the epochs of a spec for as many optimizer steps on a subset as on all samples.
+
+    A function with a parameter `steps_fraction` gets the fraction; others are returned unchanged.
+    """
+    if not isinstance(train_fn, RunSpec):
+        return partial(train_fn, steps_fraction=fraction) if takes_steps_fraction(train_fn) else train_fn
+    batch, epochs = train_fn.training.batch_size, train_fn.training.epochs
+    steps, steps_of_part = (math.ceil(n / min(batch, n)) for n in (samples, part))
+    return train_fn.replace({"training.epochs": max(1, round(fraction * epochs * steps / steps_of_part))})
+
+
+def _run_spec(spec: RunSpec, samples: Samples, seed: int, root: str | None) -> nn.Module:
+    problem, _ = prepare_data(spec, root)
+    spec = spec.replace({"seed": seed % 2**31})
+    network = network_from_spec(spec, replace(problem, train=samples))
+    training = Training(network, samples, spec.training, seed=spec.seed)
+    (error,) = train_all([training], stack="never", largest=1)
+    if error is not None:
+        raise error
+    result = training.result
+    if result is not None and result.status == "diverged":
+        raise InvalidInput(
+            f"Training diverged ({result.stop_reason}); every subset run must finish. Lower the learning rate."
+        )
+    return training.run.network
+
+
+def run_configuration(train_fn: Any, x: Any, y: Any, seed: int, root: str | None = None) -> Any:
+    """Run a training configuration, with global random numbers that depend on the seed alone.
+
+    Args:
+        train_fn: A function (x, y), a `RunSpec`, or an estimator, of which a clone is fitted.
+        x: Inputs in the form that it takes (tensors for a `RunSpec`).
+        y: Targets.
+        seed: Seed of the run.
+        root: Folder of the data sets of a `RunSpec`.
+    """
+    if isinstance(train_fn, RunSpec):
+        return _run_spec(train_fn, as_samples((x, y)), seed, root)
+    with reproducible(torch.device("cuda" if torch.cuda.is_initialized() else "cpu"), seed):
+        if not is_estimator(train_fn):
+            return train_fn(x, y)
+        from sklearn.base import clone
+
+        estimator: Any = clone(train_fn)
+        return estimator.fit(x, y)
+
+
+@dataclass(frozen=True)
+class NetworkProblem:
+    """Training function that returns a network, scored by its accuracy or R^2."""
+
+    train_fn: Any
+    samples: Samples
+    spread: float
+    root: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @property
+    def task(self) -> str:
+        """Return "classification" or "regression"."""
+        return "classification" if self.samples.is_classification else "regression"
+
+    @property
+    def score_name(self) -> str:
+        """Name of the score."""
+        return "accuracy" if self.samples.is_classification else "R^2"
+
+    def train(self, indices: np.ndarray, seed: int, steps: float) -> nn.Module:
+        """Return the network that is trained on a subset."""
+        train_fn = equal_steps(self.train_fn, len(self), len(indices), steps)
+        part = self.samples.subset(torch.from_numpy(indices))
+        network = run_configuration(train_fn, inputs_of(part), part.y, seed, self.root)
+        if not isinstance(network, nn.Module):
+            raise InvalidInput(
+                f"train_fn must return the trained network, a torch.nn.Module; it returned {type(network).__name__}. "
+                "Let it end with `return network`, or pass score= to score any other object."
+            )
+        return network
+
+    def score(self, model: nn.Module, indices: np.ndarray, groups: np.ndarray | None = None) -> Scores:
+        """Return the score of each sample."""
+        return Scores(sample_scores(model, self.samples.subset(torch.from_numpy(indices)), self.spread))
+
+    def continued_score(self, model: nn.Module, indices: np.ndarray) -> Scores:
+        """Return the score of each sample, predicted by the network continued on the others."""
+        rest = self.samples.subset(torch.from_numpy(indices))
+        return Scores(scores_of_predictions(continued_predictions(model, rest), rest, self.spread))
+
+
+def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.ndarray:
+    """Return each sample's score: 1 if correct else 0, its R² for regression."""
+    subject = ready(network, samples)
+    if subject.mismatch:
+        raise InvalidInput(f"A learning curve needs one label or row of targets per sample: {subject.mismatch}.")
+    with inspection_mode(subject.network):
+        outputs = network_outputs(subject.network, subject.samples.inputs).double()
+    predictions: Tensor = class_logits(outputs) if samples.is_classification else outputs.reshape(len(outputs), -1)
+    return scores_of_predictions(predictions, subject.samples, spread)
+
+
+@dataclass(frozen=True)
+class MetricProblem:
+    """Training function that returns any object, with a score of the user, on rows in any form.
+
+    Attributes:
+        train_fn: Function, `RunSpec` or estimator.
+        inputs: Inputs, see `as_rows`.
+        targets: Targets; None for a Dataset.
+        score_function: Function (object, inputs, targets) -> one score, or one per sample.
+        task: "classification" or "regression" for an estimator with its own score, else "own metric".
+        score_name: Name of the score.
+        root: Folder of the data sets of a `RunSpec`.
+    """
+
+    train_fn: Any
+    inputs: Any
+    targets: Any
+    score_function: ScoreFunction
+    task: str
+    score_name: str
+    root: str | None = None
+
+    def __len__(self) -> int:
+        return n_rows(self.inputs)
+
+    def train(self, indices: np.ndarray, seed: int, steps: float) -> Any:
+        """Return what the function trains on a subset."""
+        train_fn = equal_steps(self.train_fn, len(self), len(indices), steps)
+        x, y = take_rows(self.inputs, indices), take_rows(self.targets, indices)
+        return run_configuration(train_fn, x, y, seed, self.root)
+
+    def score(self, model: Any, indices: np.ndarray, groups: np.ndarray | None = None) -> Scores:
+        """Return the score of each sample, or one score with its jackknife variance (None without groups)."""
+
+        def of(rows: np.ndarray) -> np.ndarray:
+            x, y = take_rows(self.inputs, rows), take_rows(self.targets, rows)
+            with torch.no_grad():
+                value = self.score_function(model, x, y)
+            return _checked(value, len(rows), self.score_name)
+
+        values = of(indices)
+        if groups is None or len(values) == len(indices) > 1:
+            return Scores(values)
+        return Scores(values, block_jackknife(lambda rows: float(of(rows)[0]), indices, groups))
+
+
+def _checked(value: Any, n: int, name: str) -> np.ndarray:
+    """Return scores as an array of one or n finite numbers."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().double()
+    try:
+        values = np.atleast_1d(np.asarray(value, dtype=float))
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    if values.shape not in ((1,), (n,)) or not np.isfinite(values).all():
+        got = f"shape {list(values.shape)}" if values.size else type(value).__name__
+        raise InvalidInput(
+            f"score must return one finite number, or one per sample ({n}); {name} returned {got}"
+            f"{'' if np.isfinite(values).all() else ' with NaN or infinity'}. Return a float or an array of shape [n]."
+        )
+    return values
+
+
+@dataclass(frozen=True)
+class EstimatorScore:
+    """Score per sample of an estimator: accuracy, or R^2 in units of the variance of all targets."""
+
+    is_classifier: bool
+    variance: Any = 1.0
+
+    def __call__(self, estimator: Any, x: Any, y: Any) -> np.ndarray:
+        """Return one score per sample."""
+        predicted, truth = np.asarray(estimator.predict(x)), np.asarray(y)
+        if self.is_classifier:
+            correct = predicted.reshape(truth.shape) == truth
+            return correct.reshape(len(truth), -1).mean(1)
+        residuals = (predicted.reshape(truth.shape) - truth).astype(float).reshape(len(truth), -1)
+        return 1 - (residuals**2 / self.variance).mean(1)
+
+
+def estimator_problem(estimator: Any, data: Any) -> MetricProblem:
+    """Return the problem of an estimator that is scored by accuracy or R^2."""
+    from sklearn.base import is_classifier
+
+    x, y = as_rows(data)
+    if y is None:
+        raise InvalidInput("An estimator needs data as a pair (x, y); got a Dataset. Pass its inputs and targets.")
+    if is_classifier(estimator):
+        return MetricProblem(estimator, x, y, EstimatorScore(True), "classification", "accuracy")
+    variance = np.asarray(y, dtype=float).reshape(n_rows(y), -1).var(0)
+    if not (variance > 0).all():
+        raise InvalidInput("Regression targets must differ; all are equal in a column. Drop this column.")
+    return MetricProblem(estimator, x, y, EstimatorScore(False, variance), "regression", "R^2")
+
+
+def metric_problem(train_fn: Any, data: Any, score: ScoreFunction, root: str | None) -> MetricProblem:
+    """Return the problem of a function or estimator with a score of the user."""
+    if not callable(score):
+        raise InvalidInput(f"score must be a function (object, inputs, targets); got {score!r}.")
+    x, y = as_rows(data)
+    name = str(getattr(score, "__name__", type(score).__name__))
+    return MetricProblem(train_fn, x, y, score, "own metric", name, root)

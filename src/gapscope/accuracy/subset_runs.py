@@ -1,0 +1,165 @@
+"""Training runs on subsets of the samples, each scored on unseen samples and cached in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gapscope.accuracy.extrapolation import SizedScore
+from gapscope.accuracy.learning_curve_result import SubsetRun
+from gapscope.accuracy.scores import Scores, variance_of_mean
+from gapscope.accuracy.subset_designs import Split
+from gapscope.accuracy.subset_problems import MetricProblem, NetworkProblem, is_estimator
+from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.files import make_folder, read_json, to_json, write_atomically
+from gapscope.base.randomness import derive_seed
+from gapscope.base.specs import RunSpec
+from gapscope.pools.jobs import run_cached
+from gapscope.results.progress import NullProgress
+
+IDENTITY_FILE, ANSWERS = "twin.json", "equal or fewer steps, scores and training score"
+
+
+def _name_of(train_fn: Any) -> str:
+    if isinstance(train_fn, RunSpec):
+        return train_fn.id
+    if is_estimator(train_fn):
+        return " ".join(repr(train_fn).split())
+    function = train_fn.func if isinstance(train_fn, partial) else train_fn
+    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def _digest(problem: NetworkProblem | MetricProblem, groups: np.ndarray) -> str:
+    digest = hashlib.sha256(groups.tobytes())
+    if isinstance(problem, MetricProblem):
+        # only hashed, and never read again
+        try:
+            content = pickle.dumps((problem.inputs, problem.targets), protocol=4)
+        except Exception as error:
+            raise InvalidInput(
+                f"With cache_dir= data must be of types that pickle takes, because they are hashed; got {error}. Pass "
+                "cache_dir=None."
+            ) from error
+        digest.update(content)
+        return digest.hexdigest()
+    samples = problem.samples
+    for tensor in (samples.inputs, samples.targets, *(() if samples.form is None else samples.form.columns)):
+        assert tensor is not None
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def claim_cache(folder: Path, problem: NetworkProblem | MetricProblem, seed: int, groups: np.ndarray) -> None:
+    """Store the identity of the runs in a folder, or raise InvalidInput for other runs."""
+    identity: dict[str, Any] = {"recipe": _name_of(problem.train_fn), "seed": seed, "data": _digest(problem, groups)}
+    identity["answers"] = ANSWERS
+    if isinstance(problem, MetricProblem):
+        identity["score"] = problem.score_name
+    make_folder(folder)
+    path = folder / IDENTITY_FILE
+    stored = read_json(path) if path.exists() else identity
+    names = dict.fromkeys([*identity, *stored])
+    differences = [name for name in names if stored.get(name) != identity.get(name)]
+    if differences:
+        raise InvalidInput(
+            f"{folder} must hold runs of the same learning curve; its {' and '.join(differences)} differ from this "
+            "call's. Choose another folder."
+        )
+    write_atomically(path, to_json(identity) + "\n")
+
+
+def train_and_score(
+    problem: NetworkProblem | MetricProblem, seed: int, groups: np.ndarray, split: Split
+) -> dict[str, Any]:
+    """Train on one part with the steps of all samples, and return scores of the scored part."""
+    model = problem.train(split.trained, derive_seed(seed, split.name), split.steps)
+    training = problem.score(model, split.trained)
+    if split.is_continued:
+        assert isinstance(problem, NetworkProblem)
+        unseen = problem.continued_score(model, split.scored)
+    else:
+        unseen = problem.score(model, split.scored, groups)
+    answer: dict[str, Any] = {"scores": unseen.values.tolist(), "training_score": training.mean}
+    return answer if unseen.variance is None else answer | {"variance": unseen.variance}
+
+
+class SubsetRuns:
+    """Runner of splits: each once, with its scores in a folder."""
+
+    def __init__(
+        self, job: Any, groups: np.ndarray, folder: Path, workers: int, steps: NullProgress, *, is_kept: bool = True
+    ) -> None:
+        self.job, self.groups, self.folder, self.workers, self.steps = job, groups, folder, workers, steps
+        self.is_kept = is_kept
+        self.done: dict[str, SubsetRun] = {}
+        self.scores: dict[str, Scores] = {}
+        self.splits: dict[str, Split] = {}
+
+    def run(self, splits: Sequence[Split]) -> SizedScore:
+        """Train the missing splits, and return the mean score over all scored samples."""
+        sizes = {split.name: len(split.trained) for split in splits}
+        self.steps.step(", ".join(sizes) if len(sizes) < 3 else f"{len(sizes)} folds")
+        try:
+            run_cached(
+                {split.name: partial(self.job, split) for split in splits}, self.folder, workers=self.workers,
+                on_done=lambda name, done, of: self.steps.advance(sizes[name]),
+            )  # fmt: skip
+        except GapscopeError as error:
+            if self.is_kept or error.__cause__ is None:
+                raise
+            raise _failure(error.__cause__) from error.__cause__
+        finally:  # also after an interruption: read the finished runs
+            for split in splits:
+                self._read(split)
+        return self.score_of([split.name for split in splits])
+
+    def _read(self, split: Split) -> None:
+        path = self.folder / f"{split.name}.json"
+        if not path.exists():
+            return
+        answer = read_json(path)
+        scores = Scores(np.asarray(answer["scores"], dtype=float), answer.get("variance"))
+        self.splits[split.name], self.scores[split.name] = split, scores
+        self.done[split.name] = SubsetRun(
+            split.name, len(split.trained), len(split.scored), scores.mean, answer["training_score"], split.steps
+        )
+
+    def score_of(self, names: Sequence[str]) -> SizedScore:
+        """Return the mean score of finished runs."""
+        scores = [self.scores[name] for name in names]
+        trained_on = round(sum(self.done[name].trained_on for name in names) / len(names))
+        values = np.concatenate([item.values for item in scores])
+        variances = [item.variance for item in scores if item.variance is not None]
+        if variances:
+            variance = sum(variances) / len(names) ** 2
+        else:
+            variance = variance_of_mean(
+                values, np.concatenate([self.groups[self.splits[name].scored] for name in names])
+            )
+        return SizedScore(trained_on, float(values.mean()), variance)
+
+    @property
+    def are_fractions(self) -> bool:
+        """Whether all scores lie between 0 and 1."""
+        return all(bool(((item.values >= 0) & (item.values <= 1)).all()) for item in self.scores.values())
+
+    @property
+    def cost(self) -> float:
+        """Optimizer steps, in multiples of a training run on all samples."""
+        return sum(item.steps for item in self.done.values())
+
+
+def _failure(cause: BaseException) -> GapscopeError:
+    """Return the error of a failed run whose finished neighbours are not saved."""
+    if isinstance(cause, InvalidInput):
+        return cause
+    return GapscopeError(
+        f"A training run failed ({type(cause).__name__}: {cause}); all must succeed. Correct train_fn or score; with "
+        "cache_dir= the finished runs are kept."
+    )

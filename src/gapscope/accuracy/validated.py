@@ -1,0 +1,259 @@
+r"""Validation accuracy with control variates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import stats
+from torch import nn
+
+from gapscope.accuracy.forecast import count_duplicates
+from gapscope.accuracy.scores import scores_of_predictions, target_variance
+from gapscope.accuracy.subset_problems import sample_scores
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import Samples
+from gapscope.base.second_data import join_samples
+from gapscope.inspection.validation import ready
+from gapscope.results.estimate import IntervalEstimate
+from gapscope.results.result import Result, axes_or_new
+from gapscope.statistics.baselines import rbf_ridge, sample_features
+from gapscope.statistics.intervals import paired_difference_interval, wilson_interval
+
+if TYPE_CHECKING:
+    import pandas
+
+MIN_SAMPLES = 10
+MAX_CORRELATION = 0.999  # Fisher's transform of 1 is infinite
+
+
+@dataclass(frozen=True, repr=False)
+class ValidatedAccuracy(Result):
+    """Result of `validated_accuracy`.
+
+    Attributes:
+        task: "classification" (scores are accuracies) or "regression" (R2).
+        score: Estimate with control variates.
+        low: Lower end of the 90 % interval.
+        high: Upper end.
+        plain_score: Mean over the validation samples alone.
+        plain_low: Lower end of its 90 % interval.
+        plain_high: Upper end.
+        correlation: Correlation of the network's results with the leave-one-out results, on the validation samples.
+        samples: Number of validation samples.
+        effective_samples: Number of validation samples that would give this interval without control variates.
+        difference: Paired difference to the baseline's score on the validation samples, with a 90 % interval; None
+            without a baseline.
+        duplicates: Number of validation samples that repeat another validation sample or a training sample.
+    """
+
+    task: str
+    score: float
+    low: float
+    high: float
+    plain_score: float
+    plain_low: float
+    plain_high: float
+    correlation: float
+    samples: int
+    effective_samples: float
+    difference: IntervalEstimate | None = None
+    duplicates: int = 0
+
+    @property
+    def _score_name(self) -> str:
+        return "accuracy" if self.task == "classification" else "R^2"
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The estimate with its interval, the plain one, the gain, and the difference to the baseline."""
+        lines: list[str] = []
+        if self.duplicates:
+            lines.append(
+                f"{self.duplicates} of {self.samples} validation samples repeat a training sample or another one. "
+                "Remove them before using these numbers."
+            )
+        lines += [
+            f"Validated {self._score_name}: {self.score:.3f} ({self.low:.3f} to {self.high:.3f}, 90 % interval)",
+            f"  validation samples alone: {self.plain_score:.3f} ({self.plain_low:.3f} to {self.plain_high:.3f})",
+            f"  {self.samples} samples, equal to {self.effective_samples:.0f} (correlation {self.correlation:.2f})",
+        ]
+        if self.difference is not None:
+            d = self.difference
+            lines.append(f"  minus the baseline: {d.value:+.3f} ({d.low:+.3f} to {d.high:+.3f})")
+        return tuple(lines)
+
+    def __repr__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return one row per estimate, with the columns estimate, score, low and high."""
+        import pandas
+
+        rows = [
+            ("with control variates", self.score, self.low, self.high),
+            ("validation samples alone", self.plain_score, self.plain_low, self.plain_high),
+        ]
+        if self.difference is not None:
+            rows.append(("minus the baseline", self.difference.value, self.difference.low, self.difference.high))
+        return pandas.DataFrame(rows, columns=["estimate", "score", "low", "high"])
+
+    def plot(self, axes: Any = None) -> Any:
+        """Plot both estimates with their 90 % intervals, and return the axes."""
+        axes = axes_or_new(axes, height=1.6)
+        table = self.to_pandas().iloc[1::-1]
+        errors = [table["score"] - table["low"], table["high"] - table["score"]]
+        axes.errorbar(table["score"], table["estimate"], xerr=errors, fmt="o", capsize=4)
+        axes.set_xlabel(f"{self._score_name}, 90 % interval")
+        axes.margins(y=0.5)
+        return axes
+
+
+@dataclass(frozen=True)
+class AdjustedMean:
+    """Mean that control variates adjust, see `adjusted_mean`."""
+
+    value: float
+    variance: float
+    # to the variance without control variates; 1 if these add nothing
+    variance_ratio: float
+    correlation: float
+
+
+def adjusted_mean(values: np.ndarray, control: np.ndarray, rest: np.ndarray) -> AdjustedMean:
+    r"""Return the mean of m values, adjusted by a control variate that n more samples have.
+
+    $\bar v - c\,(\bar u_m - \bar u_n)$ with $c = \frac{n}{m + n}\,\beta\,s$, $\beta$ the least-squares slope of the
+    values on the control and s its shrinkage, adjusted over plain R2 (not below 0). Its variance is
+    $\mathrm{Var}(v - c u) / m + c^2\,\mathrm{Var}(u) / n$.
+    """
+    m, n = len(values), len(rest)
+    unadjusted = float(values.var(ddof=1)) / m
+    spread = float(control.var(ddof=1))
+    if unadjusted == 0 or spread == 0:
+        return AdjustedMean(float(values.mean()), unadjusted, 1.0, 0.0)
+    covariance = float(np.cov(values, control)[0, 1])
+    explained = covariance**2 / (spread * unadjusted * m)
+    adjusted = 1 - (1 - explained) * (m - 1) / (m - 2)
+    shrinkage = max(0.0, adjusted / explained) if explained > 0 else 0.0
+    slope = n / (m + n) * covariance / spread * shrinkage
+    variance = float((values - slope * control).var(ddof=1)) / m + slope**2 * float(rest.var(ddof=1)) / n
+    value = float(values.mean() - slope * (control.mean() - rest.mean()))
+    correlation = covariance / math.sqrt(spread * unadjusted * m)
+    return AdjustedMean(value, variance, variance / unadjusted, correlation)
+
+
+def effective_samples(item: AdjustedMean, samples: int, rest: int) -> float:
+    r"""Return the number of samples whose plain mean has the variance of the adjusted one.
+
+    Control variates divide the variance by $1 - \rho^2 n / (m + n)$. A correlation that is estimated on few samples
+    promises too much, so that $\rho$ is taken one standard error below it on Fisher's scale, $1 / \sqrt{m - 3}$. This
+    gives intervals a coverage of 0.87 to 0.92 in all of 16 simulated cells (nominal 0.90); with the estimated
+    correlation itself 0.84 to 0.91.
+    """
+    gain = max(0.0, 1 - item.variance_ratio)
+    correlation = min(math.sqrt(gain * (samples + rest) / rest), MAX_CORRELATION)
+    cautious = max(0.0, math.tanh(math.atanh(correlation) - 1 / math.sqrt(samples - 3)))
+    return samples / (1 - cautious**2 * rest / (samples + rest))
+
+
+def _interval(classes: bool, item: AdjustedMean, samples: int, effective: float) -> tuple[float, float]:
+    """90 % interval: Wilson's with the effective number of samples, Student's for regression."""
+    if classes:
+        return wilson_interval(item.value, effective)
+    plain_variance = item.variance / item.variance_ratio
+    reach = float(stats.t.ppf(0.95, samples - 1)) * math.sqrt(plain_variance * samples / effective)
+    return item.value - reach, item.value + reach
+
+
+def _paired_difference(scores: np.ndarray, baseline: np.ndarray, classes: bool) -> IntervalEstimate:
+    """Return the mean difference with a 90 % interval: Tango's for labels, Student's for regression."""
+    difference, m = scores - baseline, len(scores)
+    value = float(difference.mean())
+    if classes:
+        low, high = paired_difference_interval(float((difference > 0).sum()), float((difference < 0).sum()), m)
+        return IntervalEstimate(value, low, high)
+    reach = float(stats.t.ppf(0.95, m - 1)) * float(difference.std(ddof=1)) / math.sqrt(m)
+    return IntervalEstimate(value, value - reach, value + reach)
+
+
+def _check(samples: Samples, what: str) -> None:
+    samples.require_kind("Validated accuracy", "classification", "regression")
+    if len(samples) < MIN_SAMPLES:
+        raise InvalidInput(
+            f"{what} must hold {MIN_SAMPLES} samples or more with one label or row of targets each; got {len(samples)} "
+            f"samples with targets of shape {list(samples.y.shape)}. Pass more samples, one target each."
+        )
+
+
+def validated_accuracy(
+    network: nn.Module, validation: Any, train: Any, *, baseline: nn.Module | None = None
+) -> ValidatedAccuracy:
+    r"""Estimate the accuracy on new data from a validation split, with control variates.
+
+    $a_B + c\,(\ell_A - \ell_B)$, where $a_B$ is the accuracy on the validation samples B and $\ell$ the leave-one-out
+    accuracy of an RBF ridge that is fitted to all samples, on B and on the training samples A (see `adjusted_mean`).
+    If B happens to be easy for the ridge, it is probably easy for the network as well. The ridge does not use the
+    network: the estimate is unbiased up to the estimate of c, and its variance is lower by about
+    $\rho^2 n / (m + n)$, for m validation and n training samples and the correlation $\rho$ of both results on B.
+    The 90 % interval is Wilson's (1927) with a cautious effective number of samples (see `effective_samples`),
+    Student's for regression. The difference to a baseline uses the validation samples alone, because control variates
+    do not reduce its variance: Tango's (1998) score interval for paired fractions, Student's for regression.
+
+    Validation and training samples must be random parts of one data set. Training samples must be the original ones,
+    without augmentation. Control variates: Angelopoulos et al. 2023, arXiv:2301.09633.
+
+    Args:
+        network: The network, trained without the validation samples.
+        validation: Validation samples with targets.
+        train: Training samples with targets, in the same form.
+        baseline: Another network, or another checkpoint of the same one: its paired difference is estimated.
+
+    Raises:
+        InvalidInput: Targets are missing, there are fewer than ten samples, or the forms differ.
+
+    >>> import torch
+    >>> x = torch.linspace(-1, 1, 60)[torch.randperm(60, generator=torch.Generator().manual_seed(0)), None]
+    >>> y = (x[:, 0] > 0).long()
+    >>> network = nn.Linear(1, 2)
+    >>> _ = network.weight.data.copy_(torch.tensor([[-1.0], [1.0]])), network.bias.data.zero_()
+    >>> round(validated_accuracy(network, (x[:20], y[:20]), (x[20:], y[20:])).score, 2)
+    1.0
+    """
+    prepared = ready(network, train, needs=("outputs",))
+    trained_on = prepared.samples
+    held_out = prepared.adapt(validation, "validation").samples
+    _check(held_out, "validation")
+    _check(trained_on, "train")
+    spread = target_variance(held_out)
+    scores = sample_scores(network, held_out, spread)
+    both = join_samples(held_out, trained_on)
+    # leave-one-out results of an RBF ridge on all samples
+    features, control = sample_features(both), np.zeros(len(both))
+    if features.shape[1]:
+        control = scores_of_predictions(rbf_ridge(features, both.y).predictions, both, spread)
+    m, classes = len(held_out), held_out.is_classification
+    item = adjusted_mean(scores, control[:m], control[m:])
+    effective = effective_samples(item, m, len(both) - m)
+    plain = AdjustedMean(float(scores.mean()), float(scores.var(ddof=1)) / m, 1.0, 0.0)
+    difference = None
+    if baseline is not None:
+        difference = _paired_difference(scores, sample_scores(baseline, held_out, spread), classes)
+    low, high = _interval(classes, item, m, effective)
+    plain_low, plain_high = _interval(classes, plain, m, m)
+    return ValidatedAccuracy(
+        task="classification" if classes else "regression",
+        score=min(max(item.value, 0.0), 1.0) if classes else item.value,
+        low=low,
+        high=high,
+        plain_score=plain.value,
+        plain_low=plain_low,
+        plain_high=plain_high,
+        correlation=item.correlation,
+        samples=m,
+        effective_samples=effective,
+        difference=difference,
+        duplicates=count_duplicates(both)[0] - count_duplicates(trained_on)[0],
+    )

@@ -1,0 +1,159 @@
+r"""Correlation of each measure with the gap, with bootstrap intervals and size baseline.
+
+One resample of the networks is a vector of counts $w$. Every coefficient is a function of $w$, so that all resamples
+are evaluated together by matrix products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy
+from jaxtyping import Float, Int
+
+from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.tables import check_columns
+from gapscope.statistics.intervals import cluster_bootstrap_weights, percentile_interval
+
+if TYPE_CHECKING:
+    import pandas
+
+Array = numpy.ndarray
+Coefficient = Callable[[Float[Array, "b n"], Float[Array, " n"], Float[Array, " n"]], Float[Array, " b"]]
+
+
+def _ratio(numerator: Float[Array, " b"], first: Float[Array, " b"], second: Float[Array, " b"]) -> Float[Array, " b"]:
+    """Return numerator / sqrt(first * second), NaN where a variable is constant."""
+    varies = (first > 1e-12) & (second > 1e-12)
+    root = numpy.sqrt(numpy.where(varies, first * second, 1.0))
+    return numpy.where(varies, numpy.clip(numerator / root, -1.0, 1.0), numpy.nan)
+
+
+def weighted_pearson(
+    weights: Float[Array, "#b n"], x: Float[Array, "#b n"], y: Float[Array, "#b n"]
+) -> Float[Array, " b"]:
+    """Return Pearson's correlation of each row of x and y under its row of weights."""
+    total = weights.sum(1, keepdims=True)
+    x = x - (weights * x).sum(1, keepdims=True) / total
+    y = y - (weights * y).sum(1, keepdims=True) / total
+    return _ratio((weights * x * y).sum(1), (weights * x * x).sum(1), (weights * y * y).sum(1))
+
+
+def _standardized(values: Float[Array, " n"]) -> Float[Array, " n"]:
+    values = values / (numpy.abs(values).max() or 1.0)
+    values = values - values.mean()
+    return values / (values.std() or 1.0)
+
+
+def _pearson(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
+    return weighted_pearson(weights, _standardized(x)[None], _standardized(y)[None])
+
+
+def _ties(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> tuple[Float[Array, "b g"], Int[Array, " n"]]:
+    """Return counts of distinct values per resample, and the number of each network's value."""
+    values, group = numpy.unique(x, return_inverse=True)
+    order = numpy.argsort(group, kind="stable")
+    starts = numpy.searchsorted(group[order], numpy.arange(len(values)))
+    return numpy.add.reduceat(weights[:, order], starts, axis=1), group
+
+
+def _ranks(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> Float[Array, "b n"]:
+    """Return the mid-rank of every network in each resample (ties count half)."""
+    counts, group = _ties(weights, x)
+    return (numpy.cumsum(counts, axis=1) - counts / 2)[:, group]
+
+
+def _spearman(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
+    return weighted_pearson(weights, _ranks(weights, x), _ranks(weights, y))
+
+
+def _kendall(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
+    # float32 is exact here: signs and counts are whole numbers, and their sums stay below n
+    signs = (numpy.sign(x[:, None] - x[None, :]) * numpy.sign(y[:, None] - y[None, :])).astype(numpy.float32)
+    concordance = ((weights.astype(numpy.float32) @ signs) * weights).sum(1)
+
+    def n_untied(values: Float[Array, " n"]) -> Float[Array, " b"]:
+        return weights.sum(1) ** 2 - (_ties(weights, values)[0] ** 2).sum(1)
+
+    return _ratio(concordance, n_untied(x), n_untied(y))
+
+
+def kendall_tau(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
+    """Return Kendall's tau-b of two columns, exact (NaN if one is constant)."""
+    return float(_kendall(numpy.ones((1, len(x))), x, y)[0])
+
+
+def pearson_correlation(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
+    """Return Pearson's correlation, NaN for a constant column or fewer than three networks."""
+    if len(x) < 3 or min(numpy.ptp(x), numpy.ptp(y)) <= 1e-15:
+        return numpy.nan
+    return float(_pearson(numpy.ones((1, len(x))), x, y)[0])
+
+
+COEFFICIENTS: dict[str, Coefficient] = {"pearson": _pearson, "spearman": _spearman, "kendall": _kendall}
+
+
+def _row(x: Array, y: Array, clusters: Int[Array, " n"], n_bootstrap: int, seed: int, level: float) -> dict[str, float]:
+    finite = numpy.isfinite(x) & numpy.isfinite(y)
+    x, y = x[finite], y[finite]
+    n = len(x)
+    row: dict[str, float] = {"n": n, "dropped": int((~finite).sum())}
+    if n < 3:
+        return row | {f"{name}{end}": numpy.nan for name in COEFFICIENTS for end in ("", "_low", "_high")}
+    resamples = cluster_bootstrap_weights(numpy.unique(clusters[finite], return_inverse=True)[1], n_bootstrap, seed)
+    for name, coefficient in COEFFICIENTS.items():
+        row[name] = float(coefficient(numpy.ones((1, n)), x, y)[0])
+        row[f"{name}_low"], row[f"{name}_high"] = percentile_interval(coefficient(resamples, x, y), level)
+    return row
+
+
+def correlations(
+    table: pandas.DataFrame,
+    measures: Sequence[str],
+    *,
+    target: str = "gap",
+    n_bootstrap: int = 2000,
+    seed: int = 0,
+    baseline: str | None = "parameter_count",
+    level: float = 0.95,
+    clusters: Sequence[int] | Int[Array, " n"] | None = None,
+) -> pandas.DataFrame:
+    r"""Correlate each measure with the gap: Pearson, Spearman, Kendall's tau-b, intervals.
+
+    $$\tau_b = \frac{\sum_{i<j} \operatorname{sign}(x_i - x_j)\operatorname{sign}(y_i - y_j)}
+    {\sqrt{\#\{i<j: x_i \ne x_j\}\;\#\{i<j: y_i \ne y_j\}}}$$
+
+    Spearman's is Pearson's between mid-ranks. The coefficients are exact; the intervals are percentile bootstrap
+    intervals over clusters. Time and memory grow with the square of the number of networks.
+
+    Args:
+        measures: Columns to correlate with the target.
+        baseline: Column that is always correlated in addition to the measures; None for none.
+        clusters: Number of each network's training configuration; None if each network has its own.
+
+    Returns:
+        One row per measure, indexed by its name: `n` networks used, `dropped` for a value that is not finite, and
+        `pearson`, `pearson_low`, `pearson_high`, the same for `spearman` and `kendall` (NaN where the measure is
+        constant or fewer than three networks are left), and `is_baseline`.
+
+    Raises:
+        InvalidInput: A column is missing, clusters are not one per network, or n_bootstrap or level is out of range.
+
+    Kendall, "The treatment of ties in ranking problems", Biometrika 1945; Efron and Tibshirani 1993, section 13.3.
+    """
+    import pandas
+
+    check_range("n_bootstrap", n_bootstrap, 1)
+    check_range("level", level, 0, 1, low_open=True, high_open=True)
+    if isinstance(measures, str):
+        raise InvalidInput(f"measures must be a list of column names; got {measures!r}. Write [{measures!r}].")
+    names = [*measures] if baseline is None or baseline in measures else [*measures, baseline]
+    check_columns(table, [*names, target])
+    y = table[target].to_numpy(dtype=float)
+    numbers = numpy.arange(len(y)) if clusters is None else numpy.asarray(clusters, dtype=int)
+    if len(numbers) != len(y):
+        raise InvalidInput(f"clusters must be one number per network, here {len(y)}; got {len(numbers)}.")
+    rows = [_row(table[name].to_numpy(dtype=float), y, numbers, n_bootstrap, seed, level) for name in names]
+    result = pandas.DataFrame(rows, index=pandas.Index(names, name="measure"))
+    return result.assign(is_baseline=[name == baseline for name in names])

@@ -1,0 +1,243 @@
+"""`gs.out_of_sample`: every source against explicit refits or scikit-learn, groups, forms of the result, messages."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from sklearn.datasets import make_classification
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
+from sklearn.svm import LinearSVC
+from torch import Tensor, nn
+
+import gapscope as gs
+from gapscope.accuracy.subset_designs import folds
+from gapscope.base.errors import InvalidInput
+from gapscope.base.randomness import derive_seed
+from gapscope.statistics.baselines import feature_matrix, linear_ridge, rbf_ridge
+from gapscope.statistics.calibration import fit_calibration
+
+DRAWN: Any = make_classification(120, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=0)
+X, Y = (np.asarray(part) for part in DRAWN)
+NAMES = np.array([["cat", "dog", "eel"][label] for label in Y])
+
+
+def fold_of(groups: np.ndarray, number: int) -> np.ndarray:
+    """The folds that are used, as a test fold per sample."""
+    fold = np.empty(len(groups), dtype=int)
+    for index, split in enumerate(folds(groups, number, np.random.default_rng(derive_seed(0, f"{number} folds")))):
+        fold[split.scored] = index
+    return fold
+
+
+def test_without_a_network_it_is_the_better_kernel_tempered() -> None:
+    result = gs.out_of_sample(None, (X, Y))
+    y, features = torch.from_numpy(Y), feature_matrix(torch.tensor(X, dtype=torch.float32))
+    expected = {}
+    for row in (linear_ridge(features, y), rbf_ridge(features, y)):
+        probabilities = fit_calibration(row.predictions, y).probabilities(row.predictions)
+        expected[row.method] = (float(nn.functional.nll_loss(probabilities.log(), y)), probabilities)
+    method = min(expected, key=lambda name: expected[name][0])
+    assert result.method == f"{method} on the inputs, leave-one-out" and result.cost == 0
+    assert result.to_numpy() == pytest.approx(expected[method][1].numpy(), abs=1e-6)
+    assert result.cross_entropy == pytest.approx(expected[method][0], abs=1e-6)
+    assert result.score == (result.to_numpy().argmax(1) == Y).mean() and result.low < result.score < result.high
+    assert result.to_numpy().sum(1) == pytest.approx(1)
+
+
+def test_groups_are_held_out_together() -> None:
+    """Each group holds copies of one sample with one random label: only their copies predict them."""
+    x = np.random.default_rng(0).normal(size=(40, 5)).repeat(4, 0)
+    y, groups = np.random.default_rng(1).integers(2, size=40).repeat(4), [f"patient {i // 4}" for i in range(160)]
+    alone, together = gs.out_of_sample(None, (x, y)), gs.out_of_sample(None, (x, y), groups=groups)
+    assert alone.score > 0.95 and together.low < 0.6
+    assert together.groups == 40
+    # nothing is better than the frequencies, which are those of all samples
+    assert together.to_numpy() == pytest.approx(np.tile(np.bincount(y) / 160, (160, 1))) and len(together.notes) == 1
+    assert together.high - together.low > 1.5 * (alone.high - alone.low)
+
+
+def test_a_pretrained_network_serves_with_its_features() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(200, 6)
+    body = nn.Sequential(nn.Linear(6, 16), nn.ReLU())
+    y = (body(x) @ torch.randn(16)).detach()
+    network = nn.Sequential(body, nn.Linear(16, 3))
+    y = (y > y.median()).long()
+    before = copy.deepcopy(network.state_dict())
+    result = gs.out_of_sample(network, (x, y))
+    assert "features" in result.method and result.score > 0.93
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    by_hand = gs.out_of_sample(gs.embed(network, x), (x, y))
+    assert by_hand.score == pytest.approx(result.score, abs=0.03)
+
+
+def test_a_network_that_has_fitted_these_labels_is_not_asked() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(100, 20), torch.arange(100) % 2  # nothing to learn
+    network = nn.Sequential(nn.Linear(20, 200), nn.ReLU(), nn.Linear(200, 2))
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(100):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x), y).backward()
+        optimizer.step()
+    result = gs.out_of_sample(network, (x, y))
+    assert result.low < 0.5 and "inputs" in result.method and "100" in result.notes[-1]
+
+
+def train_fn(x: Tensor, y: Tensor, steps_fraction: float = 1.0) -> nn.Module:
+    network = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(round(60 * steps_fraction)):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x), y).backward()
+        optimizer.step()
+    return network
+
+
+@pytest.mark.parametrize(("cost", "spent"), [(0, 0.5), (1.9, 0.5), (2, 2.0), (3, 3.0), (5.5, 5.0)])
+def test_a_training_function_spends_what_it_may(cost: float, spent: float) -> None:
+    data = (torch.tensor(X, dtype=torch.float32), torch.from_numpy(Y))
+    result = gs.out_of_sample(train_fn, data, cost=cost)
+    assert result.cost == spent and result.score > 0.55
+    assert result.to_numpy().sum(1) == pytest.approx(1) and result.calibration is not None
+
+
+def test_the_folds_of_a_training_function_are_those_of_a_loop() -> None:
+    def least_squares(x: Tensor, y: Tensor) -> nn.Module:
+        network = nn.Linear(5, 3, bias=False)
+        network.weight.data = torch.linalg.lstsq(x, nn.functional.one_hot(y, 3).float()).solution.T
+        return network
+
+    x, y = torch.tensor(X, dtype=torch.float32), torch.from_numpy(Y)
+    groups = np.arange(120) // 3
+    result = gs.out_of_sample(least_squares, (x, y), groups=groups)
+    scores, fold = torch.empty(120, 3), fold_of(groups, 5)
+    for number in range(5):
+        rest, out = torch.from_numpy(fold != number), torch.from_numpy(fold == number)
+        scores[out] = least_squares(x[rest], y[rest])(x[out]).detach()
+    assert len({(group, number) for group, number in zip(groups, fold, strict=True)}) == 40
+    assert result.calibration is not None
+    assert result.to_numpy() == pytest.approx(result.calibration.probabilities(scores.double()).numpy(), abs=1e-6)
+
+
+def test_an_estimator_in_folds_is_cross_val_predict() -> None:
+    result = gs.out_of_sample(LogisticRegression(), (pandas.DataFrame(X), NAMES))
+    split = PredefinedSplit(fold_of(np.arange(120), 5))
+    expected = cross_val_predict(LogisticRegression(), X, Y, cv=split, method="predict_proba")
+    assert result.to_numpy() == pytest.approx(expected, abs=1e-6)
+    assert result.classes == ("cat", "dog", "eel") and result.calibration is None and result.cost == 5
+    groups = np.arange(120) // 4
+    grouped = gs.out_of_sample(LogisticRegression(), (X, Y), groups=groups, cost=10)
+    split = PredefinedSplit(fold_of(groups, 10))
+    expected = cross_val_predict(LogisticRegression(), X, Y, cv=split, method="predict_proba")
+    assert grouped.to_numpy() == pytest.approx(expected, abs=1e-6) and grouped.groups == 30
+
+
+def test_a_forest_needs_one_fit() -> None:
+    forest = RandomForestClassifier(30, random_state=0)
+    result = gs.out_of_sample(forest, (X, NAMES))
+    fitted: Any = RandomForestClassifier(30, random_state=0, oob_score=True).fit(X, Y)
+    assert result.to_numpy() == pytest.approx(fitted.oob_decision_function_) and result.cost == 1
+    assert not hasattr(forest, "estimators_") and "out-of-bag" in result.method
+    few = gs.out_of_sample(RandomForestClassifier(4, random_state=0), (X, Y))
+    assert np.isfinite(few.to_numpy()).all() and "every tree" in few.notes[0]
+    assert gs.out_of_sample(forest, (X, Y), groups=np.arange(120) // 2).cost == 5
+    regression = gs.out_of_sample(RandomForestRegressor(30, random_state=0), (X, X[:, 0] ** 2))
+    assert regression.task == "regression" and regression.score > 0.5
+
+
+def test_regression_in_closed_form_and_in_folds() -> None:
+    y = X @ np.arange(5.0) + np.random.default_rng(0).normal(size=120)
+    result = gs.out_of_sample(None, (torch.tensor(X), torch.tensor(y)))
+    errors = (result.to_numpy()[:, 0] - y) ** 2
+    assert result.score == pytest.approx(1 - errors.mean() / y.var(), abs=1e-6)
+    assert result.task == "regression" and result.classes == () and np.isnan(result.calibration_error)
+    assert result.low < result.score < result.high and result.reliability is None
+    in_folds = gs.out_of_sample(Ridge(), (X, y))
+    assert in_folds.score == pytest.approx(result.score, abs=0.02)
+    assert list(in_folds.to_pandas().columns) == ["target 0", "given target 0"]
+
+
+def test_several_labels_have_one_closed_form() -> None:
+    labels = np.stack([X[:, 0] > 0, X[:, 1] + X[:, 2] > 1, X[:, 3] > 2], 1)
+    result = gs.out_of_sample(None, (torch.tensor(X), torch.from_numpy(labels)))
+    assert result.task == "multi-label" and result.to_numpy().shape == (120, 3)
+    assert result.score == pytest.approx(((result.to_numpy() > 0.5) == labels).mean()) and result.score > 0.85
+    base = np.maximum(labels.mean(0), 1 - labels.mean(0)).mean()
+    assert f"{base:.3f}" in result.notes[-1]
+    by_network = gs.out_of_sample(lambda x, y: nn.Linear(5, 3).to(x), (torch.tensor(X), torch.from_numpy(labels)))
+    assert by_network.cost == 5 and by_network.to_numpy().min() > 0 and by_network.to_numpy().max() < 1
+
+
+def test_omitted_rows_keep_groups_and_numbers() -> None:
+    y = torch.from_numpy(Y.copy())
+    y[[3, 60]] = -100
+    groups = np.arange(120) // 4
+    result = gs.out_of_sample(None, (torch.tensor(X), y), groups=groups)
+    kept = np.flatnonzero(y.numpy() >= 0)
+    direct = gs.out_of_sample(None, (torch.tensor(X[kept]), y[kept]), groups=groups[kept])
+    assert result.to_numpy() == pytest.approx(direct.to_numpy())
+    assert result.to_pandas().index.tolist() == kept.tolist() and result.groups == 30
+
+
+def test_an_estimator_of_several_labels() -> None:
+    labels = np.stack([Y == 0, Y == 1], 1).astype(int)
+    result = gs.out_of_sample(RandomForestClassifier(20, bootstrap=False, random_state=0), (X, labels))
+    assert result.task == "multi-label" and result.to_numpy().shape == (120, 2) and result.score > 0.7
+    assert result.plot().get_xlabel() == "stated probability"
+
+
+def test_a_class_that_a_fold_has_not_seen_has_probability_zero() -> None:
+    y = Y.copy()
+    y[y == 2] = 0
+    y[5] = 2
+    result = gs.out_of_sample(LogisticRegression(), (X, y))
+    assert result.to_numpy()[5, 2] == 0 and result.to_numpy().sum(1) == pytest.approx(1)
+    x = torch.tensor(X, dtype=torch.float32)
+    by_network = gs.out_of_sample(lambda x, y: nn.Linear(5, int(y.max()) + 1), (x, torch.from_numpy(y)), cost=5)
+    assert by_network.to_numpy().shape == (120, 3) and by_network.to_numpy()[5, 2] < 0.34
+
+
+def test_the_result_is_an_array_a_table_and_sentences() -> None:
+    result = gs.out_of_sample(None, (X, NAMES))
+    assert np.asarray(result).shape == (120, 3) and len(result) == 120
+    table = result.to_pandas()
+    assert (
+        list(table.columns) == ["cat", "dog", "eel", "given label"] and table["given label"].tolist() == NAMES.tolist()
+    )
+    assert set(result.to_dict()) >= {"score", "calibration_error", "samples"} and "predictions" not in result.to_dict()
+    assert f"{result.score:.3f}" in repr(result) and "120 rows" not in repr(result)
+    copied = result.to_numpy()
+    copied[:] = 0
+    assert result.predictions.max() > 0
+    assert 0 <= result.calibration_error < 0.2
+    assert result.plot().get_ylabel() == "observed fraction"
+
+
+@pytest.mark.parametrize(
+    ("source", "data", "options", "facts"),
+    [
+        (None, None, {}, "no data"),
+        (None, (X[:8], Y[:8]), {}, "12 samples"),
+        (None, (X, Y), {"cost": -1}, "cost"),
+        (None, (X, Y), {"groups": np.zeros(120)}, "2 groups"),
+        (X[:50], (X, Y), {}, "50 and 120"),
+        (X[:, 0], (X, Y), {}, r"\[120\]"),
+        ("features", (X, Y), {}, "got str"),
+        (nn.Linear, (X, Y), {}, "got type"),
+        (LinearSVC(), (X, Y), {}, "predict_proba"),
+        (LogisticRegression(), (X, np.zeros(120)), {}, "two classes"),
+        (LogisticRegression(), (X[:5], Y[:5]), {}, "12 samples"),
+        (None, (np.ones((60, 2)), Y[:60]), {}, "constant"),
+    ],
+)
+def test_messages(source: Any, data: Any, options: dict[str, Any], facts: str) -> None:
+    with pytest.raises(InvalidInput, match=facts):
+        gs.out_of_sample(source, data, **options)
