@@ -119,7 +119,7 @@ def interrupt(*given: Any, **options: Any) -> Any:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("where", ["prediction.forecast._learning_curve", "prediction.forecast.loo_baselines"])
+@pytest.mark.parametrize("where", ["accuracy.forecast._learning_curve", "accuracy.forecast.loo_baselines"])
 def test_an_interrupt_inside_a_check_ends_the_check(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setattr(f"gapscope.{where}", interrupt)
     data = blobs()
