@@ -127,7 +127,7 @@ def test_an_unknown_data_set_is_an_error_before_anything_runs(tmp_path: Path) ->
 def test_an_interruption_shows_what_is_finished_and_trains_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gapscope.gap import subset_problems
+    from gapscope.accuracy import subset_problems
 
     train, calls = subset_problems.run_configuration, 0
 

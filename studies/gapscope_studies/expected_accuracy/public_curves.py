@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pandas
 
+from gapscope.accuracy import extrapolation
 from gapscope.accuracy.extrapolation import SizedScore, extrapolate
-from gapscope.gap import extrapolation
 from gapscope_studies.expected_accuracy.rows import (
     error_claim,
     find_row,
