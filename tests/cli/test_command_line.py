@@ -225,3 +225,12 @@ def test_lists_as_json() -> None:
     assert json.loads(gapscope("data", "fetch", "digits", "--json").stdout) == []
     studies = json.loads(gapscope("study", "list", "--json").stdout)
     assert studies["zhao2022"]["parts"]
+
+
+def test_threads_that_wait_sleep_unless_the_user_decides(tmp_path: Path) -> None:
+    code = "import os, sys; from gapscope.cli import main; sys.argv = ['gapscope', '--version']\n"
+    code += "try: main()\nfinally: print(os.environ['OMP_WAIT_POLICY'])"
+    settings = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    for given in ({}, {"OMP_WAIT_POLICY": "ACTIVE"}):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=settings | given)
+        assert done.stdout.split()[-1] == given.get("OMP_WAIT_POLICY", "PASSIVE")

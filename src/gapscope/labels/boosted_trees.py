@@ -41,13 +41,16 @@ def out_of_fold_log_probabilities(
         return None
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.model_selection import StratifiedKFold
+    from threadpoolctl import threadpool_limits
 
     x, y = inputs.detach().double().cpu().numpy(), labels.cpu().numpy()
     random_state = derive_seed(seed, "boosted trees") % 2**32
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=random_state)
     probabilities = np.zeros((len(x), n_classes))
-    for train, test in folds.split(x, y):
-        trees = HistGradientBoostingClassifier(random_state=random_state)
-        trees.fit(x[train], y[train])
-        probabilities[test] = trees.predict_proba(x[test])
+    # Threads of OpenMP wait without sleeping: beside another process, two are some 50 times as slow as one.
+    with threadpool_limits(1):
+        for train, test in folds.split(x, y):
+            trees = HistGradientBoostingClassifier(random_state=random_state)
+            trees.fit(x[train], y[train])
+            probabilities[test] = trees.predict_proba(x[test])
     return torch.as_tensor(probabilities).clamp_min(SMALLEST).log()
