@@ -8,8 +8,9 @@ import torch
 from PIL import Image
 
 from gapscope.base.errors import DataNotFound, UnreadableFile
+from gapscope.base.samples import as_samples
 from gapscope.data.catalogue import fetch, find_dataset, load_dataset
-from gapscope.data.image_folder import image_folder
+from gapscope.data.image_folder import ImageFolder, image_folder
 
 COLOURS = {"cat": (255, 0, 0), "ant": (0, 255, 0)}
 
@@ -100,3 +101,33 @@ def test_corrupted_and_missing_images_are_named(root: Path) -> None:
         path.unlink()
     with pytest.raises(UnreadableFile, match="ant must hold at least one image"):
         image_folder(root)
+
+
+def test_a_folder_is_a_data_set_of_every_function(root: Path) -> None:
+    write(root / "images" / "val" / "cat" / "1.png", COLOURS["ant"])
+    pictures = ImageFolder(root / "images" / "val", side=4)
+    assert pictures.classes == ("ant", "cat") and len(pictures) == 3
+    assert pictures.samples[1] == (str(root / "images" / "val" / "cat" / "0.PNG"), 1)
+    assert torch.equal(pictures[1][0], torch.tensor([1.0, 0, 0])[:, None, None].expand(3, 4, 4))
+    samples = as_samples(pictures)
+    assert samples.y.tolist() == [0, 1, 1] and samples.inputs.shape == (3, 3, 4, 4)
+
+
+def test_class_numbers_are_those_of_the_training_pictures(root: Path) -> None:
+    train = ImageFolder(root / "images" / "train", side=4)
+    (root / "images" / "val" / "ant" / "0.PNG").unlink()
+    (root / "images" / "val" / "ant").rmdir()
+    test = ImageFolder(root / "images" / "val", side=4, classes=train.classes)
+    assert [label for _, label in test.samples] == [1] and test.classes == train.classes
+    write(root / "images" / "val" / "bee" / "0.png", (0, 0, 0))
+    with pytest.raises(UnreadableFile, match="classes bee, which"):
+        ImageFolder(root / "images" / "val", classes=train.classes)
+
+
+@pytest.mark.parametrize(
+    ("folder", "needed"), [("missing", "per class"), ("images/train/ant", "per class"), ("empty", "at least one image")]
+)
+def test_a_folder_without_classes_says_what_is_needed(root: Path, folder: str, needed: str) -> None:
+    (root / "empty" / "class").mkdir(parents=True)
+    with pytest.raises(UnreadableFile, match=needed):
+        ImageFolder(root / folder)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from gapscope.base.specs import RunSpec
+    from gapscope.data.image_folder import ImageFolder
     from gapscope.pools.readings import RunOptions
     from gapscope.results.records import Record
 
@@ -216,3 +217,24 @@ def read_labelled_table(
     for note in (*found, *encoded):
         typer.echo(note, err=True)
     return features, labels
+
+
+def read_pictures(folder: Path, side: int, *, like: ImageFolder | None = None) -> ImageFolder:
+    """Return the pictures of a folder with one folder per class; a note about their size is printed.
+
+    Args:
+        folder: Folder.
+        side: Height and width in pixels.
+        like: Pictures of another folder, whose class numbers are used.
+    """
+    from gapscope.data.image_folder import ImageFolder
+
+    pictures = ImageFolder(folder, side, like.classes if like else None)
+    if like is None:
+        n, classes = len(pictures), len(pictures.classes)
+        typer.echo(
+            f"{n} pictures of {classes} classes, as {side} x {side} pixels. Features of a pretrained network say more: "
+            "`gapscope.embed`.",
+            err=True,
+        )
+    return pictures

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, LOAD, NO_ANSWER
+from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, LOAD, NO_ANSWER, SIDE
 
 # every code, for --fail-on
 ANY = "ANY"
@@ -70,12 +70,20 @@ def _call_for_check(target: Path) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def _targets(
-    target: Path, data_root: str | None, max_networks: int, load: str | None, column: str | None
+    target: Path, data_root: str | None, max_networks: int, load: str | None, column: str | None, side: int
 ) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
     """Yield name, network, data and options of every network of the target."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import call_for_network, is_grid, is_table, read_grid, read_labelled_table
+    from gapscope.cli.arguments import (
+        call_for_network,
+        is_grid,
+        is_table,
+        read_grid,
+        read_labelled_table,
+        read_pictures,
+    )
     from gapscope.cli.factories import is_factory
+    from gapscope.data.image_folder import has_image_folders
 
     if load is None and is_table(target):
         yield str(target), None, read_labelled_table(target, column), {}
@@ -88,11 +96,14 @@ def _targets(
             problem, _ = prepare_data(spec, data_root)
             options = {"seed": spec.seed, "train_fn": spec.training}
             yield name, network_from_spec(spec, problem), problem.train, options
+    elif target.is_dir() and not (target / "runs").exists() and has_image_folders(target):
+        yield str(target), None, read_pictures(target, side), {}
     elif target.is_dir():
         weights = sorted(target.glob("runs/*/weights.safetensors"))[:max_networks]
         if not weights:
             raise InvalidInput(
-                f"{target} must be a pool with stored weights; it has none. Pass a weights file instead."
+                f"{target} must be a pool with stored weights, or have one folder of pictures per class; it has "
+                "neither. Pass a weights file, or move the pictures of each class into a folder."
             )
         for path in weights:
             network, data, options = stored_network(path, data_root)
@@ -102,6 +113,16 @@ def _targets(
     else:
         network, data, options = stored_network(target, data_root)
         yield target.parent.name, network, data, options | _stored_training(target)
+
+
+def _read_test(path: Path, column: str | None, data: Any) -> Any:
+    """Return held-out samples in the form of the training data."""
+    from gapscope.cli.arguments import read_labelled_table, read_pictures
+    from gapscope.data.image_folder import ImageFolder
+
+    if isinstance(data, ImageFolder):
+        return read_pictures(path, data.side, like=data)
+    return read_labelled_table(path, column, like=data[0])
 
 
 def stored_network(weights: Path, data_root: str | None) -> tuple[Any, Any, dict[str, Any]]:
@@ -136,11 +157,12 @@ def check(
     target: Path = typer.Argument(
         ...,
         help="module:function that returns (network, data), (network, data, initial state) or a mapping with these and "
-        "other arguments of gapscope.check; a table (CSV or Parquet); a weights file of a pool; a pool folder; or a "
-        "TOML grid of untrained networks.",
+        "other arguments of gapscope.check; a table (CSV or Parquet); a folder with one folder of "
+        "pictures per class; a weights file of a pool; a pool folder; or a TOML grid of untrained networks.",
     ),
     column: str | None = LABEL_COLUMN,
-    test: Path | None = typer.Option(None, help="CSV file of held-out samples, for a CSV file."),
+    side: int = SIDE,
+    test: Path | None = typer.Option(None, help="Table or folder of held-out samples, as the target."),
     train: str = typer.Option(
         "",
         help="Try the advice: module:function that takes (inputs, targets) and returns a trained network, or `spec` "
@@ -161,7 +183,7 @@ def check(
     """Find what limits a network and what to do, from its training data."""
     from gapscope.checks.registry import get_checks
     from gapscope.checks.run import check as run_checks
-    from gapscope.cli.arguments import is_grid, read_labelled_table
+    from gapscope.cli.arguments import is_grid
     from gapscope.cli.factories import import_function, is_factory
     from gapscope.cli.output import check_outputs, print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
@@ -171,9 +193,9 @@ def check(
     check_outputs(html)
     results, has_names = [], target.is_dir() or is_grid(target)
     with handle_interrupts(resumes=False):
-        for name, network, data, options in _targets(target, data_root, max_networks, load, column):
+        for name, network, data, options in _targets(target, data_root, max_networks, load, column, side):
             if test is not None:
-                options["test"] = read_labelled_table(test, column, like=data[0])
+                options["test"] = _read_test(test, column, data)
             if train == "spec" or is_factory(target):
                 options.setdefault("train_fn", None)
             else:

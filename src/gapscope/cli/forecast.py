@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, NO_ANSWER
+from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, NO_ANSWER, SIDE
 
 
 def _is_interrupted(forecast: Any) -> bool:
@@ -15,17 +15,19 @@ def _is_interrupted(forecast: Any) -> bool:
 
 
 def _forecasts(
-    target: Path, column: str | None, samples: int | None, time_budget: float, data_root: str | None
+    target: Path, column: str | None, side: int, samples: int | None, time_budget: float, data_root: str | None
 ) -> dict[str, Any]:
-    """Return forecasts by name: of each spec of a grid, of `module:function` or a CSV file."""
+    """Return forecasts by name: of each spec of a grid, of `module:function`, a table or a folder."""
     from gapscope.accuracy.forecast import forecast_accuracy
-    from gapscope.cli.arguments import is_grid, read_grid, read_labelled_table
+    from gapscope.cli.arguments import is_grid, read_grid, read_labelled_table, read_pictures
     from gapscope.cli.factories import call_factory, is_factory
     from gapscope.cli.progress import steps
 
     if is_factory(target):
         network, data = call_factory(target, what="network or None")
         return {str(target): forecast_accuracy(network, data, time_budget=time_budget)}
+    if target.is_dir():
+        return {str(target): forecast_accuracy(None, read_pictures(target, side), time_budget=time_budget)}
     if not is_grid(target):
         return {str(target): forecast_accuracy(None, read_labelled_table(target, column))}
     from gapscope.pools.from_spec import network_from_spec, prepare_data
@@ -46,9 +48,10 @@ def forecast(
     target: Path = typer.Argument(
         ...,
         help="TOML grid, as for `gapscope pool run`; module:function that returns (network, data) or (None, data); or "
-        "a CSV file.",
+        "a table (CSV or Parquet); or a folder with one folder of pictures per class.",
     ),
     column: str | None = LABEL_COLUMN,
+    side: int = SIDE,
     samples: int | None = typer.Option(None, help="Number of training samples of a grid. Default: all."),
     time_budget: float = typer.Option(60.0, help="CPU seconds per network; `inf` for no limit."),
     data_root: str | None = DATA_ROOT,
@@ -59,7 +62,7 @@ def forecast(
     from gapscope.cli.progress import handle_interrupts
 
     with handle_interrupts(resumes=False):
-        forecasts = _forecasts(target, column, samples, time_budget, data_root)
+        forecasts = _forecasts(target, column, side, samples, time_budget, data_root)
     *_, last = forecasts.values()
     if json:
         print_json([{"name": name, **forecast.to_dict()} for name, forecast in forecasts.items()])

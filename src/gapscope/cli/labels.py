@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gapscope.cli.options import JSON, LABEL_COLUMN, NO_ANSWER
+from gapscope.cli.options import JSON, LABEL_COLUMN, NO_ANSWER, SIDE
 
 if TYPE_CHECKING:
     import pandas
@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
 def labels(
     target: Path = typer.Argument(
-        ..., help="module:function that returns (network, data) or (None, data); or a CSV file."
+        ...,
+        help="module:function that returns (network, data) or (None, data); a table (CSV or Parquet); or a folder with "
+        "one folder of pictures per class.",
     ),
     column: str | None = LABEL_COLUMN,
+    side: int = SIDE,
     precision: float | None = typer.Option(None, help="Expected fraction of errors among the flagged samples."),
     test: Path | None = typer.Option(
-        None, help="CSV file of test samples; reports those that repeat a training sample."
+        None, help="Table or folder of test samples; reports those that repeat a training sample."
     ),
     html: Path | None = typer.Option(None, help="Write a self-contained HTML page for review."),
     csv: Path | None = typer.Option(None, help="Write a review list with an empty column `label`."),
@@ -28,7 +31,7 @@ def labels(
     json: bool = JSON,
 ) -> None:
     """Rank samples by the probability that their label is wrong, with or without a network."""
-    from gapscope.cli.arguments import read_labelled_table, split_target
+    from gapscope.cli.arguments import read_labelled_table, read_pictures, split_target
     from gapscope.cli.factories import call_factory, is_factory
     from gapscope.cli.output import check_outputs, print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
@@ -49,6 +52,10 @@ def labels(
             network, data = call_factory(target, what="network or None")
             if test is not None:
                 held_out = read_labelled_table(test, column)
+        elif target.is_dir():
+            network, data = None, read_pictures(target, side)
+            if test is not None:
+                held_out = read_pictures(test, side, like=data)
         else:
             network, (data, label_column) = None, read(target)
             if test is not None:

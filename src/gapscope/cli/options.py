@@ -11,6 +11,7 @@ DATA_ROOT = typer.Option(
     None, "--data-root", help="Folder of the data sets. Default: GAPSCOPE_DATA, else the user cache."
 )
 JSON = typer.Option(False, "--json", help="Print the results as JSON.")
+SIDE = typer.Option(64, "--side", help="Height and width of the pictures of a folder, in pixels.")
 LABEL_COLUMN = typer.Option(None, "--target", help="Label column of a CSV file. Default: the last.")
 LOAD = typer.Option(
     None, "--load", help="module:function that maps the path of a checkpoint to (network, training data)."

@@ -22,6 +22,7 @@ from gapscope.data.corruptions import balanced_subset as balanced_subset
 from gapscope.data.corruptions import inject_label_noise as inject_label_noise
 from gapscope.data.corruptions import motion_blur as motion_blur
 from gapscope.data.corruptions import subset as subset
+from gapscope.data.image_folder import ImageFolder as ImageFolder
 from gapscope.data.location import data_root as data_root
 from gapscope.data.prepare import prepare as prepare
 from gapscope.data.prepare import unpack_mask as unpack_mask

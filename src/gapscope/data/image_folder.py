@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from gapscope.base.errors import UnreadableFile, check_range
 from gapscope.base.samples import Samples
@@ -72,22 +73,90 @@ def _pixels(path: Path, side: int) -> Tensor:
     return torch.from_numpy(numpy.array(square)).permute(2, 0, 1)
 
 
-def _samples(folder: Path, class_names: Sequence[str], side: int) -> Samples:
-    """Read the images below a folder, alternating between the classes."""
-    files = []
-    for label, name in enumerate(class_names):
-        paths = _image_paths(folder / name)
-        if not paths:
+def _paths_of_classes(folder: Path, class_names: Sequence[str]) -> list[list[Path]]:
+    """Return the images of each class.
+
+    Raises:
+        UnreadableFile: A class has no image.
+    """
+    paths = [_image_paths(folder / name) for name in class_names]
+    for name, found in zip(class_names, paths, strict=True):
+        if not found:
             raise UnreadableFile(
                 f"{folder / name} must hold at least one image ({', '.join(SUFFIXES)}); it holds none. Remove the "
                 "folder, or add images."
             )
-        files += [(rank, label, path) for rank, path in enumerate(paths)]
+    return paths
+
+
+def _samples(folder: Path, class_names: Sequence[str], side: int) -> Samples:
+    """Read the images below a folder, alternating between the classes."""
+    files = [
+        (rank, label, path)
+        for label, paths in enumerate(_paths_of_classes(folder, class_names))
+        for rank, path in enumerate(paths)
+    ]
     files.sort(key=lambda entry: entry[:2])
     inputs = torch.empty(len(files), 3, side, side)
     for row, (_, _, path) in enumerate(files):
         inputs[row] = _pixels(path, side).float().div_(255)
     return Samples(inputs, torch.tensor([label for _, label, _ in files]))
+
+
+class ImageFolder(Dataset[tuple[Tensor, int]]):
+    """Pictures in one folder per class, as a data set for any function of gapscope and for torch's DataLoader.
+
+    Item i is (picture, class number): float32 [3, side, side] in [0, 1], read when it is asked for. Pictures of 16 bits
+    are scaled, transparent pixels are white, hidden files are skipped.
+
+    Attributes:
+        classes: Names of the classes: the folders in alphabetical order.
+        samples: Path and class number of every picture, sorted by class and path.
+
+    Args:
+        folder: Folder with FOLDER/CLASS/*.jpg (or .png, .bmp, .webp; further folders below a class count).
+        side: Height and width in pixels, to which a picture is scaled and cropped in its middle.
+        classes: Names of the classes of another folder, whose numbers are used, such as those of the training pictures;
+            None for the folders that are found.
+
+    Raises:
+        UnreadableFile: There are no folders, a class has no picture, or a folder is not in `classes`.
+    """
+
+    def __init__(self, folder: str | Path, side: int = 64, classes: Sequence[str] | None = None) -> None:
+        """Find the pictures; none is read."""
+        check_range("side of ImageFolder", side, 1)
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise UnreadableFile(f"{folder} must be a folder with one folder of pictures per class; it is none.")
+        names = _class_names(folder)
+        if not names:
+            raise UnreadableFile(
+                f"{folder} must have one folder per class ({folder.name}/CLASS/*.jpg); it has no folders. Move the "
+                "pictures of each class into a folder."
+            )
+        unknown = sorted(set(names) - set(names if classes is None else classes))
+        if unknown:
+            raise UnreadableFile(f"{folder} has the classes {', '.join(unknown)}, which the other folder lacks.")
+        self.side = side
+        self.classes = tuple(names if classes is None else classes)
+        self.samples = [
+            (str(path), self.classes.index(name))
+            for name, paths in zip(names, _paths_of_classes(folder, names), strict=True)
+            for path in paths
+        ]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        path, label = self.samples[index]
+        return _pixels(Path(path), self.side).float().div_(255), label
+
+
+def has_image_folders(folder: Path) -> bool:
+    """Return whether a folder has a folder with a picture in it."""
+    return folder.is_dir() and any(_image_paths(folder / name) for name in _class_names(folder))
 
 
 def image_folder(root: str | Path | None = None, *, folder: str = "images", side: int = 32) -> Problem:
