@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from gapscope.base.errors import InvalidInput
@@ -133,3 +135,42 @@ def test_one_input_is_itself() -> None:
     pixels = torch.randn(4, 3, 2, 2)
     x, form = pack_inputs({"pixel_values": pixels})
     assert x is pixels and form.unpack(x) == (pixels,)
+
+
+class Plain:
+    """A data set without a base class."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.x[index], int(self.y[index])
+
+
+class Batches:
+    """A loader without a base class, in its own order or in a new one each time."""
+
+    def __init__(self, x: Tensor, y: Tensor, shuffles: bool) -> None:
+        self.x, self.y, self.shuffles = x, y, shuffles
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(len(self.x), generator=self.generator) if self.shuffles else torch.arange(len(self.x))
+        for rows in order.split(8):
+            yield self.x[rows], self.y[rows]
+
+
+def test_data_sets_and_loaders_are_known_by_their_methods() -> None:
+    x, y = torch.randn(20, 3), torch.arange(20) % 3
+    for data in (Plain(x, y), Batches(x, y, shuffles=False), [(x[i], int(y[i])) for i in range(20)]):
+        samples = as_samples(data)
+        assert torch.equal(samples.inputs, x) and torch.equal(samples.y, y) and samples.has_order
+    assert not as_samples(Batches(x, y, shuffles=True)).has_order
+
+
+def test_an_iterator_can_be_read_once_only() -> None:
+    with pytest.raises(InvalidInput, match="more than once; a zip is not"):
+        as_samples(zip(torch.randn(5, 2), torch.arange(5), strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ MAX_STREAMED = 500_000
 LABEL_NAMES = ("labels", "label", "targets", "target", "y")
 FORMS = (
     "a tensor x, a pair (x, y) of tensors, numpy arrays or pandas objects, a mapping of inputs with 'labels', Samples, "
-    "a Dataset or a DataLoader"
+    "a Dataset, a list of samples (x, y) or a DataLoader"
 )
 
 
@@ -285,6 +285,30 @@ def _repeats_first_batch(loader: Any, collated: CollatedData) -> bool:
     )
 
 
+def _from_batches(loader: Iterable[Any], at_most: int | None) -> CollatedData:
+    """Read a loader that is no DataLoader of torch: any object that yields batches each time it is iterated."""
+    with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
+        collated = _join_batches(loader, at_most)
+        collated.has_order = _repeats_first_batch(loader, collated)
+        return collated
+
+
+def _is_data_set(data: Any) -> bool:
+    """Return whether an object is a data set by its methods alone, as torch's DataLoader takes it."""
+    has_items = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    return has_items and not is_list_or_tuple(data) and not isinstance(data, str | bytes)
+
+
+def _is_list_of_samples(data: Any) -> bool:
+    """Return whether data are a list of at least three pairs (x, y) with one label each."""
+    if not is_list(data) or len(data) < 3:
+        return False
+    return all(
+        is_list_or_tuple(item) and len(item) == 2 and not is_list_or_tuple(item[1]) and getattr(item[1], "ndim", 0) == 0
+        for item in data
+    )
+
+
 def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     """Return inputs, targets and notes of a data container as tensors.
 
@@ -300,7 +324,7 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
         return collated
     if isinstance(data, DataLoader):
         return _from_loader(data, at_most)
-    if isinstance(data, Dataset):
+    if isinstance(data, Dataset) or _is_list_of_samples(data):
         return _from_loader(DataLoader(cast("Dataset[Any]", data), batch_size=256), at_most)
     if library_of(data) == "datasets":
         if is_mapping(data):
@@ -317,6 +341,15 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
         are_batches = getattr(labels, "ndim", 0) > 0
         return _join_batches(data if are_batches else DataLoader(cast("Dataset[Any]", data), batch_size=256))
     if not is_column(data) and not is_mapping(data):
+        if _is_data_set(data):
+            return _from_loader(DataLoader(cast("Dataset[Any]", data), batch_size=256), at_most)
+        if isinstance(data, Iterator):
+            raise InvalidInput(
+                f"data must be readable more than once; a {type(data).__name__} is not. Pass list(data) if it yields "
+                "samples (x, y), or the loader that it comes from."
+            )
+        if isinstance(data, Iterable) and not is_list_or_tuple(data) and not isinstance(data, str | bytes | set):
+            return _from_batches(cast("Iterable[Any]", data), at_most)
         if not is_list_or_tuple(data) or len(data) < 2:
             raise InvalidInput(f"data must be {FORMS}; got {type(data).__name__}.")
         if len(data) > 2:
