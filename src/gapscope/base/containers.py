@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -295,18 +295,25 @@ def _from_batches(loader: Iterable[Any], at_most: int | None) -> CollatedData:
 
 def _is_data_set(data: Any) -> bool:
     """Return whether an object is a data set by its methods alone, as torch's DataLoader takes it."""
-    has_items = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    return has_items and not is_list_or_tuple(data) and not isinstance(data, str | bytes)
+    if is_list_or_tuple(data) or isinstance(data, str | bytes):
+        return False
+    return hasattr(data, "__getitem__") and hasattr(data, "__len__")
+
+
+def _yields_batches(data: Any) -> bool:
+    """Return whether an object can be iterated over like a loader."""
+    return hasattr(data, "__iter__") and not is_list_or_tuple(data) and not isinstance(data, str | bytes | set)
 
 
 def _is_list_of_samples(data: Any) -> bool:
     """Return whether data are a list of at least three pairs (x, y) with one label each."""
     if not is_list(data) or len(data) < 3:
         return False
-    return all(
-        is_list_or_tuple(item) and len(item) == 2 and not is_list_or_tuple(item[1]) and getattr(item[1], "ndim", 0) == 0
-        for item in data
-    )
+    return all(is_list_or_tuple(item) and len(item) == 2 and _is_number(item[1]) for item in data)
+
+
+def _is_number(value: Any) -> bool:
+    return not is_list_or_tuple(value) and getattr(value, "ndim", 0) == 0
 
 
 def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
@@ -343,13 +350,13 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     if not is_column(data) and not is_mapping(data):
         if _is_data_set(data):
             return _from_loader(DataLoader(cast("Dataset[Any]", data), batch_size=256), at_most)
-        if isinstance(data, Iterator):
+        if hasattr(data, "__next__"):
             raise InvalidInput(
                 f"data must be readable more than once; a {type(data).__name__} is not. Pass list(data) if it yields "
                 "samples (x, y), or the loader that it comes from."
             )
-        if isinstance(data, Iterable) and not is_list_or_tuple(data) and not isinstance(data, str | bytes | set):
-            return _from_batches(cast("Iterable[Any]", data), at_most)
+        if _yields_batches(data):
+            return _from_batches(data, at_most)
         if not is_list_or_tuple(data) or len(data) < 2:
             raise InvalidInput(f"data must be {FORMS}; got {type(data).__name__}.")
         if len(data) > 2:
