@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.accuracy.forecast_result import AccuracyForecast, LearningCurvePoint
+from gapscope.accuracy.held_out_positions import hold_out_positions
 from gapscope.accuracy.loo_rows import (
     NTK,
     add_network_rows,
@@ -128,10 +129,25 @@ def count_duplicates(samples: Samples) -> tuple[int, int]:
     return len(pairs), sum(targets[i] != targets[j] for i, j in pairs)
 
 
-def check_prediction_data(samples: Samples, what: str = "A forecast", least: int = MIN_SAMPLES) -> None:
-    """Raise InvalidInput unless the targets can be predicted."""
+def check_prediction_data(
+    samples: Samples,
+    what: str = "A forecast",
+    least: int = MIN_SAMPLES,
+    kinds: Sequence[str] = ("classification", "regression"),
+) -> None:
+    """Raise InvalidInput unless the targets can be predicted.
+
+    Args:
+        samples: The samples.
+        what: What predicts them, as the subject of a sentence.
+        least: Number of samples that it needs.
+        kinds: Kinds of tasks that it has an answer for.
+
+    Raises:
+        InvalidInput: There are too few samples, one class alone, or another task.
+    """
     targets = require_targets(samples.targets, what)
-    samples.require_kind(what, "classification", "regression")
+    samples.require_kind(what, *kinds)
     if len(samples) < least:
         raise InvalidInput(f"{what} needs {least} samples or more; got {len(samples)} samples. Pass more.")
     values = targets.unique(dim=0)
@@ -142,6 +158,35 @@ def check_prediction_data(samples: Samples, what: str = "A forecast", least: int
         raise InvalidInput(
             f"Got the label {int(values.max())} and only {len(values)} classes. Number the classes 0, 1, 2, ..."
         )
+
+
+def _forecast_positions(source: Any, samples: Samples, head: Any, seed: int) -> AccuracyForecast:
+    """Return the forecast of tokens or pixels: the row of the smallest held-out cross-entropy."""
+    if head is not None:
+        raise InvalidInput("A forecast of positions does not use the last layer; got head. Omit it.")
+    found = hold_out_positions(source, samples, seed=seed)
+    labels = found.positions.labels
+    rows = [LooRow("most frequent class", "labels", float(found.frequencies[0].max()), found.frequencies)]
+    for name, scores in found.scores.items():
+        uses = "network" if "features" in name else "inputs"
+        rows.append(LooRow(name, uses, float((scores.argmax(1) == labels).double().mean()), scores))
+    method = found.best().method.removesuffix(", leave-one-sample-out")
+    chosen = next((row for row in rows if row.method == method), rows[0])
+    duplicates, contradicting = count_duplicates(samples)
+    return AccuracyForecast(
+        task="positions",
+        samples=len(samples),
+        score=chosen.score,
+        interval=None,
+        combined=(chosen.method,),
+        rows=tuple(rows),
+        network_gain=None,
+        curve=(),
+        abstained_because=reason_to_abstain(rows, labels, n=len(samples)),
+        duplicates=duplicates,
+        contradicting_duplicates=contradicting,
+        notes=(*samples.notes, *(note for note in found.notes if note not in samples.notes)),
+    )
 
 
 def forecast_accuracy(
@@ -165,12 +210,15 @@ def forecast_accuracy(
     rows; if the hidden features are significantly better than the RBF kernel, as those of pretrained networks are, it
     is the mean of the two rows of the network, above a million parameters that of the features alone.
 
-    The 90 % interval joins the binomial error of the samples with the differences between trained networks,
-    $1.645 \sqrt{s (1 - s) (1 / n + 4 \cdot 0.060^2)}$. It applies to new data with the same label noise. For regression
-    the score is $R^2$, without an interval. The forecast abstains if no row is significantly better than the most
-    frequent class. Batch norm layers that have seen no data get the statistics of these data, on a copy. A network that
-    has already fitted these labels is replaced by a copy with resampled weights, and a note says so. Ctrl-C returns the
-    rows that are finished. Common parameters: see `gapscope.accuracy`.
+    The 90 % interval joins the binomial error of the samples with the differences between trained networks, $1.645
+    \sqrt{s (1 - s) (1 / n + 4 \cdot 0.060^2)}$. It applies to new data with the same label noise. For regression the
+    score is $R^2$, without an interval. With several labels per sample the score is the accuracy over all labels; with
+    one label per position (tokens, pixels) that over positions, each predicted without its whole sample by the row of
+    the smallest held-out cross-entropy (`out_of_sample`). No interval was judged for these two. The forecast abstains
+    if no row is significantly better than the most frequent class. Batch norm layers that have seen no data get the
+    statistics of these data, on a copy. A network that has already fitted these labels is replaced by a copy with
+    resampled weights, and a note says so. Ctrl-C returns the rows that are finished. Common parameters: see
+    `gapscope.accuracy`.
 
     Args:
         network: The network with the weights as they are before training; None for the rows that need no network.
@@ -200,7 +248,9 @@ def forecast_accuracy(
     budget = CpuBudget(time_budget)
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
-    check_prediction_data(samples)
+    check_prediction_data(samples, kinds=("classification", "regression", "multi-label", "positions"))
+    if samples.kind == "positions":
+        return _forecast_positions(network if features is None else features, samples, head, seed)
     notes = list(samples.notes)
     n_classes = int(samples.y.max()) + 1 if samples.is_classification else None
     prepared = None
@@ -261,7 +311,7 @@ def forecast_accuracy(
     if n_classes is not None and are_unequal(targets):
         unequal = ClassScores.mean([class_scores(row.predictions, targets) for row in combined])
     return AccuracyForecast(
-        task="regression" if n_classes is None else "classification",
+        task=samples.kind,
         samples=len(samples),
         score=score,
         interval=forecast_interval(score, len(samples)) if n_classes is not None else None,

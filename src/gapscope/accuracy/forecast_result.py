@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import pandas
 
 
+# What is predicted, where a sample has more than one label.
+PER = {"multi-label": "label", "positions": "position"}
+
+
 def describe_duplicates(duplicates: int, samples: int, other: str = "") -> str:
     """Return a sentence on samples that repeat an earlier one."""
     return (
@@ -36,10 +40,10 @@ class AccuracyForecast(Result):
     """Forecast of `forecast_accuracy`.
 
     Attributes:
-        task: "classification" or "regression".
+        task: "classification", "multi-label", "positions" or "regression".
         samples: Number of training samples.
-        score: The forecast: accuracy, or R^2 for regression.
-        interval: 90 % interval; None for regression.
+        score: The forecast: accuracy (over all labels or positions, if there are several), or R^2 for regression.
+        interval: 90 % interval for one class label per sample; None for other tasks, for which none was judged.
         combined: Names of the rows whose mean is the forecast.
         rows: Leave-one-out rows, those that need no network first.
         network_gain: Score of the NTK row minus the RBF row's, with a paired 95 % interval; None without both.
@@ -91,10 +95,10 @@ class AccuracyForecast(Result):
 
     @property
     def _score_name(self) -> str:
-        return "accuracy" if self.task == "classification" else "R^2"
+        return "R^2" if self.task == "regression" else "accuracy"
 
     def _format(self, score: float) -> str:
-        return percent(score, 1) if self.task == "classification" else f"{score:.3f}"
+        return f"{score:.3f}" if self.task == "regression" else percent(score, 1)
 
     @property
     def warning(self) -> str:
@@ -109,6 +113,11 @@ class AccuracyForecast(Result):
         """The forecast in one sentence."""
         if self.abstained_because:
             return f"No forecast: {self.abstained_because}."
+        if self.task in PER:
+            return (
+                f"Forecast accuracy per {PER[self.task]}: {percent(self.score, 1)} on new data like these "
+                f"{self.samples} samples, with the same label noise (no interval was judged for this task)"
+            )
         if self.interval is None:
             return f"Forecast R^2: {self.score:.2f} on new data like these {self.samples} samples"
         low, high = (f"{100 * end:.0f}" for end in self.interval)
@@ -126,7 +135,7 @@ class AccuracyForecast(Result):
         gain, unequal = self.network_gain, self.unequal_classes
         if gain is not None:
             points = f"{gain.value:+.3f} of R^2 (95 % CI {gain.low:.3f} to {gain.high:.3f})"
-            if self.task == "classification":
+            if self.task != "regression":
                 points = f"{100 * gain.value:+.1f} points (95 % CI {100 * gain.low:.1f} to {100 * gain.high:.1f})"
             what = "adds nothing significant to" if gain.high >= 0 else "is worse than"
             what = "adds to" if gain.low > 0 else what

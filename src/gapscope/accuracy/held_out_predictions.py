@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.accuracy.forecast import check_prediction_data
+from gapscope.accuracy.held_out_positions import hold_out_positions
 from gapscope.accuracy.held_out_result import HeldOutPredictions
 from gapscope.accuracy.held_out_sources import (
     DEFAULT_FOLDS,
@@ -54,6 +55,10 @@ def out_of_sample(
     held-out cross-entropy. Of a linear and an RBF kernel the one with the smaller cross-entropy is used. Above 2,000
     samples the RBF kernel has 1,000 random landmarks.
 
+    Tokens and pixels (one label per position) are predicted without their whole sample, from the features of the
+    network at the position, from features [n, ..., d], or from the inputs: label frequencies of each token, or the
+    pixels around. Of more than 50,000 positions as many are drawn, equally many of every sample.
+
     Args:
         source: One of
 
@@ -96,6 +101,8 @@ def out_of_sample(
     samples = as_samples(data)
     _check(samples)
     numbers = _groups(samples.per_sample(groups), len(samples))
+    if samples.kind == "positions":
+        return _of_positions(source, samples, numbers, groups is not None, cost, seed)
     targets = samples.y.cpu()
     n_classes = int(targets.max()) + 1 if targets.dtype == torch.int64 else targets.shape[1]
     block = None if groups is None else torch.from_numpy(numbers)
@@ -118,10 +125,25 @@ def out_of_sample(
     return result if samples.rows is None else replace(result, rows=samples.rows.cpu().numpy())
 
 
+def _of_positions(
+    source: Any, samples: Samples, groups: np.ndarray, has_groups: bool, cost: float, seed: int
+) -> HeldOutPredictions:
+    """Return the held-out predictions of tokens or pixels, each by the other samples alone."""
+    if has_groups:
+        raise InvalidInput("Positions are held out by samples; got groups. Omit groups.")
+    found = hold_out_positions(source, samples, seed=seed)
+    positions = found.positions
+    of_sample = groups[positions.samples.numpy()]
+    names = samples.class_names or tuple(range(found.n_classes))
+    result = _result(found.best(), positions.labels.numpy(), names, of_sample, True, samples.notes)
+    index = torch.cat([samples.original(positions.samples)[:, None], positions.places], 1)
+    return replace(result, task="positions", groups=len(np.unique(of_sample)), positions=index.numpy())
+
+
 def _check(samples: Samples) -> None:
     """Raise InvalidInput unless there are enough samples with targets that can be predicted."""
     what = "Held-out prediction"
-    if samples.kind != "multi-label":
+    if samples.kind not in ("multi-label", "positions"):
         check_prediction_data(samples, what, MIN_SAMPLES)
     elif len(samples) < MIN_SAMPLES:
         raise InvalidInput(f"{what} needs {MIN_SAMPLES} samples or more; got {len(samples)} samples. Pass more.")
@@ -252,5 +274,5 @@ def _result(
         high=high,
         calibration=held.calibration,
         groups=int(groups.max()) + 1 if has_groups else None,
-        notes=(*notes, *held.notes),
+        notes=tuple(dict.fromkeys((*notes, *held.notes))),
     )

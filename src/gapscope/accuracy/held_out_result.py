@@ -24,10 +24,10 @@ class HeldOutPredictions(Result):
     `numpy.asarray(result)` returns the predictions, so that other libraries accept the result itself.
 
     Attributes:
-        task: "classification", "multi-label" or "regression".
+        task: "classification", "multi-label", "positions" or "regression".
         predictions: Probabilities [n, K] of the classes (rows sum to 1) or of each of K labels, or predicted targets
-            [n, K]; float64.
-        targets: Class numbers [n], labels 0 and 1 [n, K], or regression targets [n, K].
+            [n, K]; float64. For positions one row for each of m labelled positions, [m, K].
+        targets: Class numbers [n], labels 0 and 1 [n, K], or regression targets [n, K]; of positions [m].
         classes: Names or values of the K classes, in the order of the columns; empty for regression.
         method: How they were made.
         cost: Training runs that it took, in multiples of one on all samples.
@@ -40,6 +40,8 @@ class HeldOutPredictions(Result):
             fold.
         notes: Sentences about the data and the method.
         rows: Row number of each sample in the data that were passed, if rows were omitted; else None.
+        positions: For positions the row number of the sample and the index within it (token, or row and column of the
+            pixel) of each prediction, [m, 2] or [m, 3]; else None.
     """
 
     task: str
@@ -55,6 +57,7 @@ class HeldOutPredictions(Result):
     groups: int | None = None
     notes: tuple[str, ...] = ()
     rows: np.ndarray | None = None
+    positions: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -100,7 +103,11 @@ class HeldOutPredictions(Result):
 
         names = [str(name) for name in self.classes] or [f"target {i}" for i in range(self.predictions.shape[1])]
         table = pandas.DataFrame(self.predictions, columns=names, index=self.rows)
-        if self.task == "classification":
+        if self.positions is not None:
+            places = ["position"] if self.positions.shape[1] == 2 else ["row", "column"]
+            for number, name in enumerate(["sample", *places]):
+                table.insert(number, name, self.positions[:, number])
+        if self.task in ("classification", "positions"):
             table["given label"] = [self.classes[number] for number in self.targets]
             return table
         given = pandas.DataFrame(self.targets, columns=[f"given {name}" for name in names], index=self.rows)
@@ -108,17 +115,21 @@ class HeldOutPredictions(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the predictions and targets of single samples as JSON-serializable values."""
-        content = to_builtin(replace(self, predictions=np.empty(0), targets=np.empty(0)))
-        del content["predictions"], content["targets"]
+        content = to_builtin(replace(self, predictions=np.empty(0), targets=np.empty(0), positions=None))
+        del content["predictions"], content["targets"], content["positions"]
         return content | {"samples": len(self), "calibration_error": self.calibration_error}
+
+    @property
+    def _noun(self) -> str:
+        return "samples" if self.positions is None else f"positions in {self.groups:,} samples"
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """Score with interval, method with cost, and calibration."""
         score = f"{self.score:.3f} ({self.low:.3f} to {self.high:.3f}, 90 % interval)"
-        held_out = "" if self.groups is None else f", {self.groups} groups held out"
+        held_out = "" if self.groups is None or self.positions is not None else f", {self.groups} groups held out"
         lines = [
-            f"Held-out predictions of {len(self):,} samples: {self.score_name} {score}",
+            f"Held-out predictions of {len(self):,} {self._noun}: {self.score_name} {score}",
             f"  method       {self.method}{held_out}; cost {self.cost:.2f} training runs",
         ]
         if self.task != "regression":

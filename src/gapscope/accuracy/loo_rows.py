@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -85,13 +86,19 @@ def add_network_rows(
         if affordable is None:
             return prepared
         targets = samples.y.to(samples.inputs.device)
+        several = targets.dtype == torch.bool
         with budget.enforced(network):
-            result = kernel_leave_one_out(network, samples.inputs, targets, **affordable)
+            fitted = targets.to(samples.inputs.dtype) if several else targets
+            result = kernel_leave_one_out(network, samples.inputs, fitted, **affordable)
     except GapscopeError as error:
         notes.append(f"There is no NTK row: {error}")
         return prepared
-    score = result.explained if result.labels is None else result.accuracy
-    rows.append(LooRow(NTK, "network", score, result.predictions.cpu()))
+    row = LooRow(
+        NTK, "network", result.explained if result.labels is None else result.accuracy, result.predictions.cpu()
+    )
+    if several:
+        row = replace(row, score=float(row.correct(samples.y.cpu()).mean()))
+    rows.append(row)
     return prepared
 
 
@@ -133,13 +140,19 @@ def mean_score(rows: Sequence[LooRow]) -> float:
     return sum(row.score for row in rows) / len(rows)
 
 
-def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor) -> str:
-    """Return the reason to abstain if no row is significantly better than the first, else ""."""
+def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor, n: int | None = None) -> str:
+    """Return the reason to abstain if no row is significantly better than the first, else "".
+
+    Args:
+        rows: Rows, the first of which uses the labels alone.
+        targets: Targets.
+        n: Number of independent predictions; None for the number of targets.
+    """
     if targets.is_floating_point():
         best = max(row.score for row in rows)
         return "" if best > 0 else "no method explains any of the variance"
     base, methods = rows[0].score, rows[1:]
-    n = len(targets)
+    n = n or len(targets)
     level = NORMAL_95_ONE_SIDED if len(methods) < 2 else NORMAL_99_ONE_SIDED
     error = (base * (1 - base) / n) ** 0.5
     if any(row.score > base + level * error for row in methods):

@@ -106,7 +106,9 @@ def network_before_training(prepared: Ready, baseline: Float[Tensor, "n k"]) -> 
             outputs = network_outputs(prepared.network, part.inputs).cpu()
     n_classes = None
     predictions = outputs.double()
-    if not targets.is_floating_point():
+    if targets.dtype == torch.bool:
+        predictions = predictions.sigmoid()
+    elif not targets.is_floating_point():
         predictions = class_logits(predictions)
         n_classes = max(predictions.shape[1], int(targets.max()) + 1)
     fit = LooRow("training fit", "network", float("nan"), predictions)
@@ -114,7 +116,7 @@ def network_before_training(prepared: Ready, baseline: Float[Tensor, "n k"]) -> 
     if paired_gain(fit, without, targets).low <= 0:
         return NetworkBeforeTraining(prepared)
     fitted = "It has fitted these targets"
-    if n_classes is not None:
+    if not targets.is_floating_point():
         accuracy, expected = (percent(float(row.correct(targets).double().mean())) for row in (fit, without))
         fitted = f"The network predicts {accuracy} of the training labels, leave-one-out without it {expected}"
     try:

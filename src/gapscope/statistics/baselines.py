@@ -8,7 +8,7 @@ Common parameters:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Shaped
@@ -39,6 +39,10 @@ LINEAR, RBF, NEIGHBOURS = "linear ridge", "RBF ridge", "nearest neighbours"
 MULTIPLICATIONS_PER_SECOND, SECONDS_PER_DISTANCE = 2e10, 2e-8
 
 
+# Score above which one of several labels is predicted as present: scores are fitted to 0 and 1.
+PRESENT = 0.5
+
+
 @dataclass(frozen=True)
 class LooRow:
     """Leave-one-out predictions of one method."""
@@ -48,9 +52,12 @@ class LooRow:
     score: float  # accuracy, or R^2 for regression
     predictions: Float[Tensor, "n k"]  # scores of classes, or regression targets; float64
 
-    def correct(self, labels: Shaped[Tensor, " n"]) -> Shaped[Tensor, " n"]:
-        """True for samples that are predicted correctly."""
-        return self.predictions.argmax(1) == labels.to(self.predictions.device)
+    def correct(self, labels: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, " n"]:
+        """True for samples that are predicted correctly; of several labels per sample the fraction that is."""
+        labels = labels.to(self.predictions.device)
+        if labels.dtype == torch.bool:
+            return ((self.predictions > PRESENT) == labels).double().mean(1)
+        return self.predictions.argmax(1) == labels
 
 
 def feature_matrix(inputs: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
@@ -90,8 +97,8 @@ def sample_features(samples: Samples) -> Float[Tensor, "n d"]:
 
 
 def target_matrix(targets: Shaped[Tensor, "n ..."], n_classes: int | None = None) -> Float[Tensor, "n k"]:
-    """Return one-hot columns for labels, else the regression targets [n, k], in float64."""
-    if targets.is_floating_point():
+    """Return one-hot columns for labels, else several labels or regression targets [n, k], in float64."""
+    if targets.is_floating_point() or targets.dtype == torch.bool:
         return targets.double().reshape(len(targets), -1)
     return torch.nn.functional.one_hot(targets, n_classes or int(targets.max()) + 1).double()
 
@@ -99,7 +106,8 @@ def target_matrix(targets: Shaped[Tensor, "n ..."], n_classes: int | None = None
 def _row(method: str, uses: str, predictions: Tensor, targets: Tensor) -> LooRow:
     """Return a row with its accuracy, or with R^2 against the leave-one-out mean."""
     if not targets.is_floating_point():
-        return LooRow(method, uses, float((predictions.argmax(1) == targets).double().mean()), predictions)
+        row = LooRow(method, uses, float("nan"), predictions)
+        return replace(row, score=float(row.correct(targets).double().mean()))
     truth, n = targets.double().reshape(len(targets), -1), len(targets)
     # a sample's residual from the mean of all others is n / (n - 1) times that from the mean of all
     of_mean = ((truth - truth.mean(0)) * n / (n - 1)).square().sum()
@@ -115,6 +123,8 @@ def most_frequent_class(targets: Shaped[Tensor, "n ..."], n_classes: int | None 
         return _row("mean target", "labels", (b.sum(0) - b) / (n - 1), targets)
     # of all samples: strict leave-one-out would score 0 on balanced classes
     frequencies = b.mean(0).expand_as(b)
+    if targets.dtype == torch.bool:
+        return _row("most frequent value of each label", "labels", frequencies, targets)
     return LooRow("most frequent class", "labels", float(b.mean(0).max()), frequencies)
 
 
