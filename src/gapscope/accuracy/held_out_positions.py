@@ -93,8 +93,8 @@ def hold_out_positions(source: Any, samples: Samples, *, seed: int) -> HeldPosit
         scores, notes = position_scores(None, samples, positions, n_classes)
         if not scores:
             raise InvalidInput(
-                "Without a network, positions are predicted from token ids or from pictures [n, C, H, W]; got inputs "
-                f"{list(samples.inputs.shape)}. Pass a network, or features [n, ..., d]."
+                "Without a network, positions are predicted from token ids, pictures [n, C, H, W] or features "
+                f"[n, ..., d]; got inputs {list(samples.inputs.shape)}. Pass a network, or features."
             )
     elif isinstance(source, Tensor | np.ndarray):
         positions = labelled_positions(samples.y, seed=seed)

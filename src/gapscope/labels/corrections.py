@@ -38,25 +38,32 @@ def drop_word(class_names: Sequence[str]) -> str:
     return word
 
 
-def _read_list(path: str | Path) -> pandas.DataFrame:
-    """Return the cells of a reviewed list as text, with the columns `sample` and `label`."""
+PLACE_COLUMNS = {"multi-label": "output", "positions": "position"}
+"""Column of the place of a label within its sample, by the kind of the task."""
+IGNORED_LABEL = -100
+
+
+def _read_list(path: str | Path, place: str = "") -> pandas.DataFrame:
+    """Return the cells of a reviewed list as text, with the columns `sample`, `label` and that of the place."""
     table, _ = read_cells(path)
     table.columns = [from_csv_cell(str(name)) for name in table.columns]
-    if not {"sample", "label"} <= set(table.columns):
-        raise InvalidInput(f"{path} must have the columns sample and label; got {', '.join(table.columns)}.")
-    return table[["sample", "label"]].map(from_csv_cell)
+    needed = ["sample", *([place] if place else []), "label"]
+    if not set(needed) <= set(table.columns):
+        names = f"{', '.join(needed[:-1])} and {needed[-1]}"
+        raise InvalidInput(f"{path} must have the columns {names}; got {', '.join(table.columns)}.")
+    return table[needed].map(from_csv_cell)
 
 
 class _LabelParser:
     """Parser of the labels of one data set."""
 
     def __init__(self, samples: Samples) -> None:
-        self.is_number = not samples.is_classification
+        self.is_number = samples.kind == "regression"
         self.codes: dict[str, int] = {name: code for code, name in enumerate(samples.class_names)}
         self.by_stripped: dict[str, list[int]] = {}
         for name, code in self.codes.items():
             self.by_stripped.setdefault(name.strip(), []).append(code)
-        self.occurring = set() if self.is_number else set(samples.y.unique().tolist())
+        self.occurring = set() if self.is_number else {int(label) for label in samples.y.unique()} - {IGNORED_LABEL}
         self.drop = drop_word(samples.class_names)
 
     @property
@@ -95,6 +102,46 @@ def _parse_sample(cell: str, samples: Samples, path: str | Path) -> int:
     return samples.position(int(cell.strip().partition(".")[0]))
 
 
+def _parse_place(cell: str, shape: Sequence[int], where: str) -> tuple[int, ...]:
+    """Return the place of a label within its sample, such as (3,) or (3, 17)."""
+    parts = [part.strip() for part in cell.split(",")]
+    is_valid = len(parts) == len(shape) and all(_INTEGER.fullmatch(part) for part in parts)
+    place = tuple(int(part.partition(".")[0]) for part in parts) if is_valid else ()
+    if not is_valid or not all(0 <= index < size for index, size in zip(place, shape, strict=True)):
+        raise InvalidInput(f"{where}: got the place {cell!r}; indices below {list(shape)} are needed.")
+    return place
+
+
+def _correct_places(samples: Samples, path: str | Path) -> Samples:
+    """Return samples that have more than one label each, with the corrections of a reviewed list.
+
+    A position whose label is dropped gets -100, so that it does not count.
+
+    Raises:
+        InvalidInput: As for `apply_label_corrections`, or a place is outside the sample.
+    """
+    column = PLACE_COLUMNS[samples.kind]
+    table, parser, targets = _read_list(path, column), _LabelParser(samples), samples.y.clone()
+    decisions: dict[tuple[int, ...], tuple[float | None, int]] = {}
+    for line, (sample, cell, label) in enumerate(table.itertuples(index=False), start=2):
+        if not label.strip() and label not in parser.codes:
+            continue
+        where = f"{path}, line {line}"
+        place = (_parse_sample(sample, samples, path), *_parse_place(cell, targets.shape[1:], where))
+        decision = parser.parse(label, where)
+        if decision is None and samples.kind == "multi-label":
+            raise InvalidInput(f"{where}: one of several labels cannot be dropped. Write 0 or 1, or remove the line.")
+        if place in decisions and decisions[place][0] != decision:
+            raise InvalidInput(
+                f"{path} has two labels for {column} {cell} of sample {sample}, in the lines {decisions[place][1]} and "
+                f"{line}. Leave one of them."
+            )
+        decisions[place] = (decision, line)
+    for place, (decision, _) in decisions.items():
+        targets[place] = IGNORED_LABEL if decision is None else int(decision)
+    return replace(samples, targets=targets)
+
+
 def apply_label_corrections(data: Any, path: str | Path) -> Samples:
     """Return the data with the corrections of a reviewed list (of `to_csv` or `write_html`).
 
@@ -102,7 +149,9 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
         data: Data of which `find_label_issues` made the list.
         path: CSV file (UTF-8; comma, semicolon or tab) with the columns `sample` (an index) and `label`: the correct
             label or target, "drop" to remove the sample ("(drop)", if a class is called "drop"), or nothing to keep its
-            label. Class names are read with or without spaces around them. Integer labels must occur in the data.
+            label. Class names are read with or without spaces around them. Integer labels must occur in the data. If
+            samples have several labels, the column `output` has the number of the label, which becomes 0 or 1; labels
+            of positions have the column `position`, and "drop" makes one -100.
 
     Returns:
         The samples that remain, in their order, with corrected labels.
@@ -113,6 +162,9 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
             other, or no sample would remain.
     """
     samples = with_class_names(as_samples(data), data)
+    if samples.targets is not None and samples.kind in PLACE_COLUMNS:
+        samples.original(())  # indices mean nothing if the order changes
+        return _correct_places(samples, path)
     if samples.targets is None or samples.is_dense or samples.targets[0].numel() != 1:
         raise InvalidInput("Corrections need one label or target per sample; got none. Pass data as (x, y).")
     samples.original(())  # indices mean nothing if the order changes

@@ -24,6 +24,7 @@ from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.regression_targets import assess_targets
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details, with_class_names
+from gapscope.labels.several_labels import NO_RATE, assess_positions, assess_several_labels
 from gapscope.measures.cpu_budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.statistics.baselines import rbf_spectrum, sample_features
 
@@ -50,10 +51,9 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
         raise InvalidInput("Got no training data; an untrained network, or None, needs them. Pass data as (x, y).")
     samples = as_samples(data)
     targets = require_targets(samples.targets, "A search for label issues")
-    samples.require_kind("A search for label issues", "classification", "regression")
     if len(samples) < MIN_SAMPLES:
         raise InvalidInput(f"Got {len(samples)} samples; label issues need at least {MIN_SAMPLES}. Pass more samples.")
-    if not samples.is_classification and targets[0].numel() != 1:
+    if samples.kind == "regression" and targets[0].numel() != 1:
         got = list(targets.shape)
         raise InvalidInput(f"Got regression targets {got}; one target per sample is needed. Pass one column at a time.")
     if samples.is_classification and len(targets.unique()) < 2:
@@ -65,6 +65,8 @@ def _assess_data(
     network: nn.Module | None, samples: Samples, pred_probs: Any, seed: int, budget: CpuBudget, has_inputs: bool
 ) -> Assessment:
     """Assess labels or targets with the held-out predictions of the smallest error."""
+    if samples.kind not in ("classification", "regression"):
+        raise InvalidInput(f"{NO_RATE}. find_label_issues ranks these labels.")
     if pred_probs is not None:
         issues, noise = assess_probabilities(pred_probs, samples, with_inputs=has_inputs, seed=seed)
     elif samples.is_classification:
@@ -115,6 +117,17 @@ def _trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None
     return Samples(samples.inputs.cpu(), samples.targets.cpu(), form=samples.form)
 
 
+def _rank_several(
+    network: nn.Module | None, samples: Samples, pred_probs: Any, seed: int, budget: CpuBudget
+) -> LabelIssues:
+    """Rank every label of samples that have more than one."""
+    if samples.kind == "multi-label":
+        issues = assess_several_labels(network, samples, pred_probs=pred_probs, budget=budget)
+    else:
+        issues = assess_positions(network, samples, pred_probs=pred_probs, seed=seed)
+    return replace(issues, samples=samples)
+
+
 def _assess(
     source: Any, data: Any, features: Any, labels: Any, pred_probs: Any, seed: int, budget: CpuBudget
 ) -> Assessment:
@@ -128,6 +141,17 @@ def _assess(
             "untrained network (or None) with data."
         )
     return _assess_run(source, seed)
+
+
+def _find(
+    source: Any, data: Any, features: Any, labels: Any, pred_probs: Any, seed: int, budget: CpuBudget
+) -> LabelIssues:
+    """Return the ranking, in row numbers of the samples."""
+    if source is None or isinstance(source, nn.Module):
+        samples = _collect(source, data, features, labels, pred_probs)
+        if samples.kind in ("multi-label", "positions"):
+            return _rank_several(source, samples, pred_probs, seed, budget)
+    return _assess(source, data, features, labels, pred_probs, seed, budget)[0]
 
 
 def estimate_label_noise(
@@ -209,7 +233,9 @@ def find_label_issues(
     """Rank samples by how likely their label is an error: before training, or from one run.
 
     Class labels are ranked by the odds that they are wrong, given the predictions that `estimate_label_noise` uses.
-    Regression targets are ranked by their leave-one-out residual.
+    Regression targets are ranked by their leave-one-out residual. With several labels per sample, and with labels of
+    positions (tokens, pixels), every single label is ranked, and `rank_samples` ranks the samples by their worst label;
+    positions are predicted without their whole sample. The rate is not estimated for these.
 
     For a monitored run, samples are ranked by the mean of two ranks: that of the margin averaged over its epochs, and
     that of the leave-one-out margin of an RBF kernel of the inputs (unless the canaries' labels are restored).
@@ -226,7 +252,8 @@ def find_label_issues(
         features: Embeddings [n, d] in place of a network and data.
         labels: Labels of the features or of `pred_probs`; strings are accepted.
         pred_probs: Out-of-sample probabilities [n, C] of another model; column k belongs to the label k. They replace
-            the predictions of the kernel machines.
+            the predictions of the kernel machines. With several labels the probability of each, [n, K]; for positions
+            [n, ..., C] or [n, C, ...].
         target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame: text becomes one column
             per value, and missing numbers are filled with the median.
         precision: Expected fraction of errors among the flagged samples, in (0, 1].
@@ -256,7 +283,7 @@ def find_label_issues(
         given, data = columns, (encoded, label)
         if test is not None:
             test = encode_frame(split_frame(test, target)[0], like=encoded)[0]
-    issues, _ = _assess(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
+    issues = _find(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
     if issues.samples is not None:
         issues = replace(
             issues,

@@ -40,6 +40,10 @@ MAX_WIDTH = 0.3
 HELD_OUT = {"boosted trees": "five folds", "pred_probs": "as passed"}
 
 
+# What is ranked, where a sample has more than one label.
+UNIT = {"multi-label": "labels", "positions": "positions"}
+
+
 @dataclass(frozen=True, repr=False)
 class LabelNoiseEstimate(Result):
     """Estimated fraction of label errors.
@@ -160,6 +164,11 @@ class LabelIssues(Result):
         test_duplicates: Pairs (index, index in the test set) of (near-)duplicates.
         notes: Sentences about the data.
         details: Columns, paths or names of the samples, for `write_html` and `to_csv`.
+        kind: Kind of the task. With several labels per sample ("multi-label") and with labels of positions, every
+            single label has its place in the ranking, and samples repeat.
+        places: Place of each ranked label within its sample, [m, p]: number of the label; token; row and column of the
+            pixel. Empty for one label per sample.
+        place_name: Name of the column of the places in tables.
     """
 
     indices: Int[Tensor, " n"]
@@ -179,6 +188,9 @@ class LabelIssues(Result):
     test_duplicates: tuple[tuple[int, int], ...] = ()
     notes: tuple[str, ...] = ()
     details: SampleDetails = field(default_factory=SampleDetails)
+    kind: str = "classification"
+    places: Int[Tensor, "m p"] = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.int64))
+    place_name: str = ""
 
     @property
     def is_answered(self) -> bool:
@@ -213,7 +225,7 @@ class LabelIssues(Result):
         return replace(self, n_flagged=n, expected_precision=expected)
 
     def _name(self, label: float) -> Any:
-        names = () if self.samples is None else self.samples.class_names
+        names = () if self.samples is None or self.kind == "multi-label" else self.samples.class_names
         if float(label).is_integer() and names:
             return names[int(label)] if int(label) < len(names) else int(label)
         return int(label) if self.given_labels.dtype == torch.int64 else float(label)
@@ -227,6 +239,7 @@ class LabelIssues(Result):
         return pandas.DataFrame(
             {
                 "sample": self.indices.tolist(),
+                **({self.place_name: self._place_texts()} if self.place_name else {}),
                 "given": [self._name(label) for label in self.given_labels.tolist()],
                 "suggested": [self._name(label) for label in self.suggested_labels.tolist()],
                 "probability": self.probability.tolist() or missing,
@@ -235,6 +248,31 @@ class LabelIssues(Result):
                 "flagged": [rank < self.n_flagged if self.is_answered else None for rank in range(n)],
             }
         )
+
+    def _place_texts(self) -> list[Any]:
+        """Return the places as numbers, or as text such as "3, 17" for row and column."""
+        rows = self.places.tolist()
+        return [row[0] if len(row) == 1 else ", ".join(map(str, row)) for row in rows]
+
+    def rank_samples(self) -> pandas.DataFrame:
+        """Return one row per sample, by its label that is most likely wrong: a sample with one bad token comes first.
+
+        Columns are `sample`, the largest `error_probability` of its labels, the number of its `labels` that were
+        ranked, and how many are `flagged`.
+        """
+        import pandas
+
+        table = pandas.DataFrame(
+            {
+                "sample": self.indices.numpy(),
+                "error_probability": self.error_probability.numpy() if len(self.error_probability) else math.nan,
+                "labels": 1,
+                "flagged": torch.arange(len(self.indices)).numpy() < self.n_flagged,
+            }
+        )
+        # the order of the ranking decides between samples of equal probability
+        grouped = table.groupby("sample", sort=False)
+        return grouped.agg({"error_probability": "first", "labels": "sum", "flagged": "sum"}).reset_index()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ranking and the rate, without the data, as JSON-serializable values."""
@@ -287,10 +325,14 @@ class LabelIssues(Result):
     def sentences(self) -> tuple[str, ...]:
         """The rate, the flagged samples, duplicates and notes, one sentence each."""
         lines = [self.note if self.noise is None else f"{self.noise!r}."]
+        if self.kind in UNIT:
+            n = len(set(self.indices.tolist()))
+            lines.append(f"{len(self.indices):,} {UNIT[self.kind]} of {n:,} samples are ranked.")
         if self.is_answered:
             lines.append(self._flagged_sentence())
         if self.method:
-            lines.append(f"Ranked by {self.method} ({HELD_OUT.get(self.method, 'leave-one-out')}).")
+            default = "leave-one-sample-out" if self.kind == "positions" else "leave-one-out"
+            lines.append(f"Ranked by {self.method} ({HELD_OUT.get(self.method, default)}).")
         if self.conflicts:
             pairs = ", ".join(f"{i} and {j}" for i, j in self.conflicts[:5])
             lines.append(f"{len(self.conflicts)} pairs of (near-)duplicates have different labels: {pairs}.")

@@ -87,23 +87,24 @@ def render(issues: LabelIssues, n: int | None = None) -> str:
     n = min(n or max(issues.n_flagged, MIN_CARDS), MAX_CARDS, len(issues.indices))
     contents = _Contents(issues)
     table: Any = issues.to_pandas()
-    by_sample = {int(row["sample"]): row for row in table.to_dict("records")}
+    rows = table.to_dict("records")
+    by_sample = {int(row["sample"]): row for row in rows}
 
-    def card(index: int) -> dict[str, Any]:
-        row = by_sample[index]
+    def card(row: Any) -> dict[str, Any]:
         chances = {name: _chance(row[name]) for name in ("probability", "error_probability")}
         labels = {name: str(row[name]) for name in ("given", "suggested")}
-        return contents.of(index) | labels | chances | {"flagged": bool(row["flagged"])}
+        place = {"place_name": issues.place_name, "place": row.get(issues.place_name, "")}
+        return contents.of(int(row["sample"])) | labels | chances | place | {"flagged": bool(row["flagged"])}
 
-    suspects = [int(index) for index in issues.indices[:n]]
     pairs = issues.conflicts[:MAX_PAIRS] if issues.samples is not None else ()
     class_names = () if issues.samples is None else issues.samples.class_names
     return render_page(
         "label_issues.html",
         title="Label issues",
         sentences=issues.sentences,
-        cards=[card(index) for index in suspects],
-        pairs=[(card(i), card(j)) for i, j in pairs if i in by_sample and j in by_sample],
+        cards=[card(row) for row in rows[:n]],
+        pairs=[(card(by_sample[i]), card(by_sample[j])) for i, j in pairs if i in by_sample and j in by_sample],
+        place_name=issues.place_name,
         n_pairs=len(issues.conflicts),
         n_samples=len(issues.indices),
         classes=class_names,

@@ -170,12 +170,18 @@ def _score(name: str, kernel: Spectrum, positions: LabelledPositions, n_classes:
 def input_scores(samples: Samples, positions: LabelledPositions, n_classes: int) -> dict[str, Float[Tensor, "m c"]]:
     """Return scores of the classes without a network, each by the other samples alone (empty if nothing applies).
 
-    Tokens are predicted by the frequencies of their labels, pixels by ridge regression on the 3 x 3 pixels around.
+    Tokens are predicted by the frequencies of their labels, pixels by ridge regression on the 3 x 3 pixels around, and
+    positions with values of their own, [n, ..., d], such as embeddings, by ridge regression on these.
     """
+    inputs = samples.inputs
+    if samples.form is None and inputs.is_floating_point() and inputs.shape[:-1] == samples.y.shape:
+        return feature_scores(positions.take(inputs.cpu()), positions, n_classes, "the inputs")
     tokens = _tokens(samples)
     if tokens is not None:
         return {FREQUENCIES: token_frequencies(positions.take(tokens), positions, n_classes)}
-    around = _neighbourhoods(samples.inputs, positions) if samples.form is None else None
+    if samples.form is None and inputs.shape == samples.y.shape:
+        inputs = inputs[:, None]
+    around = _neighbourhoods(inputs, positions) if samples.form is None else None
     if around is None or not around.shape[1]:
         return {}
     return _score(NEIGHBOURHOOD, linear_spectrum(around), positions, n_classes)

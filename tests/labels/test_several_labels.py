@@ -1,0 +1,145 @@
+"""Errors in several labels per sample, and in labels of tokens and pixels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor, nn
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+from gapscope.labels.results import LabelIssues
+
+N, T = 150, 10
+
+
+@pytest.fixture
+def several() -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, three labels of which 5 % are flipped, and where."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(N, 6, generator=generator)
+    y = x @ torch.randn(6, 3, generator=generator) > 0
+    wrong = torch.rand(N, 3, generator=generator) < 0.05
+    return x, y ^ wrong, wrong
+
+
+@pytest.fixture
+def tags() -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, their labels of which 5 % are wrong, and where."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 30, (N, T), generator=generator)
+    y = x % 4
+    wrong = torch.rand(N, T, generator=generator) < 0.05
+    y = torch.where(wrong, (y + 1) % 4, y)
+    y[:, -1] = -100
+    wrong[:, -1] = False
+    return x, y, wrong
+
+
+def auroc(issues: LabelIssues, wrong: Tensor) -> float:
+    truth = wrong[(issues.indices, *issues.places.unbind(1))]
+    return float(roc_auc_score(truth.numpy(), -torch.arange(len(truth)).numpy()))
+
+
+def test_flipped_labels_come_first(several: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, y, wrong = several
+    issues = gs.find_label_issues(None, (x, y))
+    assert issues.kind == "multi-label" and len(issues.indices) == 3 * N
+    assert auroc(issues, wrong) > 0.97
+    assert torch.equal(issues.given_labels, y[issues.indices, issues.places[:, 0]].long())
+    flagged = wrong[issues.indices, issues.places[:, 0]][: issues.n_flagged]
+    assert issues.n_flagged > 5 and float(flagged.double().mean()) > 0.8
+
+
+@pytest.mark.parametrize("source", ["tokens", "network", "features", "probabilities"])
+def test_wrong_tags_come_first(tags: tuple[Tensor, Tensor, Tensor], source: str) -> None:
+    x, y, wrong = tags
+    torch.manual_seed(0)
+    embedding = nn.Embedding(30, 16)
+    network = nn.Sequential(embedding, nn.Linear(16, 4))
+    clean = nn.functional.one_hot(x % 4, 4).double() * 0.9 + 0.025
+    issues = {
+        "tokens": lambda: gs.find_label_issues(None, (x, y)),
+        "network": lambda: gs.find_label_issues(network, (x, y)),
+        "features": lambda: gs.find_label_issues(features=embedding(x).detach(), labels=y),
+        "probabilities": lambda: gs.find_label_issues(labels=y, pred_probs=clean.movedim(-1, 1)),
+    }[source]()
+    assert issues.kind == "positions" and len(issues.indices) == N * (T - 1)
+    assert auroc(issues, wrong) > 0.95
+    table = issues.to_pandas()
+    assert list(table.columns[:3]) == ["sample", "position", "given"]
+
+
+def test_samples_are_ranked_by_their_worst_label(tags: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, y, wrong = tags
+    issues = gs.find_label_issues(None, (x, y))
+    ranked = issues.rank_samples()
+    assert ranked["sample"].is_unique and len(ranked) == N and (ranked["labels"] == T - 1).all()
+    assert ranked["error_probability"].is_monotonic_decreasing
+    first = ranked["sample"].head(20).tolist()
+    assert float(wrong.any(1)[first].double().mean()) > 0.9
+
+
+def test_corrections_reach_their_place(tmp_path: Path, tags: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, y, _ = tags
+    path = tmp_path / "list.csv"
+    path.write_text('sample,position,label\n3,0,2\n4,"1",drop\n5,2,\n')
+    corrected = gs.apply_label_corrections((x, y), path).y
+    assert corrected[3, 0] == 2 and corrected[4, 1] == -100
+    corrected[3, 0], corrected[4, 1] = y[3, 0], y[4, 1]
+    assert torch.equal(corrected, y)
+
+
+def test_corrections_of_several_labels(tmp_path: Path, several: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, y, _ = several
+    path = tmp_path / "list.csv"
+    issues = gs.find_label_issues(None, (x, y))
+    issues.to_csv(path)
+    assert torch.equal(gs.apply_label_corrections((x, y), path).y, y)
+    path.write_text(f"sample,output,label\n7,1,{1 - int(y[7, 1])}\n")
+    assert torch.nonzero(gs.apply_label_corrections((x, y), path).y != y).tolist() == [[7, 1]]
+    path.write_text("sample,output,label\n7,1,drop\n")
+    with pytest.raises(InvalidInput, match="cannot be dropped"):
+        gs.apply_label_corrections((x, y), path)
+
+
+@pytest.mark.parametrize(("place", "label"), [("9, 9", "1"), ("99", "1"), ("x", "1"), ("0", "7")])
+def test_places_and_labels_outside_are_named(
+    tmp_path: Path, tags: tuple[Tensor, Tensor, Tensor], place: str, label: str
+) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text(f'sample,position,label\n3,"{place}",{label}\n')
+    with pytest.raises(InvalidInput, match="line 2"):
+        gs.apply_label_corrections(tags[:2], path)
+
+
+def test_the_page_names_sample_and_position(tmp_path: Path, tags: tuple[Tensor, Tensor, Tensor]) -> None:
+    gs.find_label_issues(None, tags[:2]).write_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "'sample,position,label\\n'" in page and 'data-place="' in page and ", position " in page
+
+
+def test_no_rate_is_claimed(several: tuple[Tensor, Tensor, Tensor], tags: tuple[Tensor, Tensor, Tensor]) -> None:
+    for x, y, _ in (several, tags):
+        assert gs.find_label_issues(None, (x, y)).noise is None
+        with pytest.raises(InvalidInput, match="find_label_issues ranks"):
+            gs.estimate_label_noise(None, (x, y))
+
+
+@pytest.mark.parametrize("shape", [(N, 4), (N, 3, 2)])
+def test_probabilities_of_another_shape_are_refused(
+    several: tuple[Tensor, Tensor, Tensor], shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(InvalidInput, match=r"\[150, 3\] is needed"):
+        gs.find_label_issues(None, several[:2], pred_probs=torch.full(shape, 0.5))
+
+
+def test_a_rare_label_is_named_not_checked(several: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, y, _ = several
+    y = y.clone()
+    y[:, 1] = torch.arange(N) < 2
+    issues = gs.find_label_issues(None, (x, y))
+    assert set(issues.places[:, 0].tolist()) == {0, 2} and "1 label is not checked" in " ".join(issues.notes)
