@@ -15,6 +15,7 @@ from gapscope.accuracy.forecast import forecast_accuracy
 from gapscope.accuracy.forecast_result import AccuracyForecast
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
+from gapscope.base.targets import IGNORED
 from gapscope.base.task import class_logits
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.checks.expected import Expected, expected_accuracy
@@ -24,7 +25,7 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
-from gapscope.statistics.baselines import LooRow
+from gapscope.statistics.baselines import LooRow, most_frequent_class
 from gapscope.training.run_checks import RunState
 
 if TYPE_CHECKING:
@@ -124,6 +125,11 @@ class Context:
         """True if there is one class label per sample."""
         return self.everything.is_classification
 
+    @property
+    def has_accuracy(self) -> bool:
+        """True if labels are right or wrong: one class, several labels, or a class per position."""
+        return self.everything.kind != "regression"
+
     @cached_property
     def n_classes(self) -> int:
         """Number of classes of the labels, at least two."""
@@ -138,10 +144,15 @@ class Context:
 
     @cached_property
     def correct(self) -> Tensor:
-        """Which of `samples` the network classifies correctly, [n]."""
+        """Which of `samples` the network classifies correctly, [n]; of several labels or positions the fraction."""
         if self.estimator is not None:
             return self.estimator.train_correct[self.indices]
-        return self.logits.argmax(1) == self.samples.y.cpu()
+        labels = self.samples.y.cpu()
+        correct = self.samples.task.correct(self.logits, labels).double()
+        if self.is_classifier:
+            return correct > 0
+        counts = (labels != IGNORED).flatten(1) if labels.dtype == torch.int64 else torch.ones_like(labels)
+        return correct.flatten(1).sum(1) / counts.sum(1).clamp_min(1)
 
     @cached_property
     def train_accuracy(self) -> float:
@@ -150,8 +161,14 @@ class Context:
 
     @cached_property
     def most_frequent(self) -> float:
-        """Fraction of the most frequent class."""
-        return float(self.everything.y.bincount().max()) / len(self.everything)
+        """Fraction of the most frequent class; with several labels, of the more frequent value of each."""
+        return most_frequent_class(self.labels).score
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """Labels of all samples on the CPU: class numbers [n] (of positions one after the other), or several [n, K]."""
+        labels = self.everything.y.cpu()
+        return labels[labels != IGNORED] if self.everything.kind == "positions" else labels
 
     @cached_property
     def is_untrained(self) -> bool:
@@ -161,7 +178,7 @@ class Context:
         if self.initial_state is not None:
             state = self.prepared.bare.state_dict()
             return all(torch.equal(state[name], tensor) for name, tensor in self.initial_state.items() if name in state)
-        return not self.history and self.is_classifier and self.train_accuracy < self.most_frequent + UNTRAINED_BELOW
+        return not self.history and self.has_accuracy and self.train_accuracy < self.most_frequent + UNTRAINED_BELOW
 
     @cached_property
     def initial_network(self) -> nn.Module | None:
@@ -221,6 +238,10 @@ class Context:
                 f"an estimate needs all {len(self.everything):,} training samples, and reads at most {MAX_SAMPLES:,}"
             )
             return None
+        if not self.is_classifier:
+            task = self.everything.task
+            self.failures["estimate"] = f"an estimate has no answer for this task ({task})"
+            return None
         assert self.prepared is not None
         bare = self.prepared.bare
         # no check uses the accuracy on clean labels, so the label noise is not estimated again
@@ -243,7 +264,7 @@ class Context:
 
         The accuracy of the network is the expected one, else that on the training samples, which is hardly lower.
         """
-        if self.is_untrained or not self.is_classifier or self.forecast is None or self.forecast.abstained_because:
+        if self.is_untrained or not self.has_accuracy or self.forecast is None or self.forecast.abstained_because:
             return None
         best = max(row.score for row in self.forecast.rows)
         accuracy = self.train_accuracy if self.expected is None else self.expected.value

@@ -49,7 +49,9 @@ MIN_NOISE = 0.02
 def label_errors(context: Context) -> Outcome:
     """Report a rate of label noise whose 90 % interval excludes 0."""
     if not context.is_classifier:
-        return NotChecked("the rate of label errors needs class labels; find_label_issues ranks regression targets")
+        return NotChecked(
+            f"no rate for this task ({context.everything.task}); gapscope.find_label_issues ranks the labels"
+        )
     issues = context.label_issues
     if issues is None:
         return NotChecked(context.failures["labels"])
@@ -97,9 +99,10 @@ def more_data(context: Context) -> Outcome:
     if forecast.abstained_because:
         return NotChecked(forecast.abstained_because)
     if not forecast.curve:
-        return NotChecked("no input varies")
+        is_position = context.everything.kind == "positions"
+        return NotChecked("no learning curve for labels of positions" if is_position else "no input varies")
     if not context.is_classifier:
-        return _more_data_for_regression(forecast.gain_from_doubling_data)
+        return _more_data_without_interval(forecast.gain_from_doubling_data, context.has_accuracy)
     row = context.kernel()
     score = None if row is None else row.score
     gain = gain_of_twice_the_data(context.data, context.n_classes, context.seed, score=score)
@@ -114,8 +117,9 @@ def more_data(context: Context) -> Outcome:
     )
 
 
-def _more_data_for_regression(gain: float) -> Outcome:
-    text = f"twice the data add about {gain:.3f} of R^2 (power law of leave-one-out scores, without an interval)"
+def _more_data_without_interval(gain: float, is_accuracy: bool) -> Outcome:
+    points = f"{100 * gain:.1f} points" if is_accuracy else f"{gain:.3f} of R^2"
+    text = f"twice the data add about {points} (power law of leave-one-out scores, without an interval)"
     if gain < MIN_GAIN:
         return Fine(text)
     return Finding(text, "collect more samples; confirm with gapscope.learning_curve", cost=gain)
@@ -127,9 +131,11 @@ MAX_RATIO, MIN_SAMPLES = 5.0, 5
 @register_check("GS104", title="class imbalance", seconds=0.01)
 def imbalance(context: Context) -> Outcome:
     """Report a largest class with five times the samples of the smallest or more."""
-    if not context.is_classifier:
+    if not context.has_accuracy:
         return NotChecked("class balance needs class labels")
-    counts = context.everything.y.cpu().bincount()
+    if context.everything.kind == "multi-label":
+        return NotChecked("needs one class per sample; GS109 names rare labels")
+    counts = context.labels.bincount()
     present = counts[counts > 0]
     ratio = float(present.max()) / float(present.min())
     text = f"{int(present.min())} to {int(present.max())} samples per class"
@@ -140,10 +146,10 @@ def imbalance(context: Context) -> Outcome:
     rarest = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
     evidence = f"class {_class_name(context, rarest)} has {int(present.min())} samples, the largest "
     evidence += f"{int(present.max())}"
-    if context.prepared is not None or context.estimator is not None:
+    if context.is_classifier and (context.prepared is not None or context.estimator is not None):
         mean = balanced(context.correct, context.samples.y.cpu())
         evidence += f"; training accuracy {percent(context.train_accuracy)}, balanced {percent(mean)}"
-    row = context.kernel()
+    row = context.kernel() if context.is_classifier else None
     cost = None if row is None else max(cost_of_imbalance(row, context.data.y.cpu()), 0.0)
     return Finding(
         evidence,
@@ -161,9 +167,11 @@ def _class_name(context: Context, label: int) -> str:
 @register_check("GS109", title="few samples per class", seconds=0.01)
 def rare_classes(context: Context) -> Outcome:
     """Report classes with fewer than five samples."""
-    if not context.is_classifier:
+    if context.everything.kind == "multi-label":
+        return _rare_labels(context)
+    if not context.has_accuracy:
         return NotChecked("class balance needs class labels")
-    counts = context.everything.y.cpu().bincount()
+    counts = context.labels.bincount()
     few = torch.nonzero((counts > 0) & (counts < MIN_SAMPLES)).flatten().tolist()
     present = int((counts > 0).sum())
     if not few:
@@ -173,7 +181,28 @@ def rare_classes(context: Context) -> Outcome:
     return Finding(
         f"{len(few)} of {present} {noun} fewer than {MIN_SAMPLES} samples: {names}",
         "collect samples of these classes, or merge them: their accuracy can be neither learned nor measured",
-        indices=tuple(torch.nonzero(torch.isin(context.everything.y.cpu(), torch.tensor(few))).flatten().tolist()),
+        indices=tuple(_with_label(context.everything.y.cpu(), few)),
+    )
+
+
+def _with_label(labels: torch.Tensor, few: list[int]) -> list[int]:
+    """Return the samples that have one of these labels, at any position."""
+    found = torch.isin(labels, torch.tensor(few)).reshape(len(labels), -1).any(1)
+    return torch.nonzero(found).flatten().tolist()
+
+
+def _rare_labels(context: Context) -> Outcome:
+    """Report labels, of several per sample, that fewer than five samples have."""
+    counts = context.labels.sum(0)
+    few = torch.nonzero(counts < MIN_SAMPLES).flatten().tolist()
+    if not few:
+        return Fine(f"every label is present in {int(counts.min())} samples or more")
+    names = ", ".join(map(str, few[:5])) + (", ..." if len(few) > 5 else "")
+    verb = "is" if len(few) == 1 else "are"
+    return Finding(
+        f"{len(few)} of {len(counts)} labels {verb} present in fewer than {MIN_SAMPLES} samples: {names}",
+        "collect samples with these labels, or leave them out: they can be neither learned nor measured",
+        indices=tuple(torch.nonzero(context.labels[:, few].any(1)).flatten().tolist()),
     )
 
 
@@ -184,7 +213,7 @@ MEMORIZED, MIN_ABOVE = 0.9, 0.15
 @register_check("GS106", title="no signal found", seconds=0.5)
 def no_signal(context: Context) -> Outcome:
     """Report labels that a network fits, and that no method predicts better than the most frequent class."""
-    if not context.is_classifier:
+    if not context.has_accuracy:
         return NotChecked("needs class labels")
     forecast = context.forecast
     if forecast is None:

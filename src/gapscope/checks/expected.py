@@ -39,11 +39,12 @@ def expected_accuracy(context: Context) -> Expected:
     Raises:
         NotMeasurable: None of these gives an answer; the message is the reason.
     """
-    if not context.is_classifier:
+    if not context.has_accuracy:
         raise NotMeasurable("needs class labels")
     if context.is_untrained:
         raise NotMeasurable("the network is untrained")
     if context.test is not None:
+        # labels or positions of one sample are not independent: as many as there are samples
         n = len(context.test)
         if context.estimator is not None:
             accuracy = context.estimator.test_accuracy

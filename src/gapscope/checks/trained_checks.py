@@ -19,7 +19,7 @@ MIN_FIT_MARGIN = 1.645
 @register_check("GS401", title="accuracy below the forecast", seconds=3.0, information=True, generalization=True)
 def configuration(context: Context) -> Outcome:
     """Report an expected accuracy significantly below the best baseline."""
-    if not context.is_classifier:
+    if not context.has_accuracy:
         return NotChecked("needs class labels")
     if context.is_untrained:
         return NotChecked("the network is untrained")

@@ -268,8 +268,9 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         activation=activation,
         writes_input=first.writes_input,
     )
+    if axis is not None and not mismatch:
+        adapted.n_positions = outputs[0].numel() // outputs.shape[axis] - causal
     if causal and not mismatch:
-        adapted.n_positions = outputs[0].numel() // outputs.shape[axis or 1] - 1
         n_outputs -= outputs.shape[axis or 1]
         samples = _align_next_position(adapted, samples)
     return Ready(bare, adapted, samples, n_outputs, tuple(notes), positions=outputs.ndim > 2, mismatch=mismatch)

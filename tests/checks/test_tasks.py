@@ -1,0 +1,120 @@
+"""Several labels per sample, and labels of positions: what applies is run, the rest is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+
+N_TOKENS, N_CLASSES = 30, 4
+Data = tuple[Tensor, Tensor]
+
+
+class Tagger(nn.Module):
+    """A GRU with one output per token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(N_TOKENS, 16)
+        self.rnn = nn.GRU(16, 32, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(64, N_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(self.embedding(x))[0])
+
+
+def tokens(n: int, seed: int) -> Data:
+    """Tokens with their remainder as label, a fifth at random."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(0, N_TOKENS, (n, 10), generator=generator)
+    y = x % N_CLASSES
+    wrong = torch.rand(n, 10, generator=generator) < 0.2
+    y[wrong] = torch.randint(0, N_CLASSES, (int(wrong.sum()),), generator=generator)
+    y[:, -1] = -100
+    return x, y
+
+
+def several(n: int, seed: int) -> Data:
+    """Points with four labels, a fifth of them flipped."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 6, generator=generator)
+    y = x @ torch.randn(6, 4, generator=torch.Generator().manual_seed(9)) > 0
+    return x, y ^ (torch.rand(n, 4, generator=generator) < 0.2)
+
+
+def fit(network: nn.Module, data: Data, loss: Callable[[Tensor, Tensor], Tensor], steps: int) -> nn.Module:
+    """Train until the labels are memorized."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss(network(data[0]), data[1]).backward()
+        optimizer.step()
+    return network
+
+
+def of_tokens(outputs: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs.flatten(0, 1), y.flatten())
+
+
+def of_several(outputs: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(outputs, y.float())
+
+
+@pytest.fixture(scope="module", params=["positions", "multi-label"])
+def trained(request: pytest.FixtureRequest) -> tuple[nn.Module, dict[str, Tensor], Callable[[int, int], Data]]:
+    torch.manual_seed(0)
+    is_tokens = request.param == "positions"
+    network = Tagger() if is_tokens else nn.Sequential(nn.Linear(6, 256), nn.ReLU(), nn.Linear(256, 4))
+    initial = {name: value.clone() for name, value in network.state_dict().items()}
+    draw = tokens if is_tokens else several
+    return fit(network, draw(120, 0), of_tokens if is_tokens else of_several, 300), initial, draw
+
+
+def test_memorized_labels_are_found_with_test_samples(
+    trained: tuple[nn.Module, dict[str, Tensor], Callable[[int, int], Data]],
+) -> None:
+    network, initial, draw = trained
+    test = draw(100, 1)
+    result = gs.check(network, draw(120, 0), initial_state=initial, test=test)
+    assert "GS402" in result.codes and result.account is not None and result.account.training > 0.95
+    outputs = network(test[0])
+    right = (
+        (outputs.argmax(-1) == test[1])[test[1] != -100] if test[1].dtype == torch.int64 else (outputs > 0) == test[1]
+    )
+    assert result.account.expected is not None
+    assert result.account.expected.value == pytest.approx(float(right.double().mean()))
+
+
+def test_without_test_samples_generalization_is_not_judged(
+    trained: tuple[nn.Module, dict[str, Tensor], Callable[[int, int], Data]],
+) -> None:
+    network, initial, draw = trained
+    result = gs.check(network, draw(120, 0), initial_state=initial)
+    assert "Pass test=" in result.not_judged and "Nothing was found" not in repr(result)
+    assert {"GS101", "GS106", "GS109", "GS201"} <= {item.code for item in result.fine}
+
+
+def test_labels_without_signal_are_found() -> None:
+    x, y = tokens(100, 0)
+    y = torch.where(y == -100, y, torch.randint(0, N_CLASSES, y.shape, generator=torch.Generator().manual_seed(3)))
+    torch.manual_seed(0)
+    network = fit(Tagger(), (x, y), of_tokens, 300)
+    result = gs.check(network, (x, y), initial_state=Tagger().state_dict(), only=["GS106"])
+    assert list(result.codes) == ["GS106"]
+
+
+def test_rare_labels_are_named() -> None:
+    x, y = several(100, 0)
+    y[:, 2] = torch.arange(100) < 3
+    finding = gs.check(None, (x, y), only=["GS109"]).findings[0]
+    assert "1 of 4 labels" in finding.evidence and finding.indices == (0, 1, 2)
+
+
+def test_a_second_data_set_of_tokens_fits_the_network() -> None:
+    x, y = tokens(60, 0)
+    result = gs.check(Tagger(), (x, y), test=(x[:20], y[:20]), only=["GS101"])
+    assert "20 of 20 test samples" in result.findings[0].evidence
