@@ -246,7 +246,6 @@ class Context:
         bare = self.prepared.bare
         # no check uses the accuracy on clean labels, so the label noise is not estimated again
         options: dict[str, Any] = {"label_noise": 0.0, "time_budget": self.seconds_for_kernel}
-        options["n_training"] = len(self.samples)
         options["initial_state"] = self.initial_state
         estimate = self._try("estimate", lambda: estimate_accuracy(bare, self.samples, **options))
         if estimate is not None and estimate.same_noise is None:
