@@ -270,6 +270,23 @@ def other_architecture(
     )  # fmt: skip
 
 
+def wide_lenets(setting: RunSettings) -> Outcome:
+    """Correlate zeta and kappa with the gap over LeNets with 64 units in the layer that is measured."""
+    draws = grids.draws_of(
+        grids.paper_grid(setting, "wide"), setting.read(__file__)["grid"]["networks"]["wide"]["draws"]
+    )
+    specs = [spec for draw in draws for spec in draw]
+    table = grids.measure_networks(setting, "wide", specs)
+    units = {"cluster": "data.seed", "unit": DRAWS}
+    return outcome(
+        setting, specs, {"data": "not in the paper"},
+        numbers={"networks": table[COLUMNS].to_dict("records")},
+        claims=sign_claims("LeNets of 64 units", table, units, ours=True),
+        tables={"Networks": table[COLUMNS]},
+        figures={"gap": scatter_pairs(table, [(ZETA, "gap"), (KAPPA, "gap")])},
+    )  # fmt: skip
+
+
 def figure_4(setting: RunSettings) -> Outcome:
     """Compare scores, zeta and kappa of the five models, and fit the gap (Table 1, Fig. 4)."""
     setting, models = grids.use_photographs(setting), grids.models(setting)
