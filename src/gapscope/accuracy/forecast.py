@@ -134,6 +134,7 @@ def check_prediction_data(
     what: str = "A forecast",
     least: int = MIN_SAMPLES,
     kinds: Sequence[str] = ("classification", "regression"),
+    advice: str = "",
 ) -> None:
     """Raise InvalidInput unless the targets can be predicted.
 
@@ -142,12 +143,13 @@ def check_prediction_data(
         what: What predicts them, as the subject of a sentence.
         least: Number of samples that it needs.
         kinds: Kinds of tasks that it has an answer for.
+        advice: What to do for another task; empty for the advice of its kind.
 
     Raises:
         InvalidInput: There are too few samples, one class alone, or another task.
     """
     targets = require_targets(samples.targets, what)
-    samples.require_kind(what, *kinds)
+    samples.require_kind(what, *kinds, advice=advice)
     if len(samples) < least:
         raise InvalidInput(f"{what} needs {least} samples or more; got {len(samples)} samples. Pass more.")
     values = targets.unique(dim=0)

@@ -170,7 +170,12 @@ def _problem_of(
         data = prepare_data(train_fn, root)[0].train
     if score is None and not is_estimator(train_fn):
         samples = as_samples(data)
-        check_prediction_data(samples, "A learning curve", MIN_SAMPLES)
+        check_prediction_data(
+            samples,
+            "A learning curve",
+            MIN_SAMPLES,
+            advice="Pass score=, a function (network, inputs, targets) that returns your metric.",
+        )
         return NetworkProblem(train_fn, samples, target_variance(samples), root)
     problem = estimator_problem(train_fn, data) if score is None else metric_problem(train_fn, data, score, root)
     if len(problem) < MIN_SAMPLES:

@@ -306,7 +306,11 @@ def rank_networks(
     samples = as_samples(data)
     rbf = None
     if by == "loo_accuracy":
-        check_prediction_data(samples)
+        check_prediction_data(
+            samples,
+            "A ranking of networks",
+            advice="Compare gs.forecast_accuracy(network, data) of each network.",
+        )
         rbf = rbf_ridge(sample_features(samples), samples.y.cpu())
     seeds = [derive_seed(seed, f"initialization {i}") for i in range(initializations)]
     settings = {

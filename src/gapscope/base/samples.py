@@ -212,12 +212,13 @@ class Samples:
         """Kind of the task: "classification", "multi-label", "positions", "regression"; empty without targets."""
         return "" if self.targets is None else task_of(self.targets, is_counted=False).kind
 
-    def require_kind(self, owner: str, *kinds: str) -> None:
+    def require_kind(self, owner: str, *kinds: str, advice: str = "") -> None:
         """Raise InvalidInput unless the task is of one of these kinds.
 
         Args:
             owner: What has an answer for these kinds alone, as the subject of a sentence.
             kinds: Kinds of tasks.
+            advice: What to do for another task; empty for the advice of its kind.
 
         Raises:
             InvalidInput: The task is of another kind.
@@ -226,7 +227,8 @@ class Samples:
             return
         task = self.task
         raise InvalidInput(
-            f"{owner} has no answer for this task ({task}); it has one for {', '.join(kinds)}. {ADVICE[task.kind]}"
+            f"{owner} has no answer for this task ({task}); it has one for {', '.join(kinds)}. "
+            f"{advice or ADVICE[task.kind]}"
         )
 
     @property

@@ -1,6 +1,6 @@
 """Rankings of wrong labels where a sample has several: attributes of pictures, and masks.
 
-Errors are planted into real pictures (digits, MNIST, Fashion-MNIST): labels are flipped at random, or present labels are
+Errors are planted into real pictures (digits, MNIST, Fashion-MNIST): labels are flipped at random, or present ones are
 forgotten, as people do; pixels of masks are flipped one by one, or in squares, as a careless outline leaves them. The
 error model is that of class labels; nothing was chosen on these cells. Beside it, on the same held-out probabilities:
 the probability of the given label (cleanlab's score of a pixel or label), and cleanlab's score of a sample with several
