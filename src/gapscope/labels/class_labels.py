@@ -58,11 +58,12 @@ def _rank(view: ClassView, labels: Tensor, found: ErrorProbabilities, noise: Lab
     order = found.order.argsort(descending=True, stable=True)
     error = found.error[order].cpu()
     curve, n_flagged, expected = torch.empty(0), 0, math.nan
-    if noise.is_predictable:
+    reason = noise.unreliable_because
+    # where the rate could be anything, so could the probability of each error
+    if not reason:
         curve = error.cumsum(0) / torch.arange(1, len(error) + 1)
         n_flagged = int((error >= MIN_PROBABILITY).sum())
         expected = float(curve[n_flagged - 1]) if n_flagged else math.nan
-    reason = noise.unreliable_because
     return LabelIssues(
         indices=order.cpu(),
         given_labels=labels[order].cpu(),

@@ -80,12 +80,6 @@ class LabelNoiseEstimate(Result):
         return replace(self, low=0.0 if bound else self.low, width=width, is_upper_bound=bound)
 
     @property
-    def is_predictable(self) -> bool:
-        """Whether labels are predicted well enough to rank them by the probability of an error."""
-        needed = self.most_frequent + MIN_ABOVE_CHANCE * (1 - self.most_frequent)
-        return self.clean_accuracy >= MIN_CLEAN_ACCURACY and not self.accuracy < needed
-
-    @property
     def unreliable_because(self) -> str:
         """Reason why the estimate is unreliable (empty if it is reliable)."""
         width = self.high - self.low if math.isnan(self.width) else self.width

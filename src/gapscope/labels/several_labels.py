@@ -150,9 +150,8 @@ def assess_several_labels(
         )
     parts: list[LabelIssues] = []
     for k, view in zip(checked, views, strict=True):
-        part, noise = assess_labels(view, labels[:, k].long())
-        place = torch.full((len(labels), 1), k)
-        parts.append(replace(_with_place(part, place), n_flagged=part.n_flagged * noise.is_predictable))
+        part, _ = assess_labels(view, labels[:, k].long())
+        parts.append(_with_place(part, torch.full((len(labels), 1), k)))
     return replace(_joined(parts), notes=tuple(notes), place_name="output", kind="multi-label")
 
 
