@@ -25,7 +25,9 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.randomness import derive_seed
 
-DATA, RATES, SEEDS = ("digits", "mnist", "fashion_mnist"), (0.02, 0.05, 0.1), (1, 2, 3, 4)
+DATA, RATES = ("digits", "mnist", "fashion_mnist"), (0.02, 0.05, 0.1)
+# Masks were cut from four seeds to two for time, before a result was looked at.
+SEEDS = {"attributes": (1, 2, 3, 4), "masks": (1, 2)}
 N_LABELLED, N_MASKS = 600, 200
 # Classes that have each attribute: even, above four, a loop; for clothes: shoes, for the upper body, with sleeves.
 ATTRIBUTES = {
@@ -161,7 +163,7 @@ def jobs() -> dict[str, Callable[[], dict[str, Any]]]:
         for name in DATA
         for kind in kinds
         for rate in RATES
-        for seed in SEEDS
+        for seed in SEEDS[task]
     }
 
 
