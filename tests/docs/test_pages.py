@@ -17,7 +17,7 @@ pages = load_script(ROOT / "docs" / "pages.py")
 NEEDS = {"monitoring": ("transformers", "accelerate")}
 GUIDES = [
     page
-    for page in sorted((ROOT / "docs").glob("*.md"))
+    for page in [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "papers").glob("*.md"))]
     if not page.stem.startswith("add-a-") and page.stem != "measures"  # these have tests of their own
 ]
 OWN_NETWORKS = ROOT / "docs" / "own-networks.md"
