@@ -66,6 +66,7 @@ class CheckResult(Result):
         spec: Training configuration of `train_fn`.
         label_issues: Ranked label issues, if GS102 ran.
         samples: All samples, for thumbnails.
+        has_network: Whether a network or an estimator was passed, not data alone.
     """
 
     findings: tuple[Finding, ...]
@@ -83,6 +84,7 @@ class CheckResult(Result):
     spec: Spec | None = None
     label_issues: LabelIssues | None = None
     samples: Samples | None = None
+    has_network: bool = True
 
     @classmethod
     def from_outcomes(
@@ -116,6 +118,7 @@ class CheckResult(Result):
             interrupted=interrupted,
             label_issues=computed.get("label_issues"),
             samples=context.given,
+            has_network=not all(item is None for item in (context.prepared, context.estimator, context.diverged)),
         )
 
     @property
@@ -178,6 +181,8 @@ class CheckResult(Result):
             return f"Not judged: {self.not_judged}. {pluralize(checked, 'check')} found nothing."
         if not self.findings:
             return f"Nothing was found that limits this {self.task} ({pluralize(checked, 'check')})."
+        if not self.has_network:
+            return "These data limit what any network can learn from them."
         supported = [finding for finding in self.findings if not is_information(finding.code)]
         if supported:
             return LIMITS[supported[0].code[2]]

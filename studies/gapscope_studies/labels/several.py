@@ -172,16 +172,17 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     rows = [
         {"task": cell["task"], "kind": cell["kind"], "data": cell["data"], "of": of, "method": method, **scores}
         for cell in cells
-        for of in ("methods", "samples")
-        for method, scores in cell[of].items()
+        for key, of in (("methods", "labels"), ("samples", "samples"))
+        for method, scores in cell[key].items()
     ]
-    table = pandas.DataFrame(rows)
+    table = pandas.DataFrame(rows).astype({"auroc": float, "average_precision": float, "cpu_seconds": float})
     means = table.groupby(["task", "of", "method"], sort=False)[["auroc", "average_precision", "cpu_seconds"]].mean()
     by_kind = table.groupby(["task", "kind", "of", "method"], sort=False)[["auroc", "average_precision"]].mean()
     by_data = table.groupby(["task", "data", "of", "method"], sort=False)[["auroc", "average_precision"]].mean()
-    flags = pandas.DataFrame(
-        [{key: cell[key] for key in ("task", "flagged", "expected_precision", "precision")} for cell in cells]
-    )
+    columns = ("task", "flagged", "expected_precision", "precision")
+    flags = pandas.DataFrame([{key: cell[key] for key in columns} for cell in cells])
+    # a cell in which nothing was flagged has no precision
+    flags = flags.astype({"expected_precision": float, "precision": float})
     return {
         "cells": len(cells),
         "means": means.round(4).reset_index().to_dict("records"),
