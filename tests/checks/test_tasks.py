@@ -118,3 +118,13 @@ def test_a_second_data_set_of_tokens_fits_the_network() -> None:
     x, y = tokens(60, 0)
     result = gs.check(Tagger(), (x, y), test=(x[:20], y[:20]), only=["GS101"])
     assert "20 of 20 test samples" in result.findings[0].evidence
+
+
+def test_copies_in_the_test_samples_are_found_among_several_inputs() -> None:
+    x, y = tokens(60, 0)
+    data = {"input_ids": x, "attention_mask": torch.ones_like(x), "labels": y}
+    other = tokens(40, 5)
+    both = torch.cat([x[:10], other[0]]), torch.cat([y[:10], other[1]])
+    test = {"input_ids": both[0], "attention_mask": torch.ones_like(both[0]), "labels": both[1]}
+    finding = gs.check(None, data, test=test, only=["GS101"]).findings[0]
+    assert "10 of 50 test samples" in finding.evidence

@@ -158,3 +158,22 @@ def test_several_labels_per_sample_have_a_forecast() -> None:
     assert ntk is not None
     expected = ((ntk.predictions > 0.5) == y).double().mean()
     assert ntk.score == pytest.approx(float(expected))
+
+
+def test_the_next_token_of_a_causal_language_model_has_its_place_in_the_labels() -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=N_TOKENS, n_embd=16, n_layer=1, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0
+    )
+    network = transformers.GPT2LMHeadModel(config)
+    start = torch.randint(0, N_TOKENS, (N, 1))
+    ids = (start + torch.arange(T)) % N_TOKENS  # each token tells the next one
+    wrong = ids.clone()
+    wrong[7, 3] = (ids[7, 3] + 5) % N_TOKENS
+    data = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": wrong}
+    issues = gs.find_label_issues(network, data)
+    assert (int(issues.indices[0]), issues.places[0].tolist()) == (7, [3])
+    assert issues.places.min() == 1 and len(issues.indices) == N * (T - 1)
+    held = gs.out_of_sample(network, data)
+    assert held.positions is not None and held.positions[:, 1].min() == 1 and held.score > 0.95

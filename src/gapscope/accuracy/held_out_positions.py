@@ -35,6 +35,8 @@ class HeldPositions:
         scores: Scores [m, K] of each method, those that need no network first.
         frequencies: Frequencies of the classes, the prediction without any input.
         notes: Sentences about the data and the network.
+        first_place: Place of the first position in the labels that were passed: 1 for causal language models, which
+            have no label for the first token.
     """
 
     positions: LabelledPositions
@@ -42,6 +44,7 @@ class HeldPositions:
     scores: Mapping[str, Tensor]
     frequencies: Tensor
     notes: tuple[str, ...]
+    first_place: int = 0
 
     def best(self) -> Held:
         """Return the calibrated predictions of the smallest held-out cross-entropy."""
@@ -80,6 +83,7 @@ def hold_out_positions(source: Any, samples: Samples, *, seed: int) -> HeldPosit
         InvalidInput: The source is of another kind, its features do not fit, or nothing predicts the positions.
     """
     notes: list[str] = []
+    passed = samples
     if isinstance(source, nn.Module):
         prepared = ready(source, samples, needs=("outputs",))
         samples = prepared.samples
@@ -109,7 +113,8 @@ def hold_out_positions(source: Any, samples: Samples, *, seed: int) -> HeldPosit
             f"{type(source).__name__}. Pass the network that it trains, before training."
         )
     frequencies = target_matrix(positions.labels, n_classes).mean(0).expand(len(positions), -1)
-    return HeldPositions(positions, n_classes, scores, frequencies, tuple(notes))
+    first_place = passed.y.shape[1] - samples.y.shape[1]
+    return HeldPositions(positions, n_classes, scores, frequencies, tuple(notes), first_place)
 
 
 def _count_classes(positions: LabelledPositions) -> int:

@@ -136,7 +136,8 @@ def _of_positions(
     of_sample = groups[positions.samples.numpy()]
     names = samples.class_names or tuple(range(found.n_classes))
     result = _result(found.best(), positions.labels.numpy(), names, of_sample, True, samples.notes)
-    index = torch.cat([samples.original(positions.samples)[:, None], positions.places], 1)
+    places = positions.places + found.first_place
+    index = torch.cat([samples.original(positions.samples)[:, None], places], 1)
     return replace(result, task="positions", groups=len(np.unique(of_sample)), positions=index.numpy())
 
 

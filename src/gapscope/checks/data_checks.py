@@ -22,8 +22,7 @@ def duplicates(context: Context) -> Outcome:
     fraction = len(repeats) / n
     evidence = f"{len(repeats)} of {n} samples repeat another one"
     in_test = 0.0
-    # rows of packed inputs are numbers of their own data set
-    if context.test is not None and (context.test.form is None or not context.test.form.columns):
+    if context.test is not None:
         across = duplicates_in_test(context.everything, context.test)
         in_test = len(across) / len(context.test)
         evidence += f"; {len(across)} of {len(context.test)} test samples repeat a training sample"

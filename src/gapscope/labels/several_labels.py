@@ -225,7 +225,7 @@ def assess_positions(network: nn.Module | None, samples: Samples, *, pred_probs:
     Raises:
         InvalidInput: Nothing predicts the positions, or `pred_probs` are no probabilities.
     """
-    notes = list(samples.notes)
+    notes, passed = list(samples.notes), samples
     prepared = None
     if network is not None:
         prepared = ready(network, samples, needs=("outputs",))
@@ -248,5 +248,7 @@ def assess_positions(network: nn.Module | None, samples: Samples, *, pred_probs:
         view = _position_view(scores, positions)
     issues, _ = assess_labels(view, positions.labels)
     order = issues.indices
-    issues = replace(_with_place(issues, positions.places[order]), indices=positions.samples[order])
+    # a causal language model has no label for the first token: places are those of the labels that were passed
+    places = positions.places + (passed.y.shape[1] - samples.y.shape[1])
+    issues = replace(_with_place(issues, places[order]), indices=positions.samples[order])
     return replace(issues, notes=tuple(notes), place_name="position", kind="positions")

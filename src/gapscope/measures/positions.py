@@ -105,8 +105,10 @@ def features_at(prepared: Ready, positions: LabelledPositions) -> tuple[Float[Te
         part = samples.subset(chosen.to(samples.inputs.device))
         features = extract_features(network, part, pooling="none")
         place = features.place
-        if tuple(features.values.shape[1:-1]) != grid:
-            got, needed = list(features.values.shape[1:-1]), list(grid)
+        # the last token of a causal language model predicts no token of the sample
+        values = features.values[:, :-1] if getattr(network, "next_position", False) else features.values
+        if tuple(values.shape[1:-1]) != grid:
+            got, needed = list(values.shape[1:-1]), list(grid)
             raise InvalidInput(
                 f"Features are needed for every labelled position, {needed}; {place} has {got}. Pass features "
                 f"[{len(samples)}, {', '.join(map(str, grid))}, d] of another layer: gs.embed(network, data, layer=, "
@@ -114,7 +116,7 @@ def features_at(prepared: Ready, positions: LabelledPositions) -> tuple[Float[Te
             )
         is_inside = (positions.samples >= start) & (positions.samples < start + SAMPLES_PER_PASS)
         index = (positions.samples[is_inside] - start, *positions.places[is_inside].unbind(1))
-        rows.append(features.values[index])
+        rows.append(values[index])
     return torch.cat(rows), place
 
 
@@ -154,11 +156,15 @@ def token_frequencies(tokens: Int[Tensor, " m"], positions: LabelledPositions, n
 
 
 def _tokens(samples: Samples) -> Tensor | None:
-    """Return the token ids [n, T] of samples with one label per token, None without."""
+    """Return the token ids [n, T] of samples with one label per token, None without.
+
+    With labels of the next token there is one id more, which is dropped.
+    """
     parts = (samples.inputs,) if samples.form is None else samples.form.unpack(samples.inputs)
-    shape = samples.y.shape
-    ids = [part for part in parts if not part.is_floating_point() and part.shape == shape and int(part.max()) > 1]
-    return ids[0].cpu() if ids else None
+    n, *grid = samples.y.shape
+    shapes = ((n, *grid), (n, grid[0] + 1)) if len(grid) == 1 else ()
+    ids = [part for part in parts if not part.is_floating_point() and part.shape in shapes and int(part.max()) > 1]
+    return ids[0][:, : grid[0]].cpu() if ids else None
 
 
 def _score(name: str, kernel: Spectrum, positions: LabelledPositions, n_classes: int) -> dict[str, Tensor]:

@@ -92,8 +92,10 @@ def attributes(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
 
     def folds() -> np.ndarray:
         model = LogisticRegression(max_iter=1000)
-        columns = [cross_val_predict(model, flat, given[:, k].numpy(), method="predict_proba")[:, 1] for k in range(3)]
-        return np.stack(columns, 1)
+        columns: list[Any] = [
+            cross_val_predict(model, flat, given[:, k].numpy(), method="predict_proba") for k in range(3)
+        ]
+        return np.stack([column[:, 1] for column in columns], 1)
 
     logistic, logistic_seconds = _timed(folds)
     labels = given.numpy()
@@ -110,7 +112,8 @@ def attributes(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
     samples = {"gapscope": of_sample}
     for method, values in {"cleanlab, same probabilities": held, "cleanlab, logistic regression": logistic}.items():
         samples[method] = 1 - _cleanlab_scores(labels, values)
-    of_samples = {key: _scores(value, truth.any(1)) for key, value in samples.items()}
+    is_wrong: Any = truth.any(1)
+    of_samples = {key: _scores(value, is_wrong) for key, value in samples.items()}
     return {"methods": methods, "samples": of_samples, **_flags(issues, truth)}
 
 
