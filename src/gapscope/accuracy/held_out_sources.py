@@ -22,6 +22,7 @@ from gapscope.base.task import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import extract_features
+from gapscope.measures.fitted_labels import centred_features
 from gapscope.statistics.baselines import RIDGES, feature_matrix, linear_spectrum, rbf_spectrum
 from gapscope.statistics.calibration import Calibration, cross_entropy, fit_calibration
 from gapscope.statistics.kernel_ridge import Spectrum
@@ -95,8 +96,7 @@ def input_kernels(features: Tensor, what: str) -> dict[str, Spectrum]:
 def network_kernels(prepared: Ready) -> dict[str, Spectrum]:
     """Return the kernels of a network's last hidden features."""
     features = extract_features(prepared.network, prepared.samples)
-    values = features.values.reshape(len(features.values), -1).double()
-    values = (values - values.mean(0)) / values.std(0, correction=0).mean().clamp_min(1e-12)
+    values = centred_features(features.values.flatten(1))
     return {
         f"linear ridge on the features {features.place}": linear_spectrum(values),
         f"RBF ridge on the features {features.place}": rbf_spectrum(values),

@@ -39,11 +39,15 @@ def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> IntervalEstim
     return IntervalEstimate(mean, mean - NORMAL_95 * error, mean + NORMAL_95 * error)
 
 
-def features_spectrum(features: Float[Tensor, "n d"]) -> Spectrum:
-    """Decompose the kernel of the features of a network, centred and of mean variance 1."""
+def centred_features(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """Return the features of a network in float64, centred and of mean standard deviation 1."""
     values = features.double()
-    values = (values - values.mean(0)) / values.std(0, correction=0).mean().clamp_min(1e-12)
-    return linear_spectrum(values)
+    return (values - values.mean(0)) / values.std(0, correction=0).mean().clamp_min(1e-12)
+
+
+def features_spectrum(features: Float[Tensor, "n d"]) -> Spectrum:
+    """Decompose the linear kernel of `centred_features`."""
+    return linear_spectrum(centred_features(features))
 
 
 def features_row(features: Float[Tensor, "n d"], targets: Tensor, n_classes: int | None = None) -> LooRow:

@@ -21,7 +21,7 @@ from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready
 from gapscope.measures.embed import extract_features
-from gapscope.measures.fitted_labels import features_spectrum
+from gapscope.measures.fitted_labels import centred_features
 from gapscope.statistics.baselines import RIDGES, linear_spectrum, rbf_spectrum, target_matrix
 from gapscope.statistics.intervals import wilson_interval
 from gapscope.statistics.kernel_ridge import Spectrum
@@ -204,9 +204,8 @@ def feature_scores(
         n_classes: Number of classes.
         what: The features in words.
     """
-    linear = _score(f"linear ridge on {what}", features_spectrum(features), positions, n_classes)
-    values = features.double()
-    values = (values - values.mean(0)) / values.std(0, correction=0).mean().clamp_min(1e-12)
+    values = centred_features(features)
+    linear = _score(f"linear ridge on {what}", linear_spectrum(values), positions, n_classes)
     return linear | _score(f"RBF ridge on {what}", rbf_spectrum(values), positions, n_classes)
 
 
