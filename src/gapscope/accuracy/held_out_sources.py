@@ -23,7 +23,7 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import centred_features
-from gapscope.statistics.baselines import RIDGES, feature_matrix, linear_spectrum, rbf_spectrum
+from gapscope.statistics.baselines import RIDGES, feature_matrix, linear_spectrum, rbf_spectrum, target_matrix
 from gapscope.statistics.calibration import Calibration, cross_entropy, fit_calibration
 from gapscope.statistics.kernel_ridge import Spectrum
 from gapscope.statistics.leave_group_out import select_held_out
@@ -41,13 +41,6 @@ class Held:
     predictions: Tensor
     calibration: Calibration | None = None
     notes: tuple[str, ...] = ()
-
-
-def encoded_targets(targets: Tensor, n_classes: int) -> Tensor:
-    """Return targets [n, K] in float64: one-hot for class labels, 0 and 1 for several labels, else unchanged."""
-    if targets.dtype == torch.int64:
-        return nn.functional.one_hot(targets, n_classes).double()
-    return targets.double()
 
 
 def to_probabilities(scores: Tensor, targets: Tensor) -> tuple[Tensor, Calibration | None]:
@@ -71,7 +64,7 @@ def best_kernel(
 
     If no kernel is better than the frequencies of the labels (the mean target), these are the predictions.
     """
-    encoded = encoded_targets(targets, n_classes)
+    encoded = target_matrix(targets, n_classes)
     frequencies = encoded.mean(0).expand_as(encoded)
     candidates = [Held(NO_SIGNAL, 0.0, frequencies, None, (*notes, "No kernel predicts these targets better."))]
     for name, kernel in kernels.items():

@@ -10,10 +10,6 @@ import typer
 from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, NO_ANSWER, SIDE
 
 
-def _is_interrupted(forecast: Any) -> bool:
-    return any(note.startswith("Interrupted") for note in forecast.notes)
-
-
 def _forecasts(
     target: Path, column: str | None, side: int, samples: int | None, time_budget: float, data_root: str | None
 ) -> dict[str, Any]:
@@ -39,7 +35,7 @@ def _forecasts(
             problem, _ = prepare_data(spec, data_root)
             network, train = network_from_spec(spec, problem), problem.train.first(samples)
             forecasts[name] = forecast_accuracy(network, train, time_budget=time_budget, seed=spec.seed)
-            if _is_interrupted(forecasts[name]):
+            if forecasts[name].interrupted:
                 break
     return forecasts
 
@@ -70,7 +66,7 @@ def forecast(
         print_lines(repr(last))
     else:
         _print_table(forecasts)
-    if _is_interrupted(last):
+    if last.interrupted:
         raise typer.Exit(130)
     if any(forecast.abstained_because for forecast in forecasts.values()):
         raise typer.Exit(NO_ANSWER)
