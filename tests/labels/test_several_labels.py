@@ -143,3 +143,11 @@ def test_a_rare_label_is_named_not_checked(several: tuple[Tensor, Tensor, Tensor
     y[:, 1] = torch.arange(N) < 2
     issues = gs.find_label_issues(None, (x, y))
     assert set(issues.places[:, 0].tolist()) == {0, 2} and "1 label is not checked" in " ".join(issues.notes)
+
+
+def test_positions_of_one_class_are_refused_with_probabilities_too(tags: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, y, _ = tags
+    one = torch.where(y == -100, y, torch.zeros_like(y))
+    for pred_probs in (None, torch.full((N, T, 4), 0.25)):
+        with pytest.raises(InvalidInput, match="two classes or more"):
+            gs.find_label_issues(None, (x, one), pred_probs=pred_probs)

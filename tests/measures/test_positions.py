@@ -60,7 +60,7 @@ def test_positions_without_a_label_do_not_count(tags: tuple[Tensor, Tensor]) -> 
 def test_token_frequencies_are_those_of_the_other_samples(tags: tuple[Tensor, Tensor]) -> None:
     x, y = tags
     positions = labelled_positions(y, seed=0)
-    scores = token_frequencies(positions.take(x), positions, N_CLASSES)
+    scores = token_frequencies(positions.take(x), positions)
     prior = positions.labels.bincount(minlength=N_CLASSES).double() / len(positions)
     for row in (0, 17, 200):
         sample, place = int(positions.samples[row]), int(positions.places[row, 0])
@@ -74,7 +74,7 @@ def test_scores_of_features_equal_refits_without_the_sample(tags: tuple[Tensor, 
     prepared = ready(Tagger(), as_samples(tags))
     positions = labelled_positions(tags[1], seed=0)
     features, _ = features_at(prepared, positions)
-    scores = feature_scores(features, positions, N_CLASSES, "features")["linear ridge on features"]
+    scores = feature_scores(features, positions, "features")["linear ridge on features"]
     phi = features.double()
     phi = (phi - phi.mean(0)) / phi.std(0, correction=0).mean()
     targets = nn.functional.one_hot(positions.labels, N_CLASSES).double()
@@ -95,7 +95,7 @@ def test_scores_of_features_equal_refits_without_the_sample(tags: tuple[Tensor, 
 def test_pixels_are_predicted_from_their_neighbourhood() -> None:
     x = torch.rand(30, 1, 6, 6, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] > 0.5).long()
-    scores = input_scores(as_samples((x, y)), labelled_positions(y, seed=0), 2)
+    scores = input_scores(as_samples((x, y)), labelled_positions(y, seed=0))
     assert float((scores[NEIGHBOURHOOD].argmax(1) == y.flatten()).double().mean()) > 0.95
 
 

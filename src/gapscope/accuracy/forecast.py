@@ -38,6 +38,7 @@ from gapscope.statistics.baselines import (
     loo_baselines,
     rbf_ridge,
     sample_features,
+    scored_row,
     squared_distances,
 )  # fmt: skip
 from gapscope.statistics.kernel_ridge import ClassScores, are_unequal, class_scores
@@ -171,8 +172,8 @@ def _forecast_positions(source: Any, samples: Samples, head: Any, seed: int) -> 
     rows = [LooRow("most frequent class", "labels", float(found.frequencies[0].max()), found.frequencies)]
     for name, scores in found.scores.items():
         uses = "network" if "features" in name else "inputs"
-        rows.append(LooRow(name, uses, float((scores.argmax(1) == labels).double().mean()), scores))
-    method = found.best().method.removesuffix(", leave-one-sample-out")
+        rows.append(scored_row(name, uses, scores, labels))
+    method, _ = found.best()
     chosen = next((row for row in rows if row.method == method), rows[0])
     duplicates, contradicting = count_duplicates(samples)
     return AccuracyForecast(

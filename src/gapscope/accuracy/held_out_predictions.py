@@ -102,7 +102,7 @@ def out_of_sample(
     _check(samples)
     numbers = _groups(samples.per_sample(groups), len(samples))
     if samples.kind == "positions":
-        return _of_positions(source, samples, numbers, groups is not None, cost, seed)
+        return _of_positions(source, samples, groups is not None, seed)
     targets = samples.y.cpu()
     n_classes = int(targets.max()) + 1 if targets.dtype == torch.int64 else targets.shape[1]
     block = None if groups is None else torch.from_numpy(numbers)
@@ -125,19 +125,17 @@ def out_of_sample(
     return result if samples.rows is None else replace(result, rows=samples.rows.cpu().numpy())
 
 
-def _of_positions(
-    source: Any, samples: Samples, groups: np.ndarray, has_groups: bool, cost: float, seed: int
-) -> HeldOutPredictions:
+def _of_positions(source: Any, samples: Samples, has_groups: bool, seed: int) -> HeldOutPredictions:
     """Return the held-out predictions of tokens or pixels, each by the other samples alone."""
     if has_groups:
         raise InvalidInput("Positions are held out by samples; got groups. Omit groups.")
     found = hold_out_positions(source, samples, seed=seed)
     positions = found.positions
-    of_sample = groups[positions.samples.numpy()]
-    names = samples.class_names or tuple(range(found.n_classes))
-    result = _result(found.best(), positions.labels.numpy(), names, of_sample, True, samples.notes)
-    places = positions.places + found.first_place
-    index = torch.cat([samples.original(positions.samples)[:, None], places], 1)
+    of_sample = positions.samples.numpy()
+    names = samples.class_names or tuple(range(positions.n_classes))
+    _, held = found.best()
+    result = _result(held, positions.labels.numpy(), names, of_sample, True, samples.notes)
+    index = torch.cat([samples.original(positions.samples)[:, None], positions.passed_places], 1)
     return replace(result, task="positions", groups=len(np.unique(of_sample)), positions=index.numpy())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import FEATURES, features_row, network_before_training, paired_gain
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.results.estimate import percent
-from gapscope.statistics.baselines import RBF, LooRow
+from gapscope.statistics.baselines import RBF, LooRow, scored_row
 
 NTK = "NTK"
 # Standard deviation of trained networks around their forecast, at an accuracy of 50 %: chosen for a coverage of 90 %
@@ -93,12 +92,12 @@ def add_network_rows(
     except GapscopeError as error:
         notes.append(f"There is no NTK row: {error}")
         return prepared
-    row = LooRow(
-        NTK, "network", result.explained if result.labels is None else result.accuracy, result.predictions.cpu()
-    )
+    predictions = result.predictions.cpu()
     if several:
-        row = replace(row, score=float(row.correct(samples.y.cpu()).mean()))
-    rows.append(row)
+        rows.append(scored_row(NTK, "network", predictions, samples.y.cpu()))
+    else:
+        score = result.explained if result.labels is None else result.accuracy
+        rows.append(LooRow(NTK, "network", score, predictions))
     return prepared
 
 

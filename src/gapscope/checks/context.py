@@ -151,8 +151,9 @@ class Context:
         correct = self.samples.task.correct(self.logits, labels).double()
         if self.is_classifier:
             return correct > 0
-        counts = (labels != IGNORED).flatten(1) if labels.dtype == torch.int64 else torch.ones_like(labels)
-        return correct.flatten(1).sum(1) / counts.sum(1).clamp_min(1)
+        if self.everything.kind == "multi-label":
+            return correct.mean(1)
+        return correct.flatten(1).sum(1) / (labels != IGNORED).flatten(1).sum(1).clamp_min(1)
 
     @cached_property
     def train_accuracy(self) -> float:

@@ -27,7 +27,7 @@ from gapscope.labels.results import LabelIssues
 from gapscope.measures.cpu_budget import CpuBudget, forward_seconds
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import features_spectrum, network_before_training
-from gapscope.measures.positions import LabelledPositions, labelled_positions, position_scores
+from gapscope.measures.positions import LabelledPositions, position_scores, prepare_positions, require_scores
 from gapscope.results.formatting import pluralize
 from gapscope.statistics.baselines import RIDGES, linear_spectrum, rbf_spectrum, sample_features
 from gapscope.statistics.kernel_ridge import Spectrum, select_ridge
@@ -225,30 +225,19 @@ def assess_positions(network: nn.Module | None, samples: Samples, *, pred_probs:
     Raises:
         InvalidInput: Nothing predicts the positions, or `pred_probs` are no probabilities.
     """
-    notes, passed = list(samples.notes), samples
-    prepared = None
-    if network is not None:
-        prepared = ready(network, samples, needs=("outputs",))
-        samples = prepared.samples
+    notes = list(samples.notes)
+    prepared, samples, positions = prepare_positions(network, samples, seed=seed)
+    if prepared is not None:
         notes += [note for note in prepared.notes if note not in notes]
-    positions = labelled_positions(samples.y, seed=seed)
-    if len(positions.labels.unique()) < 2:
-        raise InvalidInput("Got labels of one class; two or more are needed. Pass samples of other classes too.")
     if pred_probs is not None:
         view = _probabilities_at(pred_probs, samples, positions)
         notes += [positions.note] if positions.note else []
     else:
-        scores, found = position_scores(prepared, samples, positions, int(positions.labels.max()) + 1)
+        scores, found = position_scores(prepared, samples, positions)
         notes += found
-        if not scores:
-            raise InvalidInput(
-                "Without a network, positions are predicted from token ids, pictures [n, C, H, W] or features "
-                f"[n, ..., d]; got inputs {list(samples.inputs.shape)}. Pass a network, or pred_probs."
-            )
+        require_scores(scores, samples)
         view = _position_view(scores, positions)
     issues, _ = assess_labels(view, positions.labels)
     order = issues.indices
-    # a causal language model has no label for the first token: places are those of the labels that were passed
-    places = positions.places + (passed.y.shape[1] - samples.y.shape[1])
-    issues = replace(_with_place(issues, places[order]), indices=positions.samples[order])
+    issues = replace(_with_place(issues, positions.passed_places[order]), indices=positions.samples[order])
     return replace(issues, notes=tuple(notes), place_name="position", kind="positions")

@@ -6,20 +6,22 @@ Positions of one sample share its content, so that each is predicted by a fit wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
 from gapscope.batch_norm.refresh import with_data_statistics
-from gapscope.inspection.outputs import inspection_mode, network_outputs
-from gapscope.inspection.validation import Ready
+from gapscope.inspection.losses import evaluate
+from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import centred_features
 from gapscope.statistics.baselines import RIDGES, linear_spectrum, rbf_spectrum, target_matrix
@@ -31,7 +33,7 @@ from gapscope.statistics.leave_group_out import select_held_out
 MAX_POSITIONS = 50_000
 # Samples of one forward pass for features of positions, which are larger than those of samples.
 SAMPLES_PER_PASS = 256
-# Smallest probability of a class that the frequencies of a token give.
+# Weight of the frequencies of all labels, in positions of a token.
 PRIOR = 1.0
 FREQUENCIES, NEIGHBOURHOOD = "label frequencies of each token", "linear ridge on 3 x 3 pixels"
 
@@ -45,19 +47,32 @@ class LabelledPositions:
         places: Its indices within the sample, [m, p]: one for tokens, row and column for pixels.
         labels: Its label, [m].
         n_labelled: Number of all positions that have a label.
+        first_place: Place of the first position in the labels that were passed: 1 for a causal language model, which
+            has no label for the first token.
     """
 
     samples: Int[Tensor, " m"]
     places: Int[Tensor, "m p"]
     labels: Int[Tensor, " m"]
     n_labelled: int
+    first_place: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
+    def passed_places(self) -> Int[Tensor, "m p"]:
+        """Indices within the labels that were passed, [m, p]."""
+        return self.places + self.first_place
+
+    @cached_property
+    def n_classes(self) -> int:
+        """Number of classes: the largest label plus one."""
+        return int(self.labels.max()) + 1
+
+    @property
     def note(self) -> str:
-        """A sentence on positions that are left out (empty if there are none)."""
+        """A sentence on positions that are not used (empty if there are none)."""
         if len(self) == self.n_labelled:
             return ""
         return f"{len(self):,} of {self.n_labelled:,} labelled positions are used, drawn at random in every sample."
@@ -136,7 +151,7 @@ def _neighbourhoods(inputs: Tensor, positions: LabelledPositions) -> Tensor | No
     return (values[:, is_varying] - values[:, is_varying].mean(0)) / spread[is_varying]
 
 
-def token_frequencies(tokens: Int[Tensor, " m"], positions: LabelledPositions, n_classes: int) -> Float[Tensor, "m c"]:
+def token_frequencies(tokens: Int[Tensor, " m"], positions: LabelledPositions) -> Float[Tensor, "m c"]:
     """Return the frequencies of the labels of each token in all other samples, in float64.
 
     The frequencies of all labels count as one more position of each token.
@@ -144,8 +159,8 @@ def token_frequencies(tokens: Int[Tensor, " m"], positions: LabelledPositions, n
     Args:
         tokens: Token id at each position.
         positions: The positions.
-        n_classes: Number of classes.
     """
+    n_classes = positions.n_classes
     labels = target_matrix(positions.labels, n_classes)
     _, token = tokens.cpu().unique(return_inverse=True)
     counts = torch.zeros(int(token.max()) + 1, n_classes, dtype=torch.float64).index_add_(0, token, labels)
@@ -167,13 +182,13 @@ def _tokens(samples: Samples) -> Tensor | None:
     return ids[0][:, : grid[0]].cpu() if ids else None
 
 
-def _score(name: str, kernel: Spectrum, positions: LabelledPositions, n_classes: int) -> dict[str, Tensor]:
-    targets = target_matrix(positions.labels, n_classes).to(kernel.device)
+def _score(name: str, kernel: Spectrum, positions: LabelledPositions) -> dict[str, Tensor]:
+    targets = target_matrix(positions.labels, positions.n_classes).to(kernel.device)
     _, scores = select_held_out(kernel, targets, RIDGES, positions.samples.to(kernel.device))
     return {name: scores.cpu()}
 
 
-def input_scores(samples: Samples, positions: LabelledPositions, n_classes: int) -> dict[str, Float[Tensor, "m c"]]:
+def input_scores(samples: Samples, positions: LabelledPositions) -> dict[str, Float[Tensor, "m c"]]:
     """Return scores of the classes without a network, each by the other samples alone (empty if nothing applies).
 
     Tokens are predicted by the frequencies of their labels, pixels by ridge regression on the 3 x 3 pixels around, and
@@ -181,47 +196,72 @@ def input_scores(samples: Samples, positions: LabelledPositions, n_classes: int)
     """
     inputs = samples.inputs
     if samples.form is None and inputs.is_floating_point() and inputs.shape[:-1] == samples.y.shape:
-        return feature_scores(positions.take(inputs.cpu()), positions, n_classes, "the inputs")
+        return feature_scores(positions.take(inputs.cpu()), positions, "the inputs")
     tokens = _tokens(samples)
     if tokens is not None:
-        return {FREQUENCIES: token_frequencies(positions.take(tokens), positions, n_classes)}
+        return {FREQUENCIES: token_frequencies(positions.take(tokens), positions)}
     if samples.form is None and inputs.shape == samples.y.shape:
         inputs = inputs[:, None]
     around = _neighbourhoods(inputs, positions) if samples.form is None else None
     if around is None or not around.shape[1]:
         return {}
-    return _score(NEIGHBOURHOOD, linear_spectrum(around), positions, n_classes)
+    return _score(NEIGHBOURHOOD, linear_spectrum(around), positions)
 
 
 def feature_scores(
-    features: Float[Tensor, "m d"], positions: LabelledPositions, n_classes: int, what: str
+    features: Float[Tensor, "m d"], positions: LabelledPositions, what: str
 ) -> dict[str, Float[Tensor, "m c"]]:
     """Return scores of the classes by ridge regression on features, each by the other samples alone.
 
     Args:
         features: Features of the positions.
         positions: The positions.
-        n_classes: Number of classes.
         what: The features in words.
     """
     values = centred_features(features)
-    linear = _score(f"linear ridge on {what}", linear_spectrum(values), positions, n_classes)
-    return linear | _score(f"RBF ridge on {what}", rbf_spectrum(values), positions, n_classes)
+    linear = _score(f"linear ridge on {what}", linear_spectrum(values), positions)
+    return linear | _score(f"RBF ridge on {what}", rbf_spectrum(values), positions)
 
 
 def _own_accuracy(prepared: Ready) -> float:
     """Return the accuracy of the network's own outputs at the labelled positions (0 if they do not fit)."""
     if prepared.mismatch:
         return 0.0
-    samples = prepared.samples
-    with inspection_mode(prepared.network):
-        outputs = network_outputs(prepared.network, samples.inputs).cpu()
-    labels = samples.y.cpu()
-    return float(samples.task.correct(outputs, labels)[labels != IGNORED].double().mean())
+    return evaluate(prepared.network, prepared.samples)["accuracy"]
+
+
+def require_scores(scores: Mapping[str, Tensor], samples: Samples) -> None:
+    """Raise InvalidInput if no method predicts the positions."""
+    if not scores:
+        raise InvalidInput(
+            "Without a network, positions are predicted from token ids, pictures [n, C, H, W] or features [n, ..., d]; "
+            f"got inputs {list(samples.inputs.shape)}. Pass a network, or features."
+        )
+
+
+def prepare_positions(
+    network: nn.Module | None, samples: Samples, *, seed: int
+) -> tuple[Ready | None, Samples, LabelledPositions]:
+    """Return the network with its samples, validated, and their labelled positions.
+
+    Args:
+        network: The network, or None.
+        samples: Samples with one label per position.
+        seed: Seed of the positions that are drawn, if there are many.
+
+    Raises:
+        InvalidInput: The targets do not fit the outputs, or all labels are of one class.
+    """
+    prepared = None if network is None else ready(network, samples, needs=("outputs",))
+    labelled = samples if prepared is None else prepared.samples
+    positions = labelled_positions(labelled.y, seed=seed)
+    if len(positions.labels.unique()) < 2:
+        raise InvalidInput("Positions need labels of two classes or more; got one. Pass other samples too.")
+    return prepared, labelled, replace(positions, first_place=samples.y.shape[1] - labelled.y.shape[1])
 
 
 def position_scores(
-    network: Ready | None, samples: Samples, positions: LabelledPositions, n_classes: int
+    network: Ready | None, samples: Samples, positions: LabelledPositions
 ) -> tuple[dict[str, Float[Tensor, "m c"]], list[str]]:
     """Return held-out scores of the classes by method, those that need no network first, and notes.
 
@@ -232,10 +272,9 @@ def position_scores(
         network: The network, `ready` with its samples; None for the methods that need none.
         samples: The samples, with one label per position.
         positions: `labelled_positions` of the targets.
-        n_classes: Number of classes.
     """
     notes = [positions.note] if positions.note else []
-    scores = input_scores(samples, positions, n_classes)
+    scores = input_scores(samples, positions)
     if network is None:
         return scores, notes
     most_frequent = float(positions.labels.bincount().max()) / len(positions)
@@ -251,4 +290,4 @@ def position_scores(
         )
         return scores, notes
     features, place = features_at(network, positions)
-    return scores | feature_scores(features, positions, n_classes, f"the features {place}"), notes
+    return scores | feature_scores(features, positions, f"the features {place}"), notes

@@ -103,7 +103,7 @@ def target_matrix(targets: Shaped[Tensor, "n ..."], n_classes: int | None = None
     return torch.nn.functional.one_hot(targets, n_classes or int(targets.max()) + 1).double()
 
 
-def _row(method: str, uses: str, predictions: Tensor, targets: Tensor) -> LooRow:
+def scored_row(method: str, uses: str, predictions: Tensor, targets: Tensor) -> LooRow:
     """Return a row with its accuracy, or with R^2 against the leave-one-out mean."""
     if not targets.is_floating_point():
         row = LooRow(method, uses, float("nan"), predictions)
@@ -120,11 +120,11 @@ def most_frequent_class(targets: Shaped[Tensor, "n ..."], n_classes: int | None 
     b = target_matrix(targets, n_classes)
     n = len(b)
     if targets.is_floating_point():
-        return _row("mean target", "labels", (b.sum(0) - b) / (n - 1), targets)
+        return scored_row("mean target", "labels", (b.sum(0) - b) / (n - 1), targets)
     # of all samples: strict leave-one-out would score 0 on balanced classes
     frequencies = b.mean(0).expand_as(b)
     if targets.dtype == torch.bool:
-        return _row("most frequent value of each label", "labels", frequencies, targets)
+        return scored_row("most frequent value of each label", "labels", frequencies, targets)
     return LooRow("most frequent class", "labels", float(b.mean(0).max()), frequencies)
 
 
@@ -182,7 +182,7 @@ def nearest_neighbours(
             continue
         # the nearest neighbour breaks ties between classes
         votes = b[nearest[:, :k]].mean(1) + 1e-6 * b[nearest[:, 0]] * (not targets.is_floating_point())
-        rows.append(_row(f"{NEIGHBOURS} ({k})", "inputs", votes, targets))
+        rows.append(scored_row(f"{NEIGHBOURS} ({k})", "inputs", votes, targets))
     return max(rows, key=lambda row: row.score)
 
 
@@ -191,7 +191,7 @@ def kernel_row(
 ) -> LooRow:
     """Fit kernel ridge regression with the ridge of the smallest leave-one-out squared error."""
     _, result = select_ridge(kernel, target_matrix(targets, n_classes).to(kernel.device), RIDGES)
-    return _row(method, uses, result.predictions, targets.to(kernel.device))
+    return scored_row(method, uses, result.predictions, targets.to(kernel.device))
 
 
 def linear_ridge(
