@@ -144,10 +144,15 @@ class Context:
 
     @cached_property
     def correct(self) -> Tensor:
-        """Which of `samples` the network classifies correctly, [n]; of several labels or positions the fraction."""
+        """Which of `samples` the network classifies correctly, [n]; of several labels or positions the fraction.
+
+        A network whose weights are not finite counts as one that predicts the most frequent class.
+        """
         if self.estimator is not None:
             return self.estimator.train_correct[self.indices]
         labels = self.samples.y.cpu()
+        if self.diverged is not None:
+            return labels == self.labels.bincount().argmax()
         correct = self.samples.task.correct(self.logits, labels).double()
         if self.is_classifier:
             return correct > 0
@@ -175,7 +180,7 @@ class Context:
     def is_untrained(self) -> bool:
         """True if the weights are the initial ones, or if nothing indicates training."""
         if self.prepared is None:
-            return self.estimator is None
+            return self.estimator is None and self.diverged is None
         if self.initial_state is not None:
             state = self.prepared.bare.state_dict()
             return all(torch.equal(state[name], tensor) for name, tensor in self.initial_state.items() if name in state)
@@ -265,6 +270,8 @@ class Context:
         The accuracy of the network is the expected one, else that on the training samples, which is hardly lower.
         """
         if self.is_untrained or not self.has_accuracy or self.forecast is None or self.forecast.abstained_because:
+            return None
+        if self.diverged is not None and not self.is_classifier:
             return None
         best = max(row.score for row in self.forecast.rows)
         accuracy = self.train_accuracy if self.expected is None else self.expected.value

@@ -7,11 +7,13 @@ import torch
 from gapscope.checks.context import Context
 from gapscope.checks.costs import balanced, cost_of_imbalance, cost_of_labels, gain_of_twice_the_data
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
-from gapscope.labels.duplicates import duplicates_in_test
+from gapscope.labels.duplicates import duplicates_in_test, repeats_by_chance
 from gapscope.labels.results import TIGHT_FROM
 from gapscope.results.estimate import percent
 
 MIN_DUPLICATES = 0.02
+# Repeats are no finding where chance explains at least this part of them.
+MAX_BY_CHANCE = 0.5
 
 
 @register_check("GS101", title="near-duplicates", seconds=0.3)
@@ -30,6 +32,9 @@ def duplicates(context: Context) -> Outcome:
             repeats = sorted({i for i, _ in across})
     if max(fraction, in_test) < MIN_DUPLICATES:
         return Fine(evidence)
+    by_chance = repeats_by_chance(context.everything)
+    if by_chance >= MAX_BY_CHANCE * len({j for _, j in pairs}) and by_chance > 0:
+        return Fine(f"{evidence}; {by_chance:.0f} would if columns were independent: their values are few")
     conflicts = 0
     if context.is_classifier and context.everything.targets is not None:
         labels = context.everything.targets

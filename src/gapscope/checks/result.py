@@ -164,11 +164,17 @@ class CheckResult(Result):
         """Return the training samples and the training configuration with the best fix; nothing is trained.
 
         Raises:
-            InvalidInput: No tried fix helps.
+            InvalidInput: No tried fix helps, or the best one changes the network.
         """
         fix = self.best_fix
         if fix is None or self.samples is None or self.spec is None:
             raise InvalidInput("No fix was tried that helps. Pass train_fn= to check, or see the findings.")
+        if fix.changes_network:
+            call = "change_network(network)" if fix.change_network is not None else "finish_network(network, data)"
+            raise InvalidInput(
+                f"The best fix, {fix.name!r}, changes the network, not the data or the configuration. Call "
+                f"result.best_fix.{call}, {'before' if fix.change_network is not None else 'after'} training."
+            )
         return fix.apply(self.samples, self.spec)
 
     @property
