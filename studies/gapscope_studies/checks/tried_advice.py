@@ -275,8 +275,9 @@ def units(names: Sequence[str], per_data_set: int) -> Sequence[tuple[str, str, i
     """Return fault, data set and seed of each case: on every data set the sound case, and others in turn."""
     result: list[tuple[str, str, int]] = []
     for number, name in enumerate(names):
-        others = [FAULTS[1:][(number + i) % (len(FAULTS) - 1)] for i in range(0, 2 * (per_data_set - 1), 2)]
-        result += [(fault, name, 0) for fault in ("sound", *dict.fromkeys(others))]
+        # steps of five reach every fault, because their number is no multiple of it
+        others = [FAULTS[1:][(number + 5 * i) % (len(FAULTS) - 1)] for i in range(per_data_set - 1)]
+        result += [(fault, name, 0) for fault in ("sound", *others)]
     return result
 
 
@@ -363,7 +364,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path)
     parser.add_argument("--data", choices=("chosen_on", "judged"), default="judged")
-    parser.add_argument("--per-data-set", type=int, default=9, help="cases per data set, the sound one included")
+    parser.add_argument("--per-data-set", type=int, default=8, help="cases per data set, the sound one included")
     parser.add_argument("--root", type=Path, default=Path("data"), help="folder of the data sets that are no tables")
     parser.add_argument("--work", type=Path, default=Path("study-work/tried_advice"))
     arguments = parser.parse_args()
