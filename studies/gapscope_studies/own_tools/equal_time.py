@@ -3,10 +3,10 @@
     python -m gapscope_studies.own_tools.equal_time ../results/own_tools/equal_time.json --root ../shared/data
 
 2,000 training images of which 40 % have a wrong label; a tenth of them, wrong labels included, chooses the epoch. Every
-method trains a ResNet-20 of half width on 16 x 16 pixels until the largest budget is used, with a constant learning rate, so that one run
-answers for every budget: the test accuracy at the best validated epoch so far. Settings are the defaults of their
-sources, and 0.001 for the penalty, where its guide says to start; none was tuned here. CPU seconds are of the training
-alone, without validation and test.
+method trains a ResNet-20 of half width on 16 x 16 pixels until the largest budget is used, with a constant learning
+rate, so that one run answers for every budget: the test accuracy at the best validated epoch so far. Settings are the
+defaults of their sources, and 0.001 for the penalty, where its guide says to start; none was tuned here. CPU seconds
+are of the training alone, without validation and test.
 """
 
 from __future__ import annotations
