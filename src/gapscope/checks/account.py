@@ -11,6 +11,7 @@ from gapscope.results.estimate import percent
 
 if TYPE_CHECKING:
     from gapscope.checks.expected import Expected
+    from gapscope.results.estimate import IntervalEstimate
 
 # Findings with one cause have one cost, the largest of theirs; of those about training the specific ones stand first.
 CAUSES = {
@@ -117,8 +118,14 @@ def make_account(training: float, expected: Expected | None, findings: Sequence[
 ALONE = "regularize (weight decay, dropout, gapscope.GradientSimilarityPenalty): pass train_fn= to try it"
 
 
-def _share_costs(findings: Sequence[Finding]) -> list[Finding]:
-    """Return findings of which those of one cause have the largest of their costs."""
+def _share_costs(findings: Sequence[Finding], shortfall: IntervalEstimate | None) -> list[Finding]:
+    """Return findings of which those of one cause have the largest of their costs.
+
+    Args:
+        findings: The findings.
+        shortfall: By how much the network is less accurate than the best method without it; its interval is that of
+            every cost that equals it.
+    """
     largest: dict[str, Finding] = {}
     for finding in findings:
         cause = CAUSES.get(finding.code)
@@ -129,19 +136,30 @@ def _share_costs(findings: Sequence[Finding]) -> list[Finding]:
     shared: list[Finding] = []
     for finding in findings:
         most = largest.get(CAUSES.get(finding.code, ""))
-        shared.append(finding if most is None else replace(finding, cost=most.cost, interval=most.interval))
+        if most is None:
+            shared.append(finding)
+            continue
+        interval = most.interval
+        if shortfall is not None and most.cost == shortfall.value:
+            interval = (shortfall.low, shortfall.high)
+        shared.append(replace(finding, cost=most.cost, interval=interval))
     return shared
 
 
-def order_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return findings by the cost of their cause, those without a cost last; within a cause the specific one first."""
+def order_findings(findings: Sequence[Finding], shortfall: IntervalEstimate | None = None) -> tuple[Finding, ...]:
+    """Return findings by the cost of their cause, those without a cost last; within a cause the specific one first.
+
+    Args:
+        findings: The findings.
+        shortfall: See `Context.shortfall_interval`; None if it is not known.
+    """
     codes = list(CAUSES)
 
     def key(finding: Finding) -> tuple[bool, float, int, str]:
         place = codes.index(finding.code) if finding.code in codes else len(codes)
         return finding.cost is None, -(finding.cost or 0.0), place, finding.code
 
-    ordered = sorted(_share_costs(findings), key=key)
+    ordered = sorted(_share_costs(findings, shortfall), key=key)
     if len(ordered) == 1 and ordered[0].code == "GS402":
         return (replace(ordered[0], action=ALONE),)
     return tuple(ordered)

@@ -25,7 +25,9 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
+from gapscope.results.estimate import IntervalEstimate
 from gapscope.statistics.baselines import LooRow, most_frequent_class
+from gapscope.statistics.intervals import wilson_interval
 from gapscope.training.run_checks import RunState
 
 if TYPE_CHECKING:
@@ -269,13 +271,23 @@ class Context:
 
         The accuracy of the network is the expected one, else that on the training samples, which is hardly lower.
         """
+        interval = self.shortfall_interval
+        return None if interval is None else interval.value
+
+    @cached_property
+    def shortfall_interval(self) -> IntervalEstimate | None:
+        """The shortfall with its 90 % interval: of the best method's score, and of the network's accuracy."""
         if self.is_untrained or not self.has_accuracy or self.forecast is None or self.forecast.abstained_because:
             return None
         if self.diverged is not None and not self.is_classifier:
             return None
         best = max(row.score for row in self.forecast.rows)
-        accuracy = self.train_accuracy if self.expected is None else self.expected.value
-        return max(best - accuracy, 0.0)
+        best_low, best_high = wilson_interval(best, len(self.data))
+        accuracy = low = high = self.train_accuracy
+        if self.expected is not None:
+            accuracy, low, high = self.expected.value, self.expected.low, self.expected.high
+        ends = (best - accuracy, best_low - high, best_high - low)
+        return IntervalEstimate(*(max(end, 0.0) for end in ends))
 
     def run_state(self) -> RunState:
         """Return the finished training run as the checks of a run see it."""

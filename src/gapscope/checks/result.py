@@ -98,8 +98,9 @@ class CheckResult(Result):
             seconds: CPU seconds of the checks.
             interrupted: Whether they were ended early.
         """
-        findings = order_findings([outcome for outcome in outcomes if isinstance(outcome, Finding)])
         computed = context.__dict__
+        found = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
+        findings = order_findings(found, computed.get("shortfall_interval"))
         account = None
         if "train_accuracy" in computed and not context.is_untrained:
             account = make_account(context.train_accuracy, computed.get("expected"), findings)

@@ -22,7 +22,9 @@ MIN_SAMPLES = 40
 FRESH_SPLITS = 2
 # One-sided limit of the decision and of the printed interval, in standard errors of the paired 90 % interval.
 DECISION, NORMAL_90 = 1.282, 1.645
-MIN_GAIN = 0.0
+# Gain on fresh splits from which a fix is advised: chosen on 50 cases of nine tables, where 0.02 proposes changes for 1
+# of 8 sound networks in place of 3, and misses none that it helped.
+MIN_GAIN = 0.02
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def try_fixes(
     On a first split, the unchanged configuration and as many fixes as the cost allows are trained on one half and
     scored on the other. The best one is trained again on two fresh splits, beside the unchanged configuration: they
     give its gain, without the bias of having been chosen. It helps if the lower end of the paired 80 % interval over
-    all splits is above 0, and the gain on the fresh ones as well.
+    all splits is above 0, and the gain on the fresh ones above two points.
 
     Args:
         trainer: What trains.
