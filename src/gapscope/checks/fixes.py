@@ -15,6 +15,7 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import PenaltySpec, TrainingSpec
 from gapscope.batch_norm.norm_layers import BATCH_NORMS
 from gapscope.batch_norm.refresh import refresh_population
+from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.validation import ready
 from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
@@ -228,7 +229,8 @@ def _group_norm(network: nn.Module) -> None:
 def _refresh(network: nn.Module, data: Samples) -> None:
     """Take the running statistics of batch norm from the training samples."""
     prepared = ready(network, data)
-    refresh_population(prepared.network, prepared.samples.inputs)
+    names = [name for name, item in named_modules(prepared.network).items() if isinstance(item, BATCH_NORMS)]
+    refresh_population(prepared.network, prepared.samples.inputs, layers=names)
 
 
 # In the order in which they are tried after those of the findings.
