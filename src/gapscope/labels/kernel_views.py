@@ -52,10 +52,10 @@ class ClassView:
 
 @dataclass(frozen=True)
 class TargetView:
-    """Leave-one-out predictions of regression targets, by one kernel machine."""
+    """Held-out predictions of regression targets, by one kernel machine or as passed."""
 
     method: str
-    spectrum: Spectrum
+    spectrum: Spectrum | None  # None for predictions that do not change with the targets
     targets: Tensor  # with clipped residuals
     ridge: float  # in units of the mean eigenvalue
     predictions: Tensor  # leave-one-out predictions [n, k]
