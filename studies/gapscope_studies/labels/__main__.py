@@ -25,9 +25,8 @@ from gapscope_studies.labels import noise_rates, ranking, summary
 def main() -> None:
     """Run the missing cells, and write the summary of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "what", choices=(*ranking.SCALES, "targets", "uneven", "several", "fitted", "hard_clean", "embeddings")
-    )
+    own = {"targets": targets, "uneven": uneven, "several": several, "fitted": fitted}
+    parser.add_argument("what", choices=(*ranking.SCALES, *own, "hard_clean", "embeddings"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--cells", type=Path, default=Path("study-work/labels"), help="folder of finished cells")
     arguments = parser.parse_args()
