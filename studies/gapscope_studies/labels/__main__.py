@@ -19,7 +19,7 @@ from gapscope.base.files import to_json, write_atomically
 from gapscope.pools.jobs import run_cached
 from gapscope_studies.kit.page import light_json
 from gapscope_studies.kit.provenance import commit
-from gapscope_studies.labels import noise_rates, ranking, summary
+from gapscope_studies.labels import fitted, noise_rates, ranking, several, summary, targets, uneven
 
 
 def main() -> None:
