@@ -34,7 +34,7 @@ from gapscope_studies.labels.uneven_data import load_clean
 
 DATA = ("wine", "concrete", "fashion_mnist", "gaussians", "resnet44")
 IMAGES = "cifar10 images"  # with probabilities from the features of "resnet44"
-RATES, KINDS = (0.0, 0.05, 0.1, 0.2), ("even", "pairs", "class-similar", "human")
+RATES, KINDS = (0.0, 0.05, 0.1, 0.2), ("even", "human")
 N, SUBSETS = 500, (0,)
 
 MODELS: dict[str, Callable[[], Any]] = {
