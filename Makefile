@@ -5,18 +5,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+EXTRAS := lightning,hf,ray,s3
 BENCH := benchmarks/results
 TESTS := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-.PHONY: help setup demo test thorough slow check format bench docs clean
+LOWEST := .venv-lowest
+
+.PHONY: help setup demo test thorough slow lowest check format bench docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
 
-$(READY): pyproject.toml studies/pyproject.toml constraints.txt
+$(READY): pyproject.toml studies/pyproject.toml constraints.txt constraints-dev.txt
 	$(PYTHON) -c 'import sys; sys.exit(f"gapscope needs Python 3.11 or newer; got {sys.version.split()[0]}. Run: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e studies
+	$(PIP) --upgrade 'pip>=25.1'  # the first that reads dependency groups
+	$(PIP) -c constraints.txt -c constraints-dev.txt -e '.[$(EXTRAS)]' --group dev -e studies
 	touch $(READY)
 
 setup: $(READY) ## make the virtual environment and install everything, pinned
@@ -32,6 +37,13 @@ thorough: $(READY) ## run the tests that draw and train for seconds
 
 slow: $(READY) ## run the tests that take minutes
 	$(TESTS) -m "slow and not gpu"
+
+lowest: ## run the tests with the lowest versions that pyproject.toml allows
+	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(LOWEST)/bin/python .ci/lowest.py > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install --quiet -c $(LOWEST)/lowest.txt -e . --group test -e studies
+	$(LOWEST)/bin/python -m pytest -q -n 2 --dist worksteal -W ignore::DeprecationWarning -m "not thorough and not slow and not gpu"
 
 check: $(READY) ## linters, types and the examples in docstrings
 	$(BIN)/ruff format --check .
@@ -61,4 +73,4 @@ format: $(READY) ## format the code and mend what the linter can mend
 	$(BIN)/ruff check --fix .
 
 clean: ## remove the virtual environment and the demo's pool
-	rm -rf $(VENV) gapscope-demo site site-cache
+	rm -rf $(VENV) $(LOWEST) gapscope-demo site site-cache

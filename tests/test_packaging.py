@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def pip(*arguments: str) -> None:
@@ -46,8 +49,31 @@ def test_works_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, check=True
     )
     version, path, classes = done.stdout.split()
-    assert version == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert version == PROJECT["project"]["version"]
     assert Path(path).is_relative_to(tmp_path) and classes == "10"
+
+
+def test_every_extra_that_a_message_names_exists() -> None:
+    named: set[str] = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        named |= set(re.findall(r'require_extra\("[\w.]+", "(\w+)"\)', path.read_text()))
+    assert named and named <= set(PROJECT["project"]["optional-dependencies"])
+
+
+def names(requirements: list[Any]) -> set[str]:
+    return {re.split(r"[\[<>=]", line)[0] for line in requirements if isinstance(line, str)}
+
+
+def test_every_tool_is_pinned() -> None:
+    pinned = names((ROOT / "constraints-dev.txt").read_text().splitlines()[1:])
+    groups: dict[str, list[Any]] = PROJECT["dependency-groups"]
+    tools = set.union(*(names(group) for group in groups.values()))
+    assert "ruff" in tools and tools <= pinned
+
+
+def test_every_dependency_has_a_lowest_version() -> None:
+    done = subprocess.run([sys.executable, ROOT / ".ci" / "lowest.py"], capture_output=True, text=True, check=True)
+    assert names(done.stdout.split()) == names(PROJECT["project"]["dependencies"])
 
 
 def declared() -> set[str]:
@@ -58,9 +84,7 @@ def declared() -> set[str]:
         "pillow": "PIL",
         "typing-extensions": "typing_extensions",
     }
-    needed: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    names = [line.split(">")[0].split("=")[0].strip() for line in needed]
-    return {imported.get(name, name) for name in names}
+    return {imported.get(name, name) for name in names(PROJECT["project"]["dependencies"])}
 
 
 def test_every_import_of_the_core_is_declared() -> None:
@@ -80,5 +104,5 @@ def test_every_import_of_the_core_is_declared() -> None:
 
 
 def test_the_version_has_a_section() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    version = PROJECT["project"]["version"]
     assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text()

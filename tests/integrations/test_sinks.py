@@ -75,9 +75,9 @@ def test_numbers_of_wandb_have_their_own_axis(tmp_path: Path, monkeypatch: pytes
     [
         ("lightning", "lightning"),
         ("transformers", "hf"),
-        ("tensorboard", "tracking"),
-        ("wandb", "tracking"),
-        ("mlflow", "tracking"),
+        ("tensorboard", "tensorboard"),
+        ("wandb", "wandb"),
+        ("mlflow", "mlflow"),
     ],
 )
 def test_a_missing_extra_is_named_with_its_install_command(

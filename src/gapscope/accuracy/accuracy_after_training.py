@@ -78,17 +78,11 @@ class AccuracyEstimate(Result):
     duplicates: int = 0
     bracket: tuple[float, float] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all attributes, also under the names of version 0.3."""
-        values = super().to_dict()
-        old = {"like_training": "same_noise", "clean": "clean_labels", "refused": "abstained_because"}
-        return values | {name: values[new] for name, new in old.items()}
-
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per target, none if the estimator abstains."""
         import pandas
 
-        result = {"like_training": self.same_noise, "clean": self.clean_labels}
+        result = {"same_noise": self.same_noise, "clean_labels": self.clean_labels}
         return pandas.DataFrame([{"target": name, **vars(each)} for name, each in result.items() if each is not None])
 
     def __repr__(self) -> str:

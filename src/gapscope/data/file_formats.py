@@ -56,7 +56,7 @@ _IDX_MAGIC = b"\0\0\x08"  # two zeros, and the type of unsigned bytes
 _MAX_IDX_BYTES = 2**30  # MNIST's training images have 47 MB, those of EMNIST 550 MB
 
 
-def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, ...]:
+def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, "*shape"]:
     """Return the array of unsigned bytes in an IDX file, plain or gzipped.
 
     Format: 00 00 08 D, then D big-endian uint32 sizes, then the bytes in row-major order, and nothing after them.

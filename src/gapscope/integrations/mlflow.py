@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gapscope.base.errors import require_extra
 
-require_extra("mlflow", "tracking")
+require_extra("mlflow", "mlflow")
 
 import mlflow  # noqa: E402  # pyright: ignore[reportMissingImports]
 

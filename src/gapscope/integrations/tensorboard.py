@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gapscope.base.errors import require_extra
 
-require_extra("tensorboard", "tracking")
+require_extra("tensorboard", "tensorboard")
 
 from torch.utils.tensorboard import SummaryWriter  # noqa: E402
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gapscope.base.errors import InvalidInput, require_extra
 
-require_extra("wandb", "tracking")
+require_extra("wandb", "wandb")
 
 import wandb  # noqa: E402  # pyright: ignore[reportMissingImports]
 

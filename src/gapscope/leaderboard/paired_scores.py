@@ -41,7 +41,7 @@ def _small_nlogn() -> Float[Array, " m"]:
     return numbers * numpy.log2(numpy.maximum(numbers, 1.0))
 
 
-def _nlogn(counts: Int[Array, ...]) -> Float[Array, ...]:
+def _nlogn(counts: Int[Array, "*shape"]) -> Float[Array, "*shape"]:
     if counts.max(initial=0) < MAX_LOOKUPS:
         return _small_nlogn()[counts]
     return counts * numpy.log2(numpy.maximum(counts, 1))

@@ -69,7 +69,7 @@ class Plan:
         """Epochs after which students are evaluated."""
         return (*(epochs for epochs in BUDGETS if epochs < self.longest), self.longest)
 
-    def curve(self, loads: Any, zeta: float) -> Float[np.ndarray, ...]:
+    def curve(self, loads: Any, zeta: float) -> Float[np.ndarray, "*shape"]:
         """Return the closed form of the generalization error."""
         return student_generalization(loads, student=self.student, noise_variance=NOISE, zeta=zeta)
 
