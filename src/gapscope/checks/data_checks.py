@@ -24,17 +24,20 @@ def duplicates(context: Context) -> Outcome:
     fraction = len(repeats) / n
     evidence = f"{len(repeats)} of {n} samples repeat another one"
     in_test = 0.0
+    across: tuple[tuple[int, int], ...] = ()
     if context.test is not None:
         across = duplicates_in_test(context.everything, context.test)
         in_test = len(across) / len(context.test)
         evidence += f"; {len(across)} of {len(context.test)} test samples repeat a training sample"
-        if in_test >= MIN_DUPLICATES and fraction < MIN_DUPLICATES:
-            repeats = sorted({i for i, _ in across})
+    if max(fraction, in_test) >= MIN_DUPLICATES:
+        by_chance = repeats_by_chance(context.everything) / n
+        if by_chance > 0:
+            evidence += f"; {percent(by_chance)} would if columns were independent: their values are few"
+        fraction, in_test = (0.0 if by_chance >= MAX_BY_CHANCE * part else part for part in (fraction, in_test))
     if max(fraction, in_test) < MIN_DUPLICATES:
         return Fine(evidence)
-    by_chance = repeats_by_chance(context.everything)
-    if by_chance >= MAX_BY_CHANCE * len({j for _, j in pairs}) and by_chance > 0:
-        return Fine(f"{evidence}; {by_chance:.0f} would if columns were independent: their values are few")
+    if fraction < MIN_DUPLICATES:
+        repeats = sorted({i for i, _ in across})
     conflicts = 0
     if context.is_classifier and context.everything.targets is not None:
         labels = context.everything.targets

@@ -91,8 +91,8 @@ def check(
         train_fn: Training configuration with which advice is tried (`gapscope.checks.trials`): a function
             `train_fn(inputs, targets)` that returns a newly trained network, a `TrainingSpec` for copies of `network`
             (from `initial_state`, else from resampled weights), or True for a scikit-learn estimator. Of a function's
-            keywords `learning_rate`, `epochs`, `batch_size`, `weight_decay` and `width`, those with a default are changed
-            by fixes. None tries nothing.
+            keywords `learning_rate`, `epochs`, `batch_size`, `weight_decay` and `width`, those with a default are
+            changed by fixes. None tries nothing.
         max_trainings: Largest cost of tried advice, in trainings on all samples.
         time_budget: Approximate limit in CPU seconds of this process; None for no limit.
         ignore: Codes to omit.
