@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from commands import gapscope
 from gapscope.cli.output import print_lines
 from gapscope.cli.pipes import TolerantStream
+from support.commands import gapscope
 
 LINE = "ntk_trace  3319.23  exact  summed squared gradient norms of the outputs of the network"
 MODULE = """
