@@ -27,7 +27,7 @@ TOP_PAGES = {"CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md
 LLMS_INTRODUCTION = """Install with `pip install .`; `import gapscope as gs`. Functions take a network and its training
 data: `gs.check`, `gs.forecast_accuracy`, `gs.estimate_accuracy`, `gs.learning_curve`, `gs.find_label_issues`,
 `gs.estimate_label_noise`, `gs.measure`, `gs.compare`, `gs.rank_networks`, `gs.train`, `gs.Monitor`. Results have
-`to_pandas`, `to_dict`, `to_json`. Commands of `gapscope` take `--json`; missing or non-finite numbers are null. Exit
+`to_pandas`, `to_dict`, `to_json`. Commands of `gapscope` take `--json` (an object; keys in json.html). Exit
 status: 0 done; 1 an error that the message explains, or a finding of `check --fail-on`; 2 a wrong command line; 130
 stopped."""
 PACKAGES = {

@@ -51,8 +51,8 @@ def test_the_accuracy_of_digits_lies_in_the_interval_and_nothing_is_changed(trai
     assert result.same_noise.high - result.same_noise.low < 0.25
     assert all(torch.equal(network.state_dict()[name], tensor) for name, tensor in before.items())
     assert f"Estimated accuracy: {100 * result.same_noise.value:.0f} % (" in repr(result)
-    assert json.loads(result.to_json())["like_training"]["value"] == result.same_noise.value
-    assert result.to_pandas()["target"].tolist() == ["like_training", "clean"]
+    assert json.loads(result.to_json())["same_noise"]["value"] == result.same_noise.value
+    assert result.to_pandas()["target"].tolist() == ["same_noise", "clean_labels"]
 
 
 def test_initial_weights_that_are_not_known_are_resampled_with_one_seed(trained: Trained) -> None:

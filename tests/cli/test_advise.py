@@ -43,7 +43,10 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
     return result
 
 
-def test_prints_a_table_of_80_columns_and_sentences(networks: dict[bool, Path]) -> None:
+def test_prints_a_table_of_80_columns_and_sentences(
+    networks: dict[bool, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     done = gapscope("advise", "batch-norm", networks[True], "--new-batch-size", 100)
     assert done.returncode == 0, done.stderr
     assert "fc1_norm" in done.stdout and "batches of 20" in done.stdout and "batches of 100" in done.stdout

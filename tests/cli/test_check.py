@@ -104,10 +104,10 @@ def test_the_exit_status_is_that_of_the_named_codes(models: str, options: list[s
 
 def test_json_alone_is_on_standard_output(models: str) -> None:
     done = gapscope("check", f"{models}:build", "--json", "--only", "GS101,GS203", "--html", "page.html")
-    (result,) = json.loads(done.stdout)
+    (result,) = json.loads(done.stdout)["networks"]
     (finding,) = result["findings"]
     assert (result["network"], result["samples"], finding["code"]) == (f"{models}:build", 140, "GS101")
-    assert finding["indices"] == list(range(120, 140)) and finding["page"] == "docs/checks/gs101.md"
+    assert finding["indices"] == list(range(120, 140)) and finding["explain"] == "gapscope explain GS101"
     assert [row["code"] for row in result["not_checked"]] == ["GS203"]
     page = Path("page.html").read_text()
     assert "GS101" in page and "://" not in page.replace("http://www.w3.org", "")
@@ -116,7 +116,7 @@ def test_json_alone_is_on_standard_output(models: str) -> None:
 def test_every_network_of_a_grid_is_named_and_checked(tmp_path: Path) -> None:
     grid = tmp_path / "grid.toml"
     grid.write_text(GRID)
-    untrained = json.loads(gapscope("check", grid, "--json", "--only", "GS104,GS201").stdout)
+    untrained = json.loads(gapscope("check", grid, "--json", "--only", "GS104,GS201").stdout)["networks"]
     assert len(untrained) == 2 and all(row["samples"] == 120 for row in untrained)
     shown = gapscope("check", grid, "--only", "GS104").stdout
     assert "label_noise=0.0\n" in shown and "label_noise=0.5\n" in shown
@@ -127,15 +127,16 @@ def test_pool_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
     Path("grid.toml").write_text(GRID)
     assert gapscope("pool", "run", "grid.toml", "pool").returncode == 0
-    stored = json.loads(gapscope("check", "pool", "--json").stdout)
+    stored = json.loads(gapscope("check", "pool", "--json").stdout)["networks"]
     names = {path.name for path in Path("pool/runs").iterdir()}
     assert {row["network"] for row in stored} == names
     # the record's history says that the network was trained, however little it has learned
     ran = {finding["code"] for finding in [*stored[0]["findings"], *stored[0]["fine"]]}
     assert {"GS201", "GS302", "GS403"} <= ran
-    (one,) = json.loads(gapscope("check", next(Path("pool/runs").glob("*/weights.safetensors")), "--json").stdout)
+    weights = next(Path("pool/runs").glob("*/weights.safetensors"))
+    (one,) = json.loads(gapscope("check", weights, "--json").stdout)["networks"]
     assert one["network"] in names
-    assert len(json.loads(gapscope("check", "pool", "--json", "--max-networks", "1").stdout)) == 1
+    assert len(json.loads(gapscope("check", "pool", "--json", "--max-networks", "1").stdout)["networks"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,7 @@ def test_an_empty_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
 
 def test_an_interrupted_check_keeps_what_is_finished(models: str) -> None:
     done = gapscope("check", f"{models}:interrupted", "--json")
-    (result,) = json.loads(done.stdout)
+    (result,) = json.loads(done.stdout)["networks"]
     assert "GS101" in {row["code"] for row in result["findings"]}
     assert "interrupted" in {row["reason"] for row in result["not_checked"]}
 
@@ -168,7 +169,7 @@ def test_an_interrupted_check_keeps_what_is_finished(models: str) -> None:
 @pytest.mark.parametrize("function", ["triple", "mapping"])
 def test_a_function_may_return_the_initial_state(models: str, function: str) -> None:
     done = gapscope("check", f"{models}:{function}", "--json", "--only", "GS201,GS303")
-    assert {row["code"] for row in json.loads(done.stdout)[0]["fine"]} == {"GS201", "GS303"}
+    assert {row["code"] for row in json.loads(done.stdout)["networks"][0]["fine"]} == {"GS201", "GS303"}
 
 
 def test_data_alone_are_checked_from_a_function_and_a_file(models: str) -> None:

@@ -209,7 +209,7 @@ def test_doctor_knows_a_torchvision_that_breaks_torch() -> None:
         assert torchvision_problem(*fine) is None
     done = gapscope("doctor", "--json")
     assert done.returncode == 0
-    result = {row["what"]: row["found"] for row in json.loads(done.stdout)}
+    result = {row["what"]: row["found"] for row in json.loads(done.stdout)["rows"]}
     assert result["torch"].startswith(".".join(version("torch").split(".")[:2])) and "mlflow-skinny" in result
 
 
@@ -220,11 +220,11 @@ def test_doctor_lists_data_that_are_missing(tmp_path: Path) -> None:
 
 
 def test_lists_as_json() -> None:
-    rows = json.loads(gapscope("data", "list", "--json").stdout)
-    assert {"name", "task", "licence", "where"} <= set(rows[0]) and "digits" in {row["name"] for row in rows}
-    assert json.loads(gapscope("data", "fetch", "digits", "--json").stdout) == []
+    rows = json.loads(gapscope("data", "list", "--json").stdout)["data_sets"]
+    assert {"name", "task", "licence", "path"} <= set(rows[0]) and "digits" in {row["name"] for row in rows}
+    assert json.loads(gapscope("data", "fetch", "digits", "--json").stdout) == {"files": []}
     studies = json.loads(gapscope("study", "list", "--json").stdout)
-    assert studies["zhao2022"]["parts"]
+    assert next(study for study in studies["studies"] if study["name"] == "zhao2022")["parts"]
 
 
 def test_threads_that_wait_sleep_unless_the_user_decides(tmp_path: Path) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+import gapscope.cli as gapscope_cli
 from gapscope.cli.output import print_lines
 from gapscope.cli.pipes import TolerantStream
 from support.commands import gapscope
+from support.json_output import check_json, documented
 
 LINE = "ntk_trace  3319.23  exact  summed squared gradient norms of the outputs of the network"
 MODULE = """
@@ -56,6 +62,10 @@ def test_lines_are_continued_below_their_last_cell(
         ("list", "penalties"),
         ("data", "list"),
         ("doctor",),
+        ("study", "list"),
+        ("study", "claims", "--results", "nowhere"),
+        ("explain", "GS102"),
+        ("explain",),
         ("leaderboard", "board.csv", "--permutations", "20"),
     ],
 )
@@ -114,3 +124,50 @@ def test_a_command_goes_on_in_silence_after_its_reader_has_left() -> None:
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=True)
     os.close(writing)
     assert done.stderr == b""
+
+
+def test_only_one_module_prints() -> None:
+    folder = Path(gapscope_cli.__file__).parent
+    calls = re.compile(r"\b(typer\.(secho|echo)|print|sys\.std\w+\.write)\(")
+    assert [p.name for p in sorted(folder.glob("*.py")) if calls.search(p.read_text())] == ["output.py"]
+
+
+def test_messages_are_wrapped_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    done = gapscope("check", "a_module_that_does_not_exist:build")
+    assert done.returncode == 1 and max(map(len, done.stderr.splitlines())) <= 60
+
+
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "gapscope", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("gapscope ")
+
+
+def test_a_full_disk_is_one_message_and_closed_streams_are_none(tmp_path: Path) -> None:
+    command = f'"{sys.executable}" -m gapscope list penalties'
+    full = subprocess.run(f"{command} > /dev/full", shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    assert full.returncode == 1 and full.stderr.startswith("error: The output could not be written")
+    assert len(full.stderr.splitlines()) == 1
+    closed = subprocess.run(f"{command} >&- 2> err.txt", shell=True, cwd=tmp_path, check=False)
+    assert closed.returncode == 0 and (tmp_path / "err.txt").read_text() == ""
+
+
+def commands(group: Any, prefix: str = "") -> Iterator[str]:
+    """Every command that takes --json, from the command line itself."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{prefix}{name} ")
+        elif any("--json" in parameter.opts for parameter in command.params):
+            yield f"{prefix}{name}"
+
+
+def test_the_json_of_every_command_is_documented() -> None:
+    assert sorted(commands(typer.main.get_command(gapscope_cli.app))) == sorted(documented())
+
+
+def test_a_wrong_key_or_type_or_a_missing_key_is_found() -> None:
+    check_json("data fetch", '{"files": [{"path": "a", "bytes": 3}]}')
+    for text in ('{"files": [{"path": "a"}]}', '{"files": [{"path": "a", "bytes": 3.5}]}', '{"files": [], "more": 1}',
+                 '[]', '{}'):  # fmt: skip
+        with pytest.raises(AssertionError):
+            check_json("data fetch", text)

@@ -20,7 +20,7 @@ def test_grid_rows_are_named_by_what_varies(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["forecast", str(path)], env={"COLUMNS": "120"})
     assert shown.exit_code == 0, shown.output
     assert "label_noise=0.5" in shown.output and "twice the data" in shown.output
-    rows = json.loads(CliRunner().invoke(app, ["forecast", str(path), "--json", "--samples", "40"]).stdout)
+    rows = json.loads(CliRunner().invoke(app, ["forecast", str(path), "--json", "--samples", "40"]).stdout)["forecasts"]
     assert rows[0]["score"] > rows[1]["score"] and rows[0]["curve"][-2]["samples"] == 40
 
 
@@ -39,7 +39,7 @@ def test_an_interruption_shows_finished_rows_and_ends_the_grid(tmp_path: Path, m
     (tmp_path / "grid.toml").write_text(GRID)
     result = CliRunner().invoke(app, ["forecast", str(tmp_path / "grid.toml"), "--json"])
     assert result.exit_code == 130
-    (row,) = json.loads(result.stdout)
+    (row,) = json.loads(result.stdout)["forecasts"]
     assert [each["method"] for each in row["rows"]][-1] == "last hidden features"
 
 
@@ -60,7 +60,7 @@ def test_one_row_per_spec_and_a_second_call_reads_the_cache(tmp_path: Path) -> N
     path = tmp_path / "grid.toml"
     path.write_text(GRID)
     cache = ["--cache-dir", str(tmp_path / "cache")]
-    rows = json.loads(CliRunner().invoke(app, ["learning-curve", str(path), "--json", *cache]).stdout)
+    rows = json.loads(CliRunner().invoke(app, ["learning-curve", str(path), "--json", *cache]).stdout)["curves"]
     assert len(rows) == 2 and all(row["low"] <= row["score"] <= row["high"] for row in rows)
     answers = sorted((tmp_path / "cache").rglob("*.json"))
     times = [answer.stat().st_mtime_ns for answer in answers if answer.name != "twin.json"]
@@ -68,8 +68,8 @@ def test_one_row_per_spec_and_a_second_call_reads_the_cache(tmp_path: Path) -> N
     assert shown.exit_code == 0, shown.output
     assert "90 % interval" in shown.output and f"{rows[0]['score']:.3f}" in shown.output
     # the rows are named by what differs between them, and nothing is cut without a terminal
-    assert [row["recipe"] for row in rows] == ["label_noise=0.0", "label_noise=0.5"]
-    assert all(row["recipe"] in shown.output for row in rows) and "…" not in shown.output
+    assert [row["name"] for row in rows] == ["label_noise=0.0", "label_noise=0.5"]
+    assert all(row["name"] in shown.output for row in rows) and "…" not in shown.output
     assert times == [answer.stat().st_mtime_ns for answer in answers if answer.name != "twin.json"]
 
 
@@ -98,7 +98,7 @@ def test_a_training_function_or_estimator_with_a_table(tmp_path: Path, monkeypat
     for options in (["own_estimator:estimator"], ["own_estimator:train", "--score", "own_estimator:f1"]):
         shown = CliRunner().invoke(app, ["learning-curve", *options, *table, "--groups", "patient"])
         assert shown.exit_code == 0, shown.output
-        (curve,) = json.loads(shown.stdout)
+        (curve,) = json.loads(shown.stdout)["curves"]
         assert curve["score"] > 0.95 and curve["score_name"] == ("f1" if "--score" in options else "accuracy")
     assert CliRunner().invoke(app, ["learning-curve", "own_estimator:train", "--groups", "patient"]).exit_code == 2
     wrong = CliRunner().invoke(app, ["learning-curve", "own_estimator:train", *table, "--groups", "patent"])
@@ -143,7 +143,7 @@ def test_an_interruption_shows_what_is_finished_and_trains_nothing_more(
     command = ["learning-curve", str(tmp_path / "grid.toml"), "--cache-dir", str(tmp_path / "runs"), "--json"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 130 and calls == 2
-    (row,) = json.loads(result.stdout)
+    (row,) = json.loads(result.stdout)["curves"]
     assert row["is_interrupted"] and len(row["trainings"]) == 1
 
 
@@ -178,8 +178,8 @@ def test_an_estimate_as_text_and_json(factory: str) -> None:
     assert done.exit_code == 0, done.output
     assert "Estimated accuracy: " in done.output
     message = CliRunner().invoke(app, ["estimate", "--json", f"{factory}:digits", "--label-noise", "0"])
-    answer = json.loads(message.stdout)[0]
-    assert answer["like_training"] == answer["clean"] and answer["initial"] == "resampled"
+    answer = json.loads(message.stdout)["networks"][0]
+    assert answer["same_noise"] == answer["clean_labels"] and answer["initial"] == "resampled"
 
 
 def test_an_abstention_has_a_reason_and_exit_code_2(factory: str) -> None:
@@ -189,11 +189,11 @@ def test_an_abstention_has_a_reason_and_exit_code_2(factory: str) -> None:
 
 def test_an_estimator_file_shifts_the_estimate(factory: str) -> None:
     command = ["estimate", "--json", f"{factory}:digits"]
-    before = json.loads(CliRunner().invoke(app, command).stdout)[0]
-    row = before["readings"] | {"accuracy": before["like_training"]["value"] - 0.1}
+    before = json.loads(CliRunner().invoke(app, command).stdout)["networks"][0]
+    row = before["readings"] | {"accuracy": before["same_noise"]["value"] - 0.1}
     estimator = gs.fit_accuracy_estimator(pandas.DataFrame([row] * 3))
     estimator.save("own.json")
-    after = json.loads(CliRunner().invoke(app, [*command, "--estimator", "own.json"]).stdout)[0]
+    after = json.loads(CliRunner().invoke(app, [*command, "--estimator", "own.json"]).stdout)["networks"][0]
     shift = estimator.shifts["like_training"]
     assert shift < 0
-    assert after["like_training"]["value"] == pytest.approx(before["like_training"]["value"] + shift)
+    assert after["same_noise"]["value"] == pytest.approx(before["same_noise"]["value"] + shift)

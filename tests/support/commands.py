@@ -1,4 +1,4 @@
-"""The command line in this process: what it prints, and its exit code."""
+"""The command line in this process: what it prints, compared with its page for `--json`, and its exit code."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
 from gapscope.cli import main
+from support.json_output import check_json, documented
 
 # two small networks on digits
 GRID = """
@@ -54,4 +55,7 @@ def gapscope(*arguments: object) -> Done:
     finally:
         sys.argv = argv
         signal.signal(signal.SIGTERM, handler)
+    if "--json" in arguments and out.getvalue():
+        words = " ".join(map(str, arguments))
+        check_json(next(name for name in sorted(documented(), reverse=True) if words.startswith(name)), out.getvalue())
     return Done(code, out.getvalue(), err.getvalue())

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     import pandas
 
 ACCURACY = "accuracy"
+OTHER_TASKS = (
+    "From parts of the samples: gs.learning_curve(train_fn, data, score=...), with your metric; from test samples: "
+    "gs.check(network, data, test=...)."
+)
 # Between the estimate and the features' leave-one-out accuracy; beyond it the data do not decide which holds.
 MAX_DISAGREEMENT = 0.15
 
@@ -78,17 +82,11 @@ class AccuracyEstimate(Result):
     duplicates: int = 0
     bracket: tuple[float, float] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all attributes, also under the names of version 0.3."""
-        values = super().to_dict()
-        old = {"like_training": "same_noise", "clean": "clean_labels", "refused": "abstained_because"}
-        return values | {name: values[new] for name, new in old.items()}
-
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per target, none if the estimator abstains."""
         import pandas
 
-        result = {"like_training": self.same_noise, "clean": self.clean_labels}
+        result = {"same_noise": self.same_noise, "clean_labels": self.clean_labels}
         return pandas.DataFrame([{"target": name, **vars(each)} for name, each in result.items() if each is not None])
 
     def __repr__(self) -> str:
@@ -201,9 +199,9 @@ def estimate_accuracy(
     import pandas
 
     check_range("level", level, 0, 1, low_open=True, high_open=True)
-    prepared = ready(network, data, needs=("labels", "outputs"))
+    prepared = ready(network, data, needs=("outputs",))
     samples = prepared.samples
-    check_prediction_data(samples, "An estimate", 22)
+    check_prediction_data(samples, "An estimate", 22, kinds=("classification",), advice=OTHER_TASKS)
     if n_training is not None:
         check_range("n_training", n_training, len(samples))
     counts = samples.y.bincount()

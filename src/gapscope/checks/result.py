@@ -243,7 +243,7 @@ class CheckResult(Result):
                     "fixes": list(f.fixes),
                     "information": is_information(f.code),
                     "indices": self.indices(f.code),
-                    "page": f"docs/checks/{f.code.lower()}.md",
+                    "explain": EXPLAIN.format(code=f.code),
                 }
                 for f in self.findings
             ],

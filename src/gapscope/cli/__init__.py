@@ -28,7 +28,8 @@ from gapscope.cli import (
     report,
     study,
 )
-from gapscope.cli.pipes import tolerate_closed_output
+from gapscope.cli.output import print_lines
+from gapscope.cli.pipes import tolerate_closed_streams
 
 app = typer.Typer(
     name="gapscope",
@@ -44,7 +45,7 @@ def _show_version(value: bool) -> None:
     if value:
         from gapscope.base.environment import version
 
-        typer.echo(f"gapscope {version()}")
+        print_lines(f"gapscope {version()}")
         raise typer.Exit
 
 
@@ -82,7 +83,7 @@ def _handle_sigterm(number: int, frame: object) -> None:
 
 def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: object) -> None:
     """Print a warning as one line, without file and line number."""
-    typer.secho(f"note: {message}", fg=typer.colors.YELLOW, err=True)
+    print_lines(f"note: {message}", err=True, color=typer.colors.YELLOW)
 
 
 def main() -> None:
@@ -94,11 +95,14 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signal.signal(signal.SIGTERM, _handle_sigterm)
     warnings.showwarning = _show_warning
-    tolerate_closed_output()
+    tolerate_closed_streams()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except GapscopeError as error:
-        typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+        print_lines(f"error: {error}", err=True, color=typer.colors.RED)
         for note in getattr(error, "__notes__", ()):
-            typer.echo(f"  ({note})", err=True)
+            print_lines(f"  ({note})", err=True)
         sys.exit(1)

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON
+from gapscope.cli.output import print_json, print_lines, print_rows
 from gapscope.results.estimate import percent
 
 app = typer.Typer(help="Advise on the batch norm of a stored network, from its training data.", no_args_is_help=True)
@@ -57,7 +58,6 @@ def batch_norm(
 ) -> None:
     """Estimate how much batch norm regularizes a network, and the effect of a new batch size."""
     from gapscope.batch_norm.advice.batch_norm import advise_batch_norm
-    from gapscope.cli.output import print_json, print_rows, print_text
     from gapscope.pools.loading import load_with_initial
     from gapscope.training.checkpoints import load_tensors
 
@@ -75,6 +75,6 @@ def batch_norm(
         return
     rows = _rows(advice)
     print_rows(rows, "What batch norm adds to the training loss", right=list(rows[0])[1:], unfolded=list(rows[0])[1:])
-    print_text(f"- {sentence}" for sentence in advice.sentences)
-    typer.echo("When not to trust this:")
-    print_text(f"- {caveat}" for caveat in advice.caveats)
+    print_lines("\n".join(f"- {sentence}" for sentence in advice.sentences))
+    print_lines("When not to trust this:")
+    print_lines("\n".join(f"- {caveat}" for caveat in advice.caveats))

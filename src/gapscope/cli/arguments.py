@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from gapscope.cli.factories import call_factory, is_factory
 from gapscope.cli.options import NETWORK
+from gapscope.cli.output import print_lines
 from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
@@ -186,7 +185,7 @@ def split_target(table: pandas.DataFrame, target: str | None, path: Path) -> tup
     words = [word for word in sorted(MISSING_WORDS) if labels.dtype == object and (labels == word).any()]
     for word in words:
         n = int((labels == word).sum())
-        typer.echo(f"{target}: {word!r} is a class ({pluralize(n, 'sample')}), not a missing label.", err=True)
+        print_lines(f"{target}: {word!r} is a class ({pluralize(n, 'sample')}), not a missing label.", err=True)
     return table.drop(columns=target), labels
 
 
@@ -215,7 +214,7 @@ def read_labelled_table(
     columns, labels = split_target(table, target, path)
     features, encoded = encode_frame(columns, like=like)
     for note in (*found, *encoded):
-        typer.echo(note, err=True)
+        print_lines(note, err=True)
     return features, labels
 
 
@@ -232,7 +231,7 @@ def read_pictures(folder: Path, side: int, *, like: ImageFolder | None = None) -
     pictures = ImageFolder(folder, side, like.classes if like else None)
     if like is None:
         n, classes = len(pictures), len(pictures.classes)
-        typer.echo(
+        print_lines(
             f"{n} pictures of {classes} classes, as {side} x {side} pixels. Features of a pretrained network say more: "
             "`gapscope.embed`.",
             err=True,

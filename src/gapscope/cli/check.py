@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, LOAD, NO_ANSWER, SIDE
+from gapscope.cli.output import check_outputs, print_json, print_lines
 
 # every code, for --fail-on
 ANY = "ANY"
@@ -185,7 +186,6 @@ def check(
     from gapscope.checks.run import check as run_checks
     from gapscope.cli.arguments import is_grid
     from gapscope.cli.factories import import_function, is_factory
-    from gapscope.cli.output import check_outputs, print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
 
     fatal = set(_codes(fail_on))
@@ -211,9 +211,9 @@ def check(
                 print_lines(f"{name}\n{text}\n" if has_names else text)
     if html is not None and results:
         results[0][1].write_html(html)
-        typer.echo(f"written: {html}", err=True)
+        print_lines(f"written: {html}", err=True)
     if json:
-        print_json([{"network": name, **result.to_dict()} for name, result in results])
+        print_json({"networks": [{"network": name, **result.to_dict()} for name, result in results]})
     if any(result.interrupted for _, result in results):
         raise typer.Exit(130)
     codes = {code for _, result in results for code in result.codes}

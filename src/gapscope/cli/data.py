@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON
+from gapscope.cli.output import print_json, print_lines, print_rows
 
 app = typer.Typer(help="List data sets and fetch their official files.", no_args_is_help=True)
 
@@ -22,7 +23,7 @@ def _line_per_tenth() -> Callable[[str, int, int | None], None]:
         if tenth > tenths.get(file, 0):
             tenths[file] = tenth
             of_total = f" of {total / 1e6:.1f}" if total else ""
-            typer.echo(f"{file}: {received / 1e6:.1f}{of_total} MB", err=True)
+            print_lines(f"{file}: {received / 1e6:.1f}{of_total} MB", err=True)
 
     return report
 
@@ -30,7 +31,6 @@ def _line_per_tenth() -> Callable[[str, int, int | None], None]:
 @app.command("list")
 def list_data(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     """List the data sets: task, number of samples, licence and folder."""
-    from gapscope.cli.output import print_json, print_lines, print_rows
     from gapscope.data import data_root as root_of
     from gapscope.data import find_dataset
     from gapscope.data.catalogue import SOURCES
@@ -41,7 +41,8 @@ def list_data(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
         for source in SOURCES.values()
     ]  # fmt: skip
     if json:
-        print_json(rows)
+        keys = {"train + test": "samples", "where": "path"}
+        print_json({"data_sets": [{keys.get(key, key): value for key, value in row.items()} for row in rows]})
         return
     print_lines(f"data root: {root_of(data_root)}; to fetch absent data: gapscope data fetch NAME")
     for row in rows:
@@ -57,14 +58,13 @@ def fetch_data(
     json: bool = JSON,
 ) -> None:
     """Fetch the official files of a data set and verify their checksums."""
-    from gapscope.cli.output import print_json
     from gapscope.data import fetch
 
     paths = fetch(name, root=data_root, base_url=base_url, progress=_line_per_tenth())
     if json:
-        print_json([{"path": str(path), "bytes": path.stat().st_size} for path in paths])
+        print_json({"files": [{"path": str(path), "bytes": path.stat().st_size} for path in paths]})
         return
     if not paths:
-        typer.echo(f"{name} is built in; there is nothing to fetch.")
+        print_lines(f"{name} is built in; there is nothing to fetch.")
     for path in paths:
-        typer.echo(f"{path}  {path.stat().st_size:,} bytes, checked")
+        print_lines(f"{path}  {path.stat().st_size:,} bytes, checked")

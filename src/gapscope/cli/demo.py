@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gapscope.cli.options import JSON, WORKERS
+from gapscope.cli.output import print_json, print_lines, print_table
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import pluralize
 
@@ -36,7 +37,6 @@ def _print_estimates(held_out: Sequence[Record], assessed: pandas.DataFrame, mea
     """Print the held-out networks, errors of the estimator and of the mean gap, and coverage."""
     import pandas
 
-    from gapscope.cli.output import print_table
     from gapscope.results.formatting import expected_test_accuracy
 
     rows = []
@@ -66,10 +66,10 @@ def _print_estimates(held_out: Sequence[Record], assessed: pandas.DataFrame, mea
         baseline_error = ((mean_gap - inside["gap"]) ** 2).mean() ** 0.5
         covered = inside["gap"].between(inside["low"], inside["high"]).sum()
         width = (inside["high"] - inside["low"]).mean()
-        typer.echo(f"root mean squared error {error:.3f}; predicting the mean gap: {baseline_error:.3f}")
-        typer.echo(f"{covered} of {len(inside)} gaps lie in their 90 % interval, {width:.2f} wide on average")
+        print_lines(f"root mean squared error {error:.3f}; predicting the mean gap: {baseline_error:.3f}")
+        print_lines(f"{covered} of {len(inside)} gaps lie in their 90 % interval, {width:.2f} wide on average")
     if len(inside) < len(held_out):
-        typer.echo(
+        print_lines(
             f"{len(held_out) - len(inside)} of {len(held_out)} networks are outside the fitted range: no estimate"
         )
 
@@ -82,7 +82,6 @@ def demo(
     """Train 40 networks on digits, measure them, estimate their gaps, and write a report."""
     import time
 
-    from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.gap.columns import complete_rows, suggest_estimator
     from gapscope.pools import Grid, Pool
@@ -92,7 +91,7 @@ def demo(
     start = time.perf_counter()
     grid, pool = Grid.from_toml(GRID), Pool(folder)
     missing = len(pool.missing(grid, measures=grid.measures))
-    typer.echo(
+    print_lines(
         f"{len(grid)} networks on 1,797 handwritten digits, {missing} to train with {pluralize(workers, 'worker')}",
         err=json,
     )
@@ -116,4 +115,4 @@ def demo(
         print_json({"report": str(page.resolve()), "networks": len(records), "held_out": result})
         return
     _print_estimates(held_out, assessed, sum(record.gap for record in rest) / len(rest))
-    typer.echo(f"report: {page.resolve()} ({time.perf_counter() - start:.0f} s)")
+    print_lines(f"report: {page.resolve()} ({time.perf_counter() - start:.0f} s)")

@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON
+from gapscope.cli.output import print_json, print_lines, print_rows
 
 CORE = (
     "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "safetensors", "jaxtyping", "jinja2", "typer", "rich",
@@ -76,7 +77,6 @@ def doctor(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     import torch
 
     from gapscope.base.environment import version
-    from gapscope.cli.output import print_json, print_rows
 
     problem = torchvision_problem(torchvision_build(), torch.__version__)
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
@@ -95,10 +95,13 @@ def doctor(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     rows += [(name, installed_version(name) or "absent", "extra") for name in EXTRAS]
     rows += _data_rows(data_root)
     table: list[dict[str, str]] = [dict(zip(("what", "found", "verdict"), row, strict=True)) for row in rows]
-    (print_json if json else print_rows)(table)
     missing = [name for name in CORE if installed_version(name) is None]
+    if json:
+        print_json({"ok": not (problem or missing), "rows": table})
+    else:
+        print_rows(table)
     if problem or missing:
-        typer.secho(problem or f"missing: {', '.join(missing)}", fg=typer.colors.RED, err=True)
+        print_lines(problem or f"missing: {', '.join(missing)}", err=True, color=typer.colors.RED)
         raise typer.Exit(1)
     if not json:
-        typer.echo("all requirements are installed")
+        print_lines("all requirements are installed")

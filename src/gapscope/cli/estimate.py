@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK, NO_ANSWER
+from gapscope.cli.output import print_json, print_lines
 
 
 def estimate(
@@ -25,7 +26,6 @@ def estimate(
     from gapscope.accuracy.accuracy_after_training import estimate_accuracy
     from gapscope.accuracy.accuracy_estimator import AccuracyEstimator
     from gapscope.cli.arguments import load_network
-    from gapscope.cli.output import print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
 
     loaded = None if estimator is None else AccuracyEstimator.load(estimator)
@@ -45,6 +45,6 @@ def estimate(
             if not json:
                 print_lines((f"{path}:\n" if len(networks) > 1 else "") + repr(estimates[path]))
     if json:
-        print_json([{"network": str(path), **each.to_dict()} for path, each in estimates.items()])
+        print_json({"networks": [{"network": str(path), **each.to_dict()} for path, each in estimates.items()]})
     if any(each.abstained_because for each in estimates.values()):
         raise typer.Exit(NO_ANSWER)

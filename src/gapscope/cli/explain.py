@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 
 from gapscope.cli.options import JSON
+from gapscope.cli.output import print_json, print_markdown, print_rows
 
 CODE = typer.Argument(None, help="Code of a check, such as GS102. Default: list all codes.")
 
@@ -32,13 +33,12 @@ def explain(code: str | None = CODE, json: bool = JSON) -> None:
     """Explain a check: what it computes, what to do about a finding, and when it is wrong."""
     from gapscope.base.errors import check_choice
     from gapscope.checks.registry import list_checks
-    from gapscope.cli.output import make_console, print_json, print_lines, print_rows
 
     checks = list_checks()
     if code is None:
         rows = [{"code": name, "title": check.title} for name, check in sorted(checks.items())]
         if json:
-            print_json(rows)
+            print_json({"checks": rows})
         else:
             print_rows(rows, "Checks; gapscope explain CODE shows one")
         return
@@ -47,10 +47,4 @@ def explain(code: str | None = CODE, json: bool = JSON) -> None:
     if json:
         print_json({"code": code, "title": checks[code].title, "page": read_page(code)})
         return
-    console = make_console()
-    if not console.is_terminal:
-        print_lines(read_page(code))
-        return
-    from rich.markdown import Markdown
-
-    console.print(Markdown(read_page(code)))
+    print_markdown(read_page(code))

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, NO_ANSWER, SIDE
+from gapscope.cli.output import print_json, print_lines, print_table
 
 
 def _forecasts(
@@ -54,14 +55,13 @@ def forecast(
     json: bool = JSON,
 ) -> None:
     """Forecast the accuracy on new data before training, next to baselines without a network."""
-    from gapscope.cli.output import print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
 
     with handle_interrupts(resumes=False):
         forecasts = _forecasts(target, column, side, samples, time_budget, data_root)
     *_, last = forecasts.values()
     if json:
-        print_json([{"name": name, **forecast.to_dict()} for name, forecast in forecasts.items()])
+        print_json({"forecasts": [{"name": name, **forecast.to_dict()} for name, forecast in forecasts.items()]})
     elif len(forecasts) == 1:
         print_lines(repr(last))
     else:
@@ -74,8 +74,6 @@ def forecast(
 
 def _print_table(forecasts: dict[str, Any]) -> None:
     import pandas
-
-    from gapscope.cli.output import print_table
 
     nan = float("nan")
     table = pandas.DataFrame(

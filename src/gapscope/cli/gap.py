@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK, NO_ANSWER, POOL
+from gapscope.cli.output import check_outputs, print_json, print_lines, print_table
 from gapscope.results.estimate import percent
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ def fit(
 ) -> None:
     """Fit a gap estimator on a pool, and cross-validate it."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.output import check_outputs, print_json, print_table
     from gapscope.cli.progress import steps
     from gapscope.gap.columns import complete_rows, suggest_estimator
     from gapscope.gap.cross_validation import (
@@ -80,11 +80,11 @@ def fit(
             raise typer.Exit(NO_ANSWER)
         return
     kinds = table["gap_kind"].unique()
-    typer.echo(f"fitted on {len(table)} networks; gap of {' and '.join(kinds)}")
+    print_lines(f"fitted on {len(table)} networks; gap of {' and '.join(kinds)}")
     columns = ["model", "rmse", "mae", "pearson", "coverage"]
     print_table(errors.filter(items=columns), f"Each network predicted from {fitted_on}")
     if not is_useful:
-        typer.echo(
+        print_lines(
             f"no estimator: on held-out networks it errs by {rmse['estimator']:.3f}, the mean gap by "
             f"{rmse[MEAN_GAP]:.3f}. Add networks, or pass other readings (--measure)."
         )
@@ -92,9 +92,9 @@ def fit(
     linear = estimator.kernel_ is None
     for name, coefficient in zip(estimator.feature_names_, estimator.coef_, strict=True) if linear else ():
         term = f"log {name}" if name in estimator.log_features else name
-        typer.echo(f"  {coefficient:+.4g} × {term}")
-    typer.echo(f"written: {path}")
-    typer.echo(f"next: gapscope gap predict {pool} NETWORK")
+        print_lines(f"  {coefficient:+.4g} × {term}")
+    print_lines(f"written: {path}")
+    print_lines(f"next: gapscope gap predict {pool} NETWORK")
 
 
 def _format_assessment(assessed: Mapping[Any, Any], level: float) -> list[str]:
@@ -137,7 +137,6 @@ def predict(
 
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.arguments import record_from_argument
-    from gapscope.cli.output import print_json
     from gapscope.gap.gap_estimator import GapEstimator
     from gapscope.pools import open_pool
     from gapscope.pools.readings import RunOptions
@@ -163,8 +162,8 @@ def predict(
     else:
         for path, row in zip(networks, answers, strict=True):
             if len(networks) > 1:
-                typer.echo(f"{path}:")
+                print_lines(f"{path}:")
             for line in _format_assessment(row, level):
-                typer.echo(line)
+                print_lines(line)
     if any(row["verdict"] != "inside" for row in answers):
         raise typer.Exit(NO_ANSWER)

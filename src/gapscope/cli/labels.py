@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gapscope.cli.options import JSON, LABEL_COLUMN, NO_ANSWER, SIDE
+from gapscope.cli.output import check_outputs, print_json, print_lines
 
 if TYPE_CHECKING:
     import pandas
@@ -33,7 +34,6 @@ def labels(
     """Rank samples by the probability that their label is wrong, with or without a network."""
     from gapscope.cli.arguments import read_labelled_table, read_pictures, split_target
     from gapscope.cli.factories import call_factory, is_factory
-    from gapscope.cli.output import check_outputs, print_json, print_lines
     from gapscope.cli.progress import handle_interrupts
     from gapscope.data.tables import read_table
     from gapscope.labels.label_issues import find_label_issues
@@ -42,7 +42,7 @@ def labels(
         table, notes = read_table(path)
         _, labels = split_target(table, column, path)
         for note in notes:
-            typer.echo(note, err=True)
+            print_lines(note, err=True)
         return table, str(labels.name)
 
     check_outputs(html, csv)
@@ -63,10 +63,10 @@ def labels(
         issues = find_label_issues(network, data, target=label_column, precision=precision, test=held_out, seed=seed)
     if html is not None:
         issues.write_html(html)
-        typer.echo(f"written: {html}", err=True)
+        print_lines(f"written: {html}", err=True)
     if csv is not None:
         issues.to_csv(csv)
-        typer.echo(f"written: {csv}", err=True)
+        print_lines(f"written: {csv}", err=True)
     if json:
         print_json(issues)
     else:

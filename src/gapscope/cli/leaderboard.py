@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON
+from gapscope.cli.output import check_outputs, print_json, print_lines
 
 LEGEND = (
     "partial r: correlation with the gap given the hyperparameters, cross-fitted;",
@@ -43,7 +44,6 @@ def leaderboard(
 
     In Python: gapscope.rank_measures.
     """
-    from gapscope.cli.output import check_outputs, print_json, print_lines, print_text
     from gapscope.cli.progress import steps
     from gapscope.leaderboard.ranking import rank_measures
 
@@ -59,8 +59,8 @@ def leaderboard(
     if json:
         print_json(board)
         return
-    print_text((*board.verdict, "", board.description))
-    typer.echo(board.table(columns=shutil.get_terminal_size().columns))
+    print_lines("\n".join((*board.verdict, "", board.description)))
+    print_lines(board.table(columns=shutil.get_terminal_size().columns))
     print_lines("\n".join(LEGEND))
     for name, reason in board.left_out.items():
-        typer.echo(f"skipped: {name}: {reason}", err=True)
+        print_lines(f"skipped: {name}: {reason}", err=True)

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON
+from gapscope.cli.output import print_json, print_lines, print_table
 
 
 def _of_table(source: Path, table: Path, target: str | None, groups: str | None) -> tuple[Any, Any, Any]:
@@ -57,8 +58,6 @@ def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]
 def _print(curves: dict[str, Any]) -> None:
     import pandas
 
-    from gapscope.cli.output import print_lines, print_table
-
     if len(curves) == 1:
         print_lines(repr(*curves.values()))
         return
@@ -69,7 +68,7 @@ def _print(curves: dict[str, Any]) -> None:
     )  # fmt: skip
     print_table(table, "Predicted on data like the training data (90 % interval; cost in full-training equivalents)")
     for note in dict.fromkeys(curve.note for curve in curves.values() if curve.note):
-        typer.echo(note)
+        print_lines(note)
 
 
 def learning_curve(
@@ -97,7 +96,6 @@ def learning_curve(
     """Train on subsets, score on the rest, and extrapolate to all samples."""
     from gapscope.accuracy.learning_curves import learning_curve as extrapolate
     from gapscope.cli.factories import import_function
-    from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, steps
 
     if data is None:
@@ -127,7 +125,7 @@ def learning_curve(
             if curve.is_interrupted:
                 break
     if json:
-        print_json([{"recipe": name, **curve.to_dict()} for name, curve in curves.items()])
+        print_json({"curves": [{"name": name, **curve.to_dict()} for name, curve in curves.items()]})
     else:
         _print(curves)
     if any(curve.is_interrupted for curve in curves.values()):

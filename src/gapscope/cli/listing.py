@@ -9,15 +9,15 @@ from typing import Any
 import typer
 
 from gapscope.cli.options import JSON
+from gapscope.cli.output import print_json, print_lines, print_rows
 
 app = typer.Typer(help="List measures, penalties and networks with their options.", no_args_is_help=True)
 
 
-def _show(rows: list[dict[str, Any]], json: bool) -> None:
-    from gapscope.cli.output import print_json, print_rows
+def _show(what: str, rows: list[dict[str, Any]], json: bool) -> None:
 
     if json:
-        print_json(rows)
+        print_json({what: rows})
     else:
         print_rows(rows, unfolded=("name",))
 
@@ -30,18 +30,16 @@ def _settings(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
 @app.command("measures")
 def measures(json: bool = JSON) -> None:
     """List every measure: name, title, needs and cost."""
-    from gapscope.cli.output import print_lines
     from gapscope.measures.registry import list_measures
 
     items = list_measures().values()
     rows = [
-        {"name": item.name, "needs": list(item.needs), "cost": item.cost_class, "what it measures": item.title}
-        for item in items
+        {"name": item.name, "needs": list(item.needs), "cost": item.cost_class, "title": item.title} for item in items
     ]
     if json:
         for row, item in zip(rows, items, strict=True):
             row |= {"by_default": item.default, "options": list(item.options), "numbers": list(item.numbers)}
-    _show(rows, json)
+    _show("measures", rows, json)
     if not json:
         print_lines(f"Default measures: {', '.join(item.name for item in items if item.default)}.")
         print_lines("To run one of them: gapscope measure NETWORK --measure NAME")
@@ -52,10 +50,11 @@ def penalties(json: bool = JSON) -> None:
     """List every penalty: name in specs, class, and settings with defaults."""
     from gapscope.penalties.base import penalties as registered
 
-    _show(
-        [{"name": name, "class": penalty.__name__, "settings": _settings(inspect.signature(penalty).parameters)}
-         for name, penalty in registered().items()], json
-    )  # fmt: skip
+    rows = [
+        {"name": name, "class": penalty.__name__, "settings": _settings(inspect.signature(penalty).parameters)}
+        for name, penalty in registered().items()
+    ]
+    _show("penalties", rows, json)
 
 
 @app.command("networks")
@@ -63,7 +62,8 @@ def networks(json: bool = JSON) -> None:
     """List every network: name in specs, and options with defaults."""
     from gapscope.networks.factory import network_names, network_options
 
-    _show(
-        [{"name": name, "options": [f"{key}={value!r}" for key, value in network_options(name).items()]}
-         for name in network_names()], json
-    )  # fmt: skip
+    rows = [
+        {"name": name, "options": [f"{key}={value!r}" for key, value in network_options(name).items()]}
+        for name in network_names()
+    ]
+    _show("networks", rows, json)

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK
+from gapscope.cli.output import print_json, print_lines, print_table
 
 NAMES = typer.Option(
     [],
@@ -26,7 +27,6 @@ def measure(
 ) -> None:
     """Measure a network on its training data, with units and directions."""
     from gapscope.cli.arguments import record_from_argument
-    from gapscope.cli.output import print_json, print_lines
     from gapscope.pools.readings import RunOptions
 
     options = RunOptions(measures=tuple(measures) or None, measure_samples=samples, data_root=data_root)
@@ -37,7 +37,7 @@ def measure(
         return
     print_lines(repr(record.readings))
     for name, reason in record.unmeasured.items():
-        typer.echo(f"{name}: no value: {reason}", err=True)
+        print_lines(f"{name}: no value: {reason}", err=True)
 
 
 def compare(
@@ -57,7 +57,6 @@ def compare(
     """
     from gapscope.base.samples import as_samples
     from gapscope.cli.arguments import distinct_names, load_network
-    from gapscope.cli.output import print_json, print_table, print_text
     from gapscope.cli.progress import steps
     from gapscope.leaderboard.comparison_run import compare as compare_networks
     from gapscope.leaderboard.ranking import rank_measures
@@ -74,7 +73,7 @@ def compare(
     if json:
         print_json(result)
         return
-    print_text(result.verdict)
+    print_lines("\n".join(result.verdict))
     summary = result.summary()
     # networks as columns if they are fewer than the numbers, to fit a terminal
     table = summary.T.rename_axis("").reset_index() if len(summary) < len(summary.columns) else summary.reset_index()

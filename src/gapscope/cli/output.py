@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pandas
     from rich.console import Console
 
+    from gapscope.results.result import Result
+
 # wider than any table: piped output has no screen to fit, unless COLUMNS names its width
 _PIPED = 1000
 # a cell or a sentence that begins further right is not continued below its own beginning
@@ -34,17 +36,29 @@ def check_outputs(*paths: Path | None) -> None:
             check_output(path)
 
 
-def print_json(value: Any) -> None:
-    """Print a result or values as JSON (missing and infinite numbers are null)."""
+def _rounded(value: Any) -> Any:
+    """Round durations, which nothing is computed from, to milliseconds."""
+    if isinstance(value, Mapping):
+        return {
+            key: round(item, 3) if key == "seconds" and isinstance(item, float) else _rounded(item)
+            for key, item in value.items()
+        }
+    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def print_json(value: Result | Mapping[str, Any]) -> None:
+    """Print one JSON object, as docs/json.md describes it: missing and infinite numbers are null."""
     from gapscope.base.files import to_json
     from gapscope.results.result import Result
 
-    typer.echo(to_json(value.to_dict() if isinstance(value, Result) else value, indent=1, null=True))
+    content = value.to_dict() if isinstance(value, Result) else value
+    typer.echo(to_json(_rounded(content), indent=1, null=True))
 
 
-def output_width() -> int:
+def output_width(*, err: bool = False) -> int:
     """Return the width in characters of the terminal, or of COLUMNS (very wide if the output is piped without it)."""
-    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
+    stream = sys.stderr if err else sys.stdout
+    if stream.isatty() or os.environ.get("COLUMNS", "").isdigit():
         return shutil.get_terminal_size().columns
     return _PIPED
 
@@ -57,12 +71,6 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(width=output_width())
 
 
-def print_text(sentences: Iterable[str]) -> None:
-    """Print sentences, each wrapped to the width of the terminal (80 characters if the output is piped)."""
-    for sentence in sentences:
-        typer.echo(textwrap.fill(sentence, shutil.get_terminal_size().columns))
-
-
 def _hanging_indent(line: str, width: int) -> int:
     """Return where the last cell of a line begins: below it, the line is continued."""
     start = [match.end() for match in re.finditer(r"\s{2,}", line)]
@@ -70,12 +78,18 @@ def _hanging_indent(line: str, width: int) -> int:
     return indent if indent <= _MAX_INDENT * width else 4
 
 
-def print_lines(text: str) -> None:
-    """Print the text of a result, with lines wrapped to `output_width` below their last cell."""
-    width = output_width()
+def print_lines(text: str, *, err: bool = False, color: str | None = None) -> None:
+    """Print text, with lines wrapped to `output_width` below their last cell.
+
+    Args:
+        text: One line or several.
+        err: Whether to print to standard error.
+        color: Color of the text on a terminal.
+    """
+    width = output_width(err=err)
     for line in text.split("\n"):
         if len(line) <= width:
-            typer.echo(line)
+            typer.secho(line, fg=color, err=err)
             continue
         # the beginning as it stands, so that columns stay aligned
         start = len(line) - len(line.lstrip())
@@ -87,8 +101,20 @@ def print_lines(text: str) -> None:
             subsequent_indent=indent,
             replace_whitespace=False,
             drop_whitespace=True,
+            break_on_hyphens=False,
         )
-        typer.echo("\n".join(wrapped))
+        typer.secho("\n".join(wrapped), fg=color, err=err)
+
+
+def print_markdown(text: str) -> None:
+    """Print Markdown, rendered on a terminal and as it stands elsewhere."""
+    console = make_console()
+    if not console.is_terminal:
+        print_lines(text)
+        return
+    from rich.markdown import Markdown
+
+    console.print(Markdown(text))
 
 
 def _cell(value: Any) -> str:

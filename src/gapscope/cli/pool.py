@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON, WORKERS
+from gapscope.cli.output import print_json, print_lines, print_table
 from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ def run(
     json: bool = JSON,
 ) -> None:
     """Train, score and measure a grid. Finished networks are skipped."""
-    from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.data import find_dataset
     from gapscope.pools import Grid, Pool
@@ -51,7 +51,7 @@ def run(
         find_dataset(name, root=data_root)  # raise before the first line of output
     missing = len(pool.missing(specs, measures=specs.measures, retry_failed=retry_failed))
     counts = f"{pluralize(len(specs), 'network')}, {len(specs) - missing} done, {missing} to run"
-    typer.echo(f"{counts} with {pluralize(workers, 'worker')}", err=json)
+    print_lines(f"{counts} with {pluralize(workers, 'worker')}", err=json)
     with handle_interrupts(resumes=True), progress(f"pool {folder}", missing) as show:
         records = pool.run(
             specs,
@@ -72,16 +72,16 @@ def run(
         rows = [{"id": r.id, "status": r.status, "message": r.message, "gap": r.gap, **r.scores} for r in records]
         print_json({"folder": str(folder), **counts, "networks": rows})
     else:
-        typer.echo(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; records in {folder}")
+        print_lines(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; records in {folder}")
     if counts["failed"]:
         first = next(record for record in records if record.status == "failed")
-        typer.echo(f"first failure: {first.id}: {first.message}", err=True)
-        typer.echo("to run failed networks again: --retry-failed", err=True)
+        print_lines(f"first failure: {first.id}: {first.message}", err=True)
+        print_lines("to run failed networks again: --retry-failed", err=True)
     if not counts["finished"]:
-        typer.echo("no network finished", err=True)
+        print_lines("no network finished", err=True)
         raise typer.Exit(1)
     if not json:
-        typer.echo(f"next: gapscope report {folder}")
+        print_lines(f"next: gapscope report {folder}")
 
 
 @app.command("status")
@@ -89,14 +89,13 @@ def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
     """Show how many runs of a grid are finished."""
     from dataclasses import asdict
 
-    from gapscope.cli.output import print_json
     from gapscope.pools import Grid, Pool
 
     state = Pool(folder).status(Grid.from_toml(grid))
     if json:
         print_json({"total": state.total, **asdict(state)})
         return
-    typer.echo(
+    print_lines(
         f"{pluralize(state.total, 'network')}: {state.finished} finished, {state.diverged} diverged, "
         f"{state.failed} failed, {state.started} started, {state.waiting} waiting"
         + (f", {state.unreadable} unreadable" if state.unreadable else "")
@@ -106,7 +105,6 @@ def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
 @app.command("show")
 def show(folder: Path = FOLDER, json: bool = JSON) -> None:
     """List the networks of a pool with the settings that vary, accuracies and gaps."""
-    from gapscope.cli.output import print_json, print_table
     from gapscope.gap.columns import hyperparameter_columns
     from gapscope.pools import open_pool
 
@@ -203,7 +201,6 @@ def add(
     or by --set.
     """
     from gapscope.cli.factories import call_function, call_with_settings
-    from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.pools import Pool
 
@@ -223,7 +220,7 @@ def add(
         rows = [{"id": r.id, "name": r.spec["name"], "gap": r.gap, **r.scores} for r in records]
         print_json({"folder": str(folder), "networks": rows})
         return
-    typer.echo(f"{pluralize(len(records), 'network')} added to {folder}, {len(pool)} in total")
+    print_lines(f"{pluralize(len(records), 'network')} added to {folder}, {len(pool)} in total")
     if not any("hp" in record.spec for record in records):
-        typer.echo("note: no hyperparameters were passed (see --help): measures cannot be compared at equal settings")
-    typer.echo(f"next: gapscope pool show {folder}; gapscope report {folder}; gapscope gap fit {folder}")
+        print_lines("note: no hyperparameters were passed (see --help): measures cannot be compared at equal settings")
+    print_lines(f"next: gapscope pool show {folder}; gapscope report {folder}; gapscope gap fit {folder}")

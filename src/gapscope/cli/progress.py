@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gapscope.cli.output import print_lines
+
 if TYPE_CHECKING:
     from gapscope.results.records import Record
 
@@ -48,7 +50,7 @@ def handle_interrupts(*, resumes: bool) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         saved = "finished work is saved. Run the same command again to continue." if resumes else "nothing is saved."
-        typer.echo(f"\nstopped; {saved}", err=True)
+        print_lines(f"\nstopped; {saved}", err=True)
         raise typer.Exit(130) from None
 
 
@@ -78,7 +80,7 @@ def progress(title: str, total: int) -> Iterator[Callable[[Record], None]]:
             done += 1
             show(done, total)
             if not on_terminal() or record.status != "finished":
-                typer.echo(f"[{done}/{total}] {outcome(record)}", err=True)
+                print_lines(f"[{done}/{total}] {outcome(record)}", err=True)
 
         show(0, total)
         yield announce

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON, POOL
+from gapscope.cli.output import check_outputs, print_json, print_lines
 
 if TYPE_CHECKING:
     from gapscope.results.records import Record
@@ -55,7 +56,7 @@ def _check(records: Sequence[Record], pool: Path, data_root: str | None) -> dict
         network, data, options = stored_network(Path(path), data_root)
         return {"check": (record.id, check(network, data, time_budget=CHECK_SECONDS, **options))}
     except GapscopeError as error:
-        typer.echo(f"note: the network was not checked: {error}", err=True)
+        print_lines(f"note: the network was not checked: {error}", err=True)
         return {}
 
 
@@ -75,7 +76,6 @@ def report(
     Above 1,000 networks, statistics and figures use a random sample of training configurations; counts, best networks
     and failures use all.
     """
-    from gapscope.cli.output import check_outputs, print_json
     from gapscope.pools import open_pool
     from gapscope.report import summary, write_report
     from gapscope.report.pool_view import PoolView
@@ -92,4 +92,4 @@ def report(
     if checks:
         estimates |= _check(view.all_records, pool, data_root)
     write_report(view, path, title=name, **estimates)
-    typer.echo(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {pluralize(len(view.all_records), 'network')})")
+    print_lines(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {pluralize(len(view.all_records), 'network')})")

@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON, WORKERS
+from gapscope.cli.output import print_json, print_lines
 
 app = typer.Typer(
     help="Reproduce tables and figures of a paper. Run the same command again to continue.", no_args_is_help=True
@@ -44,17 +45,16 @@ def load_study(name: str) -> Any:
 @app.command("list")
 def list_studies(json: bool = JSON) -> None:
     """List the studies with their parts."""
-    from gapscope.cli.output import print_json
-
     studies = {name: load_study(name) for name in available()}
     if json:
         parts = {name: {part.name: part.title for part in study.parts} for name, study in studies.items()}
-        print_json({name: {"title": study.title, "parts": parts[name]} for name, study in studies.items()})
+        rows = [{"name": name, "title": study.title, "parts": parts[name]} for name, study in studies.items()]
+        print_json({"studies": rows})
         return
     for name, study in studies.items():
-        typer.echo(f"{name}  {study.title}")
+        print_lines(f"{name}  {study.title}")
         for part in study.parts:
-            typer.echo(f"    {part.name:<18}{part.title}")
+            print_lines(f"    {part.name:<18}{part.title}")
 
 
 @app.command("run")
@@ -74,7 +74,6 @@ def run(
     """Run the parts of a study that have no result yet."""
     from functools import partial
 
-    from gapscope.cli.output import print_json
     from gapscope.cli.progress import handle_interrupts
 
     study = load_study(name)
@@ -94,22 +93,16 @@ def run(
     if json:
         print_json({"written": [str(path) for path in paths]})
     else:
-        typer.echo(f"{len(paths)} parts written to {results / name / scale}")
+        print_lines(f"{len(paths)} parts written to {results / name / scale}")
 
 
-SCREEN = 80
-
-
-def _format_claims(study: Any, results: Path) -> list[str]:
-    """Format a study's claims in 80 columns, each outcome in the left margin."""
-    from textwrap import wrap
-
-    lines = wrap(f"{study.name}  {study.title}", SCREEN, subsequent_indent="    ")
+def _format_claims(study: Any, results: Path) -> str:
+    """Format a study's claims, each outcome in the left margin."""
+    lines = [f"{study.name}  {study.title}"]
     for outcome, sentence, ours in study.claims(results):
-        margin = f"  {'cannot' if outcome.startswith('cannot') else outcome:<9}"
-        text = wrap(f"{'(ours) ' if ours else ''}{sentence}", SCREEN - len(margin))
-        lines += [f"{margin if i == 0 else ' ' * len(margin)}{line}" for i, line in enumerate(text)]
-    return lines
+        margin = "cannot" if outcome.startswith("cannot") else outcome
+        lines.append(f"  {margin:<9}  {'(ours) ' if ours else ''}{sentence}")
+    return "\n".join(lines)
 
 
 @app.command("claims")
@@ -122,19 +115,19 @@ def claims(
     json: bool = JSON,
 ) -> None:
     """Show every claim with its outcome in the stored results."""
-    from gapscope.cli.output import print_json
-
     studies = {each: load_study(each) for each in ([name] if name else available())}
     if json:
         keys = ("outcome", "claim", "ours")
-        print_json({
-            name: [dict(zip(keys, claim, strict=True)) for claim in study.claims(results)]
+        rows = [
+            {"study": name, **dict(zip(keys, claim, strict=True))}
             for name, study in studies.items()
-        })  # fmt: skip
+            for claim in study.claims(results)
+        ]
+        print_json({"claims": rows})
     else:
         for study in studies.values():
-            typer.echo("\n".join(_format_claims(study, results)))
+            print_lines(_format_claims(study, results))
     if write:
         installed = [load_study(each) for each in available()]
         installed[0].write_overview(installed, results)
-        typer.echo(f"written: {results / 'README.md'}", err=json)
+        print_lines(f"written: {results / 'README.md'}", err=json)

@@ -8,3 +8,8 @@ Common parameters:
     epoch, numbers: Epoch of a recording, and name -> value.
     args, state, control, model: Arguments of a Transformers callback.
 """
+
+import lazy_loader
+
+# loaded on first use: their modules need an extra
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,2 @@
+from .memorization_monitor import MemorizationMonitor as MemorizationMonitor
+from .memorization_monitor import add_memorization_monitor as add_memorization_monitor
