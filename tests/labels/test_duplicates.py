@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import gapscope as gs
+from gapscope.base.samples import as_samples
 from gapscope.labels.duplicates import conflicting_duplicates, duplicate_pairs, duplicates_in_test
 
 
@@ -20,3 +21,36 @@ def test_few_samples() -> None:
     x = torch.tensor([[1.0, 2.0], [1.0, 2.0]])
     assert duplicate_pairs(gs.Samples(x)) == [(0, 1)]
     assert duplicates_in_test(gs.Samples(x), gs.Samples(x[:1])) == ((0, 0),)
+
+
+TEXTS = [
+    "my card has not arrived yet, where is it?",
+    "how do I change the address of my account?",
+    "the exchange rate of this payment is wrong",
+    "I was charged twice for the same purchase",
+    "can I use the card abroad?",
+]
+
+
+def test_texts_with_an_added_word() -> None:
+    copies = ["please, " + TEXTS[0], TEXTS[1].upper(), TEXTS[3] + " again"]
+    samples = as_samples((TEXTS + copies, torch.arange(8) % 2))
+    assert duplicate_pairs(samples) == [(0, 5), (1, 6), (3, 7)]
+    assert duplicates_in_test(as_samples((TEXTS, [0] * 5)), as_samples((copies, [0] * 3))) == ((0, 0), (1, 1), (3, 2))
+
+
+def test_tokens_with_an_added_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.zeros(40, 20, dtype=torch.int64)
+    ids[:, :10] = torch.randint(1, 60, (40, 10), generator=generator)
+    added = ids[:2].clone()
+    added[0, 10] = 7
+    added[1, 1:11] = ids[1, :10]
+    other_order = ids[2:3].clone()
+    other_order[0, :10] = ids[2, :10].flip(0)
+    replaced = ids[3:4].clone()
+    replaced[0, 4] = 59 if int(ids[3, 4]) != 59 else 58
+    both = gs.Samples(torch.cat([ids, added, other_order, replaced]), torch.arange(44) % 2)
+    assert duplicate_pairs(both) == [(0, 40), (1, 41)]
+    test = gs.Samples(torch.cat([added, other_order]), torch.arange(3) % 2)
+    assert duplicates_in_test(gs.Samples(ids, torch.arange(40) % 2), test) == ((0, 0), (1, 1))

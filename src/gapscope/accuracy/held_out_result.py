@@ -67,6 +67,11 @@ class HeldOutPredictions(Result):
         return np.array(self.predictions, dtype=dtype, copy=copy)
 
     @property
+    def is_held_out(self) -> bool:
+        """True: functions that take predictions of any model need not ask whether these have seen the labels."""
+        return True
+
+    @property
     def score_name(self) -> str:
         """Name of the score: "accuracy" or "R^2"."""
         return "R^2" if self.task == "regression" else "accuracy"

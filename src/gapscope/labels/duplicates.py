@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import SequenceMatcher
 
 import torch
 from torch import Tensor
@@ -11,13 +10,12 @@ from torch import Tensor
 from gapscope.base.samples import Samples
 from gapscope.base.second_data import join_samples
 from gapscope.labels.picture_copies import are_pictures, copied_pictures
+from gapscope.labels.text_copies import copied_texts, have_equal_order
 from gapscope.statistics.baselines import find_nearest, sample_features
 
 # A near-duplicate is closer than this fraction of the median distance to the nearest neighbour.
 NEAR = 0.05
 MAX_SAMPLES = 20_000
-# Near-duplicates of texts share this fraction of their tokens in order: one word in twenty may differ.
-MIN_EQUAL_TOKENS = 0.95
 
 
 def exact_repeats(samples: Samples) -> list[tuple[int, int]]:
@@ -36,16 +34,6 @@ def has_tokens(samples: Samples) -> bool:
     return any(not part.is_floating_point() for part in samples.parts)
 
 
-def have_equal_order(samples: Samples, i: int, j: int) -> bool:
-    """Return whether two samples have almost the same tokens in the same order."""
-    for part in samples.parts:
-        if not part.is_floating_point():
-            matcher = SequenceMatcher(None, part[i].flatten().tolist(), part[j].flatten().tolist(), autojunk=False)
-            if matcher.ratio() < MIN_EQUAL_TOKENS:
-                return False
-    return True
-
-
 def _limit(distances: Tensor) -> float:
     positive = distances[distances > 1e-6]
     return max(NEAR * float(positive.median()) if len(positive) else 0.0, 1e-6)
@@ -55,10 +43,15 @@ def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
     """Return sorted pairs (i, j), i < j, of nearest neighbours that are near-duplicates.
 
     Their Euclidean distance on standardized features is below 5 % of the median distance to the nearest neighbour. Of
-    pictures, copies that were saved again, resized or mirrored are found as well. Beyond 20,000 samples, only exact
-    repeats are found.
+    pictures, copies that were saved again, resized or mirrored are found as well; of texts, copies with a few other
+    words. Beyond 20,000 samples, only exact repeats are found.
     """
-    features = sample_features(samples) if len(samples) <= MAX_SAMPLES else torch.empty(0, 0)
+    if len(samples) > MAX_SAMPLES:
+        return exact_repeats(samples)
+    texts = copied_texts(samples)
+    if texts is not None:
+        return sorted({*texts, *exact_repeats(samples)})
+    features = sample_features(samples)
     if not features.shape[1]:
         return exact_repeats(samples)
     distances, nearest = find_nearest(features)
@@ -77,21 +70,25 @@ def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int]
     `test` is adapted to the training samples (`gapscope.base.second_data.as_second`).
     """
     n, both = len(samples), join_samples(replace(samples, targets=None), replace(test, targets=None))
+    exact = {j - n: i for i, j in reversed(exact_repeats(both)) if i < n <= j}  # the first one
+    texts = copied_texts(both, n) if len(both) <= MAX_SAMPLES else None
+    if texts is not None:
+        return _by_test_sample({j - n: i for i, j in texts} | exact)
     features = sample_features(both) if len(both) <= MAX_SAMPLES else torch.empty(0, 0)
     if not features.shape[1]:
-        by_test_sample = sorted((j - n, i) for i, j in exact_repeats(both) if i < n <= j)
-        return tuple((i, j) for j, i in by_test_sample)
+        return _by_test_sample(exact)
     distances, nearest = find_nearest(features[n:], features[:n])
     close = distances[:, 0] <= _limit(find_nearest(features[:n])[0])
-    pairs = {(int(nearest[j]), j) for j in torch.nonzero(close).flatten().tolist()}
+    found = {j: int(nearest[j]) for j in torch.nonzero(close).flatten().tolist()}
     if has_tokens(samples):
-        pairs = {(i, j) for i, j in pairs if have_equal_order(both, i, n + j)}
-        known = {j for _, j in pairs}
-        pairs |= {(i, j - n) for i, j in exact_repeats(both) if i < n <= j and j - n not in known}
+        found = exact | {j: i for j, i in found.items() if have_equal_order(both, i, n + j)}
     if samples.form is None and are_pictures(samples.inputs):
-        known = {j for _, j in pairs}
-        pairs |= {(i, j) for i, j in copied_pictures(samples.inputs, test.inputs) if j not in known}
-    return tuple(sorted(pairs, key=lambda pair: pair[1]))
+        found = {j: i for i, j in reversed(copied_pictures(samples.inputs, test.inputs))} | found
+    return _by_test_sample(found)
+
+
+def _by_test_sample(found: dict[int, int]) -> tuple[tuple[int, int], ...]:
+    return tuple((i, j) for j, i in sorted(found.items()))
 
 
 def conflicting_duplicates(samples: Samples) -> tuple[tuple[int, int], ...]:

@@ -14,6 +14,9 @@ Errors may be uneven: each class has its own rate and its own odds of the wrong 
 fraction of clean labels that it predicts wrongly, all probabilities of errors are therefore multiplied by
 $\max(1 - 2h, 0)$, and samples are ranked by a mixture of the log odds of $e_i$ and those of a model without noise, with
 the weight $\min(2h, 1)$ of the latter.
+
+**Classes of two samples.** If their predictions speak against each other, either may be the wrong one. Probabilities of
+errors in classes of one or two samples are therefore halved.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ HARDNESS = 2.0
 HARDNESS_OF_LOW = 4.0
 MAX_FITTED = 2_000_000  # values of the scores that M and T are fitted to; more samples are not used
 EVEN_ODDS = 1e-30
+MAX_UNTOLD = 2  # samples of a class of which none can be told to be the wrong one
 Z = 1.645  # two-sided 90 % normal quantile
 # Normal quantile of the upper end. The fraction of contradicted labels exceeds the rate by the mistakes of the
 # predictions, so that a small addition suffices: with 1.645, coverage on the seven data sets was 0.994, not 0.989.
@@ -186,6 +190,8 @@ def error_probabilities(
     model = fit_error_model(scores, labels, temperatures)
     joint = _joint(class_probabilities(scores, model.temperature), model.noise, labels)
     error, log_odds = _error_odds(joint, labels)
+    is_untold = labels.bincount(minlength=n_classes)[labels] <= MAX_UNTOLD
+    error = torch.where(is_untold, error / 2, error)
     accuracy, raw_rate = float(is_agreed.double().mean()), float(error.mean())
     clean = min(clean_accuracy(accuracy, raw_rate, n_classes), 1.0)
     hardness = 1 - clean

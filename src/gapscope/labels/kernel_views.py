@@ -31,6 +31,10 @@ from gapscope.statistics.baselines import (
 )
 from gapscope.statistics.kernel_ridge import Spectrum, select_ridge
 
+# Without one of its m samples, a class has (m - 1) / m of its weight in the predictions, and all others have theirs:
+# with few samples the given label loses although it is right. Of 600 clean samples in 200 classes 4 were flagged with
+# the weight given back, 20 to 40 without; above ten samples it makes no difference.
+MAX_FEW = 10
 # Trees are not fitted if a kernel machine leaves a smaller cross-entropy (nats): all labels agree with it, nearly.
 SUFFICIENT_LOSS = 0.05
 
@@ -52,10 +56,10 @@ class ClassView:
 
 @dataclass(frozen=True)
 class TargetView:
-    """Leave-one-out predictions of regression targets, by one kernel machine."""
+    """Held-out predictions of regression targets, by one kernel machine or as passed."""
 
     method: str
-    spectrum: Spectrum
+    spectrum: Spectrum | None  # None for predictions that do not change with the targets
     targets: Tensor  # with clipped residuals
     ridge: float  # in units of the mean eigenvalue
     predictions: Tensor  # leave-one-out predictions [n, k]
@@ -75,7 +79,17 @@ def kernel_class_view(method: str, spectrum: Spectrum, labels: Tensor, n_classes
     """Fit one-hot labels [n, C] with the ridge of the smallest leave-one-out squared error."""
     targets = target_matrix(labels, n_classes).to(spectrum.device)
     _, loo = select_ridge(spectrum, targets, RIDGES)
-    return class_view(method, loo.predictions, labels, SCORE_TEMPERATURES)
+    return class_view(method, _with_own_weight(loo.predictions, labels), labels, SCORE_TEMPERATURES)
+
+
+def _with_own_weight(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return leave-one-out scores in which a class of few samples has the same weight for its own samples."""
+    own = labels.to(scores.device)[:, None]
+    counts = labels.bincount(minlength=scores.shape[1]).double().to(scores.device)
+    weights = torch.where(counts <= MAX_FEW, counts / (counts - 1).clamp_min(1), 1.0)
+    # a negative score would become more negative
+    given = scores.gather(1, own)
+    return scores.scatter(1, own, torch.maximum(given * weights[own], given))
 
 
 def _target_view(method: str, spectrum: Spectrum, targets: Tensor) -> TargetView:

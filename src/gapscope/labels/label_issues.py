@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,8 +17,9 @@ from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
 from gapscope.data.frames import encode_frame, split_frame
 from gapscope.inspection.validation import unwrap_estimator
-from gapscope.labels.class_labels import assess_classes, assess_labels, assess_probabilities
+from gapscope.labels.class_labels import assess_classes, assess_labels
 from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test
+from gapscope.labels.given_predictions import assess_given
 from gapscope.labels.kernel_views import ClassView, kernel_class_view, target_views
 from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
 from gapscope.labels.noise_rate import margins_of
@@ -43,9 +45,12 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
     if pred_probs is not None and source is not None:
         raise InvalidInput("Got pred_probs as well as a network. Pass pred_probs with data, or with labels alone.")
     if labels is not None:
-        inputs = pred_probs if features is None else features
-        if inputs is None:
+        inputs = features
+        if inputs is None and pred_probs is None:
             raise InvalidInput("Got labels without features. Pass features= or pred_probs= too.")
+        if inputs is None:
+            predicted = np.asarray(pred_probs)
+            inputs = predicted[:, None] if predicted.ndim == 1 else predicted
         data = (inputs, labels)
     if data is None:
         raise InvalidInput("Got no training data; an untrained network, or None, needs them. Pass data as (x, y).")
@@ -68,7 +73,7 @@ def _assess_data(
     if samples.kind not in ("classification", "regression"):
         raise InvalidInput(f"{NO_RATE}. find_label_issues ranks these labels.")
     if pred_probs is not None:
-        issues, noise = assess_probabilities(pred_probs, samples, with_inputs=has_inputs, seed=seed)
+        issues, noise = assess_given(pred_probs, samples, with_inputs=has_inputs, seed=seed)
     elif samples.is_classification:
         issues, noise = assess_classes(network, samples, seed=seed, budget=budget)
     else:
@@ -188,8 +193,9 @@ def estimate_label_noise(
             with a monitor.
         features: Embeddings [n, d] in place of a network and data.
         labels: Labels of the features or of `pred_probs`; strings are accepted.
-        pred_probs: Out-of-sample probabilities [n, C] of another model; column k belongs to the label k. They replace
-            the predictions above.
+        pred_probs: Out-of-sample probabilities [n, C] of another model, column k of the label k, or predicted targets
+            [n] for regression. They replace the predictions above. Where there are inputs, predictions that look
+            fitted on these labels are refused (`gapscope.labels.given_predictions`).
         target: Column of the labels or targets, if `data` is a raw pandas frame: text becomes one column per value,
             and missing numbers are filled with the median.
         seed: Seed of the landmarks, the folds and the resampling.
@@ -197,9 +203,9 @@ def estimate_label_noise(
             features first, then the NTK, if need be approximated. Notes of `find_label_issues` name what was left out.
 
     Raises:
-        InvalidInput: There are no labels, fewer than 50 samples, or `pred_probs` that are no out-of-sample
-            probabilities.
-        NotMeasurable: The labels cannot be predicted well enough to distinguish label errors from a hard problem.
+        InvalidInput: There are no labels, fewer than 50 samples, or `pred_probs` that are no probabilities.
+        NotMeasurable: The labels cannot be predicted well enough to distinguish label errors from a hard problem, or
+            `pred_probs` look fitted on them.
 
     >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
     >>> y = (x[:, 0] > 0).long()
@@ -251,9 +257,10 @@ def find_label_issues(
             with a monitor.
         features: Embeddings [n, d] in place of a network and data.
         labels: Labels of the features or of `pred_probs`; strings are accepted.
-        pred_probs: Out-of-sample probabilities [n, C] of another model; column k belongs to the label k. They replace
-            the predictions of the kernel machines. With several labels the probability of each, [n, K]; for positions
-            [n, ..., C] or [n, C, ...].
+        pred_probs: Out-of-sample probabilities [n, C] of another model, column k of the label k, or predicted targets
+            [n] for regression. They replace the predictions of the kernel machines, unless there are inputs and they
+            look fitted on these labels (`gapscope.labels.given_predictions`): a note says so. With several labels the
+            probability of each, [n, K]; for positions [n, ..., C] or [n, C, ...].
         target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame: text becomes one column
             per value, and missing numbers are filled with the median.
         precision: Expected fraction of errors among the flagged samples, in (0, 1].
@@ -265,7 +272,7 @@ def find_label_issues(
 
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, no canaries among the monitored samples, or
-            `pred_probs` that are no out-of-sample probabilities.
+            `pred_probs` that are no probabilities.
 
     >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
     >>> y = (x[:, 0] > 0).long()

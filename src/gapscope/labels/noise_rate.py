@@ -152,19 +152,24 @@ def residual_margins(residuals: Float[Tensor, "n k"], spread: Float[Tensor, " k"
 
 
 def regression_canaries(
-    spectrum: Spectrum,
+    spectrum: Spectrum | None,
     targets: Float[Tensor, "n k"],
     clipped: Float[Tensor, "n k"],
     ridge: float,
     predictions: Float[Tensor, "n k"],
     generator: torch.Generator,
 ) -> CanaryMargins:
-    """Return margins in 20 rounds, each with targets exchanged at another 5 % of the samples."""
+    """Return margins in 20 rounds, each with targets exchanged at another 5 % of the samples.
+
+    Without a spectrum, predictions stay as they are: they are of a model that saw other samples.
+    """
     n, spread = len(targets), robust_spread(targets - predictions)
 
     def margins(at_canaries: Tensor) -> Tensor:
         corrupted, fitted = targets.clone(), clipped.clone()
         corrupted[at_canaries] = targets[torch.randint(n, (len(at_canaries),), generator=generator).to(targets.device)]
+        if spectrum is None:
+            return residual_margins(corrupted - predictions, spread)
         residuals = corrupted[at_canaries] - predictions[at_canaries]
         fitted[at_canaries] = predictions[at_canaries] + residuals.clamp(-CLIP * spread, CLIP * spread)
         loo = loo_predictions(spectrum, fitted, ridge * (spectrum.mean or 1.0))

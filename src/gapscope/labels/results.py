@@ -61,6 +61,7 @@ class LabelNoiseEstimate(Result):
         is_upper_bound: Whether all labels may be clean and the problem hard.
         r_squared: For regression, 1 - (spread of the leave-one-out residuals / spread of the targets)^2, with robust
             spreads; NaN for class labels.
+        refused: Why the rate is refused, whatever its interval: the predictions had seen the labels. Else empty.
     """
 
     rate: float
@@ -73,6 +74,7 @@ class LabelNoiseEstimate(Result):
     width: float = math.nan
     is_upper_bound: bool = False
     r_squared: float = math.nan
+    refused: str = ""
 
     def bounded_if_hard(self, *, hard: bool = False) -> LabelNoiseEstimate:
         """Return an upper bound (low 0) if under 88 % of clean labels are predicted, or if `hard`."""
@@ -83,6 +85,8 @@ class LabelNoiseEstimate(Result):
     @property
     def unreliable_because(self) -> str:
         """Reason why the estimate is unreliable (empty if it is reliable)."""
+        if self.refused:
+            return self.refused
         width = self.high - self.low if math.isnan(self.width) else self.width
         needed = self.most_frequent + MIN_ABOVE_CHANCE * (1 - self.most_frequent)
         advice = "Pass more samples"

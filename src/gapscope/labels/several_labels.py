@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.inspection.validation import ready
-from gapscope.labels.class_labels import SMALLEST, assess_labels, check_probabilities
+from gapscope.labels.class_labels import assess_labels
 from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES
+from gapscope.labels.given_predictions import SMALLEST, check_probabilities
 from gapscope.labels.kernel_views import ClassView, class_view
 from gapscope.labels.results import LabelIssues
 from gapscope.measures.cpu_budget import CpuBudget, forward_seconds

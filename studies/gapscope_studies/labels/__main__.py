@@ -4,7 +4,7 @@
     python -m gapscope_studies.labels small results/labels/ranking.json
 
 The file is `ranking` for "small", `own` for "final", else named as what is run. The cells of these
-two, of "targets", "uneven" and "several" are cached, from which a stopped run resumes.
+two, of "targets", "uneven", "several" and "fitted" are cached, from which a stopped run resumes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from gapscope.base.files import to_json, write_atomically
 from gapscope.pools.jobs import run_cached
 from gapscope_studies.kit.page import light_json
 from gapscope_studies.kit.provenance import commit
-from gapscope_studies.labels import noise_rates, ranking, several, summary, targets, uneven
+from gapscope_studies.labels import fitted, noise_rates, ranking, several, summary, targets, uneven
 
 
 def main() -> None:
     """Run the missing cells, and write the summary of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=(*ranking.SCALES, "targets", "uneven", "several", "hard_clean", "embeddings"))
+    own = {"targets": targets, "uneven": uneven, "several": several, "fitted": fitted}
+    parser.add_argument("what", choices=(*ranking.SCALES, *own, "hard_clean", "embeddings"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--cells", type=Path, default=Path("study-work/labels"), help="folder of finished cells")
     arguments = parser.parse_args()
@@ -33,7 +34,6 @@ def main() -> None:
     if arguments.what in ("hard_clean", "embeddings"):
         content = getattr(noise_rates, arguments.what)()
     else:
-        own = {"targets": targets, "uneven": uneven, "several": several}
         jobs = own[arguments.what].jobs() if arguments.what in own else ranking.jobs(arguments.what)
         cells = [*run_cached(jobs, arguments.cells, workers=1, on_done=lambda *done: print(*done, flush=True)).values()]
         if arguments.what in own:

@@ -1,0 +1,216 @@
+r"""Labels compared with predictions of the user's own model, and whether these have seen the labels.
+
+A model that was trained on the labels follows errors too, so that few or none are found. Where there are inputs, the
+predictions are compared with those of the held-out methods of `gapscope.labels.kernel_views`, in two ways.
+
+**Preference.** At labels that the held-out method holds for errors, take a class that it finds at least as likely as
+the given label, and that is not the one it suggests. To a model that has not seen the label, the given label is the
+more likely one of the two in at most half of the errors, and in all of the labels that are no errors. A model that has
+fitted the labels prefers nearly always the given one.
+
+**Accuracy.** Where too few labels are held for errors, or with two classes, the predictions look fitted if they agree
+with significantly more labels than the held-out method. A much better model looks the same, so that the note says how
+to use its predictions all the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.random_streams import make_generator
+from gapscope.base.samples import Samples
+from gapscope.labels.class_labels import assess_classes, assess_labels, best_view
+from gapscope.labels.error_model import LOG_TEMPERATURES, error_probabilities
+from gapscope.labels.kernel_views import TargetView, class_view, target_views
+from gapscope.labels.regression_targets import assess_targets
+from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
+from gapscope.results.estimate import percent
+from gapscope.statistics.intervals import normal_quantile, wilson_interval
+
+TOLERANCE = 1e-3  # of the sum of probabilities, which may be stored in half precision
+SMALLEST = 1e-6  # probability that 0 is replaced by
+# A fit of labels is evident on so many samples.
+MAX_COMPARED = 5000
+# Chosen on digits, MNIST, breast cancer, California thirds and features of CIFAR-10 with eight models, fitted and in
+# five folds; evaluated on others (results/labels/fitted.json). One-sided levels of 99 %.
+LEVEL = 0.98
+HELD_FOR_ERROR, MIN_PREFERENCES, ENOUGH_PREFERENCES = 0.5, 15, 30
+MIN_GAIN = 0.03
+# Of regression, the median residual in units of that of the held-out method: fitted models of five tables had 0.2 to
+# 0.9, the same models in five folds 0.95 to 2.8.
+MAX_RESIDUALS = 0.7
+NOT_LOOKED_AT = (
+    "Whether the model was trained on these {what} was not looked at, because there are no inputs. If it was, its "
+    "predictions follow the errors: pass out-of-sample ones."
+)
+OUTPUT = {"labels": "probabilities", "targets": "predictions"}
+
+
+def check_probabilities(pred_probs: Any, labels: Int[Tensor, " n"]) -> Float[Tensor, "n c"]:
+    """Return probabilities [n, C] in float64, checked.
+
+    Args:
+        pred_probs: Array or tensor [n, C] of out-of-sample probabilities; column k belongs to the label k.
+        labels: Given labels.
+
+    Raises:
+        InvalidInput: The shape does not fit, a row does not sum to 1, or a label has no column.
+    """
+    probabilities = torch.as_tensor(np.asarray(pred_probs)).detach().double().cpu()
+    n = len(labels)
+    if probabilities.ndim != 2 or len(probabilities) != n or probabilities.shape[1] < 2:
+        got = list(probabilities.shape)
+        raise InvalidInput(f"Got pred_probs {got}; [{n}, classes] is needed. Pass a probability for each class.")
+    sums = probabilities.sum(1)
+    off = ~((sums - 1).abs() <= TOLERANCE)
+    if bool(off.any()) or bool((probabilities < 0).any()):
+        first = int(off.nonzero()[0]) if bool(off.any()) else int((probabilities < 0).any(1).nonzero()[0])
+        raise InvalidInput(
+            f"Got pred_probs of which row {first} sums to {float(sums[first]):.4g}; probabilities that sum to 1 are "
+            "needed. Pass logits.softmax(1)."
+        )
+    if int(labels.max()) >= probabilities.shape[1]:
+        raise InvalidInput(
+            f"Got the label {int(labels.max())} and pred_probs of {probabilities.shape[1]} classes; a column for each "
+            "class is needed. Number the classes from 0 on."
+        )
+    return probabilities
+
+
+def _check_targets(predictions: Any, targets: Float[Tensor, "n 1"]) -> Float[Tensor, "n 1"]:
+    """Return predicted targets [n, 1] in float64, checked.
+
+    Raises:
+        InvalidInput: Their shape is neither [n] nor [n, 1], or they are not finite.
+    """
+    values = torch.as_tensor(np.asarray(predictions)).detach().double().cpu()
+    n = len(targets)
+    if values.shape not in ((n,), (n, 1)):
+        raise InvalidInput(
+            f"Got pred_probs {list(values.shape)} and regression targets [{n}, 1]; predicted targets [{n}] are needed. "
+            "Pass one prediction per sample, or class labels as integers."
+        )
+    if not bool(values.isfinite().all()):
+        raise InvalidInput("Got predictions that are NaN or infinite; finite ones are needed. Drop these samples.")
+    return values.reshape(n, 1)
+
+
+def _preferences(
+    probabilities: Float[Tensor, "n c"], scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"], error: Tensor
+) -> Bool[Tensor, " m"]:
+    """Return whether the given label is more probable than a class that the scores find at least as likely.
+
+    Only for labels that are held for errors and have such a class beside the suggested one; of several, the least
+    likely.
+    """
+    own = labels[:, None]
+    as_likely = scores >= scores.gather(1, own)
+    as_likely.scatter_(1, scores.argmax(1, keepdim=True), False).scatter_(1, own, False)
+    used = (error >= HELD_FOR_ERROR) & as_likely.any(1)
+    other = scores.masked_fill(~as_likely, torch.inf).argmin(1, keepdim=True)
+    return (probabilities.gather(1, own) > probabilities.gather(1, other)).squeeze(1)[used]
+
+
+def _fitted_labels(
+    probabilities: Float[Tensor, "n c"], samples: Samples, labels: Int[Tensor, " n"], seed: int
+) -> str | None:
+    """Return why probabilities look fitted on the labels ("" if they do not, None if no input varies)."""
+    n = min(len(labels), MAX_COMPARED)
+    rows = torch.randperm(len(labels), generator=make_generator(seed, "compared samples"))[:n].sort().values
+    classes, codes = labels[rows].unique(return_inverse=True)
+    probabilities = probabilities[rows][:, classes]
+    part = samples.subset(rows.to(samples.inputs.device))
+    view, _ = best_view(None, part, codes, len(classes), seed=seed)
+    if view is None:
+        return None
+    scores = view.scores.cpu()
+    error = error_probabilities(scores, codes, view.temperatures).error
+    prefers = _preferences(probabilities, scores, codes, error)
+    if len(prefers) >= MIN_PREFERENCES:
+        fraction, expected = float(prefers.double().mean()), float(error[error >= HELD_FOR_ERROR].mean())
+        if wilson_interval(fraction, len(prefers), LEVEL)[0] > 1 - expected / 2:
+            return (
+                f"of {len(prefers)} labels that {view.method} holds for errors, they prefer the given one to another "
+                f"class as likely in {percent(fraction)}"
+            )
+        if len(prefers) >= ENOUGH_PREFERENCES:
+            return ""
+    own, held_out = probabilities.argmax(1) == codes, scores.argmax(1) == codes
+    gain = own.double() - held_out.double()
+    error_of_mean = float(gain.std()) / n**0.5
+    if float(gain.mean()) > max(MIN_GAIN, normal_quantile(LEVEL) * error_of_mean):
+        agreed, predicted = (percent(float(part.double().mean()), 1) for part in (own, held_out))
+        return f"they agree with {agreed} of the labels, and held-out predictions by {view.method} with {predicted}"
+    return ""
+
+
+def _note(reason: str, what: str) -> str:
+    return (
+        f"The rate is not estimated from pred_probs, which look fitted on the same {what}: {reason}. They were not "
+        f"used. Pass out-of-sample {OUTPUT[what]}, as cross_val_predict returns; if they are that already, pass "
+        "labels= and pred_probs= without the inputs."
+    )
+
+
+def _refused(
+    held_out: tuple[LabelIssues, LabelNoiseEstimate], reason: str, what: str
+) -> tuple[LabelIssues, LabelNoiseEstimate]:
+    issues, noise = held_out
+    note = _note(reason, what)
+    return replace(issues, noise=None, note=note), replace(noise, refused=note)
+
+
+def _with_note(issues: LabelIssues, what: str) -> LabelIssues:
+    return replace(issues, notes=(*issues.notes, NOT_LOOKED_AT.format(what=what)))
+
+
+def assess_given(
+    pred_probs: Any, samples: Samples, *, with_inputs: bool, seed: int
+) -> tuple[LabelIssues, LabelNoiseEstimate]:
+    """Assess labels or regression targets by predictions of the user's own model.
+
+    Predictions that look fitted on the labels are replaced by the held-out ones, and the rate is refused.
+
+    Args:
+        pred_probs: Out-of-sample probabilities [n, C], or predicted targets [n].
+        samples: Samples with labels or targets.
+        with_inputs: Whether the samples have inputs that a held-out method can be fitted to.
+        seed: Seed of the folds and the landmarks of that method.
+
+    Raises:
+        InvalidInput: The predictions have another shape, or are no probabilities.
+    """
+    is_held_out = bool(getattr(pred_probs, "is_held_out", False))
+    if not samples.is_classification:
+        return _assess_targets(pred_probs, samples, with_inputs, is_held_out, seed)
+    labels = samples.y.cpu()
+    probabilities = check_probabilities(pred_probs, labels)
+    reason = _fitted_labels(probabilities, samples, labels, seed) if with_inputs and not is_held_out else None
+    if reason:
+        return _refused(assess_classes(None, samples, seed=seed), reason, "labels")
+    view = class_view("pred_probs", probabilities.clamp_min(SMALLEST).log(), labels, LOG_TEMPERATURES)
+    issues, noise = assess_labels(view, labels)
+    return (_with_note(issues, "labels") if reason is None and not is_held_out else issues), noise
+
+
+def _assess_targets(
+    pred_probs: Any, samples: Samples, with_inputs: bool, is_held_out: bool, seed: int
+) -> tuple[LabelIssues, LabelNoiseEstimate]:
+    targets = samples.y.cpu().double()
+    predictions = _check_targets(pred_probs, targets)
+    error = float((targets - predictions).abs().median())
+    given = TargetView("pred_probs", None, targets, 0.0, predictions, error)
+    views, _ = target_views(None, samples, seed=seed) if with_inputs and not is_held_out else ([], [])
+    if views and error < MAX_RESIDUALS * views[0].error:
+        ratio = percent(error / views[0].error)
+        reason = f"their median residual is {ratio} of that of held-out predictions by {views[0].method}"
+        return _refused(assess_targets(views[0], samples.y, seed), reason, "targets")
+    issues, noise = assess_targets(given, samples.y, seed)
+    return (issues if views or is_held_out else _with_note(issues, "targets")), noise

@@ -1,0 +1,130 @@
+"""Predictions of other models: their form, and whether they have seen the labels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.model_selection import cross_val_predict
+from sklearn.neural_network import MLPClassifier
+from torch import Tensor
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.labels.given_predictions import check_probabilities
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, clean labels, and labels of which a fifth is wrong."""
+    train = gs.load_dataset("digits").train
+    x, y = train.inputs[:400].flatten(1), train.y[:400]
+    return x, y, gs.data.inject_label_noise(y, 0.2, n_classes=10)
+
+
+def _probabilities(x: Tensor, y: Tensor, epochs: int, *, held_out: bool) -> Any:
+    model = MLPClassifier(64, max_iter=epochs, random_state=0)
+    if held_out:
+        return cross_val_predict(model, x.numpy(), y.numpy(), cv=5, method="predict_proba")
+    return model.fit(x.numpy(), y.numpy()).predict_proba(x.numpy())
+
+
+def test_predictions_that_do_not_fit_all_labels_are_recognized(digits: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, y, noisy = digits
+    fitted = _probabilities(x, noisy, 300, held_out=False)
+    agrees = float((fitted.argmax(1) == noisy.numpy()).mean())
+    assert 0.8 < agrees < 0.98
+    with pytest.raises(NotMeasurable, match="look fitted"):
+        gs.estimate_label_noise(None, (x, noisy), pred_probs=fitted)
+    issues = gs.find_label_issues(None, (x, noisy), pred_probs=fitted)
+    assert issues.noise is None and "look fitted" in issues.sentences[0]
+    held_out = gs.find_label_issues(None, (x, noisy))
+    assert issues.method == held_out.method and torch.equal(issues.indices, held_out.indices)
+    wrong = (y != noisy)[issues.indices[:40]]
+    assert float(wrong.double().mean()) > 0.9
+    unseen = gs.find_label_issues(labels=noisy, pred_probs=fitted)
+    assert unseen.method == "pred_probs" and any("not looked at" in note for note in unseen.notes)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_out_of_sample_probabilities_are_used(digits: tuple[Tensor, Tensor, Tensor], pairs: bool) -> None:
+    x, y, noisy = digits
+    if pairs:  # every error is the next class, so that all models find the given label likely
+        noisy = torch.where(y != noisy, (y + 1) % 10, y)
+    issues = gs.find_label_issues(None, (x, noisy), pred_probs=_probabilities(x, noisy, 60, held_out=True))
+    assert issues.method == "pred_probs"
+    assert not any("not looked at" in note for note in issues.notes)
+
+
+def test_a_better_model_is_used_if_it_does_not_follow_errors(digits: tuple[Tensor, Tensor, Tensor]) -> None:
+    """Probabilities of the true classes agree with more labels than any kernel of half of the inputs."""
+    x, y, noisy = digits
+    truth = torch.full((400, 10), 0.01).scatter(1, y[:, None], 0.91)
+    issues = gs.find_label_issues(None, (x[:, ::2], noisy), pred_probs=truth)
+    assert issues.method == "pred_probs"
+    assert set(issues.indices[: issues.n_flagged].tolist()) == set(torch.nonzero(y != noisy).flatten().tolist())
+
+
+def test_what_gapscope_held_out_is_not_asked(digits: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, y, noisy = digits
+    better = torch.cat([x, 20 * torch.eye(10)[y]], 1)
+    issues = gs.find_label_issues(None, (x[:, ::8], noisy), pred_probs=gs.out_of_sample(better, (x, noisy)))
+    assert issues.method == "pred_probs" and "look fitted" not in str(issues)
+
+
+def test_labels_without_noise_that_are_fitted() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(120, 4, generator=generator), torch.randint(3, (120,), generator=generator)
+    fitted = torch.full((120, 3), 0.01).scatter(1, y[:, None], 0.98)
+    assert "look fitted" in gs.find_label_issues(None, (x, y), pred_probs=fitted).note
+    easy = 5 * torch.eye(3)[y] + 0.1 * torch.randn(120, 3, generator=generator)
+    assert gs.find_label_issues(None, (easy, y), pred_probs=fitted).n_flagged == 0
+    constant = gs.find_label_issues(None, (torch.ones(120, 4), y), pred_probs=fitted)
+    assert any("not looked at" in note for note in constant.notes)
+
+
+def test_regression_takes_predicted_targets() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.random((300, 4))
+    y = 10 * x[:, 0] + 3 * x[:, 1] ** 2 + 0.3 * rng.normal(size=300)
+    wrong = rng.choice(300, 15, replace=False)
+    y[wrong] += 12
+    forest = RandomForestRegressor(40, random_state=0)
+    held_out = cross_val_predict(forest, x, y, cv=5)
+    data = (torch.as_tensor(x).float(), torch.as_tensor(y).float()[:, None])
+    for options in ({"data": data}, {"labels": data[1]}):
+        issues = gs.find_label_issues(None, pred_probs=held_out, **options)
+        assert issues.method == "pred_probs"
+        assert set(issues.indices[:15].tolist()) == set(wrong.tolist())
+        noise = gs.estimate_label_noise(None, pred_probs=held_out, **options)
+        assert noise.is_upper_bound and noise.low <= 0.05 <= noise.high
+    fitted = forest.fit(x, y).predict(x)
+    assert "look fitted" in gs.find_label_issues(None, data, pred_probs=fitted).note
+    with pytest.raises(NotMeasurable, match="look fitted"):
+        gs.estimate_label_noise(None, data, pred_probs=fitted)
+
+
+def test_wrong_forms() -> None:
+    labels = torch.arange(400) % 3
+    probabilities = torch.full((400, 3), 1 / 3)
+    with pytest.raises(InvalidInput, match="sums to"):
+        check_probabilities(2 * probabilities, labels)
+    with pytest.raises(InvalidInput, match=r"\[400, classes\]"):
+        check_probabilities(probabilities[:10], labels)
+    with pytest.raises(InvalidInput, match="label 2"):
+        check_probabilities(torch.full((400, 2), 0.5), labels)
+    with pytest.raises(InvalidInput, match="row 3"):
+        check_probabilities(probabilities.index_fill(0, torch.tensor([3]), math.nan), labels)
+    targets = torch.randn(400, 1, generator=torch.Generator().manual_seed(0))
+    x = torch.cat([targets, targets.square()], 1)
+    for predictions, match in ((torch.zeros(399), "399"), (torch.full((400,), math.nan), "NaN")):
+        with pytest.raises(InvalidInput, match=match):
+            gs.find_label_issues(None, (x, targets), pred_probs=predictions)
+    with pytest.raises(InvalidInput, match="regression targets"):
+        gs.find_label_issues(None, (x, targets), pred_probs=torch.full((400, 3), 1 / 3))
