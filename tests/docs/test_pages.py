@@ -14,7 +14,10 @@ from support.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
 pages = load_script(ROOT / "docs" / "pages.py")
-NEEDS = {"monitoring": ("transformers", "accelerate")}
+NEEDS = {
+    "frameworks": ("transformers", "accelerate", "lightning"),
+    "monitoring": ("transformers", "accelerate"),
+}
 GUIDES = [
     page
     for page in [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "papers").glob("*.md"))]
