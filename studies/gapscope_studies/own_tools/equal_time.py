@@ -140,19 +140,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path)
     parser.add_argument("--root", type=Path, default=None)
+    parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
     parser.add_argument("--work", type=Path, default=Path("study-work/equal_time"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     jobs = {
         f"{data} {method} {seed}": partial(run, data, method, seed, arguments.root)
+        for data in arguments.data
         for seed in range(SEEDS)
-        for data in DATA
         for method in METHODS
     }
     runs = list(run_cached(jobs, arguments.work, workers=1).values())
     content = {"environment": environment(), "commit": commit(), "summary": summarize(runs), "runs": runs}
     arguments.path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(arguments.path, to_json(content, indent=1) + "\n")
+    write_atomically(arguments.path, to_json(content) + "\n")
 
 
 if __name__ == "__main__":
