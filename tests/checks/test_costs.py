@@ -44,6 +44,7 @@ def test_a_diverged_network_costs_what_the_most_frequent_class_misses() -> None:
     cost = {finding.code: finding.cost for finding in result.findings}
     best = max(row.score for row in gs.forecast_accuracy(None, (x * torch.tensor([1e3, 1, 1, 1, 1, 1]), y)).rows)
     assert cost["GS302"] == cost["GS105"] == pytest.approx(best - 67 / 200, abs=1e-9)
+    assert result.headline == "The training run limits this classifier most."
     assert result.account is not None and "diverged" in "\n".join(result.account.lines)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gapscope.base.errors import InvalidInput
-from gapscope.checks.account import Account, make_account, order_findings
+from gapscope.checks.account import CAUSES, Account, make_account, order_findings
 from gapscope.checks.fixes import FIXES, Fix, Spec
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, list_checks
 from gapscope.checks.trials import TriedAdvice
@@ -39,6 +39,13 @@ def _task_noun(context: Context) -> str:
     """Return what the network is, from its targets."""
     task = context.everything.task
     return {"positions": "classifier of positions", "multi-label": "multi-label classifier"}.get(task.kind, task.noun)
+
+
+def _limit(code: str) -> str:
+    """Return the headline of a finding, with a field for the kind of network."""
+    # unscaled inputs are mended in training: samples and labels are not at fault
+    is_training = CAUSES.get(code) == "training" and code.startswith("GS1")
+    return LIMITS["3" if is_training else code[2]]
 
 
 def is_information(code: str) -> bool:
@@ -192,8 +199,8 @@ class CheckResult(Result):
             return "These data limit what any network can learn from them."
         supported = [finding for finding in self.findings if not is_information(finding.code)]
         if supported:
-            return LIMITS[supported[0].code[2]].format(task=self.task)
-        limit = LIMITS[self.findings[0].code[2]].format(task=self.task)
+            return _limit(supported[0].code).format(task=self.task)
+        limit = _limit(self.findings[0].code).format(task=self.task)
         return f"Not certain: {limit[0].lower()}{limit[1:]}"
 
     @property
