@@ -70,3 +70,29 @@ def test_duplicates_are_named(call: Callable[..., Any]) -> None:
     result = call((x.repeat(2, 1), y.repeat(2)))
     text = repr(result)
     assert f"{N // 2} of" in text.splitlines()[0] + getattr(result, "note", "") and "repeat" in text
+
+
+@pytest.mark.parametrize("kind", ["multi-label", "positions"])
+def test_other_tasks_get_a_way_out(kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    if kind == "multi-label":
+        several, x = nn.Linear(4, 3), torch.randn(60, 4, generator=generator)
+        y = torch.rand(60, 3, generator=generator) > 0.5
+    else:
+        several, x = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3)), torch.randint(9, (60, 5), generator=generator)
+        y = x % 3
+    with pytest.raises(InvalidInput, match=r"learning_curve\(train_fn, data, score="):
+        gs.estimate_accuracy(several, (x, y))
+    with pytest.raises(InvalidInput, match=r"gs\.check\(network, train, test=validation\)"):
+        gs.validated_accuracy(several, (x[:30], y[:30]), (x[30:], y[30:]))
+    with pytest.raises(InvalidInput, match=r"gs\.forecast_accuracy"):
+        gs.rank_networks([several, several], (x, y))
+    with pytest.raises(InvalidInput, match=r"score="):
+        gs.learning_curve(lambda x, y: several, (x, y))
+
+    def correct(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        outputs = network(x).detach()
+        return ((outputs > 0) == y if kind == "multi-label" else outputs.argmax(-1) == y).double().mean(1)
+
+    curve = gs.learning_curve(lambda x, y: several, (x, y), score=correct)
+    assert 0 <= curve.low <= curve.high <= 1

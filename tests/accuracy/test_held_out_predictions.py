@@ -241,3 +241,10 @@ def test_the_result_is_an_array_a_table_and_sentences() -> None:
 def test_messages(source: Any, data: Any, options: dict[str, Any], facts: str) -> None:
     with pytest.raises(InvalidInput, match=facts):
         gs.out_of_sample(source, data, **options)
+
+
+def test_a_monitored_run_has_seen_its_samples() -> None:
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    monitor = gs.Monitor((x, (x[:, 0] > 0).long()))
+    with pytest.raises(InvalidInput, match="monitored run"):
+        gs.out_of_sample(monitor)

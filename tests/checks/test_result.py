@@ -14,6 +14,8 @@ from torch import nn
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.checks import CheckResult, Finding, list_checks, register_check
+from gapscope.checks.account import Account, Entry
+from gapscope.checks.expected import Expected
 from gapscope.checks.registry import _CHECKS
 
 
@@ -140,3 +142,15 @@ def test_a_check_of_ones_own_runs_with_the_others(monkeypatch: pytest.MonkeyPatc
     assert gs.check(network(), images(), only=["GS901"]).codes == ("GS901",)
     with pytest.raises(InvalidInput, match="GS101"):
         register_check("GS101", title="taken")(always)
+
+
+def test_the_account_as_numbers_for_a_tracker() -> None:
+    errors = Entry("label errors", ("GS102",), 0.1, (0.05, 0.15))
+    few = Entry("too few samples", ("GS103",), 0.02, None)
+    account = Account(0.99, Expected(0.8, 0.7, 0.9, "on test samples"), (errors, few), 0.08)
+    assert account.metrics == {
+        "training_accuracy": 0.99, "expected_accuracy": 0.8, "expected_accuracy_low": 0.7,
+        "expected_accuracy_high": 0.9, "cost_label_errors": 0.1, "cost_label_errors_low": 0.05,
+        "cost_label_errors_high": 0.15, "cost_too_few_samples": 0.02, "unexplained": 0.08,
+    }  # fmt: skip
+    assert replace(account, expected=None, entries=(), unexplained=None).metrics == {"training_accuracy": 0.99}

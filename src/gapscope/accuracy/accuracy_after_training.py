@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     import pandas
 
 ACCURACY = "accuracy"
+OTHER_TASKS = (
+    "From parts of the samples: gs.learning_curve(train_fn, data, score=...), with your metric; from test samples: "
+    "gs.check(network, data, test=...)."
+)
 # Between the estimate and the features' leave-one-out accuracy; beyond it the data do not decide which holds.
 MAX_DISAGREEMENT = 0.15
 
@@ -195,9 +199,9 @@ def estimate_accuracy(
     import pandas
 
     check_range("level", level, 0, 1, low_open=True, high_open=True)
-    prepared = ready(network, data, needs=("labels", "outputs"))
+    prepared = ready(network, data, needs=("outputs",))
     samples = prepared.samples
-    check_prediction_data(samples, "An estimate", 22)
+    check_prediction_data(samples, "An estimate", 22, kinds=("classification",), advice=OTHER_TASKS)
     if n_training is not None:
         check_range("n_training", n_training, len(samples))
     counts = samples.y.bincount()

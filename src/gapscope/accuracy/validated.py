@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas
 
 MIN_SAMPLES = 10
+OTHER_TASKS = "gs.check(network, train, test=validation) judges these, from the validation samples alone."
 MAX_CORRELATION = 0.999  # Fisher's transform of 1 is infinite
 
 
@@ -180,7 +181,7 @@ def _paired_difference(scores: np.ndarray, baseline: np.ndarray, classes: bool) 
 
 
 def _check(samples: Samples, what: str) -> None:
-    samples.require_kind("Validated accuracy", "classification", "regression")
+    samples.require_kind("Validated accuracy", "classification", "regression", advice=OTHER_TASKS)
     if len(samples) < MIN_SAMPLES:
         raise InvalidInput(
             f"{what} must hold {MIN_SAMPLES} samples or more with one label or row of targets each; got {len(samples)} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -76,6 +77,25 @@ class Account:
             parts.append(("cost", f"{entry.name} {100 * entry.cost:.1f} points", width))
         parts.append(("rest", f"unexplained {100 * left:.1f} points", left))
         return [(kind, label, round(100 * width, 2)) for kind, label, width in parts if width > 0]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The account as numbers by name, for any tracker: `mlflow.log_metrics(result.account.metrics)`.
+
+        Accuracies and costs are fractions; costs are named after their entry, as `cost_label_errors`.
+        """
+        numbers = {"training_accuracy": self.training}
+        if self.expected is not None:
+            e = self.expected
+            numbers |= {"expected_accuracy": e.value, "expected_accuracy_low": e.low, "expected_accuracy_high": e.high}
+        for entry in self.entries:
+            name = f"cost_{re.sub('[^a-z0-9]+', '_', entry.name.lower())}"
+            numbers[name] = entry.cost
+            if entry.interval is not None:
+                numbers |= {f"{name}_low": entry.interval[0], f"{name}_high": entry.interval[1]}
+        if self.unexplained is not None:
+            numbers["unexplained"] = self.unexplained
+        return {name: float(value) for name, value in numbers.items()}
 
     @property
     def lines(self) -> list[str]:

@@ -16,6 +16,7 @@ from gapscope.base.errors import UnreadableFile, check_range
 from gapscope.base.samples import Samples
 from gapscope.data.location import FileLayout, locate
 from gapscope.data.problem import Problem
+from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -146,6 +147,10 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
             for path in paths
         ]
 
+    def __repr__(self) -> str:
+        pictures, classes = pluralize(len(self), "picture"), pluralize(len(self.classes), "class")
+        return f"ImageFolder({pictures} of {classes}, {self.side} x {self.side} pixels)"
+
     def __len__(self) -> int:
         return len(self.samples)
 
@@ -168,6 +173,7 @@ def image_folder(root: str | Path | None = None, *, folder: str = "images", side
     skipped): the 1.28 million of ImageNet need 63 GB at 64 x 64 pixels, and 770 GB at 224 x 224.
 
     Args:
+        root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache, see `data_root`.
         folder: Name of the folder below the data root, or an absolute path.
         side: Height and width, to which an image is scaled and cropped in its middle.
 

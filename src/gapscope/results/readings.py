@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 from gapscope.base.errors import NotMeasurable, did_you_mean
+from gapscope.results.formatting import format_number
 from gapscope.results.result import StoredRows
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def _describe(title: str, units: str, note: str) -> str:
 
 
 def _row(reading: Reading) -> tuple[str, ...]:
-    value = "no value" if math.isnan(reading.value) else f"{reading.value:.6g}"
+    value = "no value" if math.isnan(reading.value) else format_number(reading.value, 4)
     error = "" if math.isnan(reading.value) else "exact"
     if reading.standard_error is not None:
         error = "± ?" if math.isnan(reading.standard_error) else f"± {reading.standard_error:.2g}"
@@ -124,7 +125,11 @@ class Reading:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Reading:
-        """Build from JSON (non-finite values are strings)."""
+        """Build from JSON (non-finite values are strings).
+
+        Args:
+            content: What `to_dict` returned (non-finite values are strings).
+        """
         values: dict[str, Any] = {key: value for key, value in content.items() if key in cls.__dataclass_fields__}
         error = values.get("standard_error")
         values |= {"value": float(values["value"]), "standard_error": None if error is None else float(error)}
