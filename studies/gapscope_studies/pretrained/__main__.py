@@ -39,11 +39,10 @@ def _ntk_jobs(rule: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _order(rule: Mapping[str, Any], all_jobs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return part and name of every cell: data set by data set, then untrained networks, then the NTK."""
+    """Return part and name of every cell: data set by data set, then the NTK, then untrained networks."""
     data = [*rule["data"]]
-    names = [(part, name) for part in ("accuracy", "labels") for name in all_jobs[part]]
-    names.sort(key=lambda pair: ("untrained" in pair[1], data.index(pair[1].split(" ")[1])))
-    return names + [("ntk", name) for name in all_jobs["ntk"]]
+    names = [(part, name) for part in all_jobs for name in all_jobs[part]]
+    return sorted(names, key=lambda pair: ("untrained" in pair[1], pair[0] == "ntk", data.index(pair[1].split(" ")[1])))
 
 
 def _finished(names: Iterable[str], folder: Path) -> list[Any]:
@@ -53,7 +52,7 @@ def _finished(names: Iterable[str], folder: Path) -> list[Any]:
 
 
 def main() -> None:
-    """Run the missing cells, and write the summaries: data set by data set, untrained networks and the NTK last."""
+    """Run the missing cells, and write the summaries: data set by data set, untrained networks last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--cells", type=Path, default=Path("study-work/pretrained"), help="folder of finished cells")
