@@ -29,7 +29,9 @@ from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubst
 Contributions = Mapping[tuple[int, ...], Contribution]
 Chunk = tuple[slice, Contributions]
 
-MAX_BYTES = 2**32  # of the default budget
+# Of the default budget: passes, contributions and temporaries stay below 2 GiB, so that 50,000 images through LeNet-5
+# (benchmarks/forecast) fit into 4 GB with all else that a process holds.
+MAX_BYTES = 2**31
 # Up to this many samples are run at once in the first pass, which measures memory; of more samples only one.
 _SMALL = 32
 
@@ -216,7 +218,7 @@ def ntk_blocks(
     """Compute inner products of gradients, [n, C, m, C], or [n, m] summed over outputs.
 
     `x2` are the inputs of the columns (None for those of the rows, and half of the blocks), `max_bytes` those for
-    factors and temporaries (None for a quarter of the free memory, at most 4 GiB), `substituted` what `with_dtype`
+    factors and temporaries (None for a quarter of the free memory, at most 2 GiB), `substituted` what `with_dtype`
     yields. With `one_pass`, rows and columns are each run as one batch, regardless of memory.
     """
     x = prepare_inputs(network, x)
