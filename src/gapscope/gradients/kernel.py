@@ -81,7 +81,7 @@ def _contributions(tape: Tape, outputs: Tensor) -> Contributions:
     return tape.contributions(outputs, one_hot_cotangents(outputs))
 
 
-def _compact(contributions: Contributions) -> Contributions:
+def _compact(contributions: Contributions) -> dict[tuple[int, ...], Contribution]:
     return {part.key: part for contribution in contributions.values() for part in contribution.compact()}
 
 
@@ -179,14 +179,15 @@ class _Blocks:
 
     def _run(self, inputs: Tensor, group: slice) -> list[Chunk]:
         """Run a group of samples, and join consecutive chunks with contributions of one form."""
-        chunks: list[Chunk] = [
+        chunks = [
             (rows, _compact(_contributions(*record_forward(self.network, inputs[rows], self.substituted))))
             for rows in slices_of(group, self.division.chunk_size)
         ]
         joined: list[Chunk] = []
         for _, compatible in groupby(chunks, key=lambda chunk: {key: part.form for key, part in chunk[1].items()}):
             ranges, parts = zip(*compatible, strict=True)
-            contributions = {key: concatenate([part[key] for part in parts]) for key in parts[0]}
+            # each part is freed as soon as it is joined, so that memory holds all of them once
+            contributions = {key: concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}
             joined.append((slice(ranges[0].start, ranges[-1].stop), contributions))
         return joined
 
