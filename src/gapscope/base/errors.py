@@ -45,6 +45,10 @@ class NotMeasurable(GapscopeError, ValueError):
     """Measure without a value for this network and these data (such as no hidden layer)."""
 
 
+class OutOfMemory(GapscopeError, MemoryError):
+    """Work that needs more memory than there is."""
+
+
 class MissingExtra(GapscopeError, ImportError):
     """Optional dependency that is not installed."""
 
@@ -128,6 +132,5 @@ def require_extra(module: str, extra: str) -> None:
 
     if importlib.util.find_spec(module) is None:
         raise MissingExtra(
-            f"This needs the package '{module}', which is not installed; "
-            f"run: pip install -c constraints.txt 'gapscope[{extra}]'."
+            f"This needs the package '{module}', which is not installed; run: pip install 'gapscope[{extra}]'."
         )

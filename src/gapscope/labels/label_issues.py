@@ -16,6 +16,7 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
 from gapscope.data.frames import encode_frame, split_frame
+from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.validation import unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_labels
 from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test
@@ -133,6 +134,7 @@ def _rank_several(
     return replace(issues, samples=samples)
 
 
+@explained_memory()
 def _assess(
     source: Any, data: Any, features: Any, labels: Any, pred_probs: Any, seed: int, budget: CpuBudget
 ) -> Assessment:
@@ -148,6 +150,7 @@ def _assess(
     return _assess_run(source, seed)
 
 
+@explained_memory()
 def _find(
     source: Any, data: Any, features: Any, labels: Any, pred_probs: Any, seed: int, budget: CpuBudget
 ) -> LabelIssues:
@@ -205,7 +208,7 @@ def estimate_label_noise(
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, or `pred_probs` that are no probabilities.
         NotMeasurable: The labels cannot be predicted well enough to distinguish label errors from a hard problem, or
-            `pred_probs` look fitted on them.
+            `pred_probs` look fitted to them.
 
     >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
     >>> y = (x[:, 0] > 0).long()
@@ -259,7 +262,7 @@ def find_label_issues(
         labels: Labels of the features or of `pred_probs`; strings are accepted.
         pred_probs: Out-of-sample probabilities [n, C] of another model, column k of the label k, or predicted targets
             [n] for regression. They replace the predictions of the kernel machines, unless there are inputs and they
-            look fitted on these labels (`gapscope.labels.given_predictions`): a note says so. With several labels the
+            look fitted to these labels (`gapscope.labels.given_predictions`): a note says so. With several labels the
             probability of each, [n, K]; for positions [n, ..., C] or [n, C, ...].
         target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame: text becomes one column
             per value, and missing numbers are filled with the median.
