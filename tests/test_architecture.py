@@ -30,6 +30,7 @@ LAYERS = [
     ["report"],
     ["integrations"],
     ["cli"],
+    ["__main__"],
 ]
 # the package's own top, `import gapscope`: above every package
 TOP = "gapscope"

@@ -10,6 +10,7 @@ from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, registe
 from gapscope.labels.duplicates import duplicates_in_test
 from gapscope.labels.results import TIGHT_FROM
 from gapscope.results.estimate import percent
+from gapscope.results.formatting import pluralize
 
 MIN_DUPLICATES = 0.02
 
@@ -34,7 +35,7 @@ def duplicates(context: Context) -> Outcome:
     if context.is_classifier and context.everything.targets is not None:
         labels = context.everything.targets
         conflicts = sum(int(labels[i]) != int(labels[j]) for i, j in pairs)
-    note = f"; {conflicts} pairs have different labels" if conflicts else ""
+    note = f"; {pluralize(conflicts, 'pair')} with different labels" if conflicts else ""
     action = "remove them: accuracies measured on these data are too high"
     if fraction < MIN_DUPLICATES:
         action = "remove them from the test samples, whose accuracy is too high"

@@ -16,6 +16,7 @@ from gapscope.base.errors import UnreadableFile, check_range
 from gapscope.base.samples import Samples
 from gapscope.data.location import FileLayout, locate
 from gapscope.data.problem import Problem
+from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -145,6 +146,10 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
             for name, paths in zip(names, _paths_of_classes(folder, names), strict=True)
             for path in paths
         ]
+
+    def __repr__(self) -> str:
+        pictures, classes = pluralize(len(self), "picture"), pluralize(len(self.classes), "class")
+        return f"ImageFolder({pictures} of {classes}, {self.side} x {self.side} pixels)"
 
     def __len__(self) -> int:
         return len(self.samples)

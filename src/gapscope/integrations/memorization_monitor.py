@@ -26,6 +26,7 @@ from gapscope.inspection.outputs import raw_outputs
 from gapscope.inspection.restoring import preserve_rng_state
 from gapscope.integrations.transformers import accumulation_divisor
 from gapscope.labels.monitored import PairedCanaries, label_name, paired_p_value
+from gapscope.results.formatting import pluralize
 
 require_extra("transformers", "hf")
 require_extra("accelerate", "hf")
@@ -130,7 +131,8 @@ class MemorizationMonitor(TrainerCallback):
         p_values = [row["canary_p_value"] for row in self.rows if "canary_p_value" in row]
         last = f", last p-value {p_values[-1]:.2g}" if p_values else ""
         canaries = "" if self.canaries is None else f"; {self.canaries!r}"
-        return f"MemorizationMonitor({flag}; level {self.level:g}; {len(self.rows)} observations{last}{canaries})"
+        observations = pluralize(len(self.rows), "observation")
+        return f"MemorizationMonitor({flag}; level {self.level:g}; {observations}{last}{canaries})"
 
     @property
     def overhead_fraction(self) -> float:

@@ -20,6 +20,7 @@ from gapscope.labels.canary_ranking import rank_label_issues
 from gapscope.labels.error_model import wilson_high
 from gapscope.labels.noise_rate import CanaryMargins, clean_accuracy, noise_rate_interval
 from gapscope.labels.results import RECALL, LabelIssues, LabelNoiseEstimate
+from gapscope.results.formatting import pluralize
 
 # The rate is the smallest ratio over the upper part of the canaries: the minimum over few canaries is biased downwards.
 QUANTILE = 0.7
@@ -179,7 +180,7 @@ class PairedCanaries:
         price = f"{len(self)} of {n} samples are random additions"
         if self.replaced:
             price = f"the labels of {self.replaced} of {n} samples ({100 * self.replaced / n:.1f} %) are replaced"
-        return f"PairedCanaries({len(self)} pairs; {price})"
+        return f"PairedCanaries({pluralize(len(self), 'pair')}; {price})"
 
     @property
     def smallest_p_value(self) -> float:

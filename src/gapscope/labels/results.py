@@ -16,6 +16,7 @@ from gapscope.base.samples import Samples
 from gapscope.labels.sample_details import SampleDetails
 from gapscope.results.csv_files import write_csv
 from gapscope.results.estimate import percent
+from gapscope.results.formatting import pluralize
 from gapscope.results.result import Result
 
 if TYPE_CHECKING:
@@ -333,7 +334,8 @@ class LabelIssues(Result):
             lines.append(f"Ranked by {self.method} ({HELD_OUT.get(self.method, default)}).")
         if self.conflicts:
             pairs = ", ".join(f"{i} and {j}" for i, j in self.conflicts[:5])
-            lines.append(f"{len(self.conflicts)} pairs of (near-)duplicates have different labels: {pairs}.")
+            n_pairs = pluralize(len(self.conflicts), "pair")
+            lines.append(f"{n_pairs} of (near-)duplicates with different labels: {pairs}.")
         if self.test_duplicates:
             pairs = ", ".join(f"{i} (test sample {j})" for i, j in self.test_duplicates[:5])
             lines.append(f"{len(self.test_duplicates)} test samples (nearly) repeat a training sample: {pairs}.")

@@ -40,6 +40,7 @@ from gapscope.inspection.validation import ready
 from gapscope.labels.class_labels import assess_labels
 from gapscope.labels.kernel_views import kernel_class_view, ntk_spectrum
 from gapscope.penalties.batches import data_parallel
+from gapscope.results.formatting import pluralize
 
 # Chosen on the tuning runs of the study `automatic_strength`; its evaluation runs came later.
 KAPPA, POWER = 0.65, 1.5
@@ -111,6 +112,10 @@ class AutomaticStrength:
         self._hashes: set[int] = set()
         self._predictions: Int[Tensor, " n"] | None = None
         self._allowed = TOLERANCE
+
+    def __repr__(self) -> str:
+        limits = f"every={self.every}, least={self.least}, most={self.most}"
+        return f"AutomaticStrength({limits}; now {self.strength:.3g} after {pluralize(len(self.history), 'update')})"
 
     def before_pass(self, network: nn.Module) -> float:
         """Return the strength before a forward pass, updated at every `every`-th call."""

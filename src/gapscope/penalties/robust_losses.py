@@ -27,6 +27,10 @@ class RobustLoss(ABC):
     ) -> Float[Tensor, ""]:
         """Return the mean over the batch, differentiable by `outputs`."""
 
+    def __repr__(self) -> str:
+        settings = [f"{name}={getattr(self, name)!r}" for name in inspect.signature(type(self)).parameters]
+        return f"{type(self).__name__}({', '.join(settings)})"
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return the tensors that resumed training needs (none by default)."""
         return {}

@@ -92,10 +92,11 @@ def _item(item: Any) -> str:
 def pluralize(n: int, noun: str) -> str:
     """Return number and noun, in the plural unless the number is 1.
 
-    >>> pluralize(1, "network"), pluralize(1200, "network")
-    ('1 network', '1,200 networks')
+    >>> pluralize(1, "network"), pluralize(1200, "network"), pluralize(2, "class")
+    ('1 network', '1,200 networks', '2 classes')
     """
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{n:,} {noun if n == 1 else plural}"
 
 
 def expected_test_accuracy(train_accuracy: float, gap: float, low: float, high: float) -> str:

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 from gapscope.base.errors import NotMeasurable, did_you_mean
+from gapscope.results.formatting import format_number
 from gapscope.results.result import StoredRows
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def _describe(title: str, units: str, note: str) -> str:
 
 
 def _row(reading: Reading) -> tuple[str, ...]:
-    value = "no value" if math.isnan(reading.value) else f"{reading.value:.6g}"
+    value = "no value" if math.isnan(reading.value) else format_number(reading.value, 4)
     error = "" if math.isnan(reading.value) else "exact"
     if reading.standard_error is not None:
         error = "± ?" if math.isnan(reading.standard_error) else f"± {reading.standard_error:.2g}"

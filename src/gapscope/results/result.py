@@ -15,6 +15,7 @@ from gapscope.base.errors import GapscopeError, UnreadableFile
 from gapscope.base.files import read_json, to_json, write_output
 from gapscope.base.type_guards import is_dict, is_list_or_tuple, is_mapping
 from gapscope.results.estimate import Estimate
+from gapscope.results.formatting import format_number
 
 if TYPE_CHECKING:
     import pandas
@@ -64,11 +65,15 @@ def data_uri(sample: Any) -> str:
     return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
 
 
+def _format_cell(value: float) -> str:
+    return format_number(value, 4)
+
+
 def to_html(result: Any, sentences: Iterable[str], table: Any = None, *, index: bool = True) -> str:
     """Return paragraphs, table (default `result.to_pandas()`) and plot of a result."""
     table = result.to_pandas() if table is None else table
     lines = "".join(f"<p>{html.escape(line)}</p>" for line in sentences)
-    rows = table.head(MAX_ROWS).to_html(float_format="{:.4g}".format, index=index)
+    rows = table.head(MAX_ROWS).to_html(float_format=_format_cell, index=index)
     more = f"<p>{len(table) - MAX_ROWS} more rows: to_pandas()</p>" if len(table) > MAX_ROWS else ""
     return f"<div>{lines}{rows}{more}{picture(result)}</div>"
 
@@ -117,7 +122,7 @@ class Result:
         return to_json(self.to_dict(), indent=indent)
 
     def __repr__(self) -> str:
-        return self.to_pandas().to_string(float_format="{:.4g}".format)
+        return self.to_pandas().to_string(float_format=_format_cell)
 
     def _repr_html_(self) -> str:
         summary: Any = getattr(self, "summary", self.to_pandas)

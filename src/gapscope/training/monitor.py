@@ -22,6 +22,7 @@ from gapscope.inspection.outputs import inspection_mode
 from gapscope.inspection.validation import ready
 from gapscope.measures.measurement import measure, select_measures
 from gapscope.results.estimate import percent
+from gapscope.results.formatting import pluralize
 from gapscope.results.outcomes import Finding
 from gapscope.results.readings import Readings
 from gapscope.results.result import plot_lines
@@ -340,9 +341,8 @@ class Monitor(Recordings):
             if self.n_due and len(self.epochs) < MIN_RECORDINGS and not self.alarm.raised:
                 lines.append(f"seen {len(self.epochs)} of {self.n_due} epochs: no verdict")
         if self.skipped and self.max_time_fraction is not None:
-            lines.append(
-                f"{self.skipped} recordings were skipped to take at most {percent(self.max_time_fraction)} of the time"
-            )
+            skipped, limit = pluralize(self.skipped, "recording"), percent(self.max_time_fraction)
+            lines.append(f"{skipped} skipped, to take at most {limit} of the time")
         if self.checks is not None:
             lines += self.checks.lines
         return "\n".join(lines)
