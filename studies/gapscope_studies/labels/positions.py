@@ -191,7 +191,7 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
             for of in ("labels", "samples")
             for method, scores in answer[of].items()
         ]
-    )
+    ).astype({"auroc": float, "average_precision": float})
     values = ["auroc", "average_precision"]
 
     def means(*by: str) -> list[dict[str, Any]]:
@@ -211,6 +211,8 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
             )
     flags = pandas.DataFrame([{k: a[k] for k in ("task", "source", "flagged", "expected_precision", "precision")}
                               for a in answers])  # fmt: skip
+    # a cell in which nothing was flagged has no precision
+    flags = flags.astype({"expected_precision": float, "precision": float})
     return {
         "cleanlab": version("cleanlab"),
         "cells": len(cells),
