@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from shape_checks import check_anew
+from support.shape_checks import check_anew
 
 # a busy machine is no fault of the code
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -85,7 +85,7 @@ def unchecked_shapes() -> None:
 @pytest.fixture(scope="module")
 def without_workers() -> Iterator[None]:
     """Pools train their networks in this process: starting two workers costs more than all the rest."""
-    from standins import in_this_process
+    from support.standins import in_this_process
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gapscope.pools.engines.run_local", in_this_process)
@@ -104,7 +104,7 @@ def real_data_root() -> Path:
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the real data sets, or of stand-ins of the same layout and sizes."""
-    from standin_data import write_standins
+    from support.standin_data import write_standins
 
     root = _data_root()
     return root if root.is_dir() else write_standins(tmp_path_factory.mktemp("data"))

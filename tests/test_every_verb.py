@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import gapscope as gs
-from door_networks import TokensAlone, bert_classifier
 from gapscope.base.errors import GapscopeError
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
+from support.door_networks import TokensAlone, bert_classifier
 
 N = 60
 Numbers = Mapping[str, float]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gapscope.measures._forward import margins_of
-from shape_checks import CALLS, check_anew
+from support.shape_checks import CALLS, check_anew
 
 pytest.importorskip("beartype")
 

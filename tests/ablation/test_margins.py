@@ -57,12 +57,12 @@ def test_a_layer_that_is_called_twice_is_passed_over() -> None:
 def test_layers_that_do_not_reach_the_outputs() -> None:
     detached = Wrapped(lambda net, x: net.head(x + net.side(x).detach()), side=nn.Linear(4, 4), head=nn.Linear(4, 3))
     samples = Samples(noise(5, 4), torch.arange(5) % 3)
-    with pytest.raises(NotMeasurable, match="no gradient at layer 'side'"):
+    with pytest.raises(NotMeasurable, match="layer 'side'"):
         boundary_distances(detached, samples, ["input", "side"], epsilon=0.0, chunk_size=5)
     tokens = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 3))
     words = Samples(torch.tensor([[0, 1], [2, 4]]), torch.tensor([0, 1]))
     for layers in (["input", "0"], ["input"]):
-        with pytest.raises(NotMeasurable, match="for token ids as inputs without 'input'"):
+        with pytest.raises(NotMeasurable, match="inputs without 'input'"):
             boundary_distances(tokens, words, layers, epsilon=0.0, chunk_size=5)
     assert boundary_distances(tokens, words, ["0"], epsilon=0.0, chunk_size=5)[0].shape == (1, 2)
 

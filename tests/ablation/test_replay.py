@@ -176,7 +176,7 @@ def test_other_modules_for_other_samples_raise() -> None:
 
     split = split_at(untraceable(forward, more=nn.Linear(6, 6)), noise(3, 6), "cut", None)
     assert isinstance(split, ReplayedSplit)
-    with pytest.raises(NotMeasurable, match="different modules before layer 'cut' for different samples"):
+    with pytest.raises(NotMeasurable, match="modules before layer 'cut'"):
         split.activations(noise(3, 6) + 100)
 
 

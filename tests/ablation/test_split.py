@@ -89,16 +89,16 @@ def test_a_trace_that_computes_something_else_is_not_used() -> None:
 def test_layers_that_cannot_be_cut() -> None:
     network, x = initialized(Functional), noise(2, 1, 8, 8)
     with torch.no_grad():
-        with pytest.raises(InvalidInput, match=r"got 'secund'. Did you mean 'second'"):
+        with pytest.raises(InvalidInput, match=r"'secund'. Did you mean"):
             split_at(network, x, "secund", None)
-        with pytest.raises(NotMeasurable, match="Layer 'relu' must be called once"):
+        with pytest.raises(NotMeasurable, match="Layer 'relu'"):
             split_at(network, x, "relu", None)
-        with pytest.raises(InvalidInput, match=r"other than the first; layer 'first' returns \[2, 4, 8, 8\], got 4"):
+        with pytest.raises(InvalidInput, match=r"\[2, 4, 8, 8\]"):
             split_at(network, x, "first", 4)
         attention, images = initialized(Attention), noise(2, 1, 8, 8)
-        with pytest.raises(NotMeasurable, match="must return one tensor; got tuple"):
+        with pytest.raises(NotMeasurable, match="tensor; got tuple"):
             split_at(attention, images, "attention", None)
-        with pytest.raises(NotMeasurable, match=r"returns \[2, 4, 8\], .*unit_axis=-1"):
+        with pytest.raises(NotMeasurable, match=r"\[2, 4, 8\], .*unit_axis=-1"):
             split_at(attention, images, "norm", None)
         assert split_at(attention, images, "norm", -1).unit_axis == -1
 
@@ -106,9 +106,9 @@ def test_layers_that_cannot_be_cut() -> None:
             lambda net, x: (net.side(net.inner(x)), net.head(net.inner(x)))[1],
             inner=nn.Linear(3, 4), side=nn.Linear(4, 4), head=nn.Linear(4, 2),
         )  # fmt: skip
-        with pytest.raises(NotMeasurable, match="The outputs must depend on layer 'side'; they do not"):
+        with pytest.raises(NotMeasurable, match="layer 'side'"):
             split_at(unused, noise(2, 3), "side", None)
-        with pytest.raises(NotMeasurable, match="must take part in the forward pass"):
+        with pytest.raises(NotMeasurable, match="in the forward pass"):
             split_at(attention, images, "attention.out_proj", None)
 
 

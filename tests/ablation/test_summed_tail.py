@@ -17,11 +17,11 @@ from ablation.some_networks import (
     naive_predictions,
     noise,
 )
-from cases import CASES
 from gapscope.ablation.class_curves import rank_units
 from gapscope.ablation.split import SplitNetwork, split_at
 from gapscope.ablation.tails import MaskedTail, SeparableTail, choose_tail, linear_cut, separates_units
 from gradients.reference import Wrapped
+from support.cases import CASES
 
 SMALL = {"width_multiplier": 0.1}
 IMAGES = (3, 32, 32)

@@ -76,9 +76,7 @@ def test_a_layer_that_cannot_draw_its_weights_asks_for_them(trained: Trained) ->
         def forward(self, x: Tensor) -> Tensor:
             return x.flatten(1) * self.scale
 
-    with pytest.raises(
-        InvalidInput, match=r"every layer has reset_parameters; 0 \(Scaled\) has none\. Pass initial_state="
-    ):
+    with pytest.raises(InvalidInput, match=r"reset_parameters; 0 \(Scaled\)"):
         estimate_accuracy(nn.Sequential(Scaled(), nn.Linear(64, 10)), trained[2])
 
 
@@ -162,7 +160,7 @@ def test_an_initial_state_that_is_the_trained_one_is_detected(trained: Trained, 
         estimate_accuracy(network, train, initial_state=state)
     readings = gs.measure(network, train, ["distance_from_initialization"], initial_state=state)
     assert any("initial_state equals the weights" in note for note in readings.notes)
-    with pytest.raises(InvalidInput, match=r"differ\. Pass the state dictionary"):
+    with pytest.raises(InvalidInput, match="state dictionary"):
         estimate_accuracy(network, train, initial_state={"other": torch.zeros(1)})
 
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
-from door_networks import bert_classifier
 from gapscope.accuracy.continued_runs import continued_predictions
 from gapscope.accuracy.scores import variance_of_mean
 from gapscope.accuracy.subset_designs import DESIGNS, folds, group_numbers, quarter_and_halves
 from gapscope.accuracy.subset_problems import equal_steps, sample_scores
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.statistics.baselines import RIDGES
+from support.door_networks import bert_classifier
 
 
 def two_blobs(n: int, seed: int = 0, apart: float = 1.5) -> tuple[Tensor, Tensor]:
@@ -297,5 +297,5 @@ def test_splits_partition_the_samples_and_keep_groups_whole(groups: np.ndarray) 
 def test_one_label_per_sample_is_required() -> None:
     with pytest.raises(InvalidInput, match="groups"):
         group_numbers([1, 2, 3], 4)
-    with pytest.raises(InvalidInput, match=r"one label per sample, shape \[n\]; got shape \[2, 2\]"):
+    with pytest.raises(InvalidInput, match=r"got shape \[2, 2\]"):
         group_numbers([[1, 2], [3, 4]], 4)

@@ -105,7 +105,7 @@ def test_batch_norm_layers_can_be_named() -> None:
     refresh_population(network, images(), layers=["4"])
     changed = [name for name, value in statistics(network).items() if not torch.equal(value, before[name])]
     assert changed == ["4.running_mean", "4.running_var"]
-    with pytest.raises(NotMeasurable, match=r"must hold normalization layers \(PopulationNorm1d"):
+    with pytest.raises(NotMeasurable, match=r"normalization layers \(PopulationNorm1d"):
         refresh_population(network, images())
 
 
@@ -114,6 +114,6 @@ def test_not_finite_activations_change_nothing() -> None:
     with torch.no_grad():
         network[3].weight[2] = torch.inf
     before = statistics(network)
-    with pytest.raises(NotMeasurable, match="1 of 5 channels of layer '4' hold NaN or infinity"):
+    with pytest.raises(NotMeasurable, match="layer '4' hold NaN"):
         refresh_population(network, images())
     assert all(torch.equal(value, before[name]) for name, value in statistics(network).items())

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from batch_norm.some_networks import Residual, images, plain, warmed_up
-from cases import CASES
 from gapscope.base.errors import NotMeasurable, NotYetSupported, ReplaceLayer
 from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d, GhostBatchNorm2d
 from gapscope.batch_norm.layers.partial import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, VarianceOnlyBatchNorm2d
 from gapscope.batch_norm.layers.population import PopulationNorm1d, PopulationNorm2d
 from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order, preceding_layers
 from gapscope.batch_norm.replace import KINDS, replace_batch_norm
+from support.cases import CASES
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "batch norm" in case.has])
@@ -80,7 +80,7 @@ def test_modes_options_and_frozen_parameters_are_carried_over() -> None:
 
 def test_a_layer_without_a_feeder_raises() -> None:
     network, x = warmed_up(Residual().double()), images(9).inputs
-    with pytest.raises(ReplaceLayer, match="layer 'last': its input is not the output of one linear or convolutional"):
+    with pytest.raises(ReplaceLayer, match="layer 'last'"):
         replace_batch_norm(network, "none", inputs=x)
     replaced: Any = replace_batch_norm(network, "none", inputs=x, layers=["norm1", "norm2"])
     assert isinstance(replaced.norm1, nn.Identity) and isinstance(replaced.last, nn.BatchNorm2d)
@@ -140,7 +140,7 @@ def test_a_layer_used_twice_or_never_raises() -> None:
         in_forward_order(twice, batch_norm_layers(twice), torch.zeros(1, 2))
     unused = nn.Linear(2, 2)
     unused.spare = nn.BatchNorm1d(2)
-    with pytest.raises(NotMeasurable, match="Layer 'spare' must be used in the forward pass"):
+    with pytest.raises(NotMeasurable, match="Layer 'spare'"):
         in_forward_order(unused, batch_norm_layers(unused), torch.zeros(1, 2))
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import gapscope as gs
-from cases import CLASSES, Encoder
-from door_networks import bert_classifier
 from gapscope.checks import list_checks
 from gapscope_studies.checks import faults
+from support.cases import CLASSES, Encoder
+from support.door_networks import bert_classifier
 
 
 @dataclass

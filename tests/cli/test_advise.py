@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import gapscope
+from support.commands import gapscope
 
 GRID = """
 measures = ["parameter_count"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import GRID, gapscope
+from support.commands import GRID, gapscope
 
 MODELS = """
 import torch

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from commands import gapscope
 from gapscope.cli.doctor import _data_rows, torchvision_problem
+from support.commands import gapscope
 
 CODE = "import sys; from gapscope.cli import main; sys.argv[0] = 'gapscope'; main()"
 GRID = """

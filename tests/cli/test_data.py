@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
 from gapscope.cli.data import app
-from loopback import serving, stated_as_official
+from support.loopback import serving, stated_as_official
 
 RUNNER = CliRunner(env={"COLUMNS": "200"})
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from commands import gapscope
 from gapscope.checks.registry import list_checks
 from gapscope.cli.explain import read_page
+from support.commands import gapscope
 
 
 @pytest.mark.parametrize("code", sorted(list_checks()))

@@ -9,7 +9,7 @@ import numpy
 import pytest
 from PIL import Image
 
-from commands import gapscope
+from support.commands import gapscope
 
 CLASSES = {"blue": (40, 60, 200), "red": (200, 60, 40)}
 

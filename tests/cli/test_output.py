@@ -14,10 +14,10 @@ import pytest
 import typer
 
 import gapscope.cli as gapscope_cli
-from commands import gapscope
 from gapscope.cli.output import print_lines
 from gapscope.cli.pipes import TolerantStream
-from json_output import check_json, documented
+from support.commands import gapscope
+from support.json_output import check_json, documented
 
 LINE = "ntk_trace  3319.23  exact  summed squared gradient norms of the outputs of the network"
 MODULE = """

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import gapscope as gs
-from commands import gapscope
-from door_networks import bert, resnet18
 from gapscope.base.errors import InvalidInput
+from support.commands import gapscope
+from support.door_networks import bert, resnet18
 
 MODULE = """
 import torch
@@ -179,7 +179,7 @@ def test_a_resnet_and_a_bert_make_records() -> None:
 
 
 def test_a_record_needs_targets() -> None:
-    with pytest.raises(InvalidInput, match="train score of a record needs targets"):
+    with pytest.raises(InvalidInput, match="train score"):
         gs.record_network(nn.Linear(3, 2), torch.ones(4, 3), name="mine")
 
 

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import gapscope as gs
-from commands import GRID
 from gapscope.cli import app
+from support.commands import GRID
 
 
 def test_grid_rows_are_named_by_what_varies(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_an_interruption_shows_what_is_finished_and_trains_nothing_more(
 FACTORY = """
 import torch
 import gapscope as gs
-from commands import GRID
+from support.commands import GRID
 
 def digits(wrong=0.0):
     train = gs.load_dataset("digits").train.subset(torch.arange(120))

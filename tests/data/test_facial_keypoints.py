@@ -39,7 +39,7 @@ def test_pixels_and_coordinates_are_read(tmp_path: Path, packed: bool) -> None:
 
 def test_endless_rows_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MAX_ROWS", 3)
-    with pytest.raises(UnreadableFile, match="must hold at most 3 rows; it holds more"):
+    with pytest.raises(UnreadableFile, match="most 3 rows"):
         read_facial_keypoints(write_csv(tmp_path, *[row()] * 4))
     path = tmp_path / "line.csv.gz"
     path.write_bytes(gzip.compress(HEADER.encode() + b"\n" + b" " * 10**7))

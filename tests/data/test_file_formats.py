@@ -19,14 +19,14 @@ from gapscope.data.file_formats import read_bounded, read_cifar, read_idx, read_
 def test_no_more_is_unpacked_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(bytes(10**6)))
-    with pytest.raises(UnreadableFile, match=r"bomb\.gz must hold at most 1,000 bytes; it holds more"):
+    with pytest.raises(UnreadableFile, match=r"bomb\.gz must .*1,000 bytes"):
         read_bounded(path, 1000)
     monkeypatch.setattr(file_formats, "_MAX_CIFAR_RECORDS", 10)
-    with pytest.raises(UnreadableFile, match="must hold at most 30,730 bytes; it holds more"):
+    with pytest.raises(UnreadableFile, match="most 30,730 bytes"):
         read_cifar(path, labels_each=1)
     monkeypatch.setattr(file_formats, "_MAX_IDX_BYTES", 2000)
     path.write_bytes(gzip.compress(idx_bytes(np.zeros(3000, dtype=np.uint8))))
-    with pytest.raises(UnreadableFile, match=r"must hold 1 to 2,000 bytes .* for shape \[3000\] these are 3,000"):
+    with pytest.raises(UnreadableFile, match=r"\[3000\] these are 3,000"):
         read_idx(path, dimensions=1)
 
 
@@ -34,7 +34,7 @@ def test_no_more_is_unpacked_than_allowed(tmp_path: Path, monkeypatch: pytest.Mo
 def test_truncated_gzip_files_are_rejected(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
     path = tmp_path_factory.mktemp("truncated") / "truncated.gz"
     path.write_bytes(gzip.compress(bytes(range(256)))[:size])
-    with pytest.raises(UnreadableFile, match="must be a complete gzip file; unpacking failed"):
+    with pytest.raises(UnreadableFile, match="gzip file; unpacking failed"):
         read_bounded(path, 1000)
 
 
@@ -55,9 +55,9 @@ def test_a_changed_byte_is_detected_or_has_no_effect(
 
 
 def test_messages_for_missing_files_and_folders(tmp_path: Path) -> None:
-    with pytest.raises(DataNotFound, match="must exist to be read; it does not"):
+    with pytest.raises(DataNotFound, match="must exist to be read"):
         read_bounded(tmp_path / "absent", 1)
-    with pytest.raises(UnreadableFile, match="must be a readable file; reading failed: Is a directory"):
+    with pytest.raises(UnreadableFile, match="readable file; reading failed"):
         read_bounded(tmp_path, 1)
 
 

@@ -79,23 +79,23 @@ def test_another_folder_and_a_test_split_of_the_other_name(root: Path) -> None:
     (root / "images").rename(root / "birds")
     assert len(image_folder(root, folder="birds").test) == 2
     assert len(image_folder(folder=str(root / "birds")).test) == 2
-    with pytest.raises(DataNotFound, match="needs the folders train, val together in one of the folders images"):
+    with pytest.raises(DataNotFound, match="folders train, val together"):
         image_folder(root)
-    with pytest.raises(DataNotFound, match=r"cannot be fetched. Copy your photographs to .*images.train.CLASS"):
+    with pytest.raises(DataNotFound, match=r"Copy .*images.train.CLASS"):
         fetch("image_folder", root=root)
     assert find_dataset("image_folder", root=root) == ""
 
 
 def test_splits_with_different_classes_are_rejected(root: Path) -> None:
     write(root / "images" / "val" / "dog" / "0.png", (0, 0, 255))
-    with pytest.raises(UnreadableFile, match="must have the same folders, one per class; they differ in 1, first dog"):
+    with pytest.raises(UnreadableFile, match="1, first dog"):
         image_folder(root)
 
 
 def test_corrupted_and_missing_images_are_named(root: Path) -> None:
     bad = root / "images" / "train" / "ant" / "1.png"
     bad.write_bytes(b"no image")
-    with pytest.raises(UnreadableFile, match=r"ant.1.png must be a complete image"):
+    with pytest.raises(UnreadableFile, match=r"ant.1.png must"):
         image_folder(root)
     for path in bad.parent.iterdir():
         path.unlink()

@@ -49,7 +49,7 @@ def test_files_of_two_folders_are_not_mixed_and_the_message_names_the_command(tm
         (tmp_path / folder / name).touch()
     with pytest.raises(DataNotFound, match=rf"a.bin, b.bin .* toy, toys/raw of {tmp_path}.*gapscope data fetch toy"):
         locate(LAYOUT, tmp_path)
-    with pytest.raises(DataNotFound, match=r"need the file .*pgdl/pgdl_task1_v4.csv; it does not exist"):
+    with pytest.raises(DataNotFound, match=r"file .*pgdl/pgdl_task1_v4.csv"):
         pgdl_networks(tmp_path)
 
 
@@ -57,7 +57,7 @@ def test_layouts_of_folders_need_folders(tmp_path: Path) -> None:
     layout = FileLayout("own", ("own",), {"train": ("train",), "test": ("val", "test")}, of_folders=True)
     (tmp_path / "own" / "train").mkdir(parents=True)
     (tmp_path / "own" / "val").touch()
-    with pytest.raises(DataNotFound, match="'own' needs the folders train, val together in one of the folders own of"):
+    with pytest.raises(DataNotFound, match="folders train, val together"):
         locate(layout, tmp_path)
     (tmp_path / "own" / "test").mkdir()
     assert locate(layout, tmp_path) == {"train": tmp_path / "own" / "train", "test": tmp_path / "own" / "test"}

@@ -96,7 +96,7 @@ def test_targets_are_centred_by_the_mean_of_the_training_targets(data_root: Path
     assert facts["center_targets"] == {"mean": mean.tolist()} and mean.abs().min() > 1
     assert torch.equal(result.train.y, uncentred.train.y - mean)
     assert torch.equal(result.test.y, uncentred.test.y - mean)
-    with pytest.raises(InvalidInput, match="center_targets needs a regression problem; 'digits' is a classification"):
+    with pytest.raises(InvalidInput, match="regression problem; 'digits'"):
         prepare(DataSpec(center_targets=True))
 
 
@@ -152,5 +152,5 @@ def test_incompatible_samples_are_rejected(change: dict, message: str) -> None:
 def test_the_split_is_numpys_frozen_permutation() -> None:
     train, test = split_indices(10, 0.3, 0)
     assert (test.tolist(), train.tolist()) == ([2, 8, 4], [9, 1, 6, 7, 3, 0, 5])
-    with pytest.raises(InvalidInput, match="at least one of the 2 samples"):
+    with pytest.raises(InvalidInput, match="of the 2 samples"):
         split_indices(2, 0.1, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import load_script
+from support.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

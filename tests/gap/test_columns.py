@@ -98,7 +98,5 @@ def test_wide_readings_enter_by_their_logarithm(records: list[Record]) -> None:
 
 def test_without_readings_it_raises(records: list[Record]) -> None:
     bare = [replace(record, readings=Readings()) for record in records]
-    with pytest.raises(
-        InvalidInput, match="At least one reading must be finite in every finished network; got none in 30"
-    ):
+    with pytest.raises(InvalidInput, match="finished network; got none"):
         suggest_estimator(bare)

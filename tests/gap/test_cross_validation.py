@@ -114,11 +114,11 @@ def test_intervals_cover_on_real_networks(pgdl: pandas.DataFrame, kind: str) -> 
 
 
 def test_wrong_input_raises_with_facts() -> None:
-    with pytest.raises(InvalidInput, match="must name its features to be cross-validated"):
+    with pytest.raises(InvalidInput, match="must name its features"):
         cross_validate(GapEstimator(), pool())
-    with pytest.raises(InvalidInput, match=r"scheme must be one of .* got 'loo'"):
+    with pytest.raises(InvalidInput, match="got 'loo'"):
         cross_validate(ESTIMATOR, pool(), scheme="loo")
-    with pytest.raises(InvalidInput, match=r"test_share must lie in \(0, 1\); got 1"):
+    with pytest.raises(InvalidInput, match=r"\(0, 1\); got 1"):
         cross_validate(ESTIMATOR, pool(), test_share=1)
 
 

@@ -147,7 +147,7 @@ def test_a_setting_that_a_network_does_not_have_is_a_family_of_its_own() -> None
     assert result.in_domain(typical)["verdict"].tolist() == ["inside"]
     only = _estimator(families=("batch_norm",)).fit(table.iloc[::2], table["gap"].iloc[::2])
     assert only.in_domain(typical)["reason"].tolist() == ["batch_norm is absent; fitted on True"]
-    with pytest.raises(InvalidInput, match="must have a column 'batch_nrom'"):
+    with pytest.raises(InvalidInput, match="column 'batch_nrom'"):
         _estimator(families=("batch_nrom",)).fit(table, table["gap"])
 
 
@@ -197,18 +197,18 @@ def test_saved_and_loaded_it_answers_bit_for_bit_the_same(tmp_path: Path, option
 def test_files_that_are_no_estimator_raise(tmp_path: Path) -> None:
     path = tmp_path / "estimator.json"
     path.write_text('{"schema": 1, "id": "x"}')
-    with pytest.raises(UnreadableFile, match="must hold a gap estimator; it does not"):
+    with pytest.raises(UnreadableFile, match="gap estimator"):
         GapEstimator.load(path)
     table = networks(12)
     _estimator().fit(table, table["gap"]).save(path)
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"schema": 99}))
-    with pytest.raises(UnreadableFile, match="schema 2 or older; got 99, written by a newer gapscope"):
+    with pytest.raises(UnreadableFile, match="older; got 99, written"):
         GapEstimator.load(path)
     path.write_text(json.dumps(content | {"parameters": content["parameters"] | {"directions": None}}))
     assert GapEstimator.load(path).kind == "linear"  # a parameter of version 0.4
     path.write_text(json.dumps(content | {"parameters": content["parameters"] | {"kind": "monotone"}}))
-    with pytest.raises(UnreadableFile, match=r"is damaged .*kind must be one of .* got 'monotone'"):
+    with pytest.raises(UnreadableFile, match="got 'monotone'"):
         GapEstimator.load(path)
     for name in ("coefficients", "residuals", "left_out"):
         fitted = content["fitted"] | {name: content["fitted"][name][:1]}
@@ -216,7 +216,7 @@ def test_files_that_are_no_estimator_raise(tmp_path: Path) -> None:
         with pytest.raises(UnreadableFile, match="is damaged"):
             GapEstimator.load(path)
     path.write_text(json.dumps(content | {"schema": "1"}))
-    with pytest.raises(UnreadableFile, match="has no 'schema' that is a number"):
+    with pytest.raises(UnreadableFile, match="no 'schema'"):
         GapEstimator.load(path)
     path.write_text(json.dumps(content | {"parameters": [], "fitted": 3}))
     with pytest.raises(UnreadableFile, match="is damaged"):
@@ -250,7 +250,7 @@ def test_readings_that_are_no_finite_numbers_are_named() -> None:
     table = networks(12)
     with pytest.raises(InvalidInput, match=r"column 'network.name' holds '(lenet|vgg)'\. Name the readings to use"):
         GapEstimator().fit(table, table["gap"])
-    with pytest.raises(InvalidInput, match="column 'kappa' holds NaN or infinity in 1 of 12 rows"):
+    with pytest.raises(InvalidInput, match="column 'kappa' holds NaN"):
         _estimator().fit(table.assign(kappa=[numpy.nan, *table["kappa"].iloc[1:]]), table["gap"])
-    with pytest.raises(InvalidInput, match="X must be a table with named columns"):
+    with pytest.raises(InvalidInput, match="named columns"):
         _estimator().fit(table[list(READINGS)].to_numpy(), table["gap"])

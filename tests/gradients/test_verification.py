@@ -76,9 +76,7 @@ def test_what_no_faster_way_follows_is_right_and_said_once() -> None:
     ).double()
     x = torch.randn(4, 3, dtype=torch.float64)
     penalty = GradientSimilarityPenalty(1.0, method="exact", reduction="sum")
-    with pytest.warns(
-        SlowGradients, match=r"by mixer are computed by one backward pass per sample.*requires_grad_\(False\)"
-    ):
+    with pytest.warns(SlowGradients, match=r"backward pass per sample.*requires_grad_\(False\)"):
         outputs, value = penalty.forward_with_penalty(network, x)
     parameters = list(network.parameters())
     rows = [torch.autograd.grad(output, parameters, create_graph=True) for output in outputs.flatten()]
@@ -93,7 +91,7 @@ def test_mixing_behind_a_zero_initialized_head_raises() -> None:
         lambda net, x: net.head(torch.tanh(net.layer(x)).flip(0)), layer=nn.Linear(3, 4), head=nn.Linear(4, 2)
     )
     nn.init.zeros_(network.get_parameter("head.weight"))
-    with pytest.raises(NeverSupported, match="Every output must depend on its own sample alone"):
+    with pytest.raises(NeverSupported, match="own sample alone"):
         verify(*record_forward(network, torch.randn(4, 3)))
 
 

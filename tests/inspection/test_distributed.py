@@ -13,7 +13,7 @@ import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection import outputs as outputs_module
 from gapscope.inspection.execution import Processes, compute_distributed, distribute_over
-from two_processes import together
+from support.two_processes import together
 
 N = 23
 MEASURES = (

@@ -57,14 +57,14 @@ MIXED = {
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("mix", MIXED)
 def test_every_measure_refuses(measure: str, mix: str) -> None:
-    with pytest.raises(NeverSupported, match="every output must depend on its own sample alone and be repeatable"):
+    with pytest.raises(NeverSupported, match="own sample alone"):
         MEASURES[measure](mixing(MIXED[mix]), torch.randn(8, 4))
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_every_measure_refuses_batch_norm_without_running_statistics(measure: str) -> None:
     layers = (nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.ReLU(), nn.Linear(4, 2))
-    with pytest.raises(ReplaceLayer, match="'1' uses the statistics of the batch"):
+    with pytest.raises(ReplaceLayer, match="'1' uses"):
         MEASURES[measure](nn.Sequential(*layers), torch.randn(8, 4))
 
 

@@ -43,14 +43,14 @@ def test_regression_agrees_with_scikit_learn() -> None:
 def test_what_does_not_fit_raises() -> None:
     with pytest.raises(InvalidInput, match="needs targets"):
         evaluate(nn.Identity(), Samples(torch.zeros(3, 2)))
-    with pytest.raises(InvalidInput, match="number of classes, 2; got 2"):
+    with pytest.raises(InvalidInput, match="classes, 2; got 2"):
         evaluate(nn.Identity(), Samples(torch.zeros(3, 2), torch.tensor([0, 1, 2])))
 
 
 @pytest.mark.parametrize("loss", [default_loss, sample_losses])
 def test_regression_targets_are_never_broadcast(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
     for outputs, targets in (((3, 2), (3, 1)), ((3, 2), (3,)), ((3, 1), (3, 2)), ((3,), (3, 2)), ((3, 1), (1,))):
-        with pytest.raises(InvalidInput, match=r"Regression targets must have the shape of the outputs, \[3.*; got \["):
+        with pytest.raises(InvalidInput, match=r"outputs, \[3.*; got \["):
             loss(torch.zeros(outputs), torch.zeros(targets))
 
 
@@ -80,11 +80,11 @@ def test_the_losses_of_samples_have_the_loss_as_their_mean(shape: tuple[int, ...
 
 def test_labels_that_do_not_fit_raise() -> None:
     outputs = torch.zeros(3, 2)
-    with pytest.raises(InvalidInput, match=r"Class labels must be smaller than .* number of classes, 2; got 5"):
+    with pytest.raises(InvalidInput, match="classes, 2; got 5"):
         default_loss(outputs, torch.tensor([0, 5, 1]))
-    with pytest.raises(InvalidInput, match=r"of shape \[3\]; got torch.int64 of shape \[3, 1\]"):
+    with pytest.raises(InvalidInput, match=r"shape \[3\]; got torch.int64"):
         default_loss(outputs, torch.zeros(3, 1, dtype=torch.int64))
-    with pytest.raises(InvalidInput, match=r"int64 .*of shape \[3\]; got torch.int32 of shape \[3\]. Use"):
+    with pytest.raises(InvalidInput, match=r"shape \[3\]; got torch.int32"):
         sample_losses(outputs, torch.zeros(3, dtype=torch.int32))
 
 

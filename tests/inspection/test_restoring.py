@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cases import CASES, each
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.targets import check_labels
 from gapscope.inspection import restoring
 from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs, prepare_inputs
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import ParameterSubstitution, cast_like, cast_network
+from support.cases import CASES, each
 
 
 class Restless(nn.Module):
@@ -132,13 +132,13 @@ def test_inference_mode_is_left() -> None:
 
 
 def test_wrong_inputs_and_outputs_get_one_sentence() -> None:
-    with pytest.raises(InvalidInput, match=r"must have the same dtype; got torch.float64 and torch.float32"):
+    with pytest.raises(InvalidInput, match=r"got torch.float64 and torch.float32"):
         network_outputs(some_network().eval(), torch.randn(5, 3).double())
-    with pytest.raises(InvalidInput, match=r"shape \[n, K\] for n inputs, here \[5, K\]; got \[5, 2, 1\]"):
+    with pytest.raises(InvalidInput, match=r"got \[5, 2, 1\]"):
         checked_outputs(torch.zeros(5, 2, 1), 5)
     with pytest.raises(InvalidInput, match="got tuple"):
         checked_outputs((torch.zeros(5, 2),), 5)
-    with pytest.raises(InvalidInput, match="smaller than the number of classes, 2; got 4"):
+    with pytest.raises(InvalidInput, match="classes, 2; got 4"):
         check_labels(torch.tensor([0, 4]), 2)
 
 

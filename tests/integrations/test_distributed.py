@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import SequentialSampler
 
-from door_networks import bert_classifier
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.training.monitor import Monitor
-from quiet_trainer import training_arguments
-from two_processes import together
+from support.door_networks import bert_classifier
+from support.quiet_trainer import training_arguments
+from support.two_processes import together
 
 STEPS, BATCH = 3, 8
 IDS = torch.randint(1, 20, (STEPS * BATCH, 7), generator=torch.Generator().manual_seed(0))

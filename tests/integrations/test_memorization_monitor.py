@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch.utils.data import SequentialSampler
 
-from door_networks import bert_classifier
-from quiet_trainer import training_arguments
-from two_processes import together
+from support.door_networks import bert_classifier
+from support.quiet_trainer import training_arguments
+from support.two_processes import together
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from door_networks import bert_classifier
-from quiet_trainer import training_arguments
+from support.door_networks import bert_classifier
+from support.quiet_trainer import training_arguments
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -135,9 +135,9 @@ def test_the_loss_of_evaluation_has_no_penalty(tmp_path: Path) -> None:
 
 
 def test_what_is_no_trainer_or_no_penalty_raises(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="needs a transformers Trainer; got BertForSequenceClassification"):
+    with pytest.raises(InvalidInput, match="transformers Trainer; got BertForSequenceClassification"):
         add_penalty(bert_classifier(), GradientSimilarityPenalty(0.1))
-    with pytest.raises(InvalidInput, match="needs a penalty, such as GradientSimilarityPenalty"):
+    with pytest.raises(InvalidInput, match="penalty, such as GradientSimilarityPenalty"):
         add_penalty(trainer_of(bert_classifier(), tmp_path), 0.1)  # type: ignore[arg-type]
 
 

@@ -151,13 +151,13 @@ def test_many_wrong_labels_are_not_distinguished_from_a_network_that_knows_littl
 
 
 def test_messages(noisy: Watched) -> None:
-    with pytest.raises(InvalidInput, match="whose alarm is a CanaryAlarm; got Monitor with the alarm JointAlarm"):
+    with pytest.raises(InvalidInput, match="CanaryAlarm; got Monitor"):
         gs.find_label_issues(Monitor((noisy.x, noisy.labels), [], alarm="joint"))
     with pytest.raises(InvalidInput, match="CanaryAlarm without observations"):
         gs.estimate_label_noise(Monitor((noisy.x, noisy.canaries.labels), [], alarm=CanaryAlarm(noisy.canaries)))
-    with pytest.raises(InvalidInput, match="Got data as well as a Monitor"):
+    with pytest.raises(InvalidInput, match="as well as a Monitor"):
         gs.estimate_label_noise(noisy.monitor, (noisy.x, noisy.labels))
     with pytest.raises(InvalidInput, match="Got no training data"):
         gs.estimate_label_noise(nn.Linear(2, 2))
-    with pytest.raises(InvalidInput, match=r"Canaries needs class labels.*got torch\.float"):
+    with pytest.raises(InvalidInput, match=r"class labels.*got torch\.float"):
         Canaries(torch.randn(100, 1))

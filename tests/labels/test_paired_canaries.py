@@ -70,7 +70,7 @@ def test_canaries_by_tokens_are_added_and_sampled_from_what_occurs() -> None:
 def test_what_does_not_fit_raises() -> None:
     with pytest.raises(InvalidInput, match="finite, one or more"):
         paired_p_value([])
-    with pytest.raises(InvalidInput, match="input_ids and labels of one shape"):
+    with pytest.raises(InvalidInput, match="input_ids and labels"):
         PairedCanaries.of_tokens(_labelled())
     with pytest.raises(InvalidInput, match="must be mappings with labels"):
         PairedCanaries.of_labels([{"input_ids": torch.zeros(2)}] * 8, n_classes=2, number=2)

@@ -97,7 +97,7 @@ def test_without_evidence_the_verdict_is_stated_first() -> None:
     assert result.verdict[1].startswith("flat is expected") and not result.trusted
     nothing = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"])
     assert nothing.verdict[-1].endswith("is unknown; pass evidence=gs.rank_measures(POOL).")
-    with pytest.raises(InvalidInput, match="evidence must be a leaderboard; got str"):
+    with pytest.raises(InvalidInput, match="leaderboard; got str"):
         gs.compare(NETWORKS, (X, Y), ["loss"], evidence="pool")
 
 
@@ -115,9 +115,9 @@ def test_a_comparison_survives_the_disk(tmp_path: Path) -> None:
 
 
 def test_wrong_input_gets_one_sentence() -> None:
-    with pytest.raises(InvalidInput, match="at least two networks; got 1"):
+    with pytest.raises(InvalidInput, match="two networks; got 1"):
         gs.compare({"one": nn.Linear(5, 2)}, X)
-    with pytest.raises(InvalidInput, match=r"number of samples must lie in \[2, inf\); got 1"):
+    with pytest.raises(InvalidInput, match=r"\[2, inf\); got 1"):
         gs.compare(NETWORKS, X[:1])
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gapscope.leaderboard.ranking import verdicts
-from simulated_pools import GRIDS, simulated
+from support.simulated_pools import GRIDS, simulated
 
 STORED = Path(__file__).parents[2] / "results" / "protocols" / "never_fooled.json"
 POOLS, NETWORKS = 100, 150

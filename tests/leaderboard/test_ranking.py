@@ -17,7 +17,7 @@ from gapscope.gap.columns import training_configurations
 from gapscope.leaderboard.leaderboard_result import Score, verdict_of
 from gapscope.leaderboard.paired_scores import sign_errors
 from gapscope.leaderboard.ranking import RANDOM, explain_by_settings, verdicts
-from tables import rows_of
+from support.tables import rows_of
 
 # the spec's own computation: tau, granulated tau, score of the competition
 REFERENCE = {
@@ -160,17 +160,17 @@ def test_what_is_fixed_by_settings() -> None:
 
 
 def test_wrong_input_is_an_error(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
-    with pytest.raises(UnreadableFile, match=r"nothing.csv must be a CSV file or a pool folder; there is no such file"):
+    with pytest.raises(UnreadableFile, match=r"nothing.csv must be a"):
         gs.rank_measures(tmp_path / "nothing.csv")
-    with pytest.raises(InvalidInput, match=r"must have measures, columns named m.NAME"):
+    with pytest.raises(InvalidInput, match=r"measures, columns named m.NAME"):
         gs.rank_measures(pandas.DataFrame({"gap": [1.0, 2.0], "hp.width": [1, 2]}))
-    with pytest.raises(InvalidInput, match=r"must have a column 'm.rbg'.*Did you mean 'm.rbf'"):
+    with pytest.raises(InvalidInput, match=r"'m.rbg'.*Did you mean 'm.rbf'"):
         gs.rank_measures(pgdl, measures=["m.rbg"])
-    with pytest.raises(InvalidInput, match=r"Column 'm.wcv' must hold numbers"):
+    with pytest.raises(InvalidInput, match=r"Column 'm.wcv'"):
         gs.rank_measures(pgdl.assign(**{"m.wcv": "many"}), measures=["m.wcv"])
-    with pytest.raises(InvalidInput, match=r"n_test must lie in \[1, inf\); got 0"):
+    with pytest.raises(InvalidInput, match=r"\[1, inf\); got 0"):
         gs.rank_measures(pgdl, n_test=0)
-    with pytest.raises(DataNotFound, match="The networks of the 2020 competition need the file"):
+    with pytest.raises(DataNotFound, match="2020 competition"):
         gs.rank_measures(data_root=tmp_path)
 
 

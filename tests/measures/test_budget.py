@@ -19,7 +19,7 @@ from gapscope.measures import measurement as front_door
 from gapscope.measures.budget import Allocation, _fit_to_budget
 from gapscope.measures.measurement import _mean, _with_group_error, evaluate_on_subset, subsample
 from gapscope.measures.registry import ScalarInfo, get_measure, list_measures, register_measure
-from standins import Clock
+from support.standins import Clock
 
 SAMPLINGS = {
     name: item.sampling for name, item in list_measures().items() if item.sampling is not None and item.default
@@ -217,7 +217,7 @@ def test_interruption_returns_finished_readings(interrupted: Any) -> None:
     readings = gs.measure(network(), (X, Y), ["loss", "axle", "accuracy"])
     assert list(readings.values()) == ["loss"]
     assert readings.unmeasured == dict.fromkeys(["axle", "accuracy"], "stopped before it was finished")
-    with pytest.raises(NotMeasurable, match="accuracy has no value: stopped before it was finished"):
+    with pytest.raises(NotMeasurable, match="value: stopped before"):
         _ = readings["accuracy"]
     for strict, names in ((True, ["loss", "axle"]), (False, ["axle", "loss"])):
         with pytest.raises(KeyboardInterrupt):

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cases import CASES, each
 from gapscope.base.errors import InvalidInput
 from gapscope.measures.curvature import Hessian, fisher_trace, hessian_top_eigenvalue, hessian_trace
 from gapscope.measures.path_norms import fisher_rao_norm
 from gapscope.measures.training_speed import gradient_noise
+from support.cases import CASES, each
 
 DOUBLE = torch.float64
 

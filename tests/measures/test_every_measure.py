@@ -16,14 +16,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cases import CASES
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.measures.registry import Measure, list_measures
 from gapscope.results.readings import Readings
 from gapscope.training.loop import train
-from measures_small import HISTORY, SMALL, options_of
+from support.cases import CASES
+from support.measures_small import HISTORY, SMALL, options_of
 
 MEASURES = list_measures()
 N, FEW = 24, 8

@@ -76,16 +76,16 @@ def test_readings_have_four_layers_for_every_network() -> None:
     assert other.scalars()["h3.median"] == other.signature[2, 2].item()
     five = initialized(lambda: nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))))
     y = labels_of(five, x)
-    with pytest.raises(NotMeasurable, match="at most 3 hidden layers"):
+    with pytest.raises(NotMeasurable, match="most 3 hidden layers"):
         margin_signature(five, x, y, layers=["0", "1", "2", "3"]).scalars()
 
 
 def test_networks_without_a_margin() -> None:
     network, x = initialized(lambda: nn.Linear(3, 2)), noise(6, 3)
     y = labels_of(network, x)
-    with pytest.raises(NotMeasurable, match="needs correctly classified samples; got none"):
+    with pytest.raises(NotMeasurable, match="correctly classified samples; got"):
         margin_signature(network, x, 1 - y)
-    with pytest.raises(NotMeasurable, match="Layer 'input' must vary over the samples; it is constant"):
+    with pytest.raises(NotMeasurable, match="Layer 'input'"):
         margin_signature(network, x[[0, 0]], y[[0, 0]])
     with pytest.raises(NotMeasurable, match="has 1 output"):
         margin_signature(nn.Linear(3, 1), x, torch.zeros(6).long())

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import gapscope as gs
-from cases import CASES, each
-from door_networks import bert, resnet18
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection.losses import evaluate
 from gapscope.measures.registry import list_measures
-from measures_small import HISTORY, SMALL
+from support.cases import CASES, each
+from support.door_networks import bert, resnet18
+from support.measures_small import HISTORY, SMALL
 
 X, Y = torch.randn(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
 NETWORK = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from cases import CASES, each
 from gapscope.measures.ntk import LogDeterminant, empirical_ntk, ntk_logdet, ntk_trace
 from gradients.reference import dense_jacobian
+from support.cases import CASES, each
 
 PROBES = pytest.mark.parametrize("probe", ["class", "rademacher"])
 

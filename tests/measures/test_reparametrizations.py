@@ -16,7 +16,7 @@ from gapscope.base.specs import TrainingSpec
 from gapscope.measures.registry import Measure, list_measures
 from gapscope.results.readings import Readings
 from gapscope.training.loop import train
-from measures_small import HISTORY, SMALL, TABLE, options_of
+from support.measures_small import HISTORY, SMALL, TABLE, options_of
 
 CLASSES = 3
 FACTOR = 4.0

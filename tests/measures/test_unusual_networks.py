@@ -77,7 +77,7 @@ def test_distance_of_complex_weights() -> None:
         for net, start in zip((network, pairs), before, strict=True)
     ]
     assert far[0] == pytest.approx(far[1]) and far[0] == pytest.approx((4 * 5) ** 0.5)
-    with pytest.raises(InvalidInput, match="must be a state dictionary of the same network"):
+    with pytest.raises(InvalidInput, match="state dictionary"):
         distance_from_initialization(network, initial_state={**before[0], "1.weight": torch.zeros(4)})
 
 
@@ -110,7 +110,7 @@ def test_a_complex_linear_layer_and_complex_outputs() -> None:
     x = torch.randn(3, 6, dtype=DOUBLE)
     rows = [torch.autograd.grad(out, trainable(network), retain_graph=True) for out in network(x).flatten()]
     assert ntk_trace(network, x) == pytest.approx(sum(float(g.abs().square().sum()) for row in rows for g in row))
-    with pytest.raises(InvalidInput, match=r"must be real floating-point numbers; got torch\.complex64"):
+    with pytest.raises(InvalidInput, match=r"floating-point numbers; got torch\.complex64"):
         ntk_trace(nn.Linear(3, 2, dtype=torch.complex64), torch.randn(2, 3, dtype=torch.complex64))
 
 
@@ -164,7 +164,7 @@ def test_outputs_that_do_not_depend_on_the_inputs() -> None:
 
 def test_outputs_detached_from_the_inputs_are_not_zero() -> None:
     network = Wrapped(lambda net, x: net.layer(x.detach()), layer=nn.Linear(4, 2))
-    with pytest.raises(NotMeasurable, match="outputs change with the inputs, but are not connected to them"):
+    with pytest.raises(NotMeasurable, match="not connected to them"):
         input_jacobian_norm(network, torch.randn(3, 4))
 
 
@@ -172,9 +172,9 @@ def test_outputs_detached_from_the_inputs_are_not_zero() -> None:
 def test_a_traced_network_has_one_precision() -> None:
     x = torch.randn(3, 4)
     traced: Any = torch.jit.trace(nn.Linear(4, 2), (x,))
-    with pytest.raises(InvalidInput, match="dtype must be None for a network that TorchScript has compiled"):
+    with pytest.raises(InvalidInput, match="network that TorchScript"):
         ntk_logdet(nn.Sequential(traced), x)
-    with pytest.raises(InvalidInput, match=r"Got a TopLevelTracedModule.*must be an nn.Module"):
+    with pytest.raises(InvalidInput, match=r"TopLevelTracedModule.*must be an nn.Module"):
         ntk_logdet(traced, x)
 
 
@@ -186,8 +186,8 @@ def test_weights_that_are_not_finite_are_rejected(number: float) -> None:
     with torch.no_grad():
         network.weight[0, 1] = number
     for measure in (ntk_trace, accuracy, parameter_norm):
-        with pytest.raises(InvalidInput, match="All weights must be finite; 'weight' holds NaN or infinity"):
+        with pytest.raises(InvalidInput, match="finite; 'weight' holds NaN"):
             measure(network, *((x, y) if measure is accuracy else () if measure is parameter_norm else (x,)))
-    with pytest.raises(InvalidInput, match=r"All weights must be finite; '0\.weight' holds NaN or infinity"):
+    with pytest.raises(InvalidInput, match=r"finite; '0\.weight' holds NaN"):
         GradientSimilarityPenalty(1.0)(nn.Sequential(network), x)
     assert not penalty(network, x).isfinite()  # a training that has diverged knows what to do

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cases import CASES
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.measures._weights import layer_weights
 from gapscope.measures.norms import (
@@ -21,6 +20,7 @@ from gapscope.measures.norms import (
     spectral_complexity,
     spectral_distance_complexity,
 )
+from support.cases import CASES
 
 DOUBLE = torch.float64
 
@@ -107,18 +107,18 @@ def test_spectral_bounds_of_one_layer() -> None:
     initial = {"weight": torch.eye(2)}
     result = spectral_distance_complexity(network, x, y, initial_state=initial)
     assert result == pytest.approx(math.log(4) + math.log(1 / 4))
-    with pytest.raises(NotMeasurable, match="margin and weights other than zero"):
+    with pytest.raises(NotMeasurable, match="weights other than zero"):
         spectral_distance_complexity(network, x, y, initial_state=dict(network.state_dict()))
-    with pytest.raises(InvalidInput, match="'weight' is of another shape"):
+    with pytest.raises(InvalidInput, match="'weight' is"):
         spectral_distance_complexity(network, x, y, initial_state={"weight": torch.zeros(3)})
 
 
 def test_without_matrices_there_is_no_norm() -> None:
-    with pytest.raises(NotMeasurable, match="no trainable weight of two dimensions"):
+    with pytest.raises(NotMeasurable, match="two dimensions"):
         operator_norms(nn.LayerNorm(3), torch.ones(2, 3))
     network = nn.Linear(2, 2)
     nn.init.zeros_(network.weight)
-    with pytest.raises(NotMeasurable, match="one weight matrix is all zero"):
+    with pytest.raises(NotMeasurable, match="weight matrix"):
         operator_norms(network, torch.ones(1, 2))
 
 
@@ -156,5 +156,5 @@ def test_layers_are_averaged_without_small_ones() -> None:
     result = power_law_alpha(network, x)
     assert result["alpha"] == pytest.approx(sum(a for a, _ in fits) / 2, rel=1e-6)
     assert result["weighted"] == pytest.approx(sum(a * size for a, size in fits) / 2, rel=1e-6)
-    with pytest.raises(NotMeasurable, match="50 or more different eigenvalues"):
+    with pytest.raises(NotMeasurable, match="50 or more different"):
         power_law_alpha(network, x, min_eigenvalues=50)

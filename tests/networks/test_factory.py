@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from door_networks import bert_classifier
 from gapscope.base.errors import InvalidInput
 from gapscope.networks.adapters import LogitsOnly
 from gapscope.networks.factory import build_network, check_network_options, network_names
+from support.door_networks import bert_classifier
 
 _NARROW = {"width_multiplier": 0.125}
 _VGG = (3, 32, 32), {"width_multiplier": 0.0625, "head": "paper", "head_width": 16}
@@ -181,5 +181,5 @@ def test_logits_only_masks_padding_of_sequences() -> None:
     network = LogitsOnly(bert_classifier().eval(), padding=0)
     torch.testing.assert_close(network(torch.tensor([[5, 6, 7]])), network(torch.tensor([[5, 6, 7, 0, 0]])))
     assert torch.equal(LogitsOnly(ImageClassifier(), padding=0)(torch.zeros(2, 1, 2)), torch.zeros(2, 2))
-    with pytest.raises(InvalidInput, match="must return an object with `logits`; Linear returned Tensor"):
+    with pytest.raises(InvalidInput, match="`logits`; Linear returned Tensor"):
         LogitsOnly(nn.Linear(2, 2))(torch.zeros(1, 2))

@@ -94,7 +94,7 @@ def test_layers_without_bias_and_double_precision() -> None:
 
 
 def test_parametrized_weights_are_rejected() -> None:
-    with pytest.raises(InvalidInput, match=r"'0' is parametrized\. Initialize the network before"):
+    with pytest.raises(InvalidInput, match=r"'0' is parametrized\. Initialize"):
         initialize(nn.Sequential(weight_norm(nn.Linear(2, 2))))
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
-from cases import CASES
 from gapscope.base.errors import InvalidInput
 from gapscope.data import inject_label_noise
 from gapscope.penalties.automatic_strength import FALL, RISE, AutomaticStrength, memorization_stats
 from gapscope.penalties.base import LIMITS, Penalty, make_penalty
+from support.cases import CASES
 
 
 def test_memorized_samples_by_hand() -> None:
@@ -148,7 +148,7 @@ def test_networks_that_people_have(name: str) -> None:
         outputs, value = penalty.forward_with_penalty(net, samples.inputs[batch], samples.y[batch])
         assert value.item() > 0 and outputs.shape[0] == 52
     assert isinstance(penalty.automatic, AutomaticStrength) and penalty.automatic._predictions is not None
-    with pytest.raises(InvalidInput, match=r"needs a network without normalization layers; got .*Norm"):
+    with pytest.raises(InvalidInput, match="network without normalization layers"):
         make_penalty("gradient_similarity", {"strength": "auto"})(net, samples.inputs, samples.y)
     # weights may be penalized at any strength
     make_penalty("weight", {"strength": "auto"})(net, samples.inputs, samples.y)
@@ -168,16 +168,16 @@ def test_messages() -> None:
     y = torch.arange(60) % 3
     with pytest.raises(InvalidInput, match=r"needs class labels.*for regression"):
         gs.GradientSimilarityPenalty("auto")(net, x, torch.randn(60, 3))
-    with pytest.raises(InvalidInput, match="at every call; got none"):
+    with pytest.raises(InvalidInput, match="every call; got none"):
         gs.GradientSimilarityPenalty("auto")(net, x)
     penalty = gs.GradientSimilarityPenalty("auto")
     penalty(net, x, y)
-    with pytest.raises(InvalidInput, match="needs 100 different samples; got 60"):
+    with pytest.raises(InvalidInput, match="different samples; got 60"):
         penalty(net, x, y)
     unequal = AutomaticStrength()
     gs.penalties.L2Penalty(unequal)(net, x, y)
-    with pytest.raises(InvalidInput, match=r"needs samples of one shape; got \[5\] after \[4\]"):
+    with pytest.raises(InvalidInput, match=r"got \[5\] after \[4\]"):
         gs.penalties.L2Penalty(unequal)(nn.Linear(5, 3), torch.randn(60, 5), y)
     for name, options in (("input_jacobian", {}), ("gamma_decay", {"batch_size": 10})):
-        with pytest.raises(InvalidInput, match=r"must be a number, 0 or larger; got 'auto', which is for .*L2Penalty"):
+        with pytest.raises(InvalidInput, match="larger; got 'auto'"):
             make_penalty(name, {"strength": "auto", **options})

@@ -15,7 +15,7 @@ from gapscope.penalties.base import Penalty, forward_with_penalties
 from gapscope.penalties.gradient_norms import InputJacobianPenalty, LossGradientPenalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.penalties.weight import L2Penalty
-from two_processes import together
+from support.two_processes import together
 
 
 class _Network(nn.Module):

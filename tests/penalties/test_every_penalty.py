@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from cases import CASES, each
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.penalties import base
 from gapscope.penalties.base import Penalty, make_penalty, penalties, register_penalty
 from gapscope.penalties.weight import L2Penalty
+from support.cases import CASES, each
 
 OPTIONS: dict[str, dict[str, Any]] = {"gamma_decay": {"batch_size": 4}}
 PENALTIES = [name for name in penalties() if name != "automatic_dropout"]  # that adds 0 to the loss
@@ -77,11 +77,11 @@ def test_a_small_step_down_the_gradient_lowers_the_penalty(kind: str, name: str)
 def test_penalties_are_made_by_name() -> None:
     made = make_penalty("weight", {"strength": 0.5})
     assert isinstance(made, L2Penalty) and made.strength == 0.5
-    with pytest.raises(InvalidInput, match=r"no penalty 'wieght'.*Did you mean 'weight'"):
+    with pytest.raises(InvalidInput, match=r"'wieght'.*Did you mean 'weight'"):
         make_penalty("wieght", {})
-    with pytest.raises(InvalidInput, match=r"has no setting 'strenth'.*Did you mean 'strength'"):
+    with pytest.raises(InvalidInput, match=r"'strenth'.*Did you mean 'strength'"):
         make_penalty("weight", {"strenth": 1})
-    with pytest.raises(InvalidInput, match="Penalty 'weight' needs the setting 'strength'; got no settings"):
+    with pytest.raises(InvalidInput, match="setting 'strength'; got"):
         make_penalty("weight", {})
 
 
@@ -92,7 +92,7 @@ def test_help_describes_every_parameter(name: str) -> None:
 
 
 def test_two_classes_of_one_name_raise() -> None:
-    with pytest.raises(InvalidInput, match="A penalty called 'weight' is registered already"):
+    with pytest.raises(InvalidInput, match="penalty called 'weight'"):
         register_penalty("weight")(int)
     assert register_penalty("weight")(L2Penalty) is L2Penalty
 

@@ -123,8 +123,8 @@ def test_under_automatic_mixed_precision() -> None:
 
 def test_errors() -> None:
     samples = some_samples()
-    with pytest.raises(InvalidInput, match="needs targets, for the curvature of the loss; got inputs alone"):
+    with pytest.raises(InvalidInput, match="loss; got inputs alone"):
         GammaDecayPenalty(batch_size=16)(some_network(), samples.inputs)
     without = nn.Sequential(nn.BatchNorm1d(6, affine=False), nn.Linear(6, 3))
-    with pytest.raises(NotMeasurable, match="needs normalization layers with gamma"):
+    with pytest.raises(NotMeasurable, match="normalization layers"):
         GammaDecayPenalty(batch_size=16)(without, samples.inputs, samples.targets)

@@ -81,7 +81,7 @@ def test_training_uses_it_and_resumes_as_if_uninterrupted(spec: gs.LossSpec, tmp
 
 
 def test_outputs_with_positions_are_rejected() -> None:
-    with pytest.raises(InvalidInput, match=r"outputs of shape \[n, C\]; got \[4, 3, 2\]"):
+    with pytest.raises(InvalidInput, match=r"got \[4, 3, 2\]"):
         gs.penalties.GeneralizedCrossEntropy()(torch.zeros(4, 3, 2), torch.zeros(4, dtype=torch.int64), torch.arange(4))
 
 

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from door_networks import bert_classifier
 from gapscope.base.errors import InvalidInput, ReplaceLayer, SlowGradients
 from gapscope.gradients.backward import draw_probe, probe_scale
 from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.networks.adapters import LogitsOnly
 from gapscope.penalties.gradient_norms import InputJacobianPenalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
+from support.door_networks import bert_classifier
 
 KINDS: list[dict[str, Any]] = [
     {"method": "exact"},
@@ -185,7 +185,7 @@ def test_kernels_in_training_mode() -> None:
 def test_a_batch_in_training_mode_is_left_whole() -> None:
     network, (x, _) = _batch_normalized(), _batch()
     for measure in (ntk_trace, empirical_ntk, ntk_logdet):
-        with pytest.raises(InvalidInput, match=r'With mode="train" the inputs must be one batch.*got chunk_size=2'):
+        with pytest.raises(InvalidInput, match=r"batch.*got chunk_size=2"):
             measure(network, x, mode="train", chunk_size=2)
         with pytest.raises(InvalidInput, match="mode"):
             measure(network, x, mode="training")  # type: ignore[arg-type]
@@ -195,10 +195,10 @@ def test_statistics_that_cannot_be_held_raise() -> None:
     network, (x, _) = _batch_normalized(), _batch()
     network[1] = nn.BatchNorm2d(3, track_running_stats=False).double()
     GradientSimilarityPenalty(1.0)(network, x)
-    with pytest.raises(ReplaceLayer, match=r"'1' uses the statistics of the batch in evaluation mode"):
+    with pytest.raises(ReplaceLayer, match="'1' uses"):
         GradientSimilarityPenalty(1.0)(network.eval(), x)
     network[1] = nn.SyncBatchNorm(3).double()
-    with pytest.raises(ReplaceLayer, match=r"BatchNorm must not mix the samples.*'1' uses"):
+    with pytest.raises(ReplaceLayer, match=r"samples.*'1' uses"):
         GradientSimilarityPenalty(1.0)(network.train(), x)
 
 

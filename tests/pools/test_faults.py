@@ -72,7 +72,7 @@ def test_a_worker_that_dies_before_its_folder_exists_leaves_a_record(
 
 def test_absent_data_are_no_failure_of_the_network(tmp_path: Path) -> None:
     pool, grid = Pool(tmp_path / "pool"), [SPEC, SPEC.replace({"data.name": "mnist"})]
-    with pytest.raises(DataNotFound, match=r"Data set 'mnist' needs.*1 of 2 networks were not run.*tries them again"):
+    with pytest.raises(DataNotFound, match=r"'mnist' needs.*1 of 2 networks"):
         pool.run(grid, data_root=tmp_path, measures=())
     assert [record.id for record in pool.records()] == [SPEC.id]
     assert pool.missing(grid) == grid[1:]
@@ -84,7 +84,7 @@ def deny(*arguments: object, **options: object) -> None:
 
 @pytest.mark.parametrize("device", ["cuda:7", "foo", "meta", "cpu:x", ""])
 def test_an_absent_device_is_no_failure_of_the_network(tmp_path: Path, device: str) -> None:
-    with pytest.raises(DeviceNotFound, match="device must be one that torch can use on this machine"):
+    with pytest.raises(DeviceNotFound, match="device must be one"):
         Pool(tmp_path / "pool").run(specs(), device=device)
     assert not (tmp_path / "pool").exists()
 
@@ -94,7 +94,7 @@ def test_damaged_data_are_no_failure_of_the_network(tmp_path: Path) -> None:
     for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte",
                  "t10k-labels-idx1-ubyte"):  # fmt: skip
         (tmp_path / "mnist" / name).write_bytes(b"nonsense")
-    with pytest.raises(UnreadableFile, match="must be an IDX file"):
+    with pytest.raises(UnreadableFile, match="IDX file"):
         Pool(tmp_path / "pool").run([SPEC.replace({"data.name": "mnist"})], data_root=tmp_path)
     assert Pool(tmp_path / "pool").records() == []
 
@@ -182,7 +182,7 @@ def test_one_damaged_record_never_hides_the_others(pool: Pool, name: str) -> Non
     content = first.read_bytes()
     damaged = RECORD_DAMAGES[name](json.loads(content))
     first.write_bytes(damaged if isinstance(damaged, bytes) else json.dumps(damaged).encode())
-    with pytest.warns(DamagedFileWarning, match="1 of 2 records of .* are damaged and skipped; the first: "):
+    with pytest.warns(DamagedFileWarning, match="1 of 2 records"):
         assert [record.id for record in pool.records()] == [second.parent.name]
     status = pool.status(specs())
     assert (status.finished, status.unreadable, status.total) == (1, 1, 2)
@@ -196,7 +196,7 @@ def test_a_newer_record_is_unchanged(pool: Pool) -> None:
     path = pool.run_folder(SPEC.id) / "record.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 99}))
     assert pool.missing(specs()) == [] and pool.status(specs()).unreadable == 1
-    with pytest.warns(DamagedFileWarning, match="written by a newer gapscope"):
+    with pytest.warns(DamagedFileWarning, match="newer gapscope"):
         assert len(pool.run(specs())) == 1
     assert json.loads(path.read_text())["schema"] == 99
 
@@ -210,7 +210,7 @@ def test_a_record_that_is_a_folder_or_a_broken_link_is_excluded(pool: Pool) -> N
     shutil.rmtree(second.parent)
     second.parent.symlink_to(pool.folder / "nowhere")
     assert pool.status(specs()).waiting == 1
-    with pytest.raises(NotWritten, match="must be a writable folder in a pool"):
+    with pytest.raises(NotWritten, match="writable folder"):
         pool.run(specs(1))
 
 
@@ -259,7 +259,7 @@ def test_a_superseded_checkpoint_is_removed_by_the_next_run(pool: Pool, monkeypa
 
 def test_a_run_in_a_pool_that_was_moved_makes_no_second_one(pool: Pool) -> None:
     moved = pool.folder.rename(pool.folder.with_name("moved"))
-    with pytest.raises(NotWritten, match="Has the pool been moved"):
+    with pytest.raises(NotWritten, match="pool been moved"):
         run(specs(7)[0], pool.run_folder(specs(7)[0].id), RunOptions())
     assert not pool.folder.exists() and len(open_pool(moved).records()) == 2
 
@@ -270,9 +270,7 @@ def test_a_record_that_is_written_elsewhere_is_noticed(tmp_path: Path, monkeypat
             yield job, [(Record(id=job[0][0].id, spec={}, status="finished"), [])], None
 
     monkeypatch.setattr("gapscope.pools.engines.run_local", elsewhere)
-    with pytest.raises(
-        GapscopeError, match=r"must be one folder for all machines .*Use a folder that all machines share, or `mirror`"
-    ):
+    with pytest.raises(GapscopeError, match=r"one folder for .*or `mirror`"):
         Pool(tmp_path / "pool").run(specs())
 
 

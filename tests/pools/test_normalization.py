@@ -69,7 +69,7 @@ def test_batch_norm_in_one_layer_alone(problem: Problem) -> None:
     assert [name for name, layer in network.named_modules() if isinstance(layer, BATCH_NORMS)] == ["conv3_norm"]
     x = problem.train.inputs[:3]
     torch.testing.assert_close(network.eval()(x), network_from_spec(BASE, problem).eval()(x), atol=1e-4, rtol=1e-4)
-    with pytest.raises(InvalidInput, match=r"only_in must be one of .*got 'conv3'. Did you mean 'conv3_norm'"):
+    with pytest.raises(InvalidInput, match="Did you mean 'conv3_norm'"):
         network_from_spec(spec(only_in="conv3"), problem)
 
 

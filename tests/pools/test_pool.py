@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cases import CASES
 from gapscope.base.errors import GapscopeError, InvalidInput, NotWritten, UnreadableFile
 from gapscope.base.specs import RunSpec
 from gapscope.pools import Grid, Pool, open_pool
@@ -18,7 +17,8 @@ from gapscope.pools.lock import lock_pool
 from gapscope.pools.readings import RunOptions
 from gapscope.results.records import Record
 from gapscope.training.checkpoints import load_tensors, save_tensors
-from standins import in_this_process
+from support.cases import CASES
+from support.standins import in_this_process
 
 BASE = {
     "data": {"train_size": 100, "test_size": 50},
@@ -110,25 +110,25 @@ def test_wrong_settings_stop_before_anything_is_trained(tmp_path: Path) -> None:
             pool.run(some_grid(**axes))  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="Did you mean 'accuracy'"):
         pool.run(some_grid(), measures=["acuracy"])
-    with pytest.raises(InvalidInput, match="engine must be one of 'local', 'ray'"):
+    with pytest.raises(InvalidInput, match="'local', 'ray'"):
         pool.run(some_grid(), engine="dask")
     assert not pool.folder.exists()
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     pool = Pool(tmp_path)
-    with lock_pool(pool.folder), pytest.raises(GapscopeError, match="must be run by one process at a time"):
+    with lock_pool(pool.folder), pytest.raises(GapscopeError, match="one process at a time"):
         pool.run(some_grid())
 
 
 def test_foreign_and_newer_folders_are_errors(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UnreadableFile, match="must be a pool, a new folder or an empty one"):
+    with pytest.raises(UnreadableFile, match="a pool, a new folder"):
         Pool(tmp_path)
     with pytest.raises(InvalidInput, match="holds no pool"):
         open_pool(tmp_path)
     (tmp_path / "pool.json").write_text(json.dumps({"schema": 99}))
-    with pytest.raises(UnreadableFile, match="written by a newer gapscope"):
+    with pytest.raises(UnreadableFile, match="newer gapscope"):
         Pool(tmp_path)
 
 
@@ -165,10 +165,10 @@ def test_weights_are_measured_only_on_the_data_they_were_trained_on(tmp_path: Pa
     tensors, facts = load_tensors(weights)
     facts["corruption"]["train"]["used"] = 99
     save_tensors(weights, tensors, facts)
-    with pytest.raises(UnreadableFile, match="The data must be those that"):
+    with pytest.raises(UnreadableFile, match="data must be those"):
         measure_stored_network(weights, RunOptions(measures=MEASURES))
     save_tensors(weights, tensors)
-    with pytest.raises(UnreadableFile, match="must contain the spec of its network"):
+    with pytest.raises(UnreadableFile, match="the spec of its network"):
         measure_stored_network(weights, RunOptions(measures=MEASURES))
 
 
@@ -244,16 +244,16 @@ def test_wrong_keys_suggest_the_nearest(content: dict[str, Any], message: str) -
 
 
 def test_wrong_files_get_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableFile, match="there is no such file"):
+    with pytest.raises(UnreadableFile, match="no such file"):
         Grid.from_toml(tmp_path / "absent.toml")
     (tmp_path / "bad.toml").write_text("a = [1")
-    with pytest.raises(UnreadableFile, match="must be a TOML file with a grid; reading it failed"):
+    with pytest.raises(UnreadableFile, match="grid; reading"):
         Grid.from_toml(tmp_path / "bad.toml")
 
 
 def test_a_grid_is_counted_before_it_is_built() -> None:
     axes = {name: range(1000) for name in ("seed", "data.seed", "training.epochs")}
-    with pytest.raises(InvalidInput, match=r"at most 100,000 combinations; this one has 1,000,000,000.*max_networks"):
+    with pytest.raises(InvalidInput, match=r"has 1,000,000,000.*max_networks"):
         Grid(axes=axes)
     assert Grid(axes=axes, max_networks=10**9).axes == axes
     assert len(Grid.from_dict({"axes": {"seed": [1, 2]}, "max_networks": 2})) == 2

@@ -52,7 +52,7 @@ def test_a_stale_address_file_is_ignored_in_seconds(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("named", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "nonsense"])
 def test_an_absent_cluster_in_ray_address_is_an_error(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", named.format(free_port()))
-    with pytest.raises(GapscopeError, match="RAY_ADDRESS must be the address of a running Ray cluster"):
+    with pytest.raises(GapscopeError, match="running Ray cluster"):
         running_cluster()
 
 
@@ -98,7 +98,7 @@ def test_a_running_cluster_is_used(cluster: str, tmp_path: Path, monkeypatch: py
 
 
 def test_an_absent_cluster_at_the_address_is_an_error() -> None:
-    with pytest.raises(GapscopeError, match=r"address must be that of a running Ray cluster.*nothing answers at"):
+    with pytest.raises(GapscopeError, match=r"running Ray cluster.*nothing answers"):
         list(run_ray(work, [("a", "")], 1, address=f"127.0.0.1:{free_port()}"))
 
 
@@ -127,7 +127,7 @@ def two_nodes() -> Iterator[tuple[Any, Any]]:
 @pytest.mark.slow
 def test_a_lost_node_loses_no_job(two_nodes: tuple[Any, Any], tmp_path: Path) -> None:
     cluster, second = two_nodes
-    with pytest.raises(GapscopeError, match=r"gpus must be available on one machine .*; got 2, and the largest has 1"):
+    with pytest.raises(GapscopeError, match=r"machine .*; got 2"):
         list(run_ray(sleep_on_node, [("0", "")], 1, address=cluster.address, gpus=2))  # both machines together have two
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     nodes, jobs = set(), [("2", str(tmp_path))] * 6

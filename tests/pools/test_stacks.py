@@ -14,7 +14,7 @@ from gapscope.pools.batches import group_specs
 from gapscope.pools.readings import RunOptions
 from gapscope.pools.run import run, run_specs
 from gapscope.results.records import Record
-from standins import in_this_process
+from support.standins import in_this_process
 
 GRID = Grid(
     base=RunSpec.from_dict({

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 import gapscope as gs
-from commands import GRID, gapscope
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.specs import RunSpec
 from gapscope.gap.columns import complete_rows
@@ -27,6 +26,7 @@ from gapscope.report.pool_view import PoolView
 from gapscope.results.readings import Reading, Readings
 from gapscope.results.records import Record, records_to_pandas
 from report.synthetic_pool import synthetic_records
+from support.commands import GRID, gapscope
 
 READINGS = ("unit_sparsity.zeta", "unit_sparsity.kappa", "output_sensitivity")
 
@@ -155,15 +155,15 @@ def test_a_large_pool_stays_small(tmp_path: Path) -> None:
 def test_wrong_input_is_an_error_and_the_old_file_stays(tmp_path: Path) -> None:
     records, path = synthetic_records(3), tmp_path / "report.html"
     path.write_text("old")
-    with pytest.raises(InvalidInput, match="A report needs at least one record; got none"):
+    with pytest.raises(InvalidInput, match="record; got none"):
         write_report([], path, title="None")
-    with pytest.raises(InvalidInput, match="The table must have a column 'prediction'"):
+    with pytest.raises(InvalidInput, match="column 'prediction'"):
         write_report(records, path, title="None", held_out=records_to_pandas(records))
     columns = {"prediction": [0.1], "low": [0.0], "high": [0.2], "verdict": ["inside"], "reason": [""]}
-    with pytest.raises(InvalidInput, match="indexed by ids of finished networks among the records; got 'other'"):
+    with pytest.raises(InvalidInput, match="records; got 'other'"):
         write_report(records, path, title="None", held_out=pandas.DataFrame(columns, index=["other"]))
     twice = pandas.DataFrame({name: values * 2 for name, values in columns.items()}, index=[records[0].id] * 2)
-    with pytest.raises(InvalidInput, match="held_out must have one row per network; got 2 rows of 1 networks"):
+    with pytest.raises(InvalidInput, match="per network; got 2"):
         write_report(records, path, title="None", held_out=twice)
     assert path.read_text() == "old"
     with pytest.raises(GapscopeError, match="absent"):

@@ -13,7 +13,7 @@ from gapscope.base.errors import NotMeasurable, UnreadableFile
 from gapscope.results.estimate import Estimate
 from gapscope.results.readings import SCHEMA, Reading, Readings
 from gapscope.results.records import Record, records_to_pandas
-from tables import rows_of
+from support.tables import rows_of
 
 
 def some_record(**changes: object) -> Record:

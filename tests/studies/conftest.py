@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from gapscope_studies.kit.statistics import bootstrap
-from smoke_studies import SmokeStudy, shared_folder
+from support.smoke_studies import SmokeStudy, shared_folder
 
 
 @pytest.fixture(scope="module", autouse=True)

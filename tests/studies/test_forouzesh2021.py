@@ -29,7 +29,7 @@ from gapscope_studies.forouzesh2021.networks import (
     measure_runs,
 )
 from gapscope_studies.kit.study import RunSettings
-from smoke_studies import SmokeStudy
+from support.smoke_studies import SmokeStudy
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from gapscope.cli.study import load_study
-from smoke_studies import SmokeStudy
+from support.smoke_studies import SmokeStudy
 
 FOLDER = Path(__file__).parent / "frozen"
 FROZEN = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}

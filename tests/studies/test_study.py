@@ -110,7 +110,7 @@ def test_a_page_is_made_again_from_its_json_and_a_figure_with_the_same_bytes(tmp
     assert "**open**: 3 independent seeds, fewer than 6" in text and page.split(BODY)[1] == text.split(BODY)[1]
     assert "of the paper's 1: 1 open" in (path.parent / "README.md").read_text()
     path.with_suffix(".md").write_text("nothing")
-    with pytest.raises(InvalidInput, match="must hold the lines <!-- tables and figures -->"):
+    with pytest.raises(InvalidInput, match="lines <!-- tables"):
         toy.rewrite_pages(tmp_path / "results")
 
 
@@ -173,7 +173,7 @@ def test_settings_and_grids_come_from_toml(tmp_path: Path) -> None:
     assert [(spec.data.name, spec.seed) for spec in where.grid(tmp_path / "smoke.toml", "a")] == [
         ("mnist", 0), ("mnist", 1),
     ]  # fmt: skip
-    with pytest.raises(InvalidInput, match="grid must be one of 'a'; got 'b'"):
+    with pytest.raises(InvalidInput, match="'a'; got 'b'"):
         where.grid(tmp_path, "b")
 
 
@@ -201,9 +201,9 @@ def test_every_study_loads_under_its_name(name: str) -> None:
 
 
 def test_wrong_names_raise() -> None:
-    with pytest.raises(InvalidInput, match=r"study must be one of .*; got 'forouzes'"):
+    with pytest.raises(InvalidInput, match="got 'forouzes'"):
         load_study("forouzes")
-    with pytest.raises(InvalidInput, match=r"part of study toy2000 must be .*; got 'onne'. Did you mean 'one'"):
+    with pytest.raises(InvalidInput, match=r"'onne'. Did you mean"):
         study([]).part("onne")
-    with pytest.raises(InvalidInput, match="scale must be one of"):
+    with pytest.raises(InvalidInput, match="scale must be one"):
         run_study(study([]), RunSettings(scale="large", work=Path()), Path())

@@ -90,7 +90,7 @@ def test_findings_are_sentences_with_the_verdict_and_the_numbers(results: Path) 
     assert findings(study, results) == [
         ("open", "Fig. 1: it grows: open (3 independent seeds, fewer than 6); slope 1 [0.752, 1.25], 3 seeds.", "")
     ]
-    with pytest.raises(InvalidInput, match="must name one claim; new: 'it falls' names 0"):
+    with pytest.raises(InvalidInput, match="'it falls' names 0"):
         findings(replace(STUDY, findings=(Finding("new", "it falls"),)), results)
 
 

@@ -24,7 +24,7 @@ from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.szolnoky2022 import bench, curves, protocol, tables
 from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS, monitor_run, plane
 from gapscope_studies.szolnoky2022.setups import FIVE_METHODS, METHODS, ROBUST_LOSSES, make_setup
-from smoke_studies import SmokeStudy
+from support.smoke_studies import SmokeStudy
 
 SETUPS = (
     "lenet5", "fully_connected", "circles", "alexnet", "resnet20", "keypoints_lenet5", "keypoints_fully_connected",

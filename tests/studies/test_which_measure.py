@@ -11,7 +11,7 @@ from gapscope.data import load_dataset
 from gapscope.measures.registry import get_measure
 from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.which_measure.study import NUMBERS, held_out_samples, specs_of, taus_within
-from smoke_studies import SmokeStudy
+from support.smoke_studies import SmokeStudy
 
 
 @pytest.mark.parametrize("pool", ["cifar10", "cifar100"])

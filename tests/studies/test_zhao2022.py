@@ -20,7 +20,7 @@ from gapscope_studies.zhao2022 import networks as grids
 from gapscope_studies.zhao2022.analysis import KAPPA, ZETA, error_claim, mean_gap, sign_claims, sparsity_model
 from gapscope_studies.zhao2022.fits import N_HELD_OUT, repeated_splits, ssr_claim, ssr_per_draw
 from gapscope_studies.zhao2022.networks import first_pool, paper_grid, sparsity, varied_pool
-from smoke_studies import SmokeStudy
+from support.smoke_studies import SmokeStudy
 
 PAPER, SMALL = (RunSettings(scale=scale, work=Path()) for scale in ("paper", "small"))
 FRACTIONS = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]

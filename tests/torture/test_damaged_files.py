@@ -17,12 +17,12 @@ import numpy
 import pandas
 import pytest
 
-from commands import Done, gapscope
 from gapscope.base.errors import GapscopeError
 from gapscope.gap.gap_estimator import GapEstimator
 from gapscope.pools import Grid, Pool
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.training.loop import train
+from support.commands import Done, gapscope
 from torture.damages import BYTES, Damage, json_damages, tensor_damages
 
 GRID = """

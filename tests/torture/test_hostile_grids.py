@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from commands import gapscope
 from gapscope.pools import Pool
+from support.commands import gapscope
 
 HEAD = "measures = []\n[base.data]\ntrain_size = 20\ntest_size = 20\n[base.training]\nepochs = 1\n"
 # Text of the file -> what the command must do: refuse the file ("refused"), or make a record of each network ("run").

@@ -73,5 +73,5 @@ def test_foreign_files_raise_and_are_never_unpickled(tmp_path: Path, content: by
     path.write_bytes(content)
     with pytest.raises(UnreadableFile, match=r"must be a whole safetensors file|never unpickles"):
         load_tensors(path)
-    with pytest.raises(UnreadableFile, match="must be a safetensors file that can be read"):
+    with pytest.raises(UnreadableFile, match="safetensors file"):
         load_tensors(tmp_path / "absent.safetensors")

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from cases import CASES, each
 from gapscope.base.errors import DamagedFileWarning, UnreadableFile
 from gapscope.base.files import read_json_lines, write_atomically
 from gapscope.base.samples import Samples
@@ -27,6 +26,7 @@ from gapscope.training import checkpoint_writer
 from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.loop import train
 from gapscope.training.run import learning_rate_at
+from support.cases import CASES, each
 
 
 def some_samples(n: int = 61, classes: int = 3) -> Samples:
@@ -293,7 +293,7 @@ def test_mixed_precision_trains_on_cuda() -> None:
 
 def test_a_checkpoint_of_another_network_raises(tmp_path: Path) -> None:
     train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
-    with pytest.raises(UnreadableFile, match=r"must fit the network; '0.weight' has shape"):
+    with pytest.raises(UnreadableFile, match=r"network; '0.weight'"):
         other = nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3), nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
         train(other, some_samples(), TrainingSpec(epochs=2), folder=tmp_path)
 

@@ -31,7 +31,7 @@ from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
 from gapscope.training.recordings import MAX_FAILURES
-from standins import Clock
+from support.standins import Clock
 
 
 def make_samples(n: int = 60) -> Samples:
@@ -142,16 +142,16 @@ def test_the_network_may_be_in_any_mode_and_stays_in_it() -> None:
 
 def test_a_first_recording_that_fails_is_reported() -> None:
     monitor = Monitor(make_samples(), ["ntk_trace"], n_samples=20, mode="train")
-    with pytest.raises(ReplaceLayer, match="BatchNorm must not mix the samples"):
+    with pytest.raises(ReplaceLayer, match="must not mix the samples"):
         monitor.observe(make_network(), 1)
-    with pytest.raises(InvalidInput, match=r"must run on the inputs; Linear .* raised RuntimeError: mat1 and mat2"):
+    with pytest.raises(InvalidInput, match="RuntimeError: mat1 and mat2"):
         Monitor(make_samples(), ["loss"]).observe(nn.Linear(5, 3), 1)
 
 
 def test_later_failures_are_reported_once_and_leave_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = Monitor(make_samples(), ["ntk_trace", "loss"], n_samples=20)
     monitor.observe(make_network(), 1)
-    with pytest.warns(UserWarning, match=r"Epoch 2 could not be recorded \(InvalidInput: .*Training continues"):
+    with pytest.warns(UserWarning, match=r"recorded \(InvalidInput: .*Training continues"):
         broken = monitor.observe(nn.Linear(5, 3), 2)
     assert all(map(math.isnan, broken.values()))
     with warnings.catch_warnings():
@@ -220,7 +220,7 @@ def test_a_sink_that_fails_is_reported_once_and_tried_again() -> None:
 def test_a_sink_that_never_works_is_abandoned() -> None:
     dead = Tracker(set(range(1, 100)))
     monitor, network = Monitor(make_samples(), ["loss"], sinks=[dead]), make_network()
-    with pytest.warns(UserWarning, match="the monitor keeps the readings"):
+    with pytest.warns(UserWarning, match="monitor keeps"):
         for epoch in range(1, 9):
             monitor.observe(network, epoch)
     assert dead.calls == MAX_FAILURES
@@ -253,7 +253,7 @@ def test_a_monitor_that_is_used_again_restarts_with_a_note() -> None:
         monitor.observe(make_network(), epoch)
     assert monitor.alarm is not None and "not raised; estimated best epoch so far" in repr(monitor)
     monitor.alarm.raised_at = 2
-    with pytest.warns(UserWarning, match="Epoch 1 comes after epoch 2"):
+    with pytest.warns(UserWarning, match="Epoch 1 comes after"):
         monitor.observe(make_network(), 1)
     assert monitor.epochs == [1] and len(monitor.rows) == 1 and not monitor.alarm.raised and monitor.alarm.peak == 1
 
@@ -291,7 +291,7 @@ def test_a_resumed_training_resumes_its_monitor(tmp_path: Path, alarm: str) -> N
 
 def test_a_state_without_its_alarm_raises() -> None:
     kept = Monitor(make_samples(), ["loss"]).state_dict()
-    with pytest.raises(InvalidInput, match="monitor without an alarm; this one has JointAlarm"):
+    with pytest.raises(InvalidInput, match="this one has JointAlarm"):
         Monitor(make_samples(), ["loss"], alarm="joint").load_state_dict(kept)
 
 

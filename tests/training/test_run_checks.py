@@ -15,7 +15,7 @@ from gapscope.base.samples import Samples
 from gapscope.results.outcomes import Finding, Fine, NotChecked
 from gapscope.training.monitor import Monitor
 from gapscope.training.run_checks import RunState, batch_statistics, convergence
-from standins import Clock
+from support.standins import Clock
 
 
 @pytest.fixture(autouse=True)

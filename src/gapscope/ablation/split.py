@@ -262,6 +262,8 @@ def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | 
     """Split a network at a layer.
 
     Args:
+        network: The network, in evaluation mode.
+        x: Inputs [n, ...]; one or two samples where only shapes matter.
         layer: Name of a module, or label of an operation of the traced network; None for the default layer.
         unit_axis: Axis of the units in the layer's output; None derives it from the layers before.
 

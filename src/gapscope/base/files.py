@@ -49,6 +49,7 @@ def atomic_writer(path: Path, *, durable: bool = True) -> Generator[BinaryIO]:
     If interrupted (a kill, a full disk), `path` holds either its old content or the new one.
 
     Args:
+        path: File to write; an existing one is replaced.
         durable: Whether to flush to the disk first, so that this also holds after a power failure (slower).
 
     Raises:

@@ -55,6 +55,7 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
     """Convert a value to its declared type (0 and 0.0 are one setting).
 
     Args:
+        name: Name of the setting, for the message.
         value: Value from JSON or TOML.
         annotation: bool, int, float, str, a data class, a mapping, `tuple[T, ...]`, or one of these or None.
 

@@ -56,6 +56,7 @@ class Samples:
         columns: Names of the columns, if the inputs were a frame; else empty.
         class_axis: Axis of the classes in outputs with positions, if the caller named it: 1 (task "pixels") or -1
             ("tokens"); else None.
+        task: What the targets are, see `gapscope.base.task`; None infers it from their type.
     """
 
     inputs: Tensor
@@ -142,11 +143,18 @@ class Samples:
         return replace(self, inputs=inputs, targets=targets, unsettled=unsettled, rows=rows, n_rows=n_rows)
 
     def first(self, n: int | None) -> Samples:
-        """Return the first `n` samples (None for all), with their row numbers."""
+        """Return the first `n` samples (None for all), with their row numbers.
+
+        Args:
+            n: Number of samples; None for all.
+        """
         return self if n is None or n >= len(self) else self.subset(torch.arange(n), keeps_rows=self.rows is not None)
 
     def original(self, indices: Tensor | Sequence[int]) -> Tensor:
         """Return the row numbers, in the data that were passed, of the samples at `indices`.
+
+        Args:
+            indices: Indices of samples, [m], in [0, n).
 
         Raises:
             InvalidInput: The data come in another order each time they are read.
@@ -161,6 +169,9 @@ class Samples:
 
     def position(self, row: int) -> int:
         """Return the index of the sample that has this row number in the data that were passed.
+
+        Args:
+            row: Row number in the data that were passed.
 
         Raises:
             InvalidInput: The data have no such row, or it was omitted.
@@ -246,6 +257,9 @@ class Samples:
 
         A matrix of integers is one class per position beside outputs with one dimension more. Beside outputs [n, K] it
         is one-hot, several labels per sample, or regression targets.
+
+        Args:
+            output_shape: Shape of the network's outputs, [n, ...].
         """
         raw = self.unsettled
         if raw is None:

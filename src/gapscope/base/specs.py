@@ -330,6 +330,10 @@ class RunSpec(_BaseSpec):
         """Return a copy with settings changed by dotted path (InvalidInput for unknown paths).
 
         `made` is a cache of tables for many calls on this spec, which use and extend it.
+
+        Args:
+            changes: New values by dotted path, such as `{"training.learning_rate": 0.1}`.
+            made: Cache of tables for many calls on this spec, which use and extend it; None makes none.
         """
         tables: dict[str, dict[str, Any]] = {}
         for path, value in changes.items():

@@ -271,6 +271,7 @@ def task_of(targets: Tensor, *, is_counted: bool = True) -> Task:
     """Return the task of targets in the form of `Samples` (see the table of this module).
 
     Args:
+        targets: Targets [n], [n, K] or [n, ...] in the form of `Samples`.
         is_counted: Whether to count the classes. The largest label waits for the device, so a training step does not.
 
     >>> str(task_of(torch.tensor([0, 2, 1])))

@@ -98,9 +98,13 @@ def refresh_population(
     Reference: Luo et al. 2019, section 5 (10 000 samples).
 
     Args:
+        network: Network with BatchNorm, PopulationNorm or GhostBatchNorm layers, unchanged unless stated.
+        data: Inputs with targets in any form (pair of tensors, Samples, Dataset, DataLoader), used as the population.
         samples: Number of samples: the first ones of a DataLoader, random ones of other data.
         layers: Names of layers, also of BatchNorm and GhostBatchNorm layers (their running statistics become exact).
             None for every PopulationNorm.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
+        generator: Source of random batches and noise; None for the same ones in every call.
 
     Raises:
         NotMeasurable: There is no such layer, or statistics are not finite (nothing is changed).

@@ -151,10 +151,12 @@ def replace_batch_norm(
     norm; the paper omits the bias). In training mode the kinds differ.
 
     Args:
+        network: Network with BatchNorm, PopulationNorm or GhostBatchNorm layers, unchanged unless stated.
         kind: "batch", "population", "ghost", "mean_only", "variance_only" or "none".
         weight_norm: Whether to weight-normalize the linear or convolutional layer before each replaced layer. With
             "mean_only" its length g replaces gamma (Salimans and Kingma 2016).
         inputs: A few inputs [n, ...]; "none" and `weight_norm` need them to find the layer before each normalization.
+        layers: Names as in `network.named_modules()`; None for all.
         **options: Settings of the new layers (`ghost_size`, `detach`, `rms`, `momentum`, `eps`, ...).
 
     Raises:

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 MAX_PICTURES = 12  # per finding
 EXPLAIN = "gapscope explain {code}"
 LIMITS = {
-    "1": "The data limit this network more than its training does.",
-    "2": "The network itself limits it most: its initialization, its features or its normalization.",
-    "3": "The training run limits this network most.",
-    "4": "The trained network is less accurate than these data allow.",
+    "1": "The data limit this {task} more than its training does.",
+    "2": "The network itself limits this {task} most: its initialization, its features or its normalization.",
+    "3": "The training run limits this {task} most.",
+    "4": "This {task} is less accurate than these data allow.",
 }
 
 
@@ -98,8 +98,9 @@ class CheckResult(Result):
             seconds: CPU seconds of the checks.
             interrupted: Whether they were ended early.
         """
-        findings = order_findings([outcome for outcome in outcomes if isinstance(outcome, Finding)])
         computed = context.__dict__
+        found = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
+        findings = order_findings(found, computed.get("shortfall_interval"))
         account = None
         if "train_accuracy" in computed and not context.is_untrained:
             account = make_account(context.train_accuracy, computed.get("expected"), findings)
@@ -164,11 +165,17 @@ class CheckResult(Result):
         """Return the training samples and the training configuration with the best fix; nothing is trained.
 
         Raises:
-            InvalidInput: No tried fix helps.
+            InvalidInput: No tried fix helps, or the best one changes the network.
         """
         fix = self.best_fix
         if fix is None or self.samples is None or self.spec is None:
             raise InvalidInput("No fix was tried that helps. Pass train_fn= to check, or see the findings.")
+        if fix.changes_network:
+            call = "change_network(network)" if fix.change_network is not None else "finish_network(network, data)"
+            raise InvalidInput(
+                f"The best fix, {fix.name!r}, changes the network, not the data or the configuration. Call "
+                f"result.best_fix.{call}, {'before' if fix.change_network is not None else 'after'} training."
+            )
         return fix.apply(self.samples, self.spec)
 
     @property
@@ -185,8 +192,8 @@ class CheckResult(Result):
             return "These data limit what any network can learn from them."
         supported = [finding for finding in self.findings if not is_information(finding.code)]
         if supported:
-            return LIMITS[supported[0].code[2]]
-        limit = LIMITS[self.findings[0].code[2]]
+            return LIMITS[supported[0].code[2]].format(task=self.task)
+        limit = LIMITS[self.findings[0].code[2]].format(task=self.task)
         return f"Not certain: {limit[0].lower()}{limit[1:]}"
 
     @property

@@ -52,6 +52,7 @@ def two_circles(
         factor: Radius of the inner circle, in [0, 1).
         noise: Standard deviation of the noise of each coordinate.
         test_size: Test points, at least 2, sampled independently of n.
+        seed: Seed of the samples, or of their split into training and test.
     """
     from sklearn.datasets import make_circles
 
@@ -115,7 +116,10 @@ def load_table(
       training split contains a few test rows.
 
     Args:
+        table: `BOSTON_HOUSING`, `CALIFORNIA_HOUSING` or `CONCRETE`.
+        root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache, see `data_root`.
         test_fraction: Fraction of rows for the test, see `split_indices`.
+        split_seed: Seed of the samples, or of their split into training and test.
         standardize: Whether to scale inputs to mean 0 and (population) variance 1 over the training rows.
     """
     numbers = read_table(locate(table.layout, root)["table"], table.header.split(","))

@@ -213,6 +213,9 @@ def fetch(
     """Return the official files of a data set (none if built in), downloading missing ones.
 
     Args:
+        name: Name of a data set, one of `dataset_names()`.
+        root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache, see `data_root`.
+        base_url: Another server with the same files.
         progress: Called with the name of the file, the bytes received, and all bytes (None if unknown).
 
     Raises:

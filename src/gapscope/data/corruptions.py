@@ -29,7 +29,10 @@ def inject_label_noise(
     `round` is Python's: halves are rounded to even numbers.
 
     Args:
+        labels: Data to corrupt; functions return new tensors.
         rate: Fraction of labels to replace, 0 to 1.
+        n_classes: Number of classes.
+        generator: Source of random numbers; None for the same ones at every call.
         may_keep_class: Whether a label may be replaced by itself. If not (the default), every replaced label is
             wrong, uniformly among the other classes; else it is correct with probability 1 / n_classes.
 
@@ -160,6 +163,7 @@ def motion_blur(
     Args:
         images: Images in [0, 1].
         severity: 1 (the default of MNIST-C) to 5.
+        generator: Source of random numbers; None for the same ones at every call.
 
     Raises:
         InvalidInput: These are not images.

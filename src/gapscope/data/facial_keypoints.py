@@ -107,7 +107,9 @@ def facial_keypoints(root: str | Path | None = None, *, test_fraction: float = 0
     Kaggle's own test images have no public keypoints, so the complete rows of training.csv (2,140 of 7,049) are split.
 
     Args:
+        root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache, see `data_root`.
         test_fraction: Fraction of the complete rows for the test, see `gapscope.data.problem.split_indices`.
+        split_seed: Seed of the samples, or of their split into training and test.
     """
     pixels, keypoints = read_facial_keypoints(locate(FACIAL_KEYPOINTS, root)["table"])
     train, test = split_indices(len(pixels), test_fraction, split_seed)

@@ -62,6 +62,7 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, "*shape"]:
     Format: 00 00 08 D, then D big-endian uint32 sizes, then the bytes in row-major order, and nothing after them.
 
     Args:
+        path: File to read, plain or gzipped.
         dimensions: Required number of dimensions: 3 for images [n, height, width], 1 for labels [n].
 
     Raises:
@@ -111,6 +112,7 @@ def read_cifar(
     bytes, row by row. There is no header; at most 60,000 records, the complete set, are unpacked.
 
     Args:
+        path: File to read, plain or gzipped.
         labels_each: Label bytes per record, 1 or 2.
 
     Raises:

@@ -173,6 +173,7 @@ def image_folder(root: str | Path | None = None, *, folder: str = "images", side
     skipped): the 1.28 million of ImageNet need 63 GB at 64 x 64 pixels, and 770 GB at 224 x 224.
 
     Args:
+        root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache, see `data_root`.
         folder: Name of the folder below the data root, or an absolute path.
         side: Height and width, to which an image is scaled and cropped in its middle.
 

@@ -114,6 +114,7 @@ def cifar100(root: str | Path | None = None, *, labels: str = "fine") -> Problem
     fewer for files with the first classes only.
 
     Args:
+        root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache, see `data_root`.
         labels: "fine" (100 classes) or "coarse" (20 groups of them).
     """
     check_choice("labels of cifar100", labels, ("fine", "coarse"))

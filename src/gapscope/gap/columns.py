@@ -157,6 +157,7 @@ def suggest_estimator(
     `complete_rows(table, estimator.features)`.
 
     Args:
+        records: Records of a pool, or one row per network as from `records_to_pandas`.
         features: Names of the readings to use instead.
         kind: A kind of GapEstimator; None takes "gaussian_process" for the readings of the kernel, else "ridge".
 

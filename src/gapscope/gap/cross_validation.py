@@ -69,10 +69,15 @@ def cross_val_predict(
 
     Args:
         estimator: Estimator that names its features; it is cloned.
+        table: Records of a pool, or one row per network as from `records_to_pandas`.
+        target: Column that is estimated.
         scheme: "leave_one_out"; "folds" (`n_splits` random folds; for hundreds of networks); "splits" (random splits,
             the paper's are 90/10, 100 times).
         n_splits: Number of random splits, or of folds.
         test_share: Fraction of the networks in the test part of a random split.
+        level: Nominal coverage of the intervals.
+        seed: Seed of all random numbers.
+        on_fit: Called after each fit with the numbers of fits done and of all.
 
     Returns:
         One row for each network and split: `split`, `target`, `prediction`, `low`, `high`, `verdict`, `reason`, and

@@ -155,6 +155,10 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> GapEstimator:
         """Fit the coefficients, and the refits of the intervals, to the gaps y.
 
+        Args:
+            X: Table, one row per network, with the readings as named columns.
+            y: Gap of each network, [n], finite numbers in one unit.
+
         Raises:
             InvalidInput: A parameter is out of range, a column is missing or not numeric, a reading is not finite.
         """
@@ -235,7 +239,11 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return self.intercept_ + self._basis(x) @ self.coef_
 
     def predict(self, X: Any) -> Float[Array, " m"]:
-        """Return the estimated gap of each network, in units of the gap it was fitted on."""
+        """Return the estimated gap of each network, in units of the gap it was fitted on.
+
+        Args:
+            X: Table, one row per network, with the columns of the fit.
+        """
         check_is_fitted(self)
         return self._estimates(self._readings(X)[0])
 
@@ -245,6 +253,10 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         For networks exchangeable with the fitted ones the coverage is at least 2 level - 1 with "jackknife+" (about
         level in practice) and, up to about sqrt(2 / n), with "cv+", for any distribution. Nothing is guaranteed outside
         the fitted region. Ends are infinite if fewer networks were fitted than the level needs (9 for 0.9).
+
+        Args:
+            X: Table, one row per network, with the columns of the fit.
+            level: Probability that the interval is meant to cover, in (0, 1).
 
         Raises:
             InvalidInput: level is not between 0 and 1.
@@ -265,6 +277,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         its readings together have a larger leverage than those of all fitted networks, see `ApplicabilityDomain`. Some
         networks of the same distribution are outside, too: 6 % with 40 networks and 4 skewed readings, 2 % with 100
         and 2.
+
+        Args:
+            X: Table, one row per network, with the columns of the fit.
         """
         import pandas
 
@@ -279,6 +294,11 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """Return prediction, low, high, verdict and reason of each network, indexed like X.
 
         With `refuse` a network outside the fitted region gets NaN instead of an estimate.
+
+        Args:
+            X: Table, one row per network, with the columns of the fit.
+            level: Probability that the interval is meant to cover, in (0, 1).
+            refuse: Whether a network outside the fitted region gets NaN instead of an estimate.
         """
         check_range("level", level, 0, 1, low_open=True, high_open=True)
         verdicts = self.in_domain(X)
@@ -298,13 +318,21 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         return verdicts
 
     def save(self, path: str | Path) -> None:
-        """Write the fitted estimator as JSON, atomically."""
+        """Write the fitted estimator as JSON, atomically.
+
+        Args:
+            path: File to write; an existing one is replaced.
+        """
         check_is_fitted(self)
         write_output(path, to_json(estimator_to_dict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> GapEstimator:
-        """Read an estimator that `save` wrote, bit for bit the same."""
+        """Read an estimator that `save` wrote, bit for bit the same.
+
+        Args:
+            path: File that `save` wrote.
+        """
         return estimator_from_dict(read_json(Path(path)), str(path), cls)
 
 

@@ -225,6 +225,8 @@ def add_memorization_monitor(
 
     Args:
         trainer: The Trainer; its training data are `canaries.dataset`.
+        canaries: Pairs of canaries; None omits the test.
+        **options: Other arguments of `MemorizationMonitor`.
 
     Raises:
         InvalidInput: `trainer` is not a Trainer, or does not train on the canaries.

@@ -227,6 +227,7 @@ class PairedCanaries:
         Args:
             dataset: Mappings with `input_ids` and `labels` of the same shape.
             number: Number of pairs.
+            seed: Seed of the landmarks, the folds and the resampling.
 
         Raises:
             InvalidInput: The samples are not token sequences with labels.

@@ -173,7 +173,11 @@ class Comparison(StoredRows[ComparedReading]):
         return list(dict.fromkeys(row.network for row in sorted(self, key=lambda row: row.measure != BASELINE)))
 
     def of(self, measure: str) -> list[ComparedReading]:
-        """Return the rows of one number, by rank."""
+        """Return the rows of one number, by rank.
+
+        Args:
+            measure: Name of a number, such as `"ntk_trace"`.
+        """
         return [row for row in self if row.measure == measure]
 
     @property

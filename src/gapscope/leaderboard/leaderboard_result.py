@@ -147,7 +147,11 @@ class Leaderboard(StoredRows[LeaderboardRow]):
     drawn_from: int
 
     def row(self, measure: str) -> LeaderboardRow:
-        """Return the row of one measure, with or without the prefix "m." of its name."""
+        """Return the row of one measure, with or without the prefix "m." of its name.
+
+        Args:
+            measure: Name of a measure, with or without the prefix "m.".
+        """
         return {row.measure.removeprefix("m."): row for row in self}[measure.removeprefix("m.")]
 
     @property
@@ -206,7 +210,11 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         return sorted(self, key=key)
 
     def summary(self, longest_name: int = LONGEST_NAME) -> pandas.DataFrame:
-        """Return verdict and main scores per measure, baselines first, with names shortened."""
+        """Return verdict and main scores per measure, baselines first, with names shortened.
+
+        Args:
+            longest_name: Number of characters from which a name is shortened.
+        """
         import pandas
 
         ordered = self._ordered()
@@ -299,7 +307,11 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         return to_html(self, (*self.verdict, self.description), self.summary())
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot each measure's partial correlation with its interval, filled if there is evidence."""
+        """Plot each measure's partial correlation with its interval, filled if there is evidence.
+
+        Args:
+            axes: Axes of matplotlib to draw on; None makes a figure.
+        """
         rows = [row for row in self._ordered() if math.isfinite(row.partial.value)][::-1]
         axes = axes_or_new(axes, height=1 + 0.28 * len(rows))
         axes.axvline(0.0, color="0.6", linewidth=0.8)

@@ -86,7 +86,12 @@ def loss_rise(
     """Return the largest rise of the loss along projected gradient ascent in the weights.
 
     Args:
+        network: Network that returns raw outputs [n, K].
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
+        steps: Number of steps of the ascent.
         move: Function of deviations from the weights, the weights and the gradient; returns the next deviations.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     """
     with measurement_mode(network) as network:
         weights = [parameter.detach() for parameter in trainable(network)]

@@ -105,7 +105,11 @@ def jacobian_covariance(
     their spread (None for a single group).
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
         group_size: Samples n of one correlation matrix.
+        generator: Source of random numbers; None for the same numbers in every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     """
     check_range("group_size", group_size, 2)
     check_range("the number of samples", len(x), 2)

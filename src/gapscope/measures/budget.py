@@ -155,7 +155,11 @@ def plan_budget(
     options. Dispensable ones that would not fit even on the fewest samples are omitted without a trial.
 
     Args:
+        items: Measures to plan, in order.
+        ready: The checked network with its samples.
+        evaluate: Function that evaluates one measure, for the trials.
         budget: Seconds; None for all measures on all samples.
+        options: Measure name -> its keyword options, as the caller passed them.
         repeats: Measure name -> number of evaluations on all samples; 1 by default.
         dispensable: Names of measures that may be omitted.
         shown: Whether to show a progress bar if the trials last over two seconds.

@@ -73,7 +73,12 @@ def fisher_trace(
     estimate (NaN for one sample).
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         labels: "given", or "sampled" for classes sampled from the prediction.
+        generator: Source of random numbers; None for the same numbers in every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
 
     Raises:
         InvalidInput: There are no targets.
@@ -174,8 +179,13 @@ def hessian_top_eigenvalue(
     power iteration. Memory: one vector of the size of the weights per step.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         steps: Maximum number of Hessian-vector products.
         tolerance: Relative change of the Ritz value below which the iteration stops.
+        generator: Source of random numbers; None for the same numbers in every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     """
     check_range("steps", steps, 1)
     hessian = Hessian(network, x, y, chunk_size)
@@ -223,7 +233,12 @@ def hessian_trace(
     $\frac1p \sum_k v_k^\top H v_k$ over p vectors of random signs; the standard error is their spread.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         probes: Number of random vectors, at least 2.
+        generator: Source of random numbers; None for the same numbers in every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     """
     check_range("probes", probes, 2)
     hessian = Hessian(network, x, y, chunk_size)

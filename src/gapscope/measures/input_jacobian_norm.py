@@ -36,7 +36,11 @@ def squared_products(
     sum over a chunk contains the product of every sample.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
         cotangents: One per sample, [m, n, k], or the same for all samples, [m, 1, k].
+        space: "logits" or "probabilities": what is differentiated.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     """
     m, rows, k = cotangents.shape
     products = torch.zeros(m, len(x), dtype=torch.float64)
@@ -110,10 +114,14 @@ def input_jacobian_norm(
     the spread over the samples, which is larger.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
         space: "logits" before the softmax, "probabilities" after it (as in the reference).
         squared: Whether to average the squared norm.
         method: "exact", or "probe" together with `squared=True`.
         draws: Number of probes, one backward pass each.
+        generator: Source of random numbers; None for the same numbers in every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
 
     Raises:
         InvalidInput: `method="probe"` without `squared=True`: the root of the estimate is biased (Jensen).

@@ -154,12 +154,17 @@ def kernel_leave_one_out(
     weights** it is too high, because the features were fitted to the held-out labels.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         max_exact: Number of samples up to which the kernel is exact (memory: n^2 floats and 3 n^2 float64; at 2,000
             about 110 MB).
         landmarks: Number of random landmarks of the Nystroem approximation for more samples (memory: n times
             landmarks); LOO predictions are exact for the approximated kernel.
         combinations: Number k of random orthonormal combinations of the C outputs, an unbiased estimate of the sum over
             outputs at k / C of the cost (for 4 of 10 the accuracy differed by 0.001 to 0.01); None for all.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
+        generator: Source of random numbers; None for the same numbers in every call.
 
     >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> result = kernel_leave_one_out(nn.Linear(1, 2), x, torch.tensor([0, 0, 1, 1]))
@@ -249,8 +254,14 @@ def kernel_leave_one_out_at_both_weights(
     centred kernels.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
+        initial_state: State dictionary of the network before training.
         max_exact: As for `kernel_leave_one_out`.
         landmarks: As for `kernel_leave_one_out`.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
+        generator: Source of random numbers; None for the same numbers in every call.
     """
     _check(x, max_exact, landmarks)
     with torch.inference_mode(False):

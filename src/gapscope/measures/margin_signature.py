@@ -125,11 +125,15 @@ def margin_signature(
     smaller gap.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         layers: Names of modules, and "input"; None for the input and up to three evenly spaced hidden layers, each the
             output of a convolution or linear layer after its normalization and before its activation.
         normalize: "total_variation", or "none" for unnormalized distances.
         log: Whether to return natural logarithms, which predict the gap best in the paper.
         epsilon: Constant that keeps the root from 0; 0 is allowed.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
 
     Raises:
         InvalidInput: `layers` is empty or has a name twice.

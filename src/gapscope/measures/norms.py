@@ -222,6 +222,8 @@ def power_law_alpha(network: nn.Module, x: Inputs, *, min_eigenvalues: int = 20)
     `min_eigenvalues` positive eigenvalues are omitted.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
         min_eigenvalues: Smallest number of eigenvalues of a layer that counts, at least 3; WeightWatcher uses 50.
 
     Raises:

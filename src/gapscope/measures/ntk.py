@@ -44,8 +44,12 @@ def empirical_ntk(
     are propagated, and the contribution of each layer is contracted in the cheapest exact order.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
         x2: Inputs of the columns; None for those of the rows.
         outputs: "full" for K [n, C, m, C], or "traced" for [n, m].
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
+        max_bytes: Memory for temporaries in bytes; None for a quarter of the free memory, at most 4 GiB.
         dtype: Floating-point type of the computation; None for that of the network.
         mode: "eval", or "train": batch norm uses the statistics of x (of x2 for the columns) as constants in the
             derivatives, and dropout samples one mask. Then x is one batch, as is x2, run in one pass.
@@ -113,10 +117,14 @@ def ntk_trace(
     network is never formed. A probe needs one backward pass in place of C; all probes are unbiased.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
         method: "exact", or "probe" for an estimate with its standard error.
         draws: Number of probes.
         probe: "class" for one random output per sample (each output equally often), times C; "rademacher" for random
             signs, $\sum_n \lVert J_n^\top v_n \rVert^2$.
+        generator: Source of random numbers; None for the same numbers in every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
         mode: "eval", or "train": batch norm uses the statistics of x as constants in the derivatives, and dropout
             samples one mask. Then x is one batch, run in one pass.
 
@@ -218,7 +226,11 @@ def ntk_logdet(
     rows and the machine precision of `dtype`, the result is -inf, and `rank` is the number of eigenvalues that do.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
         outputs: "full" for all nC rows, or "traced" for the n x n kernel summed over outputs. The two differ.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
+        max_bytes: Memory for temporaries in bytes; None for a quarter of the free memory, at most 4 GiB.
         dtype: Floating-point type of gradients and kernel; None for that of the network, which is faster and raises the
             threshold. The eigenvalues are always computed in float64.
         mode: As for `empirical_ntk`.

@@ -105,6 +105,8 @@ def output_sensitivity(
     \sqrt n$, with one cluster per sample. It covers the sampling of inputs as well as of noise.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
         noise_std: Standard deviation of the noise on every input entry.
         draws: Noise samples per input (1 in the paper).
         space: "logits", or "probabilities" for the per-output form after the softmax.
@@ -112,6 +114,8 @@ def output_sensitivity(
         method: "sampled", or "zero_noise" for the exact limit $\sigma^2 \cdot \frac1n \sum_i \lVert \nabla_x \bar
             f(x_i) \rVert^2$ (per output: $\frac{\sigma^2}{K n} \sum_i \lVert J_i \rVert_F^2$), for noise that float32
             rounds away, below about 1e-4 of the inputs.
+        generator: Source of random numbers; None for the same numbers in every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
 
     >>> layer = nn.Linear(4, 2, bias=False)
     >>> _ = nn.init.constant_(layer.weight, 1.5)

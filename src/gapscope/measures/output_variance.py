@@ -90,9 +90,13 @@ def output_variance(
     $\sqrt{2 / (\mathrm{draws} - 1)}$, and smaller if several outputs shift independently.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
         noise_std: Standard deviation of the noise on every input entry.
         draws: Noise samples per input, 2 or more; each costs a forward pass.
         space: "probabilities" or "logits".
+        generator: Source of random numbers; None for the same numbers in every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
 
     >>> constant = nn.Linear(4, 3)
     >>> _ = nn.init.zeros_(constant.weight)
@@ -146,9 +150,14 @@ def error_detection(
     probability, at ten times its cost, and the variance of logits is near chance (0.52 to 0.59).
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         noise_std: Standard deviation of the noise on every input entry.
         draws: Noise samples per input.
         space: "probabilities" or "logits" of the variance.
+        generator: Source of random numbers; None for the same numbers in every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
 
     Raises:
         NotMeasurable: Fewer than two predictions are wrong, or fewer than two are correct.

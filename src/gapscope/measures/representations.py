@@ -141,8 +141,13 @@ def graph_label_variation(
     (None for a single group). The reference divides by a constant and has variants with more layers and mixtures.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         neighbours: Nearest neighbours per sample.
         group_size: Samples per graph.
+        generator: Source of random numbers; None for the same numbers in every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     """
     check_range("neighbours", neighbours, 1)
     check_range("group_size", group_size, 2)
@@ -229,7 +234,12 @@ def davies_bouldin_mixup(
     the reference averages over the other classes, and uses augmented images for some of its tables.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         batch_size: Samples per batch of the index; incomplete batches are omitted.
+        generator: Source of random numbers; None for the same numbers in every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
 
     Raises:
         NotMeasurable: There is no first layer, or only one class.

@@ -170,7 +170,10 @@ def augmentation_robustness(
     mapped to [0, 1] for the transformations. The score of the reference is minus the sum over samples.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
         x: Images [n, channels, height, width].
+        generator: Source of random numbers; None for the same numbers in every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     """
     _check_images(x)
     before = forward_pass(network, x, chunk_size=chunk_size).logits.softmax(1).max(1)

@@ -39,8 +39,12 @@ def worst_case_sharpness(
     case of sharpness-aware minimization. It depends on the scale of ReLU layers: see `adaptive_sharpness`.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         radius: Radius rho of the ball in weight units.
         steps: Number s of ascent steps.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     """
     check_range("radius", radius, 0, low_open=True)
     check_range("steps", steps, 1)
@@ -70,8 +74,12 @@ def adaptive_sharpness(
     |\theta_i| \, \mathrm{sign}(\partial_i L)$ and projects onto the box. The scale of ReLU layers has no effect.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         radius: Largest change rho of a weight, as a fraction of its magnitude.
         steps: Number s of ascent steps.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     """
     check_range("radius", radius, 0, low_open=True)
     check_range("steps", steps, 1)

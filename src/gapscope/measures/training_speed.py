@@ -55,8 +55,13 @@ def gradient_disparity(
     fewer than s times `batch_size`. The standard error is the jackknife over batches.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         batches: Number of batches s, 3 or more.
         batch_size: Largest number of samples per batch.
+        generator: Source of random numbers; None for the same numbers in every call.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
     """
     check_range("batches", batches, 3)
     check_range("batch_size", batch_size, 1)
@@ -159,6 +164,8 @@ def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]
     training mode, without penalties. Compare networks with equal numbers of epochs. The network is not used.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        history: One mapping per epoch, as training returns it and records store it.
         last: Number of last epochs; all if there are fewer.
 
     Raises:

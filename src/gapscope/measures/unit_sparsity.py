@@ -203,10 +203,14 @@ def unit_sparsity(
     mask; if the two largest outputs agree up to 64 units of rounding, that loop itself is run.
 
     Args:
+        network: Network that returns raw outputs [n, K]; logits if labels are needed.
+        x: Inputs [n, ...], usually the training data.
+        y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         layers: Name of the module whose output is ablated; None for the default layer. A sequence of names returns a
             dictionary of results by layer, even for one name.
         unit_axis: Axis of the units in the output of the layer; None for the last one after a linear layer (also for
             tokens with features), else the first after the samples.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
 
     Returns:
         Both numbers with curves, turning points and caveats; by layer for a sequence.

@@ -91,6 +91,10 @@ def resnet(
 
     Args:
         n_layers: 18, 20 or 34.
+        input_shape: Shape of one sample, (channels, height, width) for convolutional networks.
+        n_outputs: Number of outputs (classes, or regression targets).
+        width_multiplier: Factor of all channels and hidden units.
+        normalization: "batch", "group" (samples stay independent in training mode) or "none", after every convolution.
         dropout: Probability of dropout after every residual block (Luo et al. 2019, Fig. 2g: 0.1 or 0.2).
     """
     in_channels, *_ = image_shape(f"resnet{n_layers}", input_shape)

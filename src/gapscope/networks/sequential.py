@@ -37,10 +37,13 @@ def fully_connected(
     Fig. 2(a) have 2 hidden layers, the "L-layer" networks of Fig. 2(b) have L.
 
     Args:
+        input_shape: Shape of one sample, (channels, height, width) for convolutional networks.
+        n_outputs: Number of outputs (classes, or regression targets).
         n_hidden: Hidden layers; 0 is a linear model.
         width: Units of every hidden layer.
         activation: "relu", "tanh", "sigmoid", "gelu" or "identity".
         dropout: Probability of dropout after each hidden activation.
+        batch_norm: Whether batch normalization precedes every activation.
     """
     layers: Layers = {"flatten": nn.Flatten()}
     n_inputs = math.prod(input_shape)
@@ -81,8 +84,12 @@ def alexnet(
     which states no details. Szolnoky et al. 2022 (arXiv 2205.12642), Fig. 3, use AlexNet on MNIST.
 
     Args:
+        input_shape: Shape of one sample, (channels, height, width) for convolutional networks.
+        n_outputs: Number of outputs (classes, or regression targets).
+        width_multiplier: Factor of all channels and hidden units.
         head_width: Units of both hidden fully connected layers.
         dropout: Probability of dropout before both hidden fully connected layers.
+        batch_norm: Whether batch normalization precedes every activation.
         max_pool: Whether to pool, or to use larger strides.
     """
     channels, *sides = image_shape("alexnet", input_shape)
@@ -137,7 +144,11 @@ def lenet5(
     their LeNet-5.
 
     Args:
+        input_shape: Shape of one sample, (channels, height, width) for convolutional networks.
+        n_outputs: Number of outputs (classes, or regression targets).
+        width_multiplier: Factor of all channels and hidden units.
         dropout: Probability of dropout before every fully connected layer.
+        batch_norm: Whether batch normalization precedes every activation.
     """
     channels, *sides = image_shape("lenet5", input_shape)
     first, second, *hidden = (scale_channels(width, width_multiplier) for width in (6, 16, 120, 84))
@@ -197,9 +208,13 @@ def plain_cnn(
     normalization, ReLU, dropout, pooling.
 
     Args:
-        n_conv, channels: Number and channels of the convolutions.
+        input_shape: Shape of one sample, (channels, height, width) for convolutional networks.
+        n_outputs: Number of outputs (classes, or regression targets).
+        n_conv: Number of convolutions.
+        channels: Channels of every convolution.
         hidden: Units of the hidden fully connected layer.
         dropout: Probability of dropout after every ReLU.
+        batch_norm: Whether batch normalization precedes every activation.
         max_pool: Whether 2 x 2 max-pooling follows every convolution.
     """
     in_channels, *sides = image_shape("plain_cnn", input_shape)
@@ -233,8 +248,12 @@ def small_cnn(
     max-pooling follows each of the last two.
 
     Args:
+        input_shape: Shape of one sample, (channels, height, width) for convolutional networks.
+        n_outputs: Number of outputs (classes, or regression targets).
+        width_multiplier: Factor of all channels and hidden units.
         depth: Number of convolutions.
         dropout: Probability of dropout before both fully connected layers.
+        batch_norm: Whether batch normalization precedes every activation.
     """
     channels, *sides = image_shape("small_cnn", input_shape)
     normalization = "batch" if batch_norm else "none"
@@ -271,9 +290,14 @@ def vgg(
     outputs of `block5_conv3_relu`. Without max-pooling the last convolution of each block has stride 2.
 
     Args:
+        n_layers: Number of weight layers: 11, 13, 16 or 19.
+        input_shape: Shape of one sample, (channels, height, width) for convolutional networks.
+        n_outputs: Number of outputs (classes, or regression targets).
+        width_multiplier: Factor of all channels and hidden units.
         head: "linear" or "paper".
         head_width: Units of both hidden layers of the head "paper".
         dropout: Probability of dropout before every fully connected layer.
+        batch_norm: Whether batch normalization precedes every activation.
         max_pool: Whether 2 x 2 max-pooling ends every block.
     """
     channels, *sides = image_shape(f"vgg{n_layers}", input_shape)

@@ -147,6 +147,7 @@ class Penalty(ABC):
         """Return the network's result on a mini-batch, and the penalty, from one forward pass.
 
         Args:
+            network: The network in training; its modes and buffers change as in a plain forward pass.
             x: A tensor, a tuple of tensors, or a mapping of keyword arguments, which may hold the labels.
             y: Targets, for penalties that need them; None for the labels of the mapping. Labels of a causal language
                 model are shifted by one token, as in its own loss.

@@ -110,7 +110,12 @@ class GradientSimilarityPenalty(Penalty):
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Tape | None]]:
-        """Record the forward pass in calls with the penalty."""
+        """Record the forward pass in calls with the penalty.
+
+        Args:
+            network: The network in training.
+            inputs: Inputs [n, ...] of the batch.
+        """
         if not self.count_call():
             yield inputs, None
             return
@@ -120,7 +125,15 @@ class GradientSimilarityPenalty(Penalty):
     def value(
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Tape | None
     ) -> Tensor:
-        """Return the penalty (zero in calls without it)."""
+        """Return the penalty (zero in calls without it).
+
+        Args:
+            network: The network in training.
+            inputs: Inputs [n, ...] of the batch.
+            outputs: Its outputs [n, k], with their graph.
+            targets: Targets [n, ...]; they are not used.
+            observed: Tape of the forward pass, None in calls without the penalty.
+        """
         if observed is None:
             return outputs.new_zeros(())
         outputs = checked_outputs(outputs, len(inputs))
@@ -128,7 +141,12 @@ class GradientSimilarityPenalty(Penalty):
         return self.of_total(outputs, total)
 
     def of_total(self, outputs: Float[Tensor, "n k"], total: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the penalty from a trace or log determinant, and warn of a collapse."""
+        """Return the penalty from a trace or log determinant, and warn of a collapse.
+
+        Args:
+            outputs: Outputs [n, k] of the batch.
+            total: Trace or log determinant of the kernel of gradients.
+        """
         is_test = (self._calls // self.every) % _CHECK_INTERVAL == 0 and len(outputs) > 1
         if is_test and self.automatic is None and not self._warned:
             self._warn_if_collapsed(outputs, total / outputs.numel())
@@ -148,7 +166,11 @@ class GradientSimilarityPenalty(Penalty):
         return self._probes.kind
 
     def cotangents(self, outputs: Float[Tensor, "n k"]) -> Float[Tensor, "c n k"]:
-        """Return cotangents v: the squared norms of the gradients of v . f(x) sum to the trace."""
+        """Return cotangents v: the squared norms of the gradients of v . f(x) sum to the trace.
+
+        Args:
+            outputs: Outputs [n, k] of the batch.
+        """
         # exactly for one-hot v; for a random v with E[v v^T] = I / scale, times the scale, in expectation
         if self.method == "exact":
             return one_hot_cotangents(outputs)

@@ -108,7 +108,14 @@ class Grid:
 
     @classmethod
     def from_toml(cls, path: Path | str) -> Grid:
-        """Read a grid from a TOML file (`base`, `[[cases]]`, `axes`, `measures`)."""
+        """Read a grid from a TOML file (`base`, `[[cases]]`, `axes`, `measures`).
+
+        Args:
+            path: TOML file (`base`, `[[cases]]`, `axes`, `measures`).
+
+        Raises:
+            UnreadableFile: The file does not exist, is no TOML, or holds no grid.
+        """
         path = Path(path)
         check_file(path)
         try:

@@ -53,6 +53,7 @@ def run_cached(
     Args:
         jobs: Name -> function without arguments that returns JSON-serializable values; picklable (`functools.partial`
             of a module's function) unless `workers` is 1.
+        folder: Folder of the pool, or of one run (`runs/<id>`).
         workers: Number of processes, one thread each; 1 calls the functions in this process.
         on_done: Called in this process after each computed job with its name, the number of computed jobs and their
             total.

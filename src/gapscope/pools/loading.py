@@ -66,6 +66,8 @@ def measure_stored_network(weights: Path, options: RunOptions, record: Record | 
     """Measure a network with stored weights on its training data, writing no file.
 
     Args:
+        weights: `weights.safetensors` of a run, which contains the spec of its network.
+        options: Measures, number of measured samples, data root and device (`RunOptions`).
         record: Record to which missing measures are added; None for a new one without scores.
     """
     new_record, network, initial, problem = _load(weights, options)

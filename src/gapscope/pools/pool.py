@@ -109,12 +109,20 @@ class Pool:
             )
 
     def run_folder(self, spec_id: str) -> Path:
-        """Folder of one run (raises InvalidInput for an id that is no name of a folder)."""
+        """Folder of one run (raises InvalidInput for an id that is no name of a folder).
+
+        Args:
+            spec_id: Id of a spec (`RunSpec.id`).
+        """
         check_record_id(spec_id)
         return self.folder / "runs" / spec_id
 
     def get_record(self, spec_id: str) -> Record | None:
-        """Return the record of one run, None if there is none."""
+        """Return the record of one run, None if there is none.
+
+        Args:
+            spec_id: Id of a spec (`RunSpec.id`).
+        """
         folder = self.run_folder(spec_id)
         return Record.read(folder) if (folder / RECORD).exists() else None
 
@@ -161,7 +169,11 @@ class Pool:
         return self.index().table()
 
     def status(self, specs: Iterable[RunSpec]) -> PoolStatus:
-        """Count the runs of `specs` by state."""
+        """Count the runs of `specs` by state.
+
+        Args:
+            specs: Specs of runs, such as a `Grid`.
+        """
         index, counts = load_index(self.folder), Counter[str]()
         for spec in specs:
             state = "unreadable" if spec.id in index.unreadable else index.status_of.get(spec.id)
@@ -177,6 +189,11 @@ class Pool:
 
         A corrupted record counts as missing; one that is unreadable for another reason (permissions, a newer gapscope)
         does not. Failed runs count as missing if `retry_failed`.
+
+        Args:
+            specs: Specs of runs, such as a `Grid`.
+            measures: Names of the measures that each record must have; None asks for records alone.
+            retry_failed: Whether failed runs count as missing.
         """
         index, names = load_index(self.folder), frozenset(measures or ())
 
@@ -213,6 +230,7 @@ class Pool:
 
         Args:
             grid: A Grid, or any specs.
+            workers: Number of processes on this machine that train at once.
             stack: Maximum number of networks that a worker trains at once. Above 1, networks of one architecture are
                 trained in one stack (see `gapscope.train_many`) if a short timing shows that this is faster. Scores
                 then differ by rounding.
@@ -222,9 +240,14 @@ class Pool:
             mirror: Address for fsspec (`"s3://bucket/pool"`) to which finished runs are copied, and from which absent
                 ones are fetched, so that machines need not share the pool's folder.
             measures: Names of measures; None uses those of the grid, else the default measures.
+            measure_options: Options of measures by name, such as `{"ntk_trace": {"draws": 8}}`.
             measure_samples: Number of training samples to measure on; None uses all.
+            data_root: Folder of the data sets; None uses GAPSCOPE_DATA or its default.
+            device: Device of torch on which networks are trained and measured.
             retry_failed: Whether to run failed networks again.
             on_record: Called in this process with each finished record.
+            on_epoch: Called in the process of the run after every epoch with the network (evaluation mode), its problem
+                and the row of the history, to which it may add numbers; a picklable function.
 
         Returns:
             One record per spec, in the order of the grid.

@@ -263,7 +263,9 @@ def run(spec: RunSpec, folder: Path, options: RunOptions) -> Record:
     Failures of the machine (missing data or device, unreadable or unwritable files) raise and leave no record.
 
     Args:
+        spec: Data, network and training of one run, or of several.
         folder: Folder of this run, created if missing; its parent must exist.
+        options: Measures, number of measured samples, data root and device (`RunOptions`).
 
     Raises:
         NotWritten: The disk is full or read-only; finished work is unchanged, and the same call continues later.

@@ -147,6 +147,7 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
     """Return the contents of `write_report` with all digits.
 
     Args:
+        records: Networks, failed ones included, or the pool that holds them.
         held_out: As for `write_report`.
 
     Returns:

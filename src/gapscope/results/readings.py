@@ -125,7 +125,11 @@ class Reading:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Reading:
-        """Build from JSON (non-finite values are strings)."""
+        """Build from JSON (non-finite values are strings).
+
+        Args:
+            content: What `to_dict` returned (non-finite values are strings).
+        """
         values: dict[str, Any] = {key: value for key, value in content.items() if key in cls.__dataclass_fields__}
         error = values.get("standard_error")
         values |= {"value": float(values["value"]), "standard_error": None if error is None else float(error)}

@@ -85,12 +85,20 @@ class Record:
         return self.scores["test_loss"] - self.scores["train_loss"]
 
     def missing_measures(self, names: Iterable[str]) -> list[str]:
-        """Return the measures among `names` that were not run yet."""
+        """Return the measures among `names` that were not run yet.
+
+        Args:
+            names: Names of measures.
+        """
         done = {reading.measure for reading in self.readings} | set(self.unmeasured)
         return [name for name in names if name not in done]
 
     def write(self, folder: Path) -> None:
-        """Write record.json into `folder` atomically (training writes the history)."""
+        """Write record.json into `folder` atomically (training writes the history).
+
+        Args:
+            folder: Folder of the run.
+        """
         content: dict[str, Any] = {"schema": SCHEMA}
         for item in fields(self):
             if item.name not in ("history", "readings"):
@@ -101,6 +109,9 @@ class Record:
     @classmethod
     def read(cls, folder: Path) -> Record:
         """Read the record of one run.
+
+        Args:
+            folder: Folder of the run.
 
         Raises:
             DamagedFile: The record is corrupted, or the file is no record.

@@ -128,8 +128,13 @@ def correlations(
     intervals over clusters. Time and memory grow with the square of the number of networks.
 
     Args:
+        table: One row per network, with the measures and the target as columns.
         measures: Columns to correlate with the target.
+        target: Column that the measures are correlated with.
+        n_bootstrap: Number of bootstrap resamples per interval.
+        seed: Seed of the bootstrap.
         baseline: Column that is always correlated in addition to the measures; None for none.
+        level: Nominal coverage of the intervals, in (0, 1).
         clusters: Number of each network's training configuration; None if each network has its own.
 
     Returns:

@@ -107,6 +107,7 @@ def jackknife_plus(
         left_out: Predictions [m, n] of the new networks by each leave-one-out fit.
         residuals: Absolute leave-one-out residuals [n], divided by the expected error of their network if `spread` is
             passed.
+        level: Nominal coverage, in (0, 1).
         spread: Expected error of each new network, in units of the residuals (Lei et al. 2018, sec. 5.2).
     """
     n = len(residuals)

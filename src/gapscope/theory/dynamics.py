@@ -138,7 +138,14 @@ def learning_dynamics(
 
     Args:
         times: Increasing times at which to report, 0 or larger.
+        learning_rate: Learning rate eta, positive.
+        method: "weight_norm" or "sgd".
+        student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
+        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$, 0 or larger; 0 for SGD.
         gamma, overlap, length: Values at time 0; None for a length of 1 (weight norm) or gamma (SGD).
+        gamma: Gain of the student, 0 or larger.
+        overlap: Cosine R between student and teacher.
+        length: Length L of the trained vector.
 
     >>> path = learning_dynamics([0, 200], learning_rate=0.5, zeta=0.0)
     >>> bool(abs(path.gamma[-1] - 1) < 1e-6), bool(abs(path.overlap[-1] - 1) < 1e-6)
@@ -187,6 +194,7 @@ def resolvent_trace(alpha: ArrayLike, ridge: ArrayLike) -> Numbers:
     Exact for $N \to \infty$ (sec. 4.1, after Krogh and Hertz, J. Phys. A 25, 1135, 1992).
 
     Args:
+        alpha: Load P/N, samples per input, 0 or larger.
         ridge: The constant $\zeta$, 0 or larger; broadcasts with `alpha`. At 0 G is infinite for alpha up to 1.
     """
     ridges = validate_array("ridge", ridge, 0)

@@ -46,6 +46,7 @@ def fixed_point(*, student: Student = "relu", zeta: ArrayLike = 0.0, length: Arr
     L keeps growing, about as $t^{1/4}$, and R tends to 1 only as L grows.
 
     Args:
+        student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
         zeta: Gamma decay, 0 for weight norm and SGD.
         length: L, which is free for weight norm; 1 for SGD.
 
@@ -121,7 +122,13 @@ def dynamics_jacobian(
     that point is not fixed (L grows): compare diagonal entries.
 
     Args:
+        gamma: Gain of the student, 0 or larger.
+        overlap: Cosine R between student and teacher.
         length: Length L, None for 1; always gamma for SGD.
+        learning_rate: Learning rate eta, positive.
+        method: "weight_norm" or "sgd".
+        student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
+        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$, 0 or larger; 0 for SGD.
 
     >>> dynamics_jacobian(1.0, 1.0, learning_rate=0.5, method="sgd")
     array([[-0.25 ,  0.125],

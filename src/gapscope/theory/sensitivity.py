@@ -118,6 +118,7 @@ def predicted_variance(
 
     Args:
         sensitivity: S, measured or from `expected_sensitivity`.
+        n_outputs: Number of outputs K.
         input_second_moment: E[x^2], the mean square of an input entry (not its variance).
         noise_std: Standard deviation of the noise with which S was measured.
         bias_part: Sigma of `bias_contribution`; the paper's figures omit it.
@@ -227,7 +228,10 @@ def finite_noise_sensitivity(
     layer of H units fluctuate (simulations with H of 30 and more agreed within their error of 3 %).
 
     Args:
-        x, noise: Inputs, and noise added to each.
+        x: Inputs [n, d].
+        noise: Noise [n, d] added to each input.
+        layers: All weight layers, output layer last.
+        n_outputs: Number of outputs K.
         centred: Whether to return the variance over the pairs, or their second moment.
 
     Raises:

@@ -216,8 +216,12 @@ def equilibrium(
     at zeta = 0. Exact saddle, to 1e-12.
 
     Args:
+        alpha: Load P/N, samples per input, 0 or larger.
+        temperature: Temperature T of the student.
         length: q, positive. None: the length that also makes f stationary, for c < 1 (which has one at T = 0 only)
             the shortest perfect fit.
+        noise_variance: Variance S of the label noise.
+        student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
 
     Raises:
         InvalidInput: No finite length at this load and temperature.

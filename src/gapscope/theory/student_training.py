@@ -161,11 +161,17 @@ def train_students(
     direction of least squares, not on the ridge curve of `batch_norm_zeta` as in Fig. 1a.
 
     Args:
+        task: Training data of several teachers.
         method: "sgd" (vanilla), "weight_norm" (with gamma decay `zeta`) or "batch_norm" (real batch norm, no decay).
+        epochs: Number of passes over the training data.
+        student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
+        learning_rate: Learning rate eta, positive.
         batch_size: M; None for the whole training set at once.
+        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$, 0 or larger; 0 for SGD.
         anneal: Whether the learning rate decreases to 0 over the epochs as a cosine, or stays constant.
         checkpoints: Increasing epochs after which to save the weights (0: the start), the leading axis of the result;
             None for the end only.
+        generator: Source of random numbers; None for the same ones at every call.
 
     Raises:
         InvalidInput: The learning rate diverges.
@@ -241,8 +247,17 @@ def simulate_learning(
 
     Args:
         times: Increasing times t = samples/N at which to report; cost: N max(times) steps of O(N) per student.
+        learning_rate: Learning rate eta, positive.
+        method: "weight_norm" or "sgd".
+        student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
+        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$, 0 or larger; 0 for SGD.
         gamma, overlap, length: Values at time 0; None for a length of 1 (weight norm) or gamma (SGD).
+        gamma: Gain of the student, 0 or larger.
+        overlap: Cosine R between student and teacher.
+        length: Length L of the trained vector.
         n_inputs: N.
+        students: Number of independent students.
+        generator: Source of random numbers; None for the same ones at every call.
     """
     check_method(method, zeta)
     check_range("learning_rate", learning_rate, 0, low_open=True)

@@ -75,6 +75,9 @@ def draw_teacher_task(
     Args:
         alpha: P/N, positive; P is rounded and at least 1.
         n_inputs: N, 4096 in the paper's figure. Memory: 8 * students * alpha * N^2 bytes.
+        noise_variance: Variance S of the label noise.
+        students: Number of independent students.
+        generator: Source of random numbers; None for the same ones at every call.
 
     >>> draw_teacher_task(0.5, n_inputs=8, students=3).inputs.shape
     (3, 4, 8)

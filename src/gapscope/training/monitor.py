@@ -185,12 +185,20 @@ class Monitor(Recordings):
         row.update(self.observe(network, row["epoch"]))
 
     def plan_epochs(self, epochs: int | None) -> None:
-        """Set the planned number of epochs, unless it was passed (`gapscope.train` and the callbacks call this)."""
+        """Set the planned number of epochs, unless it was passed (`gapscope.train` and the callbacks call this).
+
+        Args:
+            epochs: Planned number of epochs; None leaves it open.
+        """
         if self.planned_epochs is None and epochs is not None and epochs > 0:
             self.planned_epochs = epochs
 
     def begin(self, network: nn.Module) -> None:
-        """Let the alarm evaluate the network before its training, as `gapscope.train` does."""
+        """Let the alarm evaluate the network before its training, as `gapscope.train` does.
+
+        Args:
+            network: The network before its first step.
+        """
         self._started_at = time.process_time()
         if self.alarm is not None and not self.epochs:
             with torch.inference_mode(False):
@@ -208,7 +216,14 @@ class Monitor(Recordings):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state that `state_dict` of a monitor with the same alarm returned."""
+        """Load the state that `state_dict` of a monitor with the same alarm returned.
+
+        Args:
+            state: What `state_dict` of a monitor with the same alarm returned.
+
+        Raises:
+            InvalidInput: The state was saved with an alarm and this monitor has none, or the reverse.
+        """
         alarm_state = state["alarm"]
         if (alarm_state is None) != (self.alarm is None):
             raise InvalidInput(
@@ -225,7 +240,12 @@ class Monitor(Recordings):
         self._spans, self._started_at = [], None
 
     def observe(self, network: nn.Module, epoch: int) -> dict[str, float]:
-        """Record readings if due, pass them to the sinks, and return them by name."""
+        """Record readings if due, pass them to the sinks, and return them by name.
+
+        Args:
+            network: The network in training.
+            epoch: Number of epochs trained; one before the last recorded starts the monitor again.
+        """
         if epoch % self.every:
             return {}
         if self.epochs and epoch < self.epochs[-1]:

@@ -58,9 +58,9 @@ def test_factor_of_one_logit_of_two_classes() -> None:
 
 def test_losses_are_checked() -> None:
     outputs, targets = torch.randn(4, 2), torch.randn(4, 2)
-    with pytest.raises(InvalidInput, match=r"one number per sample, shape \[4\]; got \[\]"):
+    with pytest.raises(InvalidInput, match=r"per sample, shape \[4\]"):
         output_gradient(lambda o, t: (o - t).square().mean(), outputs, targets)
-    with pytest.raises(InvalidInput, match="needs a loss convex in the outputs"):
+    with pytest.raises(InvalidInput, match="loss convex"):
         output_hessian_factor(lambda o, t: o.cos().sum(1), torch.zeros(4, 2), targets)
 
 

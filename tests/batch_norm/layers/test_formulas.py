@@ -173,7 +173,7 @@ def test_every_part_is_batch_normalized_by_itself(n: int, ghost_size: int, chann
 
 
 def test_parts_of_one_value_raise() -> None:
-    with pytest.raises(InvalidInput, match="at least 2 values per channel"):
+    with pytest.raises(InvalidInput, match="least 2 values per"):
         GhostBatchNorm1d(3, ghost_size=1)(torch.randn(8, 3))
     assert GhostBatchNorm2d(3, ghost_size=1)(torch.randn(8, 3, 2, 2)).isfinite().all()
 

@@ -90,5 +90,5 @@ def test_a_training_restores_the_labels_it_reads_when_the_alarm_is_raised(tmp_pa
 
 def test_samples_on_another_device_raise() -> None:
     alarm = CanaryAlarm(Canaries(torch.zeros(60, dtype=torch.int64), n_classes=2))
-    with pytest.raises(InvalidInput, match="Got 10 of 60 samples"):
+    with pytest.raises(InvalidInput, match="Got 10 of 60"):
         alarm.observe(nn.Linear(2, 2), Samples(torch.zeros(10, 2), torch.zeros(10, dtype=torch.int64)), 1)

@@ -126,6 +126,10 @@ def gamma_decay(
     Reference: Luo et al. 2019, theorem 1 and appendix C.4, corrected as stated here.
 
     Args:
+        network: Network with BatchNorm, PopulationNorm or GhostBatchNorm layers, unchanged unless stated.
+        data: Inputs with targets in any form (pair of tensors, Samples, Dataset, DataLoader), used as the population.
+        batch_size: Batch size M, at least 2 and below the number of samples.
+        layers: Names as in `network.named_modules()`; None for all.
         curvature: "gauss_newton": second derivatives of the loss (of each sample, exact for networks that are piecewise
             linear in gamma and beta, such as ReLU networks); "squared_score": squared derivatives of the loss at the
             labels, the I(gamma) in the statement of theorem 1. Both have the same mean where the loss is the negative
@@ -134,10 +138,13 @@ def gamma_decay(
         covariance: "full": channels are correlated in noise and curvature, decay = gamma^T Z gamma with zeta on the
             diagonal of Z; "diagonal": the paper's assumption of independent channels.
         replacement: Whether batches are sampled with replacement; else all variances have the factor (n - M) / (n - 1).
+        loss: Loss of each sample [n] from outputs [n, K] and targets; None for cross-entropy or squared error.
         draws: Number of random directions in output space ("gauss_newton" only); None for all directions, exact.
         noise_draws: Number of Gaussian noise samples (2 or more) per sample and layer, so that `predicted` includes all
             even orders and the kinks of ReLU networks (`LayerDecay.sampled`); 0 for the second order by Gauss-Newton.
             Each costs three forward passes per layer.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
+        generator: Source of random batches and noise; None for the same ones in every call.
 
     >>> layer = nn.Sequential(nn.BatchNorm1d(1, eps=0.0, dtype=torch.float64))  # loss (u - y)^2, u = -1 or 1: rho = -2
     >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)

@@ -152,7 +152,15 @@ def batch_norm_excess(
     Reference: Luo et al. 2019, theorem 1 (eq. 3).
 
     Args:
+        network: Network with BatchNorm, PopulationNorm or GhostBatchNorm layers, unchanged unless stated.
+        data: Inputs with targets in any form (pair of tensors, Samples, Dataset, DataLoader), used as the population.
+        batch_sizes: Batch sizes M, each at least 2 and below the number of samples.
+        layers: Names as in `network.named_modules()`; None for all.
+        passes: Number of random partitions of the samples into batches.
         noise_draws: Of the prediction, see `gamma_decay`.
+        loss: Loss of each sample [n] from outputs [n, K] and targets; None for cross-entropy or squared error.
+        chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
+        generator: Source of random batches and noise; None for the same ones in every call.
         **decay_options: Options of `gamma_decay` (covariance, curvature, draws, ...).
 
     >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).repeat(500, 1)

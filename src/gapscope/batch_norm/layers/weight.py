@@ -59,7 +59,10 @@ def initialize_from_data(
     Reference: Salimans and Kingma 2016, eq. 5-6; std = 0.05 is theirs.
 
     Args:
+        network: Network with BatchNorm, PopulationNorm or GhostBatchNorm layers, unchanged unless stated.
+        x: Inputs [n, ...] of one batch, on which means and variances are taken.
         std: Standard deviation of v; it sets how fast directions turn, not the function.
+        generator: Source of random batches and noise; None for the same ones in every call.
 
     Raises:
         NotMeasurable: No layer is weight-normalized.

@@ -150,7 +150,11 @@ class CanaryAlarm(PeakAlarm):
         return self.canaries.positions
 
     def set_indices(self, indices: Tensor) -> None:
-        """Mark the canaries among the monitored samples."""
+        """Mark the canaries among the monitored samples.
+
+        Args:
+            indices: Indices [n] of the monitored samples in the training data.
+        """
         self._indices = indices
         self._is_canary = torch.isin(indices, self.canaries.positions)
 
@@ -167,7 +171,16 @@ class CanaryAlarm(PeakAlarm):
         return noise_rate_bound(self.margins[~self._is_canary], self.margins[self._is_canary])
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Record margins and probabilities of the monitored samples (see `Alarm.observe`)."""
+        """Record margins and probabilities of the monitored samples (see `Alarm.observe`).
+
+        Args:
+            network: The network in training.
+            samples: The monitored samples, canaries with their false labels.
+            epoch: Number of epochs trained.
+
+        Raises:
+            InvalidInput: A part of the training samples is monitored, and `set_indices` was not called.
+        """
         labels = self._labels(samples)
         if self._is_canary is None:
             if len(samples) != len(self.canaries.labels):
@@ -185,6 +198,12 @@ class CanaryAlarm(PeakAlarm):
         """Update with the logits of the monitored samples, and return the numbers by name.
 
         `labels` are those that are trained on, the canaries' false ones included.
+
+        Args:
+            outputs: Logits [n, k] of the monitored samples.
+            labels: Labels [n] that are trained on, the canaries' false ones included.
+            is_canary: Whether each sample is a canary, [n].
+            epoch: Number of epochs trained.
         """
         self._is_canary = is_canary
         if not self.canaries.is_restored:
@@ -227,7 +246,11 @@ class CanaryAlarm(PeakAlarm):
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state, and restore the canaries' labels if it was saved after the alarm."""
+        """Load a state, and restore the canaries' labels if it was saved after the alarm.
+
+        Args:
+            state: What `state_dict` returned.
+        """
         super().load_state_dict(state)
         if self.restore and self.raised:
             self.canaries.restore()

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from scripts import load_script
+from support.scripts import load_script
 
 # Started from a clean server, never forked from the test's own process: a thread of another test that holds a lock at
 # the moment of the fork would leave it locked in the child for ever. The server imports torch once for all tests.

@@ -55,5 +55,5 @@ def write_standins(root: Path) -> Path:
     rows = (root / "boston_housing" / "boston_housing.csv").read_text().splitlines()[1:]
     (root / "boston_housing" / "housing.data").write_text("\n".join(row.replace(",", " ") for row in rows) + "\n")
     _table(root / "california_housing" / "california_housing.csv", CALIFORNIA_HOUSING.header, 20_640)
-    (root / "concrete").symlink_to(Path(__file__).parent / "fixtures" / "concrete")
+    (root / "concrete").symlink_to(Path(__file__).parents[1] / "fixtures" / "concrete")
     return root

@@ -1,4 +1,4 @@
-"""Type checker of `pytest --jaxtyping-packages=...,shape_checks.checked`: shapes and types of calls.
+"""Type checker of `pytest --jaxtyping-packages=...,support.shape_checks.checked`: shapes and types of calls.
 
 Each test checks its first calls, as many as `CALLS`, and no more: a check takes longer than a small function, and what
 is wrong with the shapes of a function shows in its first calls.

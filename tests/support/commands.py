@@ -10,7 +10,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
 from gapscope.cli import main
-from json_output import check_json, documented
+from support.json_output import check_json, documented
 
 # two small networks on digits
 GRID = """

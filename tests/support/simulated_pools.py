@@ -9,7 +9,7 @@ import numpy
 import pandas
 
 Array = numpy.ndarray
-FIXTURE = Path(__file__).parent / "fixtures" / "pgdl_task1_v4.csv"
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "pgdl_task1_v4.csv"
 PLANTED = 0.3
 
 

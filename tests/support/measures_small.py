@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from gapscope.measures.registry import Measure
-from scripts import load_script
+from support.scripts import load_script
 
-TABLE = load_script(Path(__file__).parents[1] / "docs/measures_table.py")  # the script that writes docs/measures.md
+TABLE = load_script(Path(__file__).parents[2] / "docs/measures_table.py")  # the script that writes docs/measures.md
 HISTORY = tuple({"epoch": epoch, "train_loss": 1 / epoch} for epoch in range(1, 6))
 SMALL: dict[str, dict[str, Any]] = {
     "margin_signature": {"epsilon": 0.0},
