@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.accuracy.validated import AdjustedMean, adjusted_mean, effective_samples
+from gapscope.accuracy.validated import AdjustedMean, adjusted_mean, effective_samples, labels_per_sample
 from gapscope.base.errors import InvalidInput
 from gapscope.statistics.intervals import paired_difference_interval
 
@@ -171,3 +171,33 @@ X, Y = blobs(60, 3)
 def test_bad_input_ends_in_one_message(validation: Any, train: Any, facts: str) -> None:
     with pytest.raises(InvalidInput, match=facts):
         gs.validated_accuracy(linear(0), validation, train)
+
+
+def test_several_labels_per_sample() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(6, 3, generator=generator)
+
+    def draw(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(n, 6, generator=generator)
+        return x, x @ weights + torch.randn(n, 3, generator=generator) > 0
+
+    network = nn.Linear(6, 3, bias=False)
+    with torch.no_grad():
+        network.weight.copy_(weights.T)
+    held_out, train = draw(60), draw(150)
+    result = gs.validated_accuracy(network, held_out, train)
+    right = ((network(held_out[0]) > 0) == held_out[1]).double().mean()
+    assert result.task == "multi-label" and result.plain_score == pytest.approx(float(right))
+    assert result.low < result.score < result.high
+    assert result.high - result.low < result.plain_high - result.plain_low
+    # labels that agree exactly have an interval all the same
+    perfect = gs.validated_accuracy(network, (held_out[0], network(held_out[0]) > 0), train)
+    assert perfect.plain_score == 1 and perfect.plain_low < 0.995
+
+
+def test_how_many_labels_a_sample_counts_for() -> None:
+    generator = torch.Generator().manual_seed(0)
+    right = torch.rand(4000, 5, generator=generator) < 0.7
+    assert labels_per_sample(right.double().mean(1).numpy(), 5) == pytest.approx(5, rel=0.05)
+    assert labels_per_sample(right[:, 0].double().numpy(), 5) == pytest.approx(1, rel=0.01)
+    assert labels_per_sample(torch.ones(50).double().numpy(), 5) == 5

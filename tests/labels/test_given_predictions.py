@@ -128,3 +128,14 @@ def test_wrong_forms() -> None:
             gs.find_label_issues(None, (x, targets), pred_probs=predictions)
     with pytest.raises(InvalidInput, match="regression targets"):
         gs.find_label_issues(None, (x, targets), pred_probs=torch.full((400, 3), 1 / 3))
+
+
+def test_several_labels_are_not_looked_at() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 4, generator=generator)
+    y = x[:, :2] > 0
+    fitted = torch.where(y, 0.9, 0.1)
+    notes = gs.find_label_issues(None, (x, y), pred_probs=fitted).notes
+    assert any("not looked at" in note for note in notes)
+    held_out = gs.out_of_sample(None, (x, y))
+    assert not any("not looked at" in note for note in gs.find_label_issues(None, (x, y), pred_probs=held_out).notes)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
+from gapscope.statistics.baselines import PRESENT
 
 N_BLOCKS = 10
 
@@ -70,7 +71,7 @@ def block_jackknife(score: Callable[[np.ndarray], float], rows: np.ndarray, grou
 
 def target_variance(samples: Samples) -> float:
     """Return the mean variance of regression targets, the unit of errors (1 for labels)."""
-    if samples.is_classification:
+    if samples.kind != "regression":
         return 1.0
     variance = float(samples.y.double().var(0, correction=0).mean())
     if not variance:
@@ -79,8 +80,10 @@ def target_variance(samples: Samples) -> float:
 
 
 def scores_of_predictions(predictions: Tensor, samples: Samples, spread: float) -> np.ndarray:
-    """Return each sample's score, given predictions [n, C] or [n, k]."""
+    """Return each sample's score, given predictions [n, C] or [n, k]; of several labels, the fraction that is right."""
     targets = samples.y.cpu()
+    if samples.kind == "multi-label":
+        return ((predictions.cpu() > PRESENT) == targets).double().mean(1).numpy()
     if samples.is_classification:
         return (predictions.argmax(1).cpu() == targets).double().numpy()
     residuals = predictions.cpu() - targets.double().reshape(len(targets), -1)

@@ -140,12 +140,14 @@ class NetworkProblem:
 
 
 def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.ndarray:
-    """Return each sample's score: 1 if correct else 0, its R² for regression."""
+    """Return each sample's score: 1 if correct else 0 (several labels: the fraction), its R² for regression."""
     subject = ready(network, samples)
     if subject.mismatch:
         raise InvalidInput(f"A learning curve needs one label or row of targets per sample: {subject.mismatch}.")
     with inspection_mode(subject.network):
         outputs = network_outputs(subject.network, subject.samples.inputs).double()
+    if samples.kind == "multi-label":
+        return samples.task.correct(outputs.cpu(), subject.samples.y.cpu()).double().mean(1).numpy()
     predictions: Tensor = class_logits(outputs) if samples.is_classification else outputs.reshape(len(outputs), -1)
     return scores_of_predictions(predictions, subject.samples, spread)
 

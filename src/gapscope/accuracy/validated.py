@@ -35,7 +35,8 @@ class ValidatedAccuracy(Result):
     """Result of `validated_accuracy`.
 
     Attributes:
-        task: "classification" (scores are accuracies) or "regression" (R2).
+        task: "classification" and "multi-label" (scores are accuracies, of samples or of single labels) or "regression"
+            (R2).
         score: Estimate with control variates.
         low: Lower end of the 90 % interval.
         high: Upper end.
@@ -65,7 +66,7 @@ class ValidatedAccuracy(Result):
 
     @property
     def _score_name(self) -> str:
-        return "accuracy" if self.task == "classification" else "R^2"
+        return "R^2" if self.task == "regression" else "accuracy"
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -160,13 +161,26 @@ def effective_samples(item: AdjustedMean, samples: int, rest: int) -> float:
     return samples / (1 - cautious**2 * rest / (samples + rest))
 
 
-def _interval(classes: bool, item: AdjustedMean, samples: int, effective: float) -> tuple[float, float]:
+def _interval(is_fraction: bool, item: AdjustedMean, samples: int, effective: float) -> tuple[float, float]:
     """90 % interval: Wilson (effective number of samples); Student for regression."""
-    if classes:
+    if is_fraction:
         return wilson_interval(item.value, effective)
     plain_variance = item.variance / item.variance_ratio
     reach = float(stats.t.ppf(0.95, samples - 1)) * math.sqrt(plain_variance * samples / effective)
     return item.value - reach, item.value + reach
+
+
+def labels_per_sample(scores: np.ndarray, n_labels: int) -> float:
+    """Return how many independent labels a sample counts for, between 1 and the number of its labels.
+
+    Args:
+        scores: Fraction of right labels of each sample.
+        n_labels: Labels per sample.
+    """
+    m = len(scores)
+    fraction = (float(scores.sum()) + 2) / (m + 4)  # a score of 1 is no certainty
+    of_one = fraction * (1 - fraction)
+    return of_one / min(max(float(scores.var(ddof=1)), of_one / n_labels), of_one)
 
 
 def _paired_difference(scores: np.ndarray, baseline: np.ndarray, classes: bool) -> IntervalEstimate:
@@ -181,7 +195,7 @@ def _paired_difference(scores: np.ndarray, baseline: np.ndarray, classes: bool) 
 
 
 def _check(samples: Samples, what: str) -> None:
-    samples.require_kind("Validated accuracy", "classification", "regression", advice=OTHER_TASKS)
+    samples.require_kind("Validated accuracy", "classification", "multi-label", "regression", advice=OTHER_TASKS)
     if len(samples) < MIN_SAMPLES:
         raise InvalidInput(
             f"{what} must hold {MIN_SAMPLES} samples or more with one label or row of targets each; got {len(samples)} "
@@ -200,8 +214,10 @@ def validated_accuracy(
     network: the estimate is unbiased up to the estimate of c, and its variance is lower by about
     $\rho^2 n / (m + n)$, for m validation and n training samples and the correlation $\rho$ of both results on B.
     The 90 % interval is Wilson's (1927) with a cautious effective number of samples (see `effective_samples`),
-    Student's for regression. The difference to a baseline uses the validation samples alone, because control variates
-    do not reduce its variance: Tango's (1998) score interval for paired fractions, Student's for regression.
+    Student's for regression. With several labels per sample the score is the fraction of right labels, and the number
+    of samples in Wilson's interval is the one at which single labels would vary as much. The difference to a baseline
+    uses the validation samples alone, because control variates do not reduce its variance: Tango's (1998) score
+    interval for paired fractions, Student's for regression and several labels.
 
     Validation and training samples must be random parts of one data set. Training samples must be the original ones,
     without augmentation. Control variates: Angelopoulos et al. 2023, arXiv:2301.09633.
@@ -242,11 +258,14 @@ def validated_accuracy(
     difference = None
     if baseline is not None:
         difference = _paired_difference(scores, sample_scores(baseline, held_out, spread), classes)
-    low, high = _interval(classes, item, m, effective)
-    plain_low, plain_high = _interval(classes, plain, m, m)
+    is_fraction, factor = held_out.kind != "regression", 1.0
+    if held_out.kind == "multi-label":
+        factor = labels_per_sample(scores, held_out.y.shape[1])
+    low, high = _interval(is_fraction, item, m, effective * factor)
+    plain_low, plain_high = _interval(is_fraction, plain, m, m * factor)
     return ValidatedAccuracy(
-        task="classification" if classes else "regression",
-        score=min(max(item.value, 0.0), 1.0) if classes else item.value,
+        task=held_out.kind,
+        score=min(max(item.value, 0.0), 1.0) if is_fraction else item.value,
         low=low,
         high=high,
         plain_score=plain.value,

@@ -47,9 +47,11 @@ MIN_GAIN = 0.03
 # 0.9, the same models in five folds 0.95 to 2.8.
 MAX_RESIDUALS = 0.7
 NOT_LOOKED_AT = (
-    "Whether the model was trained on these {what} was not looked at, because there are no inputs. If it was, its "
-    "predictions follow the errors: pass out-of-sample ones."
+    "Whether the model was trained on these {what} was not looked at, because {why}. If it was, its predictions follow "
+    "the errors: pass out-of-sample ones."
 )
+NO_INPUTS = "there are no inputs"
+SEVERAL = NOT_LOOKED_AT.format(what="labels", why="samples have several labels")
 OUTPUT = {"labels": "probabilities", "targets": "predictions"}
 
 
@@ -168,7 +170,12 @@ def _refused(
 
 
 def _with_note(issues: LabelIssues, what: str) -> LabelIssues:
-    return replace(issues, notes=(*issues.notes, NOT_LOOKED_AT.format(what=what)))
+    return replace(issues, notes=(*issues.notes, NOT_LOOKED_AT.format(what=what, why=NO_INPUTS)))
+
+
+def is_held_out(predictions: Any) -> bool:
+    """Return whether predictions are known to be out of sample, as those of `gapscope.out_of_sample` are."""
+    return bool(getattr(predictions, "is_held_out", False))
 
 
 def assess_given(
@@ -187,30 +194,30 @@ def assess_given(
     Raises:
         InvalidInput: The predictions have another shape, or are no probabilities.
     """
-    is_held_out = bool(getattr(pred_probs, "is_held_out", False))
+    is_known = is_held_out(pred_probs)
     if not samples.is_classification:
-        return _assess_targets(pred_probs, samples, with_inputs, is_held_out, seed)
+        return _assess_targets(pred_probs, samples, with_inputs, is_known, seed)
     labels = samples.y.cpu()
     probabilities = check_probabilities(pred_probs, labels)
-    reason = _fitted_labels(probabilities, samples, labels, seed) if with_inputs and not is_held_out else None
+    reason = _fitted_labels(probabilities, samples, labels, seed) if with_inputs and not is_known else None
     if reason:
         return _refused(assess_classes(None, samples, seed=seed), reason, "labels")
     view = class_view("pred_probs", probabilities.clamp_min(SMALLEST).log(), labels, LOG_TEMPERATURES)
     issues, noise = assess_labels(view, labels)
-    return (_with_note(issues, "labels") if reason is None and not is_held_out else issues), noise
+    return (_with_note(issues, "labels") if reason is None and not is_known else issues), noise
 
 
 def _assess_targets(
-    pred_probs: Any, samples: Samples, with_inputs: bool, is_held_out: bool, seed: int
+    pred_probs: Any, samples: Samples, with_inputs: bool, is_known: bool, seed: int
 ) -> tuple[LabelIssues, LabelNoiseEstimate]:
     targets = samples.y.cpu().double()
     predictions = _check_targets(pred_probs, targets)
     error = float((targets - predictions).abs().median())
     given = TargetView("pred_probs", None, targets, 0.0, predictions, error)
-    views, _ = target_views(None, samples, seed=seed) if with_inputs and not is_held_out else ([], [])
+    views, _ = target_views(None, samples, seed=seed) if with_inputs and not is_known else ([], [])
     if views and error < MAX_RESIDUALS * views[0].error:
         ratio = percent(error / views[0].error)
         reason = f"their median residual is {ratio} of that of held-out predictions by {views[0].method}"
         return _refused(assess_targets(views[0], samples.y, seed), reason, "targets")
     issues, noise = assess_targets(given, samples.y, seed)
-    return (issues if views or is_held_out else _with_note(issues, "targets")), noise
+    return (issues if views or is_known else _with_note(issues, "targets")), noise

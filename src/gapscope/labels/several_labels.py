@@ -22,7 +22,7 @@ from gapscope.base.samples import Samples
 from gapscope.inspection.validation import ready
 from gapscope.labels.class_labels import assess_labels
 from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES
-from gapscope.labels.given_predictions import SMALLEST, check_probabilities
+from gapscope.labels.given_predictions import SEVERAL, SMALLEST, check_probabilities, is_held_out
 from gapscope.labels.kernel_views import ClassView, class_view
 from gapscope.labels.results import LabelIssues
 from gapscope.measures.cpu_budget import CpuBudget, forward_seconds
@@ -133,6 +133,7 @@ def assess_several_labels(
     if pred_probs is not None:
         probabilities = _check_shares(pred_probs, labels)
         views = _views_of_labels("pred_probs", probabilities[:, checked], labels[:, checked], True)
+        notes = [] if is_held_out(pred_probs) else [SEVERAL]
     else:
         kernels, notes = _kernels(network, samples, budget)
         if not kernels:
@@ -233,6 +234,7 @@ def assess_positions(network: nn.Module | None, samples: Samples, *, pred_probs:
     if pred_probs is not None:
         view = _probabilities_at(pred_probs, samples, positions)
         notes += [positions.note] if positions.note else []
+        notes += [] if is_held_out(pred_probs) else [SEVERAL]
     else:
         scores, found = position_scores(prepared, samples, positions)
         notes += found
