@@ -250,7 +250,7 @@ class Context:
         options["initial_state"] = self.initial_state
         estimate = self._try("estimate", lambda: estimate_accuracy(bare, self.samples, **options))
         if estimate is not None and estimate.same_noise is None:
-            self.failures["estimate"] = "; ".join(estimate.abstained_because)
+            self.failures["estimate"] = estimate.abstained_because
         return estimate
 
     @cached_property
