@@ -150,3 +150,52 @@ def test_a_diverged_network_has_its_data_checked() -> None:
         network[0].weight.fill_(torch.nan)  # pyright: ignore[reportIndexIssue]
     result = gs.check(network, (x * torch.tensor([1e4, 1, 1, 1, 1, 1]), y))
     assert {"GS105", "GS302"} <= set(result.codes) and "diverged" in repr(result)
+
+
+def test_fixes_of_the_network_change_what_they_name() -> None:
+    network = nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3))
+    network[0].requires_grad_(False)
+    assert all(FIXES[name].needs(network) for name in ("unfreeze", "GroupNorm", "refresh batch norm statistics"))
+    assert not any(FIXES[name].needs(mlp()) for name in ("unfreeze", "GroupNorm", "refresh batch norm statistics"))
+    with torch.no_grad():
+        network[1].weight.copy_(torch.arange(32.0))
+    samples = Samples(*blobs())
+    refresh = FIXES["refresh batch norm statistics"].finish_network
+    assert refresh is not None
+    refresh(network, samples)
+    with torch.no_grad():
+        torch.testing.assert_close(network[1].running_mean, network[0](samples.inputs).mean(0))
+    for name in ("unfreeze", "GroupNorm"):
+        change = FIXES[name].change_network
+        assert change is not None
+        change(network)
+    assert all(weight.requires_grad for weight in network.parameters())
+    assert isinstance(network[1], nn.GroupNorm) and network[1].num_groups == 2
+    torch.testing.assert_close(network[1].weight.detach(), torch.arange(32.0))
+
+
+def test_frozen_weights_are_found_and_the_fix_is_tried() -> None:
+    x, y = blobs()
+    network = mlp()
+    network[0].requires_grad_(False)
+    with torch.no_grad():
+        network[0].weight[:, 1:] = 0
+    initial = {name: value.clone() for name, value in network.state_dict().items()}
+    gs.train(network, (x, y), SPEC)
+    result = gs.check(network, (x, y), initial_state=initial, train_fn=SPEC, only=["GS303", "GS401"])
+    assert "GS303" in result.codes and result.best_fix is FIXES["unfreeze"]
+    assert not network[0].weight.requires_grad
+    with pytest.raises(InvalidInput, match="change_network"):
+        result.apply()
+
+
+def test_width_of_a_training_function_is_tried() -> None:
+    def train_narrow(inputs: torch.Tensor, targets: torch.Tensor, width: int = 1) -> nn.Module:
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 3))
+        gs.train(network, (inputs, targets), SPEC)
+        return network
+
+    result = gs.check(None, blobs(), train_fn=train_narrow, only=["GS101"])
+    assert isinstance(result.tried, TriedAdvice) and next(trial.name for trial in result.tried.trials) == "wider"
+    assert "GroupNorm" not in {trial.name for trial in result.tried.trials}

@@ -12,22 +12,23 @@ from gapscope.results.estimate import percent
 
 if TYPE_CHECKING:
     from gapscope.checks.expected import Expected
+    from gapscope.results.estimate import IntervalEstimate
 
-# Findings with one cause: their costs are not added, the largest counts.
-GROUPS = {
+# Findings with one cause have one cost, the largest of theirs; of those about training the specific ones stand first.
+CAUSES = {
     "GS102": "label errors",
     "GS103": "too few samples",
     "GS104": "class imbalance",
-    "GS105": "training",
     "GS107": "leak",
+    "GS204": "features of the network",
+    "GS303": "training",
+    "GS203": "training",
+    "GS105": "training",
     "GS201": "training",
     "GS202": "training",
-    "GS203": "training",
-    "GS204": "features of the network",
     "GS302": "training",
-    "GS303": "training",
-    "GS401": "training",
     "GS403": "training",
+    "GS401": "training",
 }
 
 
@@ -120,8 +121,8 @@ def make_account(training: float, expected: Expected | None, findings: Sequence[
     """Return the account of findings, those of one cause joined."""
     by_group: dict[str, list[Finding]] = {}
     for finding in findings:
-        if finding.cost and finding.code in GROUPS:
-            by_group.setdefault(GROUPS[finding.code], []).append(finding)
+        if finding.cost and finding.code in CAUSES:
+            by_group.setdefault(CAUSES[finding.code], []).append(finding)
     entries: list[Entry] = []
     for name, members in by_group.items():
         largest = max(members, key=lambda finding: finding.cost or 0.0)
@@ -137,9 +138,48 @@ def make_account(training: float, expected: Expected | None, findings: Sequence[
 ALONE = "regularize (weight decay, dropout, gapscope.GradientSimilarityPenalty): pass train_fn= to try it"
 
 
-def order_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return findings by cost, those without a cost last; a cause before the finding that it explains."""
-    ordered = sorted(findings, key=lambda finding: (finding.cost is None, -(finding.cost or 0.0), finding.code))
+def _share_costs(findings: Sequence[Finding], shortfall: IntervalEstimate | None) -> list[Finding]:
+    """Return findings of which those of one cause have the largest of their costs.
+
+    Args:
+        findings: The findings.
+        shortfall: By how much the network is less accurate than the best method without it; its interval is that of
+            every cost that equals it.
+    """
+    largest: dict[str, Finding] = {}
+    for finding in findings:
+        cause = CAUSES.get(finding.code)
+        if cause is None or finding.cost is None:
+            continue
+        if cause not in largest or finding.cost > (largest[cause].cost or 0.0):
+            largest[cause] = finding
+    shared: list[Finding] = []
+    for finding in findings:
+        most = largest.get(CAUSES.get(finding.code, ""))
+        if most is None:
+            shared.append(finding)
+            continue
+        interval = most.interval
+        if shortfall is not None and most.cost == shortfall.value:
+            interval = (shortfall.low, shortfall.high)
+        shared.append(replace(finding, cost=most.cost, interval=interval))
+    return shared
+
+
+def order_findings(findings: Sequence[Finding], shortfall: IntervalEstimate | None = None) -> tuple[Finding, ...]:
+    """Return findings by the cost of their cause, those without a cost last; within a cause the specific one first.
+
+    Args:
+        findings: The findings.
+        shortfall: See `Context.shortfall_interval`; None if it is not known.
+    """
+    codes = list(CAUSES)
+
+    def key(finding: Finding) -> tuple[bool, float, int, str]:
+        place = codes.index(finding.code) if finding.code in codes else len(codes)
+        return finding.cost is None, -(finding.cost or 0.0), place, finding.code
+
+    ordered = sorted(_share_costs(findings, shortfall), key=key)
     if len(ordered) == 1 and ordered[0].code == "GS402":
         return (replace(ordered[0], action=ALONE),)
     return tuple(ordered)

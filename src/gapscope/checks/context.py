@@ -25,7 +25,9 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
+from gapscope.results.estimate import IntervalEstimate
 from gapscope.statistics.baselines import LooRow, most_frequent_class
+from gapscope.statistics.intervals import wilson_interval
 from gapscope.training.run_checks import RunState
 
 if TYPE_CHECKING:
@@ -144,10 +146,15 @@ class Context:
 
     @cached_property
     def correct(self) -> Tensor:
-        """Which of `samples` the network classifies correctly, [n]; of several labels or positions the fraction."""
+        """Which of `samples` the network classifies correctly, [n]; of several labels or positions the fraction.
+
+        A network whose weights are not finite counts as one that predicts the most frequent class.
+        """
         if self.estimator is not None:
             return self.estimator.train_correct[self.indices]
         labels = self.samples.y.cpu()
+        if self.diverged is not None:
+            return labels == self.labels.bincount().argmax()
         correct = self.samples.task.correct(self.logits, labels).double()
         if self.is_classifier:
             return correct > 0
@@ -175,7 +182,7 @@ class Context:
     def is_untrained(self) -> bool:
         """True if the weights are the initial ones, or if nothing indicates training."""
         if self.prepared is None:
-            return self.estimator is None
+            return self.estimator is None and self.diverged is None
         if self.initial_state is not None:
             state = self.prepared.bare.state_dict()
             return all(torch.equal(state[name], tensor) for name, tensor in self.initial_state.items() if name in state)
@@ -264,11 +271,23 @@ class Context:
 
         The accuracy of the network is the expected one, else that on the training samples, which is hardly lower.
         """
+        interval = self.shortfall_interval
+        return None if interval is None else interval.value
+
+    @cached_property
+    def shortfall_interval(self) -> IntervalEstimate | None:
+        """The shortfall with its 90 % interval: of the best method's score, and of the network's accuracy."""
         if self.is_untrained or not self.has_accuracy or self.forecast is None or self.forecast.abstained_because:
             return None
+        if self.diverged is not None and not self.is_classifier:
+            return None
         best = max(row.score for row in self.forecast.rows)
-        accuracy = self.train_accuracy if self.expected is None else self.expected.value
-        return max(best - accuracy, 0.0)
+        best_low, best_high = wilson_interval(best, len(self.data))
+        accuracy = low = high = self.train_accuracy
+        if self.expected is not None:
+            accuracy, low, high = self.expected.value, self.expected.low, self.expected.high
+        ends = (best - accuracy, best_low - high, best_high - low)
+        return IntervalEstimate(*(max(end, 0.0) for end in ends))
 
     def run_state(self) -> RunState:
         """Return the finished training run as the checks of a run see it."""

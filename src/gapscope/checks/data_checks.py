@@ -7,12 +7,14 @@ import torch
 from gapscope.checks.context import Context
 from gapscope.checks.costs import balanced, cost_of_imbalance, cost_of_labels, gain_of_twice_the_data
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
-from gapscope.labels.duplicates import duplicates_in_test
+from gapscope.labels.duplicates import duplicates_in_test, repeats_by_chance
 from gapscope.labels.results import TIGHT_FROM
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import pluralize
 
 MIN_DUPLICATES = 0.02
+# Repeats are no finding where chance explains at least this part of them.
+MAX_BY_CHANCE = 0.5
 
 
 @register_check("GS101", title="near-duplicates", seconds=0.3)
@@ -23,14 +25,20 @@ def duplicates(context: Context) -> Outcome:
     fraction = len(repeats) / n
     evidence = f"{len(repeats)} of {n} samples repeat another one"
     in_test = 0.0
+    across: tuple[tuple[int, int], ...] = ()
     if context.test is not None:
         across = duplicates_in_test(context.everything, context.test)
         in_test = len(across) / len(context.test)
         evidence += f"; {len(across)} of {len(context.test)} test samples repeat a training sample"
-        if in_test >= MIN_DUPLICATES and fraction < MIN_DUPLICATES:
-            repeats = sorted({i for i, _ in across})
+    if max(fraction, in_test) >= MIN_DUPLICATES:
+        by_chance = repeats_by_chance(context.everything) / n
+        if by_chance > 0:
+            evidence += f"; {percent(by_chance)} would if columns were independent: their values are few"
+        fraction, in_test = (0.0 if by_chance >= MAX_BY_CHANCE * part else part for part in (fraction, in_test))
     if max(fraction, in_test) < MIN_DUPLICATES:
         return Fine(evidence)
+    if fraction < MIN_DUPLICATES:
+        repeats = sorted({i for i, _ in across})
     conflicts = 0
     if context.is_classifier and context.everything.targets is not None:
         labels = context.everything.targets

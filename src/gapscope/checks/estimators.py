@@ -64,6 +64,25 @@ class EstimatorScores:
         self._cross_validated = correct / n
         return self._cross_validated
 
+    def depends_on_scale(self, *, at_most: int = 500, min_changed: float = 0.02) -> bool:
+        """Return whether standardized columns change what a clone predicts.
+
+        Two clones are fitted on half of the rows, raw and standardized, and predict the other half. Trees, and
+        pipelines with a scaler, do not depend on the scale of the columns.
+
+        Args:
+            at_most: Number of rows that are used.
+            min_changed: Fraction of predictions that must differ; refitting alone changes fewer.
+        """
+        inputs = numpy.asarray(self.inputs)[:at_most].astype(float)
+        labels = numpy.asarray(self.labels)[:at_most]
+        spread = inputs.std(0)
+        scaled = (inputs - inputs.mean(0)) / numpy.where(spread > 0, spread, 1.0)
+        even, odd = slice(0, None, 2), slice(1, None, 2)
+        raw = self.fit(inputs[even], labels[even])(inputs[odd])
+        standardized = self.fit(scaled[even], labels[even])(scaled[odd])
+        return float((raw != standardized).mean()) > min_changed
+
     def fit(self, inputs: Any, labels: Any) -> Callable[[Any], numpy.ndarray]:
         """Fit a clone, and return its `predict`."""
         from sklearn.base import clone

@@ -43,6 +43,12 @@ def expected_accuracy(context: Context) -> Expected:
         raise NotMeasurable("needs class labels")
     if context.is_untrained:
         raise NotMeasurable("the network is untrained")
+    if context.diverged is not None:
+        if not context.is_classifier:
+            raise NotMeasurable("the weights of the network are not finite")
+        accuracy = context.train_accuracy
+        interval = wilson_interval(accuracy, len(context.samples))
+        return Expected(accuracy, *interval, "of the most frequent class: the network has diverged")
     if context.test is not None:
         # labels or positions of one sample are not independent: as many as there are samples
         n = len(context.test)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.specs import PenaltySpec, TrainingSpec
+from gapscope.batch_norm.norm_layers import BATCH_NORMS
+from gapscope.batch_norm.refresh import refresh_population
+from gapscope.inspection.hooks import named_modules
+from gapscope.inspection.validation import ready
 from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 
@@ -30,12 +35,12 @@ def get_setting(spec: Spec, name: str) -> float | None:
 
     Args:
         spec: The configuration.
-        name: "learning_rate", "epochs", "batch_size" or "weight_decay".
+        name: "learning_rate", "epochs", "batch_size", "weight_decay", or "width" of a training function.
     """
     if not isinstance(spec, TrainingSpec):
         return spec.get(name)
     if name != "weight_decay":
-        return getattr(spec, name)
+        return getattr(spec, name, None)
     return sum(2 * float(item.options["strength"]) for item in spec.penalties if item.name == L2)
 
 
@@ -53,22 +58,33 @@ def with_setting(spec: Spec, name: str, value: float) -> Spec:
 
 @dataclass(frozen=True)
 class Fix:
-    """Change of the training data, of the inputs, or of the training configuration.
+    """Change of the training data, of the inputs, of the training configuration, or of the network.
 
     Attributes:
         name: Name, as in `Finding.fixes`.
         change_data: Training samples to changed ones; None if they stay.
         change_spec: Configuration to a changed one, or None if it does not apply; None if it stays.
         scale_inputs: Training samples to a function of inputs, which new data go through as well; None without.
+        change_network: Changes an untrained network in place; None without.
+        finish_network: Changes a trained network in place, from its training samples; None without.
+        needs: Returns whether a network has what one of the two changes.
     """
 
     name: str
     change_data: Callable[[Samples], Samples] | None = None
     change_spec: Callable[[Spec], Spec | None] | None = None
     scale_inputs: Callable[[Samples], Callable[[Tensor], Tensor]] | None = None
+    change_network: Callable[[nn.Module], None] | None = None
+    finish_network: Callable[[nn.Module, Samples], None] | None = None
+    needs: Callable[[nn.Module], bool] = lambda network: True
+
+    @property
+    def changes_network(self) -> bool:
+        """True if the network is changed, not its data or its training configuration."""
+        return self.change_network is not None or self.finish_network is not None
 
     def apply(self, data: Samples, spec: Spec) -> tuple[Samples, Spec]:
-        """Return changed training samples and configuration.
+        """Return changed training samples and configuration; unchanged ones for a fix of the network.
 
         Args:
             data: Training samples.
@@ -81,7 +97,7 @@ class Fix:
         new_data = data if self.change_data is None else self.change_data(data)
         if self.scale_inputs is not None:
             new_data = replace(new_data, inputs=self.scale_inputs(data)(new_data.inputs))
-        if new_spec is None or (new_data is data and new_spec == spec):
+        if new_spec is None or (new_data is data and new_spec == spec and not self.changes_network):
             raise InvalidInput(f"The fix {self.name!r} changes nothing here. Choose another one.")
         return new_data, new_spec
 
@@ -95,7 +111,7 @@ def _scaled(name: str, factor: float) -> Callable[[Spec], Spec | None]:
         value = get_setting(spec, name)
         if not value:
             return None
-        is_count = name in ("epochs", "batch_size")
+        is_count = name in ("epochs", "batch_size", "width")
         return with_setting(spec, name, max(1, round(value * factor)) if is_count else value * factor)
 
     return change
@@ -175,6 +191,48 @@ def _standardize(data: Samples) -> Callable[[Tensor], Tensor]:
     return lambda inputs: (inputs - mean.to(inputs)) / spread.to(inputs)
 
 
+def _is_frozen(network: nn.Module) -> bool:
+    return not all(weight.requires_grad for weight in network.parameters())
+
+
+def _unfreeze(network: nn.Module) -> None:
+    for weight in network.parameters():
+        weight.requires_grad_(True)
+
+
+def _batch_norms(network: nn.Module) -> list[str]:
+    return [name for name, module in network.named_modules() if isinstance(module, BATCH_NORMS)]
+
+
+def _has_batch_norm(network: nn.Module) -> bool:
+    return bool(_batch_norms(network))
+
+
+# Channels per group of GroupNorm, of its paper (Wu and He 2018, Table 3).
+GROUP_CHANNELS = 16
+
+
+def _group_norm(network: nn.Module) -> None:
+    """Replace batch norm by GroupNorm with the same scale and shift."""
+    for name in _batch_norms(network):
+        old: Any = network.get_submodule(name)
+        channels = old.num_features
+        groups = math.gcd(channels, max(1, channels // GROUP_CHANNELS))
+        new = nn.GroupNorm(groups, channels, eps=old.eps, affine=old.affine)
+        if old.affine:
+            new.load_state_dict({"weight": old.weight.detach(), "bias": old.bias.detach()})
+            new.to(old.weight)
+        parent, _, child = name.rpartition(".")
+        setattr(network.get_submodule(parent), child, new)
+
+
+def _refresh(network: nn.Module, data: Samples) -> None:
+    """Take the running statistics of batch norm from the training samples."""
+    prepared = ready(network, data)
+    names = [name for name, item in named_modules(prepared.network).items() if isinstance(item, BATCH_NORMS)]
+    refresh_population(prepared.network, prepared.samples.inputs, layers=names)
+
+
 # In the order in which they are tried after those of the findings.
 FIXES: dict[str, Fix] = {
     fix.name: fix
@@ -191,5 +249,9 @@ FIXES: dict[str, Fix] = {
         Fix("correct flagged labels", change_data=_correct_suspected),
         Fix("balance classes", change_data=_balance),
         Fix("drop duplicates", change_data=_drop_duplicates),
+        Fix("refresh batch norm statistics", finish_network=_refresh, needs=_has_batch_norm),
+        Fix("GroupNorm", change_network=_group_norm, needs=_has_batch_norm),
+        Fix("unfreeze", change_network=_unfreeze, needs=_is_frozen),
+        Fix("wider", change_spec=_scaled("width", 2.0)),
     )
 }

@@ -98,8 +98,9 @@ class CheckResult(Result):
             seconds: CPU seconds of the checks.
             interrupted: Whether they were ended early.
         """
-        findings = order_findings([outcome for outcome in outcomes if isinstance(outcome, Finding)])
         computed = context.__dict__
+        found = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
+        findings = order_findings(found, computed.get("shortfall_interval"))
         account = None
         if "train_accuracy" in computed and not context.is_untrained:
             account = make_account(context.train_accuracy, computed.get("expected"), findings)
@@ -164,11 +165,17 @@ class CheckResult(Result):
         """Return the training samples and the training configuration with the best fix; nothing is trained.
 
         Raises:
-            InvalidInput: No tried fix helps.
+            InvalidInput: No tried fix helps, or the best one changes the network.
         """
         fix = self.best_fix
         if fix is None or self.samples is None or self.spec is None:
             raise InvalidInput("No fix was tried that helps. Pass train_fn= to check, or see the findings.")
+        if fix.changes_network:
+            call = "change_network(network)" if fix.change_network is not None else "finish_network(network, data)"
+            raise InvalidInput(
+                f"The best fix, {fix.name!r}, changes the network, not the data or the configuration. Call "
+                f"result.best_fix.{call}, {'before' if fix.change_network is not None else 'after'} training."
+            )
         return fix.apply(self.samples, self.spec)
 
     @property

@@ -22,7 +22,7 @@ from gapscope.checks.context import MAX_SAMPLES, Context
 from gapscope.checks.estimators import EstimatorScores
 from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import CheckResult
-from gapscope.checks.trainers import Trainer, make_trainer
+from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
 from gapscope.checks.trials import MAX_TRAININGS, TriedAdvice, try_fixes
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
@@ -36,6 +36,7 @@ def _run(check: Check, context: Context) -> Outcome:
         outcome: Outcome = Finding(
             "weights hold NaN or infinity: training has diverged",
             "lower the learning rate, and standardize the inputs",
+            cost=context.shortfall,
             fixes=("learning rate / 3", "standardize inputs"),
         )
     elif context.diverged is not None and check.needs_network:
@@ -90,8 +91,8 @@ def check(
         train_fn: Training configuration with which advice is tried (`gapscope.checks.trials`): a function
             `train_fn(inputs, targets)` that returns a newly trained network, a `TrainingSpec` for copies of `network`
             (from `initial_state`, else from resampled weights), or True for a scikit-learn estimator. Of a function's
-            keywords `learning_rate`, `epochs`, `batch_size` and `weight_decay`, those with a default are changed by
-            fixes. None tries nothing.
+            keywords `learning_rate`, `epochs`, `batch_size`, `weight_decay` and `width`, those with a default are
+            changed by fixes. None tries nothing.
         max_trainings: Largest cost of tried advice, in trainings on all samples.
         time_budget: Approximate limit in CPU seconds of this process; None for no limit.
         ignore: Codes to omit.
@@ -201,11 +202,6 @@ def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str
         return Context(None, samples, indices, estimator=scores, test=held_out, given=given)
     state = None if initial_state is None else dict(initial_state)
     return Context(None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given)
-
-
-def has_diverged(network: nn.Module) -> bool:
-    """Return whether weights of a network are NaN or infinite."""
-    return not all(bool(weight.isfinite().all()) for weight in network.parameters() if weight.is_floating_point())
 
 
 def _checked_history(history: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:

@@ -19,16 +19,35 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.base.task import class_logits
 from gapscope.checks.estimators import EstimatorScores
-from gapscope.checks.fixes import Spec
+from gapscope.checks.fixes import Fix, Spec
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.networks.initialization import resampled_state
 from gapscope.training.loop import train
 
 # Keyword settings of a training function that fixes change.
-SETTINGS = ("learning_rate", "epochs", "batch_size", "weight_decay")
+SETTINGS = ("learning_rate", "epochs", "batch_size", "weight_decay", "width")
 # Which samples a trained network classifies correctly, [n].
 Scorer = Callable[[Samples], Tensor]
+
+
+def has_diverged(network: nn.Module) -> bool:
+    """Return whether weights of a network are NaN or infinite.
+
+    Args:
+        network: The network.
+    """
+    return not all(bool(weight.isfinite().all()) for weight in network.parameters() if weight.is_floating_point())
+
+
+def most_frequent_scorer(samples: Samples) -> Scorer:
+    """Return the scorer of a network that diverged: its user would predict the most frequent class.
+
+    Args:
+        samples: The training samples.
+    """
+    label = int(samples.y.bincount().argmax())
+    return lambda scored: scored.y.cpu() == label
 
 
 def _scorer(network: nn.Module) -> Scorer:
@@ -53,17 +72,32 @@ class SpecTrainer:
     def __init__(self, network: nn.Module, spec: TrainingSpec, initial_state: Mapping[str, Tensor] | None) -> None:
         self.network, self.spec, self.initial_state = network, spec, initial_state
 
-    def run(self, samples: Samples, spec: Spec, seed: int) -> Scorer:
-        """Train on samples, and return the scorer of the trained network."""
+    def run(self, samples: Samples, spec: Spec, seed: int, fix: Fix | None = None) -> Scorer:
+        """Train on samples, and return the scorer of the trained network.
+
+        Args:
+            samples: Training samples.
+            spec: Training configuration.
+            seed: Seed of the training.
+            fix: Fix whose change of the network is made, before or after training; None for none.
+        """
         assert isinstance(spec, TrainingSpec)
         with torch.inference_mode(False):
             network = copy.deepcopy(self.network)
         state = resampled_state(network) if self.initial_state is None else self.initial_state
         network.load_state_dict(dict(state))
+        if fix is not None and fix.change_network is not None:
+            fix.change_network(network)
         result = train(network, samples, spec, seed=seed)
         if result.status == "diverged":
-            return lambda scored: torch.zeros(len(scored), dtype=torch.bool)
+            return most_frequent_scorer(samples)
+        if fix is not None and fix.finish_network is not None:
+            fix.finish_network(network, samples)
         return _scorer(network)
+
+    def accepts(self, fix: Fix) -> bool:
+        """Return whether a fix can be tried, and the network has what it changes."""
+        return fix.needs(self.network)
 
 
 class FunctionTrainer:
@@ -71,10 +105,11 @@ class FunctionTrainer:
 
     Args:
         function: The training function; it returns the trained network.
+        network: The network that is checked, of the kind that the function returns; None if there is none.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[..., Any], network: nn.Module | None) -> None:
+        self.function, self.network = function, network
         parameters = inspect.signature(function).parameters
         self.spec: Spec = {
             name: parameters[name].default
@@ -82,8 +117,14 @@ class FunctionTrainer:
             if name in parameters and isinstance(parameters[name].default, int | float)
         }
 
-    def run(self, samples: Samples, spec: Spec, seed: int) -> Scorer:
+    def run(self, samples: Samples, spec: Spec, seed: int, fix: Fix | None = None) -> Scorer:
         """Train on samples, and return the scorer of what the function returned.
+
+        Args:
+            samples: Training samples.
+            spec: Keyword settings of the function.
+            seed: Seed of the training.
+            fix: Fix whose change of the trained network is made; None for none.
 
         Raises:
             NotMeasurable: The function raised, or returned no network.
@@ -100,7 +141,17 @@ class FunctionTrainer:
             raise NotMeasurable(
                 f"train_fn must return the trained network, a torch.nn.Module; it returned {type(network).__name__}"
             )
+        if has_diverged(network):
+            return most_frequent_scorer(samples)
+        if fix is not None and fix.finish_network is not None:
+            fix.finish_network(network, samples)
         return _scorer(network)
+
+    def accepts(self, fix: Fix) -> bool:
+        """Return whether a fix can be tried; only the function could change a network before it is trained."""
+        if fix.change_network is not None:
+            return False
+        return not fix.changes_network or (self.network is not None and fix.needs(self.network))
 
 
 class EstimatorTrainer:
@@ -114,14 +165,25 @@ class EstimatorTrainer:
         self.estimator = estimator
         self.spec: Spec = {}
 
-    def run(self, samples: Samples, spec: Spec, seed: int) -> Scorer:
-        """Fit a clone, and return its scorer."""
+    def run(self, samples: Samples, spec: Spec, seed: int, fix: Fix | None = None) -> Scorer:
+        """Fit a clone, and return its scorer.
+
+        Args:
+            samples: Training samples.
+            spec: Not used.
+            seed: Not used: the estimator holds its own random state.
+            fix: Not used.
+        """
         predict = self.estimator.fit(samples.inputs.cpu().numpy(), samples.y.cpu().numpy())
 
         def score(scored: Samples) -> Tensor:
             return torch.from_numpy(predict(scored.inputs.cpu().numpy())) == scored.y.cpu()
 
         return score
+
+    def accepts(self, fix: Fix) -> bool:
+        """Return whether a fix can be tried: one of the data."""
+        return not fix.changes_network
 
 
 Trainer = SpecTrainer | FunctionTrainer | EstimatorTrainer
@@ -147,7 +209,7 @@ def make_trainer(
     if estimator is not None and train_fn is True:
         return EstimatorTrainer(estimator)
     if callable(train_fn):
-        return FunctionTrainer(train_fn)
+        return FunctionTrainer(train_fn, network)
     raise InvalidInput(
         f"train_fn must be a function (inputs, targets) that returns a trained network, a TrainingSpec for a torch "
         f"network, or True for a scikit-learn estimator; got {train_fn!r}. Pass one of these."

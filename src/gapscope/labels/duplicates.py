@@ -64,6 +64,37 @@ def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
     return sorted(pairs)
 
 
+N_SHUFFLES = 3
+
+
+def repeats_by_chance(samples: Samples) -> float:
+    """Return the number of samples of a table that would repeat another one if its columns were independent.
+
+    Every column is shuffled within each class; mean of three draws. Tables of few columns, or of columns with few
+    values, repeat by design. 0 for other inputs than tables.
+
+    Args:
+        samples: The samples.
+    """
+    if samples.form is not None or samples.inputs.ndim != 2:
+        return 0.0
+    inputs = samples.inputs
+    labels = torch.zeros(len(samples), dtype=torch.long)
+    if samples.targets is not None and samples.is_classification:
+        labels = samples.y.cpu()
+    found = 0
+    for seed in range(N_SHUFFLES):
+        generator = torch.Generator().manual_seed(seed)
+        shuffled = inputs.clone()
+        for label in labels.unique():
+            rows = torch.nonzero(labels == label).flatten()
+            for column in range(inputs.shape[1]):
+                order = torch.randperm(len(rows), generator=generator)
+                shuffled[rows, column] = inputs[rows[order], column]
+        found += len({j for _, j in duplicate_pairs(replace(samples, inputs=shuffled))})
+    return found / N_SHUFFLES
+
+
 def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int], ...]:
     """Return pairs (i, j) of training samples i that test samples j repeat or nearly repeat.
 

