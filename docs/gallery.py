@@ -19,15 +19,16 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 CACHE = ROOT / "site-cache"
 GROUPS = {
-    "Data": ["check_a_table", "label_errors_in_images", "label_errors_in_a_table", "correct_labels_and_retrain",
-             "learning_curve_of_a_function", "held_out_predictions_for_other_tools"],
+    "Data": ["check_a_table", "tried_advice", "label_errors_in_images", "label_errors_in_a_table",
+             "correct_labels_and_retrain", "learning_curve_of_a_function", "held_out_predictions_for_other_tools"],
     "Before and after training": ["forecast_before_training", "which_network_to_train", "compare_trained_networks",
                                   "california_with_pandas"],
     "While training": ["cnn_with_batch_norm", "penalty_against_label_noise", "batch_size_and_batch_norm",
                        "lightning_module"],
+    "Pretrained networks": ["label_errors_in_photographs", "intents_of_texts"],
     "Fine-tuning": ["fine_tune_memorizing", "hf_trainer", "bert_with_lora"],
     "Many networks": ["many_networks", "own_pool_to_an_estimate"],
-    "Theory": ["batch_norm_theory"],
+    "Papers": ["output_sensitivity_and_test_loss", "unit_sparsity_and_label_noise", "batch_norm_theory"],
 }  # fmt: skip
 RUNNER = """
 import runpy, sys, time

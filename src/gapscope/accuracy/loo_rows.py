@@ -54,7 +54,7 @@ def add_network_rows(
         budget: CPU seconds.
 
     Returns:
-        The network that the rows are of, None if it could not be used.
+        The network of these rows; None if it could not be used.
     """
     samples = prepared.samples
     forward = forward_seconds(prepared)

@@ -161,7 +161,7 @@ def effective_samples(item: AdjustedMean, samples: int, rest: int) -> float:
 
 
 def _interval(classes: bool, item: AdjustedMean, samples: int, effective: float) -> tuple[float, float]:
-    """90 % interval: Wilson's with the effective number of samples, Student's for regression."""
+    """90 % interval: Wilson (effective number of samples); Student for regression."""
     if classes:
         return wilson_interval(item.value, effective)
     plain_variance = item.variance / item.variance_ratio

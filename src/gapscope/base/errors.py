@@ -128,6 +128,5 @@ def require_extra(module: str, extra: str) -> None:
 
     if importlib.util.find_spec(module) is None:
         raise MissingExtra(
-            f"This needs the package '{module}', which is not installed; "
-            f"run: pip install -c constraints.txt 'gapscope[{extra}]'."
+            f"This needs the package '{module}', which is not installed; run: pip install 'gapscope[{extra}]'."
         )

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 MAX_PICTURES = 12  # per finding
 EXPLAIN = "gapscope explain {code}"
 LIMITS = {
-    "1": "The data limit this network more than its training does.",
-    "2": "The network itself limits it most: its initialization, its features or its normalization.",
-    "3": "The training run limits this network most.",
-    "4": "The trained network is less accurate than these data allow.",
+    "1": "The data limit this {task} more than its training does.",
+    "2": "The network itself limits this {task} most: its initialization, its features or its normalization.",
+    "3": "The training run limits this {task} most.",
+    "4": "This {task} is less accurate than these data allow.",
 }
 
 
@@ -192,8 +192,8 @@ class CheckResult(Result):
             return "These data limit what any network can learn from them."
         supported = [finding for finding in self.findings if not is_information(finding.code)]
         if supported:
-            return LIMITS[supported[0].code[2]]
-        limit = LIMITS[self.findings[0].code[2]]
+            return LIMITS[supported[0].code[2]].format(task=self.task)
+        limit = LIMITS[self.findings[0].code[2]].format(task=self.task)
         return f"Not certain: {limit[0].lower()}{limit[1:]}"
 
     @property

@@ -89,9 +89,7 @@ def doctor(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     ]
     for name in CORE:
         installed = installed_version(name)
-        rows.append(
-            (name, installed or "absent", "ok" if installed else "run: pip install -c constraints.txt gapscope")
-        )
+        rows.append((name, installed or "absent", "ok" if installed else "run: pip install gapscope"))
     rows += [(name, installed_version(name) or "absent", "extra") for name in EXTRAS]
     rows += _data_rows(data_root)
     table: list[dict[str, str]] = [dict(zip(("what", "found", "verdict"), row, strict=True)) for row in rows]

@@ -29,7 +29,7 @@ def _is_leaf(source: Any) -> bool:
 
 @torch.enable_grad()
 def _weighted(outputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Tensor:
-    """Return the sum of the weighted outputs, whose gradient by them is exactly the weights.
+    """Return the weighted sum of the outputs; its gradient with respect to them is the weights.
 
     For a number torch needs no weights; to compare their shapes with those of the outputs it imports sympy, which takes
     as long as several training steps of a small network.

@@ -68,7 +68,7 @@ def forward_hooks(
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """Call of a convolution, a linear layer or a module without children in one forward pass."""
+    """One call of a convolution, a linear layer or a module without children in a forward pass."""
 
     name: str
     module: nn.Module

@@ -121,7 +121,7 @@ def _preferences(
 def _fitted_labels(
     probabilities: Float[Tensor, "n c"], samples: Samples, labels: Int[Tensor, " n"], seed: int
 ) -> str | None:
-    """Return why probabilities look fitted on the labels ("" if they do not, None if no input varies)."""
+    """Return why probabilities look fitted to the labels ("" if they do not, None if no input varies)."""
     n = min(len(labels), MAX_COMPARED)
     rows = torch.randperm(len(labels), generator=make_generator(seed, "compared samples"))[:n].sort().values
     classes, codes = labels[rows].unique(return_inverse=True)
@@ -153,7 +153,7 @@ def _fitted_labels(
 
 def _note(reason: str, what: str) -> str:
     return (
-        f"The rate is not estimated from pred_probs, which look fitted on the same {what}: {reason}. They were not "
+        f"The rate is not estimated from pred_probs, which look fitted to the same {what}: {reason}. They were not "
         f"used. Pass out-of-sample {OUTPUT[what]}, as cross_val_predict returns; if they are that already, pass "
         "labels= and pred_probs= without the inputs."
     )
@@ -176,7 +176,7 @@ def assess_given(
 ) -> tuple[LabelIssues, LabelNoiseEstimate]:
     """Assess labels or regression targets by predictions of the user's own model.
 
-    Predictions that look fitted on the labels are replaced by the held-out ones, and the rate is refused.
+    Predictions that look fitted to the labels are replaced by the held-out ones, and the rate is refused.
 
     Args:
         pred_probs: Out-of-sample probabilities [n, C], or predicted targets [n].

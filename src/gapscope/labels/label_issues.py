@@ -205,7 +205,7 @@ def estimate_label_noise(
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, or `pred_probs` that are no probabilities.
         NotMeasurable: The labels cannot be predicted well enough to distinguish label errors from a hard problem, or
-            `pred_probs` look fitted on them.
+            `pred_probs` look fitted to them.
 
     >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
     >>> y = (x[:, 0] > 0).long()
@@ -259,7 +259,7 @@ def find_label_issues(
         labels: Labels of the features or of `pred_probs`; strings are accepted.
         pred_probs: Out-of-sample probabilities [n, C] of another model, column k of the label k, or predicted targets
             [n] for regression. They replace the predictions of the kernel machines, unless there are inputs and they
-            look fitted on these labels (`gapscope.labels.given_predictions`): a note says so. With several labels the
+            look fitted to these labels (`gapscope.labels.given_predictions`): a note says so. With several labels the
             probability of each, [n, K]; for positions [n, ..., C] or [n, C, ...].
         target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame: text becomes one column
             per value, and missing numbers are filled with the median.

