@@ -8,7 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import UnsupportedLayer
+from gapscope.gradients.contractions import KernelSide
+from gapscope.gradients.contributions import OuterProductFactors
 from gapscope.gradients.kernel import ntk_blocks
+from gapscope.gradients.tape import record_forward
+from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.measures.ntk import empirical_ntk
 from gradients.reference import CASES, Wrapped, dense_jacobian
 
@@ -76,6 +80,36 @@ def routed(net: nn.Module, x: Tensor) -> Tensor:
         if bool(chosen.any()):
             result = result.index_put((chosen.nonzero().squeeze(1),), net.get_submodule(name)(x[chosen]))
     return result
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_unfolded_images_that_exceed_the_temporary_are_multiplied_in_parts(
+    traced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(48, 2)).double()
+
+    def factors(n: int) -> OuterProductFactors:
+        tape, outputs = record_forward(network, torch.randn(n, 2, 6, 6).double())
+        parts = tape.contributions(outputs, one_hot_cotangents(outputs)).values()
+        return next(part for part in parts if isinstance(part, OuterProductFactors) and part.inputs.ndim == 4)
+
+    first, second = factors(7), factors(11)
+    sizes: list[int] = []
+    original = OuterProductFactors.side
+
+    def side(self: OuterProductFactors, samples: slice = slice(None)) -> KernelSide:
+        result = original(self, samples)
+        sizes.append(result.columns.numel())
+        return result
+
+    monkeypatch.setattr(OuterProductFactors, "side", side)
+    whole = first.kernel(second, 10**6, traced=traced)
+    of_one = max(sizes) // 11
+    sizes.clear()
+    parts = first.kernel(second, 2 * of_one, traced=traced)
+    assert max(sizes) == 2 * of_one
+    torch.testing.assert_close(parts, whole)
 
 
 def test_a_network_that_uses_other_parameters_for_other_samples() -> None:

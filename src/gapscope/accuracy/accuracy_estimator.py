@@ -19,6 +19,7 @@ from gapscope.base.tables import check_columns
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.gap.gap_estimator import GapEstimator, check_stored, estimator_from_dict, estimator_to_dict
 from gapscope.inspection.copies import copy_network
+from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.measures.gradient_neighbours import neighbours_from_kernel
 from gapscope.measures.kernel_leave_one_out import kernel_alignment, kernel_leave_one_out, loo_from_kernel
@@ -63,7 +64,10 @@ def accuracy_readings(
         indices = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[:MAX_PAIRS]
         pairs = samples.subset(indices)
     kernels: list[Tensor] = []
-    with progress("estimating", 3) as bar:
+    with (
+        progress("estimating", 3) as bar,
+        explained_memory(FEWER_LANDMARKS),
+    ):
         for name, subject in (("initial", before), ("trained", network)):
             bar.step(f"gradients at the {name} weights")
             kernels.append(empirical_ntk(subject, pairs.inputs, outputs="traced", chunk_size=chunk_size))

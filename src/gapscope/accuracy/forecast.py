@@ -26,9 +26,11 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import require_targets
 from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope
+from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.labels.duplicates import exact_repeats
 from gapscope.measures.cpu_budget import COMBINATIONS, DEFAULT_BUDGET, CpuBudget
+from gapscope.measures.embed import checked_features
 from gapscope.measures.fitted_labels import features_row, paired_gain
 from gapscope.results.progress import progress
 from gapscope.statistics.baselines import (
@@ -109,20 +111,6 @@ def _rows_left_out(rows: Sequence[LooRow], features: Tensor, budget: CpuBudget) 
     return [f"Left out to keep time_budget={budget.seconds:.3g}: {', '.join(missing)}."] if missing else []
 
 
-def _checked_features(features: Any, n: int) -> Tensor:
-    if (
-        not isinstance(features, Tensor)
-        or features.ndim != 2
-        or len(features) != n
-        or not bool(features.isfinite().all())
-    ):
-        got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise InvalidInput(
-            f"features must be finite numbers [n, d] for the {n} samples; got {got}. Pass gs.embed(network, data)."
-        )
-    return features.detach().cpu()
-
-
 def count_duplicates(samples: Samples) -> tuple[int, int]:
     """Return the number of repeated samples, and of those with another target."""
     targets = samples.y.tolist()
@@ -197,7 +185,7 @@ def forecast_accuracy(
     data: Any,
     *,
     head: str | nn.Module | None = None,
-    features: Tensor | None = None,
+    features: Any = None,
     time_budget: float | None = DEFAULT_BUDGET,
     max_exact: int = 2000,
     landmarks: int = 1000,
@@ -228,8 +216,8 @@ def forecast_accuracy(
         data: Training data with targets, in any form that `gapscope.measure` takes.
         head: Replaces the last linear layer on a copy: "new" by an untrained one with one output per class, a module by
             itself. None changes nothing.
-        features: Features [n, d] of the samples, such as those of `embed`, for the row of last hidden features in place
-            of the network's, whose rows are then left out.
+        features: Features [n, d] of the samples, such as those of `embed` (tensor, array or frame), for the row of last
+            hidden features in place of the network's, whose rows are then left out.
         time_budget: CPU seconds of this process, None for no limit. Rows are added cheapest first: those without a
             network, features, then the NTK, if need be of 4 random combinations of the outputs and of fewer landmarks.
             Notes name approximations and what was left out.
@@ -276,7 +264,11 @@ def forecast_accuracy(
     targets = samples.y.cpu()
     large = (prepared is not None and is_large(prepared.bare)) or features is not None
     interrupted = False
-    with progress("forecasting", 3) as bar, memo_scope():
+    with (
+        progress("forecasting", 3) as bar,
+        memo_scope(),
+        explained_memory(FEWER_LANDMARKS),
+    ):
         try:
             inputs = sample_features(samples)
             bar.step("baselines")
@@ -289,7 +281,7 @@ def forecast_accuracy(
             notes += _rows_left_out(rows, inputs, budget)
             bar.advance()
             if features is not None:
-                rows.append(features_row(_checked_features(features, len(samples)), targets, n_classes))
+                rows.append(features_row(checked_features(features, len(samples)), targets, n_classes))
             if prepared is not None:
                 bar.step("network")
                 add_network_rows(rows, notes, prepared, n_classes, options, budget)

@@ -31,10 +31,12 @@ from gapscope.accuracy.row_selection import as_rows, n_rows
 from gapscope.accuracy.scores import target_variance, variance_of_mean
 from gapscope.accuracy.subset_designs import group_numbers
 from gapscope.accuracy.subset_problems import NetworkProblem, is_estimator, takes_steps_fraction
-from gapscope.base.errors import InvalidInput, check_range, check_same_length
+from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
+from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.validation import ready, unwrap_estimator
+from gapscope.measures.embed import checked_features
 from gapscope.pools.from_spec import prepare_data
 from gapscope.statistics.baselines import sample_features
 from gapscope.statistics.intervals import normal_quantile, wilson_interval
@@ -114,20 +116,23 @@ def out_of_sample(
     targets = samples.y.cpu()
     n_classes = int(targets.max()) + 1 if targets.dtype == torch.int64 else targets.shape[1]
     block = None if groups is None else torch.from_numpy(numbers)
-    if source is None:
-        held = best_kernel(input_kernels(sample_features(samples), "inputs"), targets, n_classes, block)
-    elif isinstance(source, nn.Module):
-        held = _of_network(source, samples, targets, n_classes, block)
-    elif isinstance(source, Tensor | np.ndarray) or hasattr(source, "iloc"):
-        held = best_kernel(input_kernels(_features(source, len(samples)), "features"), targets, n_classes, block)
-    elif isinstance(source, RunSpec) or (callable(source) and not isinstance(source, type)):
-        problem = NetworkProblem(source, samples, target_variance(samples), data_root)
-        held = _of_training(problem, n_classes, numbers, groups is not None, cost, seed)
-    else:
-        raise InvalidInput(
-            "source must be None, features [n, d], a network, a function (x, y) -> trained network, a RunSpec or an "
-            f"estimator; got {type(source).__name__}. Pass None for kernels of the inputs."
-        )
+    with explained_memory():
+        if source is None:
+            held = best_kernel(input_kernels(sample_features(samples), "inputs"), targets, n_classes, block)
+        elif isinstance(source, nn.Module):
+            held = _of_network(source, samples, targets, n_classes, block)
+        elif isinstance(source, Tensor | np.ndarray) or hasattr(source, "iloc"):
+            held = best_kernel(
+                input_kernels(checked_features(source, len(samples)).double(), "features"), targets, n_classes, block
+            )
+        elif isinstance(source, RunSpec) or (callable(source) and not isinstance(source, type)):
+            problem = NetworkProblem(source, samples, target_variance(samples), data_root)
+            held = _of_training(problem, n_classes, numbers, groups is not None, cost, seed)
+        else:
+            raise InvalidInput(
+                "source must be None, features [n, d], a network, a function (x, y) -> trained network, a RunSpec or "
+                f"an estimator; got {type(source).__name__}. Pass None for kernels of the inputs."
+            )
     names = samples.class_names or tuple(range(n_classes))
     result = _result(held, targets.numpy(), names, numbers, groups is not None, samples.notes)
     return result if samples.rows is None else replace(result, rows=samples.rows.cpu().numpy())
@@ -161,17 +166,6 @@ def _groups(groups: Any, samples: int) -> np.ndarray:
     if numbers.max() + 1 < MIN_GROUPS:
         raise InvalidInput(f"Held-out prediction needs {MIN_GROUPS} groups or more; got 1. Pass groups=None.")
     return numbers
-
-
-def _features(source: Any, samples: int) -> Tensor:
-    features = torch.as_tensor(np.asarray(source.detach().cpu() if isinstance(source, Tensor) else source))
-    check_same_length("features", len(features), "samples", samples)
-    if features.ndim != 2 or not bool(features.isfinite().all()):
-        raise InvalidInput(
-            f"Features must be finite numbers of shape [n, d]; got shape {list(features.shape)}. Pass those of "
-            "gs.embed."
-        )
-    return features.double()
 
 
 def _of_network(network: nn.Module, samples: Samples, targets: Tensor, n_classes: int, groups: Tensor | None) -> Held:

@@ -50,6 +50,7 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import as_samples
 from gapscope.base.specs import RunSpec
+from gapscope.inspection.memory import explained_memory
 from gapscope.pools.from_spec import prepare_data
 from gapscope.results.progress import progress
 
@@ -270,7 +271,7 @@ def learning_curve(
         if cache_dir is not None:
             claim_cache(Path(cache_dir), problem, seed, numbers)
         folder = Path(temporary if cache_dir is None else cache_dir) / "trainings"
-        with progress("learning curve", used_design.cost * len(problem)) as steps:
+        with progress("learning curve", used_design.cost * len(problem)) as steps, explained_memory():
             subset_runs = SubsetRuns(job, numbers, folder, workers, steps, is_kept=cache_dir is not None)
             try:
                 if splits:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,11 +57,8 @@ def add_network_rows(
     """
     samples = prepared.samples
     forward = forward_seconds(prepared)
-    if not budget.affords(forward):
-        notes.append(
-            f"There are no rows of the network: a forward pass of all samples takes about {forward:.0f} CPU s, and "
-            f"{budget.remaining:.0f} are left. Pass time_budget={math.ceil(2 * (budget.spent + forward))}."
-        )
+    if shortage := budget.shortage(forward):
+        notes.append(f"There are no rows of the network: {shortage}")
         return None
     with budget.enforced(prepared.network):
         before = network_before_training(prepared, rows[-1].predictions)

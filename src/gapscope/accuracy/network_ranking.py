@@ -38,6 +38,7 @@ from gapscope.base.specs import NetworkSpec
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.memoization import memo_scope
+from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
@@ -324,7 +325,8 @@ def rank_networks(
             bar.step(name)
             part = budget.part(1 / (len(named) - number))
             try:
-                scores[name] = _evaluate(name, candidate, samples, seeds, rbf, settings, part)
+                with explained_memory("Pass fewer samples, or a smaller chunk_size=."):
+                    scores[name] = _evaluate(name, candidate, samples, seeds, rbf, settings, part)
             except KeyboardInterrupt:
                 if len(scores) < 2:
                     raise

@@ -316,6 +316,19 @@ def _is_number(value: Any) -> bool:
     return not is_list_or_tuple(value) and getattr(value, "ndim", 0) == 0
 
 
+def _check_one_shape(images: Any, n: int) -> None:
+    """Raise InvalidInput if a list holds n samples of several shapes, such as images of several sizes."""
+    if not is_list_or_tuple(images) or len(images) != n or n < 3:
+        return
+    shapes = list(dict.fromkeys(tuple(getattr(image, "shape", ())) for image in images))
+    # each of several inputs has n rows
+    if len(shapes) > 1 and all(len(shape) > 1 and shape[0] != n for shape in shapes):
+        raise InvalidInput(
+            f"All inputs must have one shape; got a list of {n} with {len(shapes)} shapes, such as {list(shapes[0])} "
+            f"and {list(shapes[1])}. Resize or crop them to one size, then pass torch.stack(images)."
+        )
+
+
 def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     """Return inputs, targets and notes of a data container as tensors.
 
@@ -359,11 +372,13 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
             return _from_batches(data, at_most)
         if not is_list_or_tuple(data) or len(data) < 2:
             raise InvalidInput(f"data must be {FORMS}; got {type(data).__name__}.")
+        _check_one_shape(data, len(data))
         if len(data) > 2:
             raise InvalidInput(
                 f"data must be a pair (x, y); got a {type(data).__name__} of {len(data)}: {_kinds(data)[:120]}. "
                 "To use several inputs pass ((x1, x2), y)."
             )
+        _check_one_shape(data[0], len(data[1]) if hasattr(data[1], "__len__") else 0)
     collated = _collate(data)
     if collated.targets is not None:
         check_same_length("inputs", _length(collated.inputs), "targets", len(collated.targets))

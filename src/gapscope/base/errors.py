@@ -45,6 +45,10 @@ class NotMeasurable(GapscopeError, ValueError):
     """Measure without a value for this network and these data (such as no hidden layer)."""
 
 
+class OutOfMemory(GapscopeError, MemoryError):
+    """Work that needs more memory than there is."""
+
+
 class MissingExtra(GapscopeError, ImportError):
     """Optional dependency that is not installed."""
 

@@ -25,6 +25,7 @@ from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
 from gapscope.checks.trials import MAX_TRAININGS, TriedAdvice, try_fixes
 from gapscope.inspection.interrupts import whole_results
+from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
 from gapscope.results.progress import progress
 
@@ -47,7 +48,8 @@ def _run(check: Check, context: Context) -> Outcome:
         outcome = NotChecked("needs a torch network")
     else:
         try:
-            outcome = check.function(context)
+            with explained_memory():
+                outcome = check.function(context)
         except GapscopeError as error:
             outcome = NotChecked(str(error).rstrip("."))
     texts = {name: re.sub(r"(?<=\d)%", " %", text) for name, text in vars(outcome).items() if isinstance(text, str)}

@@ -117,9 +117,9 @@ class OuterProductFactors(Contribution):
     transposed: bool = False  # whether the weight has the shape [K, ...O] instead of [O, ...K]
     sample_dims: ClassVar[Mapping[str, int]] = {"inputs": 0, "gradients": 1}
 
-    def side(self) -> KernelSide:
-        """Return the unfolded columns and the derivatives, without a graph."""
-        return KernelSide(self.layout.unfold(self.inputs.detach()), self.gradients.detach())
+    def side(self, samples: slice = slice(None)) -> KernelSide:
+        """Return the unfolded columns and the derivatives of samples, without a graph."""
+        return KernelSide(self.layout.unfold(self.inputs[samples].detach()), self.gradients[:, samples].detach())
 
     def _split(self, jacobian: Tensor) -> list[Tensor]:
         # The output W a + b = (W, b) (a, 1) makes b the last column of the weight, and of J.
@@ -153,8 +153,22 @@ class OuterProductFactors(Contribution):
     @override
     def kernel(self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False) -> Tensor:
         assert isinstance(other, OuterProductFactors)
-        side = self.side()
-        return (traced_block if traced else kernel_block)(side, side if other is self else other.side(), floats)
+        block = traced_block if traced else kernel_block
+        if self is other:
+            side = self.side()
+            return block(side, side, floats)
+        sides, others = self._parts(floats), other._parts(floats)
+        of_columns = 1 if traced else 2
+        rows: list[Tensor] = []
+        for part in sides:
+            side = self.side(part)
+            rows.append(torch.cat([block(side, other.side(each), floats) for each in others], of_columns))
+        return torch.cat(rows)
+
+    def _parts(self, floats: int) -> list[slice]:
+        """Return slices of samples whose unfolded columns have at most `floats` numbers."""
+        of_one = self.layout.unfold(self.inputs[:1].detach()).numel()
+        return list(slices(len(self.inputs), max(1, floats // max(1, of_one))))
 
     @override
     def sources(self) -> tuple[Tensor, ...]:

@@ -29,7 +29,9 @@ from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubst
 Contributions = Mapping[tuple[int, ...], Contribution]
 Chunk = tuple[slice, Contributions]
 
-MAX_BYTES = 2**32  # of the default budget
+# Of the default budget: passes, contributions and temporaries stay below 2 GiB, so that 50,000 images through LeNet-5
+# (benchmarks/forecast) fit into 4 GB with all else that a process holds.
+MAX_BYTES = 2**31
 # Up to this many samples are run at once in the first pass, which measures memory; of more samples only one.
 _SMALL = 32
 
@@ -79,7 +81,7 @@ def _contributions(tape: Tape, outputs: Tensor) -> Contributions:
     return tape.contributions(outputs, one_hot_cotangents(outputs))
 
 
-def _compact(contributions: Contributions) -> Contributions:
+def _compact(contributions: Contributions) -> dict[tuple[int, ...], Contribution]:
     return {part.key: part for contribution in contributions.values() for part in contribution.compact()}
 
 
@@ -177,14 +179,15 @@ class _Blocks:
 
     def _run(self, inputs: Tensor, group: slice) -> list[Chunk]:
         """Run a group of samples, and join consecutive chunks with contributions of one form."""
-        chunks: list[Chunk] = [
+        chunks = [
             (rows, _compact(_contributions(*record_forward(self.network, inputs[rows], self.substituted))))
             for rows in slices_of(group, self.division.chunk_size)
         ]
         joined: list[Chunk] = []
         for _, compatible in groupby(chunks, key=lambda chunk: {key: part.form for key, part in chunk[1].items()}):
             ranges, parts = zip(*compatible, strict=True)
-            contributions = {key: concatenate([part[key] for part in parts]) for key in parts[0]}
+            # each part is freed as soon as it is joined, so that memory holds all of them once
+            contributions = {key: concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}
             joined.append((slice(ranges[0].start, ranges[-1].stop), contributions))
         return joined
 
@@ -216,7 +219,7 @@ def ntk_blocks(
     """Compute inner products of gradients, [n, C, m, C], or [n, m] summed over outputs.
 
     `x2` are the inputs of the columns (None for those of the rows, and half of the blocks), `max_bytes` those for
-    factors and temporaries (None for a quarter of the free memory, at most 4 GiB), `substituted` what `with_dtype`
+    factors and temporaries (None for a quarter of the free memory, at most 2 GiB), `substituted` what `with_dtype`
     yields. With `one_pass`, rows and columns are each run as one batch, regardless of memory.
     """
     x = prepare_inputs(network, x)

@@ -85,6 +85,11 @@ def _read_free_on_cpu(moment: int) -> int:
     return free
 
 
+def free_bytes() -> int:
+    """Return the memory that is available to this process on the CPU."""
+    return _free_on_cpu()
+
+
 def memory_budget(device: torch.device, at_most: int = 2**30) -> int:
     """Return a quarter of the free bytes, at most `at_most` and at least 1 MiB."""
     if device.type == "cuda":

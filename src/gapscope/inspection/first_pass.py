@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.errors import GapscopeError, InvalidInput, OutOfMemory
 from gapscope.base.samples import Samples
+from gapscope.inspection.memory import is_out_of_memory, memory_message
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network
 from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs, prepare_inputs, raw_outputs
 
@@ -80,6 +81,8 @@ def first_pass(network: nn.Module, samples: Samples) -> FirstPass:
         except GapscopeError:
             raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise OutOfMemory(memory_message(error, "Pass smaller inputs, or a smaller network.")) from error
             raise InvalidInput(_forward_error(network, samples, error)) from error
     outputs, repeated = raw_outputs(result), raw_outputs(again)
     if isinstance(outputs, Tensor) and outputs.shape == () and len(given) == 1:

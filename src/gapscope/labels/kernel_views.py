@@ -142,8 +142,8 @@ def _kernel_views(
         return views, notes
     prepared = ready(network, samples, needs=("outputs",))
     forward = forward_seconds(prepared)
-    if not budget.affords(forward):
-        notes.append(f"The network was not used: a forward pass of all samples takes about {forward:.0f} CPU s.")
+    if shortage := budget.shortage(forward):
+        notes.append(f"The network was not used: {shortage}")
         return views, notes
     with memo_scope(), budget.enforced(prepared.network):
         before = network_before_training(prepared, _baseline(views, samples))

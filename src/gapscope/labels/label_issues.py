@@ -16,6 +16,7 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
 from gapscope.data.frames import encode_frame, split_frame
+from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.validation import unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_labels
 from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test
@@ -133,6 +134,7 @@ def _rank_several(
     return replace(issues, samples=samples)
 
 
+@explained_memory()
 def _assess(
     source: Any, data: Any, features: Any, labels: Any, pred_probs: Any, seed: int, budget: CpuBudget
 ) -> Assessment:
@@ -148,6 +150,7 @@ def _assess(
     return _assess_run(source, seed)
 
 
+@explained_memory()
 def _find(
     source: Any, data: Any, features: Any, labels: Any, pred_probs: Any, seed: int, budget: CpuBudget
 ) -> LabelIssues:

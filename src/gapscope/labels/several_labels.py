@@ -56,8 +56,8 @@ def _kernels(network: nn.Module | None, samples: Samples, budget: CpuBudget) -> 
     prepared = ready(network, samples, needs=("outputs",))
     notes += [note for note in prepared.notes if note not in notes]
     forward = forward_seconds(prepared)
-    if not budget.affords(forward):
-        notes.append(f"The network was not used: a forward pass of all samples takes about {forward:.0f} CPU s.")
+    if shortage := budget.shortage(forward):
+        notes.append(f"The network was not used: {shortage}")
         return kernels, notes
     targets = samples.y.cpu().double()
     baseline = targets.mean(0).expand_as(targets)

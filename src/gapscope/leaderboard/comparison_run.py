@@ -223,7 +223,7 @@ def _evaluate(
     shares = _merge_plans(list(plans.values()))
     seconds = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
     if shown and seconds > SHOW_AFTER_SECONDS:
-        notify(f"comparing {len(prepared)} networks: about {seconds:.0f} s")
+        notify(f"comparing {len(prepared)} networks: about {seconds:.0f} s", seconds)
     result: dict[str, list[tuple[Reading, float]]] = {}
     unmeasured = {name: dict(plan.failed) for name, plan in plans.items()}
     with progress("comparing", len(prepared) * len(items), shown=shown) as bar:

@@ -15,5 +15,5 @@ Common parameters:
     draws: Number of noise samples.
     generator: Source of random numbers; None for the same numbers in every call.
     chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
-    max_bytes: Memory for temporaries in bytes; None for a quarter of the free memory, at most 4 GiB.
+    max_bytes: Memory for temporaries in bytes; None for a quarter of the free memory, at most 2 GiB.
 """

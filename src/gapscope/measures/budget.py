@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
+from gapscope.inspection.memory import is_out_of_memory
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready
 from gapscope.measures.registry import Measure, Sampling
@@ -283,7 +284,7 @@ def _cheapest(
 def reason(error: BaseException) -> str:
     """Return the reason of a missing value: gapscope's message, or class and first line."""
     message = str(error).strip()
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in message:
+    if is_out_of_memory(error):
         return "out of memory: pass fewer samples, or a smaller chunk_size"
     if isinstance(error, GapscopeError):
         return message

@@ -72,6 +72,20 @@ class CpuBudget:
         """Return whether work of so many seconds fits into what is left."""
         return seconds <= self.remaining
 
+    def shortage(self, seconds: float) -> str:
+        """Return what a forward pass of all samples takes and which budget suffices; empty if it fits.
+
+        Args:
+            seconds: Estimated CPU seconds of the pass.
+        """
+        if self.affords(seconds):
+            return ""
+        enough = math.ceil(2 * (self.spent + seconds))
+        return (
+            f"a forward pass of all samples takes about {seconds:.2g} CPU s, and {self.remaining:.2g} are left. "
+            f"Pass time_budget={enough}."
+        )
+
     def part(self, fraction: float) -> CpuBudget:
         """Return a budget, from now on, of a fraction of what is left."""
         return CpuBudget(None if math.isinf(self.seconds) else max(fraction * self.remaining, 1e-9))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.memoization import memoize
+from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.measures.feature_layer import (
@@ -87,7 +89,8 @@ def _run(
 
     rows: list[Tensor] = []
     outputs: list[Tensor] = []
-    with measurement_mode(network), torch.no_grad(), progress("computing features", len(samples)) as bar:
+    memory = explained_memory("Pass a smaller batch_size=, or fewer samples.")
+    with measurement_mode(network), torch.no_grad(), memory, progress("computing features", len(samples)) as bar:
         x = prepare_inputs(network, samples.inputs)
         size = samples_per_pass(network, x, batch_size)
         with forward_hooks({"features": place.module}, capture, before=place.is_input):
@@ -108,6 +111,32 @@ def _run(
                     outputs.append(result.float().cpu())
                 bar.advance(part.stop - part.start)
     return torch.cat(rows), torch.cat(outputs) if outputs else None
+
+
+def checked_features(features: Any, n: int) -> Float[Tensor, "n d"]:
+    """Return features that a user passes, on the CPU.
+
+    Args:
+        features: Tensor, array or frame [n, d].
+        n: Number of samples.
+
+    Raises:
+        InvalidInput: They have another shape, are not finite, or are the same for all samples.
+    """
+    try:
+        values = torch.as_tensor(features if isinstance(features, Tensor) else np.asarray(features)).detach().cpu()
+    except (TypeError, ValueError):
+        values = None
+    do = "Pass gs.embed(network, data)."
+    if values is None or values.ndim != 2 or len(values) != n:
+        got = type(features).__name__ if values is None else f"{list(values.shape)}"
+        raise InvalidInput(f"features must be numbers [n, d] for the {n} samples; got {got}. {do}")
+    n_invalid = int((~values.isfinite().all(1)).sum())
+    if n_invalid:
+        raise InvalidInput(f"features must be finite; those of {n_invalid} of {n} samples hold NaN or infinity. {do}")
+    if bool((values == values[0]).all()):
+        raise InvalidInput(f"features must differ between samples; they are the same for all {n}. {do}")
+    return values
 
 
 def _check_values(values: Tensor, place: FeaturePlace) -> None:

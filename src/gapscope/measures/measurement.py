@@ -245,7 +245,7 @@ def measure(
             chosen, subject, evaluate, budget=time_budget, options=options, dispensable=extras, shown=progress
         )
         if progress and plan.seconds > SHOW_AFTER_SECONDS:
-            notify(f"measuring {type(subject.bare).__name__}: {plan}")
+            notify(f"measuring {type(subject.bare).__name__}: {plan}", plan.seconds)
         return _evaluate_all(chosen, subject, plan, evaluate, options, unmeasured, strict=strict, shown=progress)
 
 

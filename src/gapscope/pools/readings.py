@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from gapscope.data import Problem
 from gapscope.inspection.memoization import memo_scope
+from gapscope.inspection.memory import is_out_of_memory
 from gapscope.measures.measurement import measure, select_measures
 from gapscope.results.readings import Readings
 from gapscope.results.records import Record
@@ -52,12 +52,9 @@ def measure_record(
     return replace(record, readings=Readings(readings), unmeasured=unmeasured, measured_samples=len(samples))
 
 
-_OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory", "bad_alloc", "alloc_failed")
-
-
 def failure_message(error: BaseException) -> str:
     """Describe an error in one line, for records."""
     text = str(error).strip()
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or any(w in text.lower() for w in _OUT_OF_MEMORY):
+    if is_out_of_memory(error):
         return "out of memory: use a smaller batch, network or chunk size"
     return f"{type(error).__name__}: {text.splitlines()[0] if text else 'no message'}"

@@ -1,14 +1,17 @@
-"""Progress bar for work longer than two seconds, in terminals and notebooks."""
+"""Progress of long work: a bar in terminals and notebooks, a line per ten seconds elsewhere (logs, pipes)."""
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 SHOW_AFTER_SECONDS = 2.0
+# Shortest time between lines outside terminals and notebooks: a log of an hour has at most 360.
+LINE_SECONDS = 10.0
 _showing = threading.Lock()
 
 
@@ -17,12 +20,36 @@ def is_interactive() -> bool:
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
-def notify(sentence: str) -> None:
-    """Print a message if the session is interactive."""
+class _Log:
+    """Lines on standard error, at most one per `LINE_SECONDS`."""
+
+    def __init__(self) -> None:
+        self.last = -float("inf")
+
+    def write(self, sentence: str) -> None:
+        """Print a line, unless another was printed shortly before."""
+        now = time.monotonic()
+        if now - self.last >= LINE_SECONDS:
+            self.last = now
+            print(f"gapscope: {sentence}", file=sys.stderr, flush=True)
+
+
+_log = _Log()
+
+
+def notify(sentence: str, seconds: float = 0.0) -> None:
+    """Print a message if the session is interactive, or if it announces work that takes ten seconds or more.
+
+    Args:
+        sentence: The message.
+        seconds: Estimated duration of the work that it announces; 0 for other messages.
+    """
     if is_interactive():
         from rich.console import Console
 
         Console(stderr=True).print(sentence, style="dim", markup=False, highlight=False)
+    elif seconds >= LINE_SECONDS:
+        _log.write(sentence)
 
 
 class NullProgress:
@@ -72,19 +99,59 @@ class _Bar(NullProgress):
             self.bar.stop()
 
 
+class _Lines(NullProgress):
+    """A line per ten seconds with the step, the fraction done and the estimated time left."""
+
+    def __init__(self, title: str, total: float) -> None:
+        self.title, self.total = title, total
+        self.what, self.done = "", 0.0
+        self.start = time.monotonic()
+        self.is_over = threading.Event()
+        # a step may take minutes, so that lines do not wait for the next one
+        self.thread = threading.Thread(target=self._print, daemon=True)
+        self.thread.start()
+
+    def _print(self) -> None:
+        while not self.is_over.wait(LINE_SECONDS):
+            _log.write(self.line())
+
+    def line(self) -> str:
+        """Return the step, the fraction done, and the time spent and left."""
+        spent = time.monotonic() - self.start
+        text = f"{self.title}: {self.what}" if self.what else self.title
+        fraction = min(1.0, self.done / self.total) if self.total > 0 else 0.0
+        left = f", about {spent * (1 - fraction) / fraction:.0f} s left" if fraction > 0 else ""
+        return f"{text}, {100 * fraction:.0f} % after {spent:.0f} s{left}"
+
+    def step(self, what: str) -> None:
+        """Name the next step."""
+        self.what = what
+
+    def advance(self, amount: float = 1.0) -> None:
+        """Count finished work."""
+        self.done += amount
+
+    def end(self) -> None:
+        """End the lines."""
+        self.is_over.set()
+        self.thread.join()
+
+
 @contextmanager
 def progress(title: str, total: float, *, shown: bool = True) -> Generator[NullProgress]:
-    """Show a progress bar in interactive sessions if the body takes over two seconds.
+    """Show the progress of the body: a bar after two seconds, or a line per ten seconds if output is piped.
 
     Yields:
-        Progress to update; it does nothing if no bar is shown.
+        Progress to update; it does nothing if none is shown.
     """
-    if not shown or not is_interactive() or not _showing.acquire(blocking=False):
+    if not shown or not _showing.acquire(blocking=False):
         yield NullProgress()
         return
-    bar = _Bar(title, total)
     try:
-        yield bar
+        bar = _Bar(title, total) if is_interactive() else _Lines(title, total)
+        try:
+            yield bar
+        finally:
+            bar.end()
     finally:
-        bar.end()
         _showing.release()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tomllib
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,14 @@ from typing import Any
 import torch
 
 from gapscope.base.environment import environment
-from gapscope.base.files import to_json, write_atomically
+from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.pools.jobs import run_cached
 from gapscope_studies.kit.page import light_json
 from gapscope_studies.kit.provenance import commit
 from gapscope_studies.pretrained import ntk, summary
 from gapscope_studies.pretrained.cells import jobs
-from gapscope_studies.pretrained.features import features
 
 RULE = Path(__file__).with_name("rule.toml")
-PARTS = ("accuracy", "labels", "ntk")
 
 
 def _ntk_jobs(rule: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -39,32 +38,48 @@ def _ntk_jobs(rule: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
+def _order(rule: Mapping[str, Any], all_jobs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return part and name of every cell: data set by data set, then the NTK, then untrained networks."""
+    data = [*rule["data"]]
+    names = [(part, name) for part in all_jobs for name in all_jobs[part]]
+    return sorted(names, key=lambda pair: ("untrained" in pair[1], pair[0] == "ntk", data.index(pair[1].split(" ")[1])))
+
+
+def _finished(names: Iterable[str], folder: Path) -> list[Any]:
+    """Return the cells that are stored."""
+    paths = [folder / f"{name}.json" for name in names]
+    return [read_json(path) for path in paths if path.exists()]
+
+
 def main() -> None:
-    """Run the missing cells of the parts, and write their summaries."""
+    """Run the missing cells, and write the summaries: data set by data set, untrained networks last."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--only", choices=PARTS, action="append", help="part to run; default: all")
     parser.add_argument("--cells", type=Path, default=Path("study-work/pretrained"), help="folder of finished cells")
+    parser.add_argument("--summarize", action="store_true", help="summarize finished cells, and run none")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # CPU seconds are those of one thread
     rule: dict[str, Any] = tomllib.loads(RULE.read_text(encoding="utf-8"))
     folder = arguments.cells / "features"
-    costs = []
-    for data, settings in rule["data"].items():
-        for network in rule["networks"][settings["kind"]]:
-            _, facts = features(rule, data, network, folder)
-            costs.append({"data": data, "network": network, **facts})
-            print(data, network, f"{facts['cpu_seconds']:.0f} CPU s", flush=True)
     all_jobs = jobs(rule, folder) | {"ntk": _ntk_jobs(rule, folder)}
+
+    for part, name in () if arguments.summarize else _order(rule, all_jobs):
+        run_cached({name: all_jobs[part][name]}, arguments.cells / part, workers=1)
+        print(name, flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for part in arguments.only or PARTS:
-        cells = run_cached(
-            all_jobs[part], arguments.cells / part, workers=1, on_done=lambda *done: print(*done, flush=True)
-        )
-        rows = [*cells.values()]
-        numbers = getattr(summary, part)(rows, rule["bars"])
+    costs = [
+        {"data": data, "network": network, **read_json(folder / f"{data} {network}.json")}
+        for data, settings in rule["data"].items()
+        for network in rule["networks"][settings["kind"]]
+        if (folder / f"{data} {network}.json").exists()
+    ]
+    for part, selected in all_jobs.items():
+        rows = _finished(selected, arguments.cells / part)
+        if not rows:
+            continue
+        numbers = {"planned": len(selected), **getattr(summary, part)(rows, rule["bars"])}
         if part == "accuracy":
-            numbers = {"features": costs, **numbers, "choice": summary.choice(rows, rule["bars"])}
+            numbers |= {"features": costs, "choice": summary.choice(rows, rule["bars"])}
         content = {"environment": environment(), "commit": commit(), "rule": rule, **numbers, "results": rows}
         write_atomically(arguments.out / f"{part}.json", light_json(to_json(content)))
 

@@ -137,12 +137,9 @@ def labels(rule: dict[str, Any], folder: Path, data: str, network: str, kind: st
 def _sizes(rule: dict[str, Any], data: str, network: str) -> list[int]:
     """Return the training sizes of a network on a data set."""
     settings = rule["accuracy"]
-    kind, pool = rule["data"][data]["kind"], rule["data"][data]["pool"]
     if "untrained" in network:
         return [settings["untrained_size"]]
-    is_default = network == rule["networks"][kind][0]
-    sizes = [min(n, pool) for n in settings["sizes"] if n <= 1000 or (is_default and kind == "texts")]
-    return list(dict.fromkeys(sizes))
+    return list(dict.fromkeys(min(n, rule["data"][data]["pool"]) for n in settings["sizes"]))
 
 
 def jobs(rule: dict[str, Any], folder: Path) -> dict[str, dict[str, Callable[[], dict[str, Any]]]]:

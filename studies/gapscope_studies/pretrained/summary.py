@@ -121,6 +121,8 @@ def choice(cells: Cells, bars: Mapping[str, float]) -> dict[str, Any]:
                 best.append(bool(truth[chosen] >= truth.max()))
                 data.append(source)
                 seconds.append(sum(answer["cpu_seconds"] for answer in answers))
+            if not regrets:
+                continue
             rows.append({"score": score, "choices": len(regrets), "regret": to_list(bootstrap_mean(regrets, data)),
                          "largest regret": max(regrets), "best": float(np.mean(best)),
                          "cpu_seconds": float(np.median(seconds))})  # fmt: skip
