@@ -262,7 +262,7 @@ def test_a_network_that_may_have_seen_more_samples_gets_a_bracket() -> None:
     bracket = gs.estimate_accuracy(network, part, label_noise=0.0)
     assert bracket.same_noise is None and bracket.bracket is not None
     low, high = bracket.bracket
-    assert low < 0.8 and high > 0.93 and "n_training" in bracket.abstained_because[0]
+    assert low < 0.8 and high > 0.93 and "n_training" in bracket.abstained_because
     confirmed = gs.estimate_accuracy(network, part, n_training=150, label_noise=0.0)
     assert confirmed.same_noise is not None and confirmed.bracket is None
     told = gs.estimate_accuracy(network, part, n_training=1500, label_noise=0.0)

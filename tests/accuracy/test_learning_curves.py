@@ -260,7 +260,7 @@ def test_an_interruption_returns_what_is_finished(tmp_path: Path) -> None:
     part = gs.learning_curve(stopped, data, design="five folds and quarter", cache_dir=tmp_path)
     assert [run.name for run in part.trainings] == ["quarter", "fold 1 of 5"] and part.cost == 2
     assert "interrupted" in part.unreliable_because and "No prediction" in repr(part)
-    assert part.score == part.trainings[1].score and part.is_interrupted
+    assert part.score == part.trainings[1].score and part.interrupted
     whole = gs.learning_curve(stopped, data, design="five folds and quarter", cache_dir=tmp_path)
     assert calls == 3 + 4 and not whole.unreliable_because
     assert whole == gs.learning_curve(least_squares, data, design="five folds and quarter")

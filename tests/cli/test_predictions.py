@@ -144,7 +144,7 @@ def test_an_interruption_shows_what_is_finished_and_trains_nothing_more(
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 130 and calls == 2
     (row,) = json.loads(result.stdout)["curves"]
-    assert row["is_interrupted"] and len(row["trainings"]) == 1
+    assert row["interrupted"] and len(row["trainings"]) == 1
 
 
 FACTORY = """

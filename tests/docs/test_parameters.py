@@ -21,7 +21,7 @@ def undocumented(function: Callable[..., Any]) -> list[str]:
 
 def public_calls() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the public functions and classes, and the public methods that the classes define."""
-    owners = [(name, getattr(gapscope, name)) for name in gapscope.__all__]
+    owners = [(name, getattr(gapscope, name)) for name in dir(gapscope)]
     owners += [(f"functional.{name}", value) for name, value in vars(gapscope.functional).items()]
     for name, value in owners:
         if inspect.isfunction(value) or inspect.isclass(value):

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PAGE = Path(__file__).parents[1] / "docs" / "json.md"
+PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 TYPES: dict[str, type | tuple[type, ...]] = {
     "text": str, "integer": int, "number": (int, float), "boolean": bool, "object": dict, "null": type(None),
     "any": object,

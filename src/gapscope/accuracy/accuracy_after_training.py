@@ -74,7 +74,7 @@ class AccuracyEstimate(Result):
     clean_labels: IntervalEstimate | None
     label_noise: float | None
     level: float
-    abstained_because: tuple[str, ...]
+    abstained_because: str
     initial: str
     readings: Mapping[str, float]
     noise_interval: tuple[float, float] | None = None
@@ -94,7 +94,7 @@ class AccuracyEstimate(Result):
         if self.duplicates:
             lines.append(describe_duplicates(self.duplicates, int(self.readings["samples"])))
         if self.same_noise is None:
-            return "\n".join([*lines, f"no answer: {'; '.join(self.abstained_because)}"])
+            return "\n".join([*lines, f"no answer: {self.abstained_because}"])
         lines.append(
             f"Estimated accuracy: {_with_interval(self.same_noise)} on new data with the same label noise "
             f"({percent(self.level)} interval)"
@@ -231,7 +231,7 @@ def estimate_accuracy(
     fitted, table = estimator or load_default(), pandas.DataFrame([readings])
     estimate = AccuracyEstimate(
         same_noise=None, clean_labels=None, label_noise=None, level=level,
-        abstained_because=tuple(fitted.abstention_reasons(table, [float(counts.max()) / n])[0]),
+        abstained_because="; ".join(fitted.abstention_reasons(table, [float(counts.max()) / n])[0]),
         initial="resampled" if initial_state is None else "given", readings=readings,
         duplicates=count_duplicates(samples)[0],
     )  # fmt: skip
@@ -240,7 +240,7 @@ def estimate_accuracy(
     like, clean = (fitted.predict(table, level=level)[target][0] for target in ("like_training", "clean"))
     bracket = _bracket(prepared, like, n_training, has_initial=initial_state is not None)
     if bracket is not None:
-        return replace(estimate, bracket=bracket, abstained_because=(_bracket_reason(bracket, n_training),))
+        return replace(estimate, bracket=bracket, abstained_because=_bracket_reason(bracket, n_training))
     estimate = replace(estimate, same_noise=like)
     if label_noise is None and estimator is not None and "clean" in estimator.shifts:
         implied = implied_noise_rate(like.value, clean.value, readings["classes"])

@@ -23,7 +23,15 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import centred_features
-from gapscope.statistics.baselines import RIDGES, feature_matrix, linear_spectrum, rbf_spectrum, target_matrix
+from gapscope.statistics.baselines import (
+    LINEAR,
+    RBF,
+    RIDGES,
+    feature_matrix,
+    linear_spectrum,
+    rbf_spectrum,
+    target_matrix,
+)
 from gapscope.statistics.calibration import Calibration, cross_entropy, fit_calibration
 from gapscope.statistics.kernel_ridge import Spectrum
 from gapscope.statistics.leave_group_out import select_held_out
@@ -81,8 +89,8 @@ def input_kernels(features: Tensor, what: str) -> dict[str, Spectrum]:
         raise InvalidInput(f"Held-out predictions need inputs that vary; all columns of the {what} are constant.")
     standardized = feature_matrix(features)
     return {
-        f"linear ridge on the {what}": linear_spectrum(standardized),
-        f"RBF ridge on the {what}": rbf_spectrum(standardized),
+        f"{LINEAR} on the {what}": linear_spectrum(standardized),
+        f"{RBF} on the {what}": rbf_spectrum(standardized),
     }
 
 
@@ -91,8 +99,8 @@ def network_kernels(prepared: Ready) -> dict[str, Spectrum]:
     features = extract_features(prepared.network, prepared.samples)
     values = centred_features(features.values.flatten(1))
     return {
-        f"linear ridge on the features {features.place}": linear_spectrum(values),
-        f"RBF ridge on the features {features.place}": rbf_spectrum(values),
+        f"{LINEAR} on the features {features.place}": linear_spectrum(values),
+        f"{RBF} on the features {features.place}": rbf_spectrum(values),
     }
 
 

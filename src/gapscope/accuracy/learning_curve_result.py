@@ -40,7 +40,7 @@ class LearningCurve(Result):
         trainings: The training runs, the quarter first if there is one.
         unreliable_because: Why the score is no prediction: networks on subsets were under-trained; else empty.
         note: A better design, or an interval width that was not reached; empty if there is nothing to note.
-        is_interrupted: Whether training runs are missing because of Ctrl-C.
+        interrupted: Whether training runs are missing because of Ctrl-C.
         score_name: Name of the score: "accuracy", "R^2", or that of the user's function.
     """
 
@@ -55,7 +55,7 @@ class LearningCurve(Result):
     trainings: tuple[SubsetRun, ...]
     unreliable_because: str = ""
     note: str = ""
-    is_interrupted: bool = False
+    interrupted: bool = False
     score_name: str = "accuracy"
 
     def to_pandas(self) -> pandas.DataFrame:

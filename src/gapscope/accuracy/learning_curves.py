@@ -368,6 +368,6 @@ def _curve(
         trainings=runs,
         unreliable_because=unreliable,
         note=" ".join(text for text in notes if text),
-        is_interrupted=bool(interruption),
+        interrupted=bool(interruption),
         score_name=problem.score_name,
     )

@@ -26,7 +26,7 @@ from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
 from gapscope.results.estimate import IntervalEstimate
-from gapscope.statistics.baselines import LooRow, most_frequent_class
+from gapscope.statistics.baselines import RBF, LooRow, most_frequent_class
 from gapscope.statistics.intervals import wilson_interval
 from gapscope.training.run_checks import RunState
 
@@ -231,7 +231,7 @@ class Context:
         samples = self.samples
         return self._try("network forecast", lambda: forecast_accuracy(self.initial_network, samples, **options))
 
-    def kernel(self, name: str = "RBF ridge") -> LooRow | None:
+    def kernel(self, name: str = RBF) -> LooRow | None:
         """Return a row of the forecast of the data; None if it abstains."""
         forecast = self.forecast
         return None if forecast is None or forecast.abstained_because else forecast.row(name)
@@ -257,7 +257,7 @@ class Context:
         options["initial_state"] = self.initial_state
         estimate = self._try("estimate", lambda: estimate_accuracy(bare, self.samples, **options))
         if estimate is not None and estimate.same_noise is None:
-            self.failures["estimate"] = "; ".join(estimate.abstained_because)
+            self.failures["estimate"] = estimate.abstained_because
         return estimate
 
     @cached_property

@@ -122,11 +122,11 @@ def learning_curve(
                 workers=workers,
                 data_root=data_root,
             )
-            if curve.is_interrupted:
+            if curve.interrupted:
                 break
     if json:
         print_json({"curves": [{"name": name, **curve.to_dict()} for name, curve in curves.items()]})
     else:
         _print(curves)
-    if any(curve.is_interrupted for curve in curves.values()):
+    if any(curve.interrupted for curve in curves.values()):
         raise typer.Exit(130)

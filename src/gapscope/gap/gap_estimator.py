@@ -17,6 +17,7 @@ from sklearn.utils.validation import (  # pyright: ignore[reportMissingTypeStubs
 
 from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, check_choice, check_range
 from gapscope.base.files import read_json, to_json, write_output
+from gapscope.base.renamed import RENAMED
 from gapscope.base.tables import check_columns
 from gapscope.base.type_guards import is_dict, is_list_or_tuple
 from gapscope.gap.columns import finite_rows, log_transform
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 Array = numpy.ndarray
 SCHEMA = 2
-# constructor parameters of files of schema 1
-RENAMED = {"spread": "error_scale", "logarithm": "log_features"}
 # parameters of older files: intervals from a part of the networks, and stated signs of coefficients
 REMOVED = ("calibration_share", "calibration_fraction", "directions")
 INTERVALS = ("jackknife+", "cv+", "none")
@@ -376,7 +375,9 @@ def estimator_from_dict(content: Any, path: str, kind: type[GapEstimator]) -> Ga
     check_stored(content, path, "gap estimator", SCHEMA)
     try:
         parameters: dict[str, Any] = {
-            str(RENAMED.get(name, name)): value for name, value in content["parameters"].items() if name not in REMOVED
+            str(RENAMED["GapEstimator"].get(name, name)): value
+            for name, value in content["parameters"].items()
+            if name not in REMOVED
         }
         estimator = kind(**parameters)
         estimator.check_parameters()

@@ -23,6 +23,8 @@ from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import features_spectrum, network_before_training
 from gapscope.measures.kernel_leave_one_out import kernel_columns
 from gapscope.statistics.baselines import (
+    LINEAR,
+    RBF,
     RIDGES,
     linear_spectrum,
     rbf_spectrum,
@@ -134,8 +136,8 @@ def _kernel_views(
     """Return the views of all kernels that apply, and notes."""
     features, notes, views = sample_features(samples), list(samples.notes), []
     if features.shape[1]:
-        views.append(fit("RBF ridge", rbf_spectrum(features)))
-        views.append(fit("linear ridge", linear_spectrum(features)))
+        views.append(fit(RBF, rbf_spectrum(features)))
+        views.append(fit(LINEAR, linear_spectrum(features)))
     if network is None:
         return views, notes
     prepared = ready(network, samples, needs=("outputs",))

@@ -29,7 +29,7 @@ from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details, with_class_names
 from gapscope.labels.several_labels import NO_RATE, assess_positions, assess_several_labels
 from gapscope.measures.cpu_budget import DEFAULT_BUDGET, CpuBudget
-from gapscope.statistics.baselines import rbf_spectrum, sample_features
+from gapscope.statistics.baselines import RBF, rbf_spectrum, sample_features
 
 MIN_SAMPLES = 50
 
@@ -97,7 +97,7 @@ def _assess_run(source: Any, seed: int) -> Assessment:
     labels, n_classes = samples.y, monitored.n_classes
 
     def rbf_view(samples: Samples, labels: Tensor) -> ClassView:
-        return kernel_class_view("RBF ridge", rbf_spectrum(sample_features(samples)), labels, n_classes)
+        return kernel_class_view(RBF, rbf_spectrum(sample_features(samples)), labels, n_classes)
 
     kernel_margins = margins_of(rbf_view(samples, labels).scores, labels)
     # The rate is that of the machine that predicts more unseen labels. The run alone does not suffice: it has few

@@ -30,7 +30,7 @@ from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import features_spectrum, network_before_training
 from gapscope.measures.positions import LabelledPositions, position_scores, prepare_positions, require_scores
 from gapscope.results.formatting import pluralize
-from gapscope.statistics.baselines import RIDGES, linear_spectrum, rbf_spectrum, sample_features
+from gapscope.statistics.baselines import LINEAR, RBF, RIDGES, linear_spectrum, rbf_spectrum, sample_features
 from gapscope.statistics.kernel_ridge import Spectrum, select_ridge
 
 NO_RATE = (
@@ -50,7 +50,7 @@ def _kernels(network: nn.Module | None, samples: Samples, budget: CpuBudget) -> 
     inputs, notes = sample_features(samples), list(samples.notes)
     kernels: dict[str, Spectrum] = {}
     if inputs.shape[1]:
-        kernels = {"RBF ridge": rbf_spectrum(inputs), "linear ridge": linear_spectrum(inputs)}
+        kernels = {RBF: rbf_spectrum(inputs), LINEAR: linear_spectrum(inputs)}
     if network is None:
         return kernels, notes
     prepared = ready(network, samples, needs=("outputs",))
@@ -62,7 +62,7 @@ def _kernels(network: nn.Module | None, samples: Samples, budget: CpuBudget) -> 
     targets = samples.y.cpu().double()
     baseline = targets.mean(0).expand_as(targets)
     if kernels:
-        baseline = select_ridge(kernels["RBF ridge"], targets, RIDGES)[1].predictions
+        baseline = select_ridge(kernels[RBF], targets, RIDGES)[1].predictions
     with budget.enforced(prepared.network):
         before = network_before_training(prepared, baseline)
         notes += [before.note] if before.note else []

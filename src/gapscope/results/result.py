@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from gapscope.base.errors import GapscopeError, UnreadableFile
 from gapscope.base.files import read_json, to_json, write_output
+from gapscope.base.renamed import new_name
 from gapscope.base.type_guards import is_dict, is_list_or_tuple, is_mapping
 from gapscope.results.estimate import Estimate
 from gapscope.results.formatting import format_number
@@ -108,6 +109,14 @@ class Result:
 
     Subclasses define `to_pandas`, and `to_dict` unless they are a data class, a mapping or a `RowResult`.
     """
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            renamed = new_name(type(self).__name__, name)
+            if renamed is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(self, renamed)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the table of the result."""

@@ -24,7 +24,7 @@ from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.results.estimate import paired_difference, percent
 from gapscope.results.outcomes import Finding, Fine, NotChecked, Outcome
-from gapscope.statistics.baselines import kernel_row, rbf_spectrum, sample_features
+from gapscope.statistics.baselines import RBF, kernel_row, rbf_spectrum, sample_features
 from gapscope.training.alarms.base import Alarm
 
 # Fewer recordings give no verdict: the alarm averages over five, and a trend needs two pairs.
@@ -281,7 +281,7 @@ class RunChecks:
     def _kernel_score(self) -> float | None:
         if self._kernel is None:
             spectrum = rbf_spectrum(sample_features(self.samples))
-            self._kernel = kernel_row("RBF ridge", "inputs", spectrum, self.samples.y.cpu()).score
+            self._kernel = kernel_row(RBF, "inputs", spectrum, self.samples.y.cpu()).score
         return self._kernel
 
     @property

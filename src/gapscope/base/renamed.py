@@ -1,0 +1,21 @@
+"""Names of an earlier release, kept for one release."""
+
+from __future__ import annotations
+
+import warnings
+
+RENAMED = {
+    "gapscope": {"prediction": "gap"},
+    "LearningCurve": {"is_interrupted": "interrupted"},
+    # constructor parameters in files of schema 1, which are read without a warning
+    "GapEstimator": {"spread": "error_scale", "logarithm": "log_features"},
+}
+"""Owner (package or class) -> earlier name -> name."""
+
+
+def new_name(owner: str, name: str) -> str | None:
+    """Return what an earlier name of `owner` is called now, with a warning; None if it never had this name."""
+    found = RENAMED.get(owner, {}).get(name)
+    if found is not None:
+        warnings.warn(f"{owner}.{name} is now {owner}.{found}.", DeprecationWarning, stacklevel=3)
+    return found
