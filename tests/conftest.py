@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# workers of pytest-xdist get a width of 80; commands are tested as they print to a pipe
+os.environ.pop("COLUMNS", None)
 
 import jaxtyping
 import numpy as np
