@@ -38,8 +38,7 @@ def test_findings_of_one_cause_share_the_largest_cost_and_count_once() -> None:
 def test_a_diverged_network_costs_what_the_most_frequent_class_misses() -> None:
     x, y = blobs()
     network = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-    with torch.no_grad():
-        network[0].weight.fill_(float("nan"))
+    torch.nn.init.constant_(network.get_parameter("0.weight"), float("nan"))
     result = gs.check(network, (x * torch.tensor([1e3, 1, 1, 1, 1, 1]), y))
     cost = {finding.code: finding.cost for finding in result.findings}
     best = max(row.score for row in gs.forecast_accuracy(None, (x * torch.tensor([1e3, 1, 1, 1, 1, 1]), y)).rows)

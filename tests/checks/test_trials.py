@@ -158,13 +158,15 @@ def test_fixes_of_the_network_change_what_they_name() -> None:
     assert all(FIXES[name].needs(network) for name in ("unfreeze", "GroupNorm", "refresh batch norm statistics"))
     assert not any(FIXES[name].needs(mlp()) for name in ("unfreeze", "GroupNorm", "refresh batch norm statistics"))
     with torch.no_grad():
-        network[1].weight.copy_(torch.arange(32.0))
+        network.get_parameter("1.weight").copy_(torch.arange(32.0))
     samples = Samples(*blobs())
     refresh = FIXES["refresh batch norm statistics"].finish_network
     assert refresh is not None
     refresh(network, samples)
     with torch.no_grad():
-        torch.testing.assert_close(network[1].running_mean, network[0](samples.inputs).mean(0))
+        torch.testing.assert_close(
+            network.get_buffer("1.running_mean"), network.get_submodule("0")(samples.inputs).mean(0)
+        )
     for name in ("unfreeze", "GroupNorm"):
         change = FIXES[name].change_network
         assert change is not None
@@ -177,14 +179,15 @@ def test_fixes_of_the_network_change_what_they_name() -> None:
 def test_frozen_weights_are_found_and_the_fix_is_tried() -> None:
     x, y = blobs()
     network = mlp()
-    network[0].requires_grad_(False)
+    first = network.get_parameter("0.weight").requires_grad_(False)
+    network.get_parameter("0.bias").requires_grad_(False)
     with torch.no_grad():
-        network[0].weight[:, 1:] = 0
+        first[:, 1:] = 0
     initial = {name: value.clone() for name, value in network.state_dict().items()}
     gs.train(network, (x, y), SPEC)
     result = gs.check(network, (x, y), initial_state=initial, train_fn=SPEC, only=["GS303", "GS401"])
     assert "GS303" in result.codes and result.best_fix is FIXES["unfreeze"]
-    assert not network[0].weight.requires_grad
+    assert not first.requires_grad
     with pytest.raises(InvalidInput, match="change_network"):
         result.apply()
 

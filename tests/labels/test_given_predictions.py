@@ -98,7 +98,8 @@ def test_regression_takes_predicted_targets() -> None:
     forest = RandomForestRegressor(40, random_state=0)
     held_out = cross_val_predict(forest, x, y, cv=5)
     data = (torch.as_tensor(x).float(), torch.as_tensor(y).float()[:, None])
-    for options in ({"data": data}, {"labels": data[1]}):
+    calls: list[dict[str, Any]] = [{"data": data}, {"labels": data[1]}]
+    for options in calls:
         issues = gs.find_label_issues(None, pred_probs=held_out, **options)
         assert issues.method == "pred_probs"
         assert set(issues.indices[:15].tolist()) == set(wrong.tolist())

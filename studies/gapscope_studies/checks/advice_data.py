@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ def _texts(root: Path) -> Data:
         rows = list(csv.DictReader(file))
     names = sorted({row["category"] for row in rows})[:CLASSES]
     rows = [row for row in rows if row["category"] in names]
-    words = HashingVectorizer(n_features=WORDS, alternate_sign=False).transform([row["text"] for row in rows])
+    words: Any = HashingVectorizer(n_features=WORDS, alternate_sign=False).transform([row["text"] for row in rows])
     labels = torch.tensor([names.index(row["category"]) for row in rows])
     return torch.from_numpy(words.toarray()).float(), labels
 

@@ -131,8 +131,8 @@ def build(case: Case, seed: int) -> nn.Module:
     layers: list[nn.Module] = [nn.Linear(x.shape[1], 64)]
     layers += [nn.BatchNorm1d(64)] if case.batch_norm else []
     if case.frozen:
-        layers[0].requires_grad_(False)
-        layers[0].weight.data[:, 1:] = 0  # most columns do not reach the network
+        first: Any = layers[0].requires_grad_(False)
+        first.weight.data[:, 1:] = 0  # most columns do not reach the network
     return nn.Sequential(*layers, nn.ReLU(), nn.Linear(64, classes))
 
 

@@ -42,7 +42,7 @@ def _scores(x: torch.Tensor, labels: torch.Tensor, seed: int) -> dict[str, tuple
     middle = time.process_time()
     folds = StratifiedKFold(5, shuffle=True, random_state=seed)
     learner = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
-    probabilities = cross_val_predict(learner, x.numpy(), labels.numpy(), cv=folds, method="predict_proba")
+    probabilities: Any = cross_val_predict(learner, x.numpy(), labels.numpy(), cv=folds, method="predict_proba")
     suspicion = 1 - probabilities[np.arange(len(x)), labels.numpy()]
     return {"gapscope": (own, middle - start), "cleanlab": (suspicion, time.process_time() - middle)}
 

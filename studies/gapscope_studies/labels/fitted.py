@@ -72,7 +72,7 @@ def run_cell(name: str, kind: str, subset: int) -> dict[str, Any]:
                 warnings.simplefilter("ignore", UserWarning)  # a class with fewer samples than folds
                 fitted = estimator.fit(features.numpy(), noisy.numpy()).predict_proba(features.numpy())
                 folds = StratifiedKFold(5, shuffle=True, random_state=subset)
-                held_out = cross_val_predict(
+                held_out: Any = cross_val_predict(
                     estimator, features.numpy(), noisy.numpy(), cv=folds, method="predict_proba"
                 )
             for how, probabilities in (("fitted", fitted), ("five folds", held_out)):

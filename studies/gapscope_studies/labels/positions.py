@@ -121,10 +121,11 @@ def lines(name: str, kind: str, rate: float, seed: int) -> list[dict[str, Any]]:
     kernel = np.zeros((N_LINES, LENGTH, N_CLASSES))
     kernel[tuple(held.positions.T)] = held.predictions
     groups = np.repeat(np.arange(N_LINES), LENGTH)
-    logistic = cross_val_predict(
+    folds: Any = cross_val_predict(
         LogisticRegression(max_iter=300), x.flatten(1).numpy(), labels.ravel(), groups=groups, cv=GroupKFold(5),
         method="predict_proba",
-    ).reshape(N_LINES, LENGTH, N_CLASSES)  # fmt: skip
+    )  # fmt: skip
+    logistic = folds.reshape(N_LINES, LENGTH, N_CLASSES)
     answers = []
     for source, probabilities in (("leave-one-line-out", kernel), ("logistic regression", logistic)):
         issues = gs.find_label_issues(labels=gs.Samples(ids, given, task="tokens").y, pred_probs=probabilities)
@@ -195,7 +196,8 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     values = ["auroc", "average_precision"]
 
     def means(*by: str) -> list[dict[str, Any]]:
-        return table.groupby([*by], sort=False)[values].mean().round(4).reset_index().to_dict("records")
+        rows: Any = table.groupby([*by], sort=False)[values].mean().round(4).reset_index().to_dict("records")
+        return rows
 
     wide = table.pivot_table(index=[*keys, "of"], columns="method", values="average_precision").reset_index()
     differences = []
