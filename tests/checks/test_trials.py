@@ -164,16 +164,14 @@ def test_fixes_of_the_network_change_what_they_name() -> None:
     assert refresh is not None
     refresh(network, samples)
     with torch.no_grad():
-        torch.testing.assert_close(
-            network.get_buffer("1.running_mean"), network.get_submodule("0")(samples.inputs).mean(0)
-        )
+        torch.testing.assert_close(network.get_buffer("1.running_mean"), network[0](samples.inputs).mean(0))
     for name in ("unfreeze", "GroupNorm"):
         change = FIXES[name].change_network
         assert change is not None
         change(network)
     assert all(weight.requires_grad for weight in network.parameters())
     assert isinstance(network[1], nn.GroupNorm) and network[1].num_groups == 2
-    torch.testing.assert_close(network[1].weight.detach(), torch.arange(32.0))
+    torch.testing.assert_close(network.get_parameter("1.weight").detach(), torch.arange(32.0))
 
 
 def test_frozen_weights_are_found_and_the_fix_is_tried() -> None:
