@@ -56,6 +56,8 @@ def test_repeats_of_few_values_are_no_finding_and_copies_are() -> None:
     assert "GS101" not in result.codes and "independent" in result.fine[0].evidence
     x, y = blobs()
     assert repeats_by_chance(Samples(x, y)) == 0
+    single = torch.linspace(-1, 1, 60)[:, None]
+    assert repeats_by_chance(Samples(torch.cat([single, single[:6]]), torch.arange(66) % 2)) == 0
     copied = gs.check(None, (torch.cat([x, x[:20]]), torch.cat([y, y[:20]])), only=["GS101"])
     assert copied.codes == ("GS101",)
 

@@ -71,12 +71,12 @@ def repeats_by_chance(samples: Samples) -> float:
     """Return the number of samples of a table that would repeat another one if its columns were independent.
 
     Every column is shuffled within each class; mean of three draws. Tables of few columns, or of columns with few
-    values, repeat by design. 0 for other inputs than tables.
+    values, repeat by design. 0 for other inputs than tables, and for a single column, whose values stay the same.
 
     Args:
         samples: The samples.
     """
-    if samples.form is not None or samples.inputs.ndim != 2:
+    if samples.form is not None or samples.inputs.ndim != 2 or samples.inputs.shape[1] < 2:
         return 0.0
     inputs = samples.inputs
     labels = torch.zeros(len(samples), dtype=torch.long)
