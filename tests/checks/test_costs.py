@@ -72,3 +72,21 @@ def test_scales_count_for_estimators_that_depend_on_them() -> None:
     neighbors = KNeighborsClassifier().fit(x, y.numpy())
     assert "GS105" not in gs.check(tree, (x, y.numpy()), only=["GS105"]).codes
     assert "GS105" in gs.check(neighbors, (x, y.numpy()), only=["GS105"]).codes
+
+
+@pytest.mark.filterwarnings("ignore:X has feature names")
+def test_scales_of_a_frame_keep_its_names() -> None:
+    import pandas
+    from sklearn.compose import make_column_transformer
+    from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    x, y = blobs()
+    x[:, 0] *= 1e3
+    frame = pandas.DataFrame(x.numpy(), columns=list("abcdef")).assign(kind=[0, 1] * 100)
+    labels = y.numpy()
+    for scaler, found in ((StandardScaler(), False), ("passthrough", True)):
+        columns = make_column_transformer((scaler, list("abcdef")), (OneHotEncoder(), ["kind"]))
+        estimator = make_pipeline(columns, KNeighborsClassifier()).fit(frame, labels)
+        assert ("GS105" in gs.check(estimator, (frame, labels), only=["GS105"]).codes) == found

