@@ -22,13 +22,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.environment import environment
 from gapscope.base.files import to_json, write_atomically
 from gapscope.base.samples import Samples
 from gapscope.base.specs import LossSpec, PenaltySpec, TrainingSpec
+from gapscope.penalties.base import Penalty
 from gapscope.pools.jobs import run_cached
 from gapscope_studies.kit.provenance import commit
 
@@ -43,11 +44,28 @@ def _penalty(**options: Any) -> tuple[PenaltySpec, ...]:
     return (PenaltySpec(name="gradient_similarity", options={"strength": 0.001, **options}),)
 
 
+class LabelSmoothing(Penalty):
+    """What smoothed labels add to the cross-entropy: strength times the mean over classes of log(p_y / p_c)."""
+
+    needs_targets = True
+
+    def __init__(self, strength: float) -> None:
+        self.strength = strength
+
+    def value(
+        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+    ) -> Tensor:
+        """Return the difference to the cross-entropy, a mean over the batch."""
+        smoothed = nn.functional.cross_entropy(outputs, targets, label_smoothing=self.strength)
+        return smoothed - nn.functional.cross_entropy(outputs, targets)
+
+
 # method -> changes of the training configuration, options of the network
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "early stopping alone": ({}, {}),
     "weight decay": ({"penalties": (PenaltySpec(name="weight", options={"strength": 2.5e-4}),)}, {}),
     "dropout": ({}, {"dropout": 0.2}),
+    "label smoothing": ({}, {}),
     "generalized cross-entropy": ({"loss": LossSpec(name="generalized_cross_entropy", options={"q": 0.7})}, {}),
     "penalty, every step": ({"penalties": _penalty()}, {}),
     "penalty, every fourth step": ({"penalties": _penalty(every=4)}, {}),
@@ -95,8 +113,9 @@ def run(data: str, method: str, seed: int, root: Path, budgets: Sequence[float] 
         clock[0] = time.process_time()
 
     spec = replace(PLAIN, **changes)
+    penalties = [LabelSmoothing(0.1)] if method == "label smoothing" else None
     with contextlib.suppress(_BudgetUsed):
-        gs.train(network, (train.inputs[inside], labels[inside]), spec, seed=seed, on_epoch=record)
+        gs.train(network, (train.inputs[inside], labels[inside]), spec, seed=seed, penalties=penalties, on_epoch=record)
     return {"data": data, "method": method, "seed": seed, "rows": rows}
 
 
