@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.statistics.baselines import feature_matrix, linear_ridge, rbf_ridge
 from gapscope.statistics.calibration import fit_calibration
+from gapscope.training.alarms.canaries import CanaryAlarm
+from gapscope.training.recordings import Recordings
+from support.quiet_trainer import training_arguments
 
 DRAWN: Any = make_classification(120, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=0)
 X, Y = (np.asarray(part) for part in DRAWN)
@@ -243,8 +247,37 @@ def test_messages(source: Any, data: Any, options: dict[str, Any], facts: str) -
         gs.out_of_sample(source, data, **options)
 
 
-def test_a_monitored_run_has_seen_its_samples() -> None:
+def _training_run(kind: str, folder: Path) -> Any:
+    """A training run in one of the forms that people hold in their hands."""
     x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
-    monitor = gs.Monitor((x, (x[:, 0] > 0).long()))
-    with pytest.raises(InvalidInput, match="monitored run"):
-        gs.out_of_sample(monitor)
+    labels = (x[:, 0] > 0).long()
+    if kind == "alarm":
+        return CanaryAlarm(gs.Canaries(labels))
+    monitor = gs.Monitor((x, labels), measures=["loss"])
+    if kind == "recordings":
+        monitor.observe(nn.Linear(4, 2), 1)
+        monitor.save(folder / "run.json")
+        return Recordings.load(folder / "run.json")
+    if kind.startswith("lightning"):
+        lightning = pytest.importorskip("lightning.pytorch")
+        from gapscope.integrations.lightning import MonitorCallback
+
+        callback = MonitorCallback(monitor)
+        return callback if kind == "lightning callback" else lightning.Trainer(callbacks=[callback], logger=False)
+    if kind.startswith("transformers"):
+        transformers = pytest.importorskip("transformers")
+        from gapscope.integrations import MemorizationMonitor
+
+        trainer = transformers.Trainer(nn.Linear(4, 2), training_arguments(folder))
+        return trainer if kind == "transformers trainer" else MemorizationMonitor(trainer)
+    return monitor
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["monitor", "recordings", "alarm", "lightning callback", "lightning trainer", "transformers trainer",
+     "transformers memorization"],
+)  # fmt: skip
+def test_a_training_run_has_seen_its_samples(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"Got a training run \(.*Pass the function that trains"):
+        gs.out_of_sample(_training_run(kind, tmp_path))

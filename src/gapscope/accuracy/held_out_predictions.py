@@ -40,10 +40,13 @@ from gapscope.measures.embed import checked_features
 from gapscope.pools.from_spec import prepare_data
 from gapscope.statistics.baselines import sample_features
 from gapscope.statistics.intervals import normal_quantile, wilson_interval
-from gapscope.training.monitor import Monitor
+from gapscope.training.alarms.base import Alarm
+from gapscope.training.recordings import Recordings
 
 MIN_SAMPLES, MIN_GROUPS = 12, 2
 SHORT_COST, HALVES_COST = 0.5, 2.0
+# names, so that no framework is imported: trainers of transformers and lightning, and `MemorizationMonitor`
+RUN_CLASSES = frozenset({"Trainer", "MemorizationMonitor"})
 
 
 def out_of_sample(
@@ -86,7 +89,7 @@ def out_of_sample(
 
     Raises:
         InvalidInput: The data have no targets, fewer than 12 samples, or a form that the source cannot predict; or the
-            source is a monitored run, whose predictions have all seen their samples.
+            source is a training run (a monitor, its recordings, a trainer), which has trained on its samples.
 
     >>> x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     >>> result = out_of_sample(None, (x, (x[:, 0] > 0).long()))
@@ -94,12 +97,7 @@ def out_of_sample(
     ((60, 2), True, 0.0)
     """
     check_range("cost", cost, 0)
-    if isinstance(getattr(source, "monitor", source), Monitor):
-        raise InvalidInput(
-            "A monitored run has trained on all of its samples, so that none of its predictions is out of sample. Pass "
-            "the function that trains the network and its data (cost=0.5 where it takes steps_fraction), or None and "
-            "the data."
-        )
+    _check_no_run(source)
     if is_estimator(source) and not isinstance(unwrap_estimator(source, None)[0], nn.Module):
         return _of_estimator(source, data, groups, cost, seed)
     if data is None:
@@ -150,6 +148,18 @@ def _of_positions(source: Any, samples: Samples, has_groups: bool, seed: int) ->
     result = _result(held, positions.labels.numpy(), names, of_sample, True, samples.notes)
     index = torch.cat([samples.original(positions.samples)[:, None], positions.passed_places], 1)
     return replace(result, task="positions", groups=len(np.unique(of_sample)), positions=index.numpy())
+
+
+def _check_no_run(source: Any) -> None:
+    """Raise InvalidInput for a training run: a monitor, its callback or recordings, an alarm, or a trainer."""
+    run = getattr(source, "monitor", source)
+    classes = {base.__name__ for base in type(run).__mro__}
+    if isinstance(run, Recordings | Alarm) or classes & RUN_CLASSES:
+        raise InvalidInput(
+            f"Got a training run ({type(source).__name__}), which has trained on all of its samples: at every epoch it "
+            "predicts them better than new ones. Pass the function that trains the network and its data (cost=0.5 "
+            "where it takes steps_fraction), or None and the data."
+        )
 
 
 def _check(samples: Samples) -> None:

@@ -16,14 +16,11 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.errors import GapscopeError
 from gapscope.base.randomness import derive_seed
-from gapscope.statistics.baselines import feature_matrix
 from gapscope_studies.pretrained.cells import probe
 from gapscope_studies.pretrained.features import features
 
 RULE = tomllib.loads(Path(__file__).with_suffix("").with_name("intervals.toml").read_text(encoding="utf-8"))
-PRETRAINED = tomllib.loads(
-    (Path(__file__).parents[1] / "pretrained" / "rule.toml").read_text(encoding="utf-8")
-)
+PRETRAINED = tomllib.loads((Path(__file__).parents[1] / "pretrained" / "rule.toml").read_text(encoding="utf-8"))
 WIDTH, BATCH, LEARNING_RATE, WEIGHT_DECAY = 64, 64, 3e-3, 1e-2
 EPOCHS, MIN_STEPS, MAX_STEPS = 30, 400, 6000
 
