@@ -43,7 +43,8 @@ def read(name: str, noise: float, seed: int, root: str | None = None) -> dict[st
     order = torch.randperm(len(x), generator=generator)[: MAX_TRAINED + MAX_NEW]
     n = min(MAX_TRAINED, len(order) // 2)
     x, y = x[order], y[order]
-    x = (x - x[:n].mean(0)) / x[:n].std(0).clamp_min(1e-6)
+    spread = x[:n].std(0)
+    x = ((x - x[:n].mean(0)) / spread)[:, spread > 1e-6]
     classes = int(y.max()) + 1
     y = gs.data.inject_label_noise(y, noise, classes, generator)
     canaries = gs.Canaries(y[:n], n_classes=classes, seed=seed)
