@@ -10,6 +10,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -281,3 +282,40 @@ def _training_run(kind: str, folder: Path) -> Any:
 def test_a_training_run_has_seen_its_samples(kind: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"Got a training run \(.*Pass the function that trains"):
         gs.out_of_sample(_training_run(kind, tmp_path))
+
+
+class _Passed(ClassifierMixin, BaseEstimator):
+    """Classifier whose inputs are its probabilities, as the gallery passes them to MAPIE."""
+
+    classes_ = np.arange(3)
+
+    def fit(self, x: np.ndarray, y: np.ndarray) -> _Passed:
+        return self
+
+    def predict_proba(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        return x.argmax(1)
+
+
+def test_conformal_sets_are_those_of_the_closed_form_and_hold_new_labels() -> None:
+    drawn: Any = make_classification(1500, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=1)
+    x, y = (np.asarray(part) for part in drawn)
+    forest = RandomForestClassifier(100, random_state=0)
+    held_out = np.asarray(gs.out_of_sample(forest, (x[:300], y[:300])))
+    new = forest.fit(x[:300], y[:300]).predict_proba(x[300:])
+    threshold = np.sort(1 - held_out[np.arange(300), y[:300]])[int(np.ceil(0.9 * 301)) - 1]
+    sets = 1 - new <= threshold
+    assert 0.86 < sets[np.arange(1200), y[300:]].mean() < 0.97
+    mapie: Any = pytest.importorskip("mapie.classification").SplitConformalClassifier(_Passed(), confidence_level=0.9)
+    mapie.conformalize(held_out, y[:300])
+    np.testing.assert_array_equal(mapie.predict_set(new)[1][:, :, 0], sets)
+
+
+def test_cleanlab_finds_the_wrong_labels_of_the_result_itself() -> None:
+    rank: Any = pytest.importorskip("cleanlab.rank")
+    wrong = np.arange(120) % 12 == 0
+    labels = np.where(wrong, (Y + 1) % 3, Y)
+    quality = rank.get_label_quality_scores(labels, np.asarray(gs.out_of_sample(None, (X, labels))))
+    assert wrong[np.argsort(quality)[:10]].mean() > 0.5
