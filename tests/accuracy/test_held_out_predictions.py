@@ -236,6 +236,7 @@ def test_the_result_is_an_array_a_table_and_sentences() -> None:
         (None, (X[:8], Y[:8]), {}, "12 samples"),
         (None, (X, Y), {"cost": -1}, "cost"),
         (None, (X, Y), {"groups": np.zeros(120)}, "2 groups"),
+        (None, (X, Y), {"groups": [1, 2]}, "one value per sample; got 2 for 120"),
         (X[:50], (X, Y), {}, "120 samples"),
         (X[:, 0], (X, Y), {}, r"\[120\]"),
         ("features", (X, Y), {}, "got str"),

@@ -30,7 +30,7 @@ from gapscope.accuracy.held_out_sources import (
 from gapscope.accuracy.row_selection import as_rows, n_rows
 from gapscope.accuracy.scores import target_variance, variance_of_mean
 from gapscope.accuracy.subset_designs import group_numbers
-from gapscope.accuracy.subset_problems import NetworkProblem, is_estimator, takes_steps_fraction
+from gapscope.accuracy.subset_problems import NetworkProblem, check_no_run, is_estimator, takes_steps_fraction
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
@@ -40,13 +40,9 @@ from gapscope.measures.embed import checked_features
 from gapscope.pools.from_spec import prepare_data
 from gapscope.statistics.baselines import sample_features
 from gapscope.statistics.intervals import normal_quantile, wilson_interval
-from gapscope.training.alarms.base import Alarm
-from gapscope.training.recordings import Recordings
 
 MIN_SAMPLES, MIN_GROUPS = 12, 2
 SHORT_COST, HALVES_COST = 0.5, 2.0
-# names, so that no framework is imported: trainers of transformers and lightning, and `MemorizationMonitor`
-RUN_CLASSES = frozenset({"Trainer", "MemorizationMonitor"})
 
 
 def out_of_sample(
@@ -97,7 +93,7 @@ def out_of_sample(
     ((60, 2), True, 0.0)
     """
     check_range("cost", cost, 0)
-    _check_no_run(source)
+    check_no_run(source)
     if is_estimator(source) and not isinstance(unwrap_estimator(source, None)[0], nn.Module):
         return _of_estimator(source, data, groups, cost, seed)
     if data is None:
@@ -148,18 +144,6 @@ def _of_positions(source: Any, samples: Samples, has_groups: bool, seed: int) ->
     result = _result(held, positions.labels.numpy(), names, of_sample, True, samples.notes)
     index = torch.cat([samples.original(positions.samples)[:, None], positions.passed_places], 1)
     return replace(result, task="positions", groups=len(np.unique(of_sample)), positions=index.numpy())
-
-
-def _check_no_run(source: Any) -> None:
-    """Raise InvalidInput for a training run: a monitor, its callback or recordings, an alarm, or a trainer."""
-    run = getattr(source, "monitor", source)
-    classes = {base.__name__ for base in type(run).__mro__}
-    if isinstance(run, Recordings | Alarm) or classes & RUN_CLASSES:
-        raise InvalidInput(
-            f"Got a training run ({type(source).__name__}), which has trained on all of its samples: at every epoch it "
-            "predicts them better than new ones. Pass the function that trains the network and its data (cost=0.5 "
-            "where it takes steps_fraction), or None and the data."
-        )
 
 
 def _check(samples: Samples) -> None:
