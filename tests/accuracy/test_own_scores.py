@@ -197,7 +197,7 @@ def test_later_samples_are_scored() -> None:
         ({"times": np.array([1, "a"] * 120, dtype=object)}, "sortable.*int, str"),
         ({"times": range(240), "design": "hold-out"}, "times"),
         ({"design": "continued halves"}, "an estimator"),
-        ({"score": "f1"}, "'f1'"),
+        ({"score": "F one"}, "'F one'"),
         ({"score": lambda model, x, y: float("nan")}, "NaN"),
         ({"score": lambda model, x, y: [1.0, 2.0]}, r"shape \[2\]"),
         ({"score": lambda model, x, y: "good"}, "str"),
