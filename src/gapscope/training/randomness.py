@@ -94,13 +94,3 @@ class RngState:
                 yield
             finally:
                 self._states = self._read()
-
-    def generator(self) -> torch.Generator:
-        """Return a generator in the state of torch's stream on the CPU."""
-        generator = torch.Generator()
-        generator.set_state(self._states["random.cpu"])
-        return generator
-
-    def advance_to(self, generator: torch.Generator) -> None:
-        """Continue from the state of `generator`, which `self.generator()` returned."""
-        self._states["random.cpu"] = generator.get_state()
