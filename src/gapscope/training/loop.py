@@ -87,7 +87,7 @@ class Training:
 
     def run_to_end(self) -> TrainingResult:
         """Train the remaining epochs, and write the last finished one even after an error or an interrupt."""
-        # entered for each epoch, so that training runs of several threads alternate
+        # entered for each epoch, so that other threads may have their turn
         rng = RngState(self.run.device, derive_seed(self.seed, "training"))
         try:
             with rng.active():
