@@ -25,7 +25,6 @@ from gapscope.inspection.validation import ready
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.loop import Training
-from gapscope.training.multi_training import train_all
 from gapscope.training.randomness import reproducible
 from gapscope.training.recordings import Recordings
 
@@ -65,11 +64,8 @@ def _run_spec(spec: RunSpec, samples: Samples, seed: int, root: str | None) -> n
     spec = spec.replace({"seed": seed % 2**31})
     network = network_from_spec(spec, replace(problem, train=samples))
     training = Training(network, samples, spec.training, seed=spec.seed)
-    (error,) = train_all([training], stack="never", largest=1)
-    if error is not None:
-        raise error
-    result = training.result
-    if result is not None and result.status == "diverged":
+    result = training.run_to_end()
+    if result.status == "diverged":
         raise InvalidInput(
             f"Training diverged ({result.stop_reason}); every subset run must finish. Lower the learning rate."
         )
