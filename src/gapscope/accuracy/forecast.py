@@ -220,7 +220,7 @@ def forecast_accuracy(
     it is the RBF row, or its mean with the linear ridge if that one is significantly better.
 
     The 90 % interval joins the error of the samples with the differences between trained networks. For vectors (tables,
-    features) it narrows with n samples: $1.645 \sqrt{s (1 - s) (1.5 / n + 4 \cdot 0.020^2) + (0.3 g)^2}$, g the gain
+    features) it narrows with n samples: $1.645 \sqrt{s (1 - s) (1.5 / n + 4 \cdot 0.030^2) + (0.3 g)^2}$, g the gain
     of accuracy per doubling of the samples in the curve. For images, and without a curve, it is $1.645 \sqrt{s (1 - s)
     (1 / n + 4 \cdot 0.060^2)}$. It applies to new data with the same label noise. For regression the
     score is $R^2$, without an interval. With several labels per sample the score is the accuracy over all labels; with

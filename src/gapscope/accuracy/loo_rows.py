@@ -27,9 +27,9 @@ NTK = "NTK"
 # Standard deviation of trained networks around their forecast, at an accuracy of 50 %: chosen for a coverage of 90 %
 # on 141 networks; coverage 91 % on 113 further ones (results/expected_accuracy/small/baselines.json).
 NETWORK_ERROR = 0.060
-# Constants for vectors, chosen on 18 data sets and features of pretrained networks on three, judged on others
-# (results/expected_accuracy/small/intervals.json): sampling error, deviation of networks, and fraction of the growth.
-SAMPLING, VECTOR_ERROR, GROWTH = 1.5, 0.020, 0.3
+# Constants for vectors (results/expected_accuracy/small/intervals.json): sampling error, deviation of networks, and
+# fraction of the growth per doubling of the samples.
+SAMPLING, VECTOR_ERROR, GROWTH = 1.5, 0.030, 0.3
 NORMAL_90 = 1.645
 NORMAL_95_ONE_SIDED, NORMAL_99_ONE_SIDED = 1.645, 2.326
 # Above so many, the NTK costs many times the features, and adds nothing to those of pretrained networks: leave-one-out

