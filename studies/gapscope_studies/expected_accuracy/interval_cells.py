@@ -117,6 +117,8 @@ def cell(kind: str, name: str, network: str, folder: str, n: int, seed: int) -> 
     result: dict[str, Any] = {"kind": kind, "data": name, "network": network, "n": n, "seed": seed, "test": len(test)}
     result |= {"classes": int(labels.max()) + 1, "columns": values.shape[1]}
     result["largest_class"] = float(y.bincount().max()) / n
+    if len(y.unique()) < 2:
+        return result | {"forecast": None}
     result["forecast"] = _forecast(None, values[rows], y)
     if kind == "features":
         with warnings.catch_warnings():

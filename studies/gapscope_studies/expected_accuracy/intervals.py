@@ -90,7 +90,7 @@ def coverage_rows(table: Any) -> list[dict[str, Any]]:
 
 
 def linear_row(table: Any) -> list[dict[str, Any]]:
-    """Return errors of the RBF ridge, the rule, and the better of both rows, where linear ridge has the better score."""
+    """Return errors of the RBF ridge, the rule, and linear ridge, where that one has the better score."""
     part = table[(table["forecast"] == "forecast") & (table["linear"] > table["before"])]
     scores = {"RBF ridge (before)": part["before"], "the rule": part["score"], "linear ridge": part["linear"]}
     truth, data = part["truth"], part["data"].tolist()
