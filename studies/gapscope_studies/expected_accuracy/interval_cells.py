@@ -52,7 +52,7 @@ def _frame(words: str) -> tuple[Tensor, Tensor]:
     labels = np.unique(table.pop(target).astype(str), return_inverse=True)[1]
     many = [name for name in table.select_dtypes(exclude="number") if table[name].nunique() > MAX_CATEGORIES]
     x = pandas.get_dummies(table.drop(columns=many), dtype=float).astype("float32")
-    return torch.from_numpy(x.to_numpy()), torch.from_numpy(labels.reshape(-1)).long()
+    return torch.from_numpy(x.to_numpy().copy()), torch.from_numpy(labels.reshape(-1)).long()
 
 
 def _pixels(name: str) -> tuple[Tensor, Tensor]:

@@ -50,8 +50,8 @@ def read_forecast(cell: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     interval = forecast_interval(score, n, (curve[2][1] - curve[0][1]) / 2)
     truth = cell["truth"]
     return {
-        "kind": KINDS.get(cell["kind"], cell["kind"]), "data": cell["data"], "n": n, "score": score, "before": before, "linear": rows[LINEAR],
-        "truth": truth, "test_error": (truth * (1 - truth) / cell["test"]) ** 0.5,
+        "kind": KINDS.get(cell["kind"], cell["kind"]), "data": cell["data"], "n": n, "score": score, "before": before,
+        "linear": rows[LINEAR], "truth": truth, "test_error": (truth * (1 - truth) / cell["test"]) ** 0.5,
         "interval": interval, "interval_before": forecast_interval(before, n),
     }  # fmt: skip
 
