@@ -207,11 +207,11 @@ def test_images_and_forecasts_without_a_curve_keep_the_interval_of_networks() ->
     assert of_vectors[1] - of_vectors[0] < images.interval[1] - images.interval[0]
 
 
-@pytest.mark.parametrize(("n_right", "has_ntk", "combined"),
-                         [(90, False, ["linear ridge", "RBF ridge"]), (82, False, ["RBF ridge"]),
-                          (90, True, ["RBF ridge", "NTK"])])  # fmt: skip
+@pytest.mark.parametrize(("n_right", "has_ntk", "wide", "combined"),
+                         [(90, False, True, ["linear ridge", "RBF ridge"]), (82, False, True, ["RBF ridge"]),
+                          (90, False, False, ["RBF ridge"]), (90, True, True, ["RBF ridge", "NTK"])])  # fmt: skip
 def test_a_significantly_better_linear_ridge_joins_the_forecast(
-    n_right: int, has_ntk: bool, combined: list[str]
+    n_right: int, has_ntk: bool, wide: bool, combined: list[str]
 ) -> None:
     labels = torch.arange(100) % 2
 
@@ -221,4 +221,4 @@ def test_a_significantly_better_linear_ridge_joins_the_forecast(
 
     rows = [most_frequent_class(labels), row("linear ridge", n_right), row("RBF ridge", 80)]
     rows += [row("NTK", 80)] * has_ntk
-    assert [each.method for each in combine_rows(rows, labels)] == combined
+    assert [each.method for each in combine_rows(rows, labels, wide=wide)] == combined

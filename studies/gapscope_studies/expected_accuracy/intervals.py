@@ -44,7 +44,7 @@ def read_forecast(cell: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     if key == "forecast":
         score = before = rows[RBF]
         gain = _correct(forecast, LINEAR, n) - _correct(forecast, RBF, n)
-        if gain.mean() > SIGNIFICANT * gain.std(ddof=1) / n**0.5:
+        if cell["columns"] >= n and gain.mean() > SIGNIFICANT * gain.std(ddof=1) / n**0.5:
             score = (rows[LINEAR] + rows[RBF]) / 2
     # the scores of the curve are shifted alike, so that its growth is that of the RBF ridge
     interval = forecast_interval(score, n, (curve[2][1] - curve[0][1]) / 2)
