@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ def cost_of_labels(samples: Samples, flagged: Tensor, n_classes: int, memorized:
 
     Leave-one-out accuracy on unflagged samples without the flagged ones, minus that with them, paired by sample. A
     kernel machine is little disturbed by label errors, and a nearest neighbour as much as a network that memorizes
-    them: the cost is their mean with the weight m of the neighbour.
+    them: the cost is their mean with the weight m of the neighbour, and the interval reaches over both.
 
     Args:
         samples: Samples with class labels.
@@ -55,8 +56,11 @@ def cost_of_labels(samples: Samples, flagged: Tensor, n_classes: int, memorized:
     nearest = [_nearest_correct(features, labels)[clean], _nearest_correct(features[clean], labels[clean])]
     of_kernel = kernel[1] - kernel[0]
     of_nearest = nearest[1] - nearest[0]
-    gains = memorized * of_nearest + (1 - memorized) * of_kernel
-    return paired_difference(gains.tolist())
+    cost = paired_difference((memorized * of_nearest + (1 - memorized) * of_kernel).tolist())
+    ends = [paired_difference(gains.tolist()) for gains in (of_kernel, of_nearest)]
+    # a network may suffer as little as the one, or as much as the other
+    low, high = (min(end.low for end in (cost, *ends)), max(end.high for end in (cost, *ends)))
+    return replace(cost, low=low, high=high)
 
 
 def gain_of_twice_the_data(

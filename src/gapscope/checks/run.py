@@ -9,8 +9,10 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from gapscope.accuracy.subset_problems import is_estimator
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
@@ -38,7 +40,7 @@ def _run(check: Check, context: Context) -> Outcome:
             "weights hold NaN or infinity: training has diverged",
             "lower the learning rate, and standardize the inputs",
             cost=context.shortfall,
-            fixes=("learning rate / 3", "standardize inputs"),
+            fixes=("learning rate / 10", "learning rate / 3", "standardize inputs"),
         )
     elif context.diverged is not None and check.needs_network:
         outcome = NotChecked("the weights of the network are not finite")
@@ -122,7 +124,8 @@ def check(
     trainer = None
     if train_fn is not None:
         bare = context.diverged if context.prepared is None else context.prepared.bare
-        trainer = make_trainer(train_fn, bare, context.initial_state, context.estimator)
+        is_flat = context.everything.kind == "regression" and _is_flat(data)
+        trainer = make_trainer(train_fn, bare, context.initial_state, context.estimator, is_flat=is_flat)
     outcomes: list[Outcome] = []
     tried: TriedAdvice | str | None = None
     interrupted = False
@@ -138,6 +141,7 @@ def check(
                 bar.advance()
             if trainer is not None:
                 tried = _try_advice(trainer, context, outcomes, max_trainings)
+                interrupted = isinstance(tried, TriedAdvice) and tried.interrupted
         except KeyboardInterrupt:
             interrupted = True
             done = {outcome.code for outcome in outcomes}
@@ -157,20 +161,32 @@ def _with_row_numbers(outcome: Outcome, context: Context) -> Outcome:
     return replace(outcome, indices=tuple(context.given.original(outcome.indices).tolist()))
 
 
+def _is_flat(data: Any) -> bool:
+    """Return whether regression targets were passed as one number per sample, not as a column."""
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return numpy.ndim(data[1]) == 1
+    if isinstance(data, Dataset):
+        return numpy.ndim(data[0][1]) == 0
+    return False
+
+
 def _try_advice(
     trainer: Trainer, context: Context, outcomes: Sequence[Outcome], max_trainings: float
 ) -> TriedAdvice | str:
     """Return the tried fixes, or the reason why none was tried."""
-    if not context.is_classifier:
-        return "advice is tried for classifiers"
     findings = order_findings([outcome for outcome in outcomes if isinstance(outcome, Finding)])
     # the first fix of every finding, then the second ones
     rounds = zip_longest(*(finding.fixes for finding in findings))
     suggested = [name for names in rounds for name in names if name is not None]
-    balanced = any(finding.code == "GS104" for finding in findings)
+    balanced = context.is_classifier and any(finding.code == "GS104" for finding in findings)
+    samples = context.everything
+    if context.estimator is not None and context.given is not None:
+        # clones are fitted on the rows as they were passed
+        rows = context.given.original(torch.arange(len(samples)))
+        samples = replace(samples, rows=rows, n_rows=max(context.given.n_rows, len(samples)))
     try:
         return try_fixes(
-            trainer, context.everything, trainer.spec, suggested, balanced=balanced, max_trainings=max_trainings,
+            trainer, samples, trainer.spec, suggested, balanced=balanced, max_trainings=max_trainings,
             deadline=context.deadline, seed=context.seed,
         )  # fmt: skip
     except GapscopeError as error:
