@@ -46,7 +46,7 @@ JUDGED = (
     "wisconsin", "flower features", "trash features",
 )  # fmt: skip
 # Commit of the rule, before `JUDGED` was opened.
-RULE = "RULE"
+RULE = "808a82c9"
 N, N_TEST, TRUTH_SEEDS, NOISE = 200, 1000, 2, 0.2
 SOUND = TrainingSpec(epochs=30, learning_rate=0.05, momentum=0.9, batch_size=32)
 # Fixes of the training configuration alone: what GS401's search tries.
