@@ -70,16 +70,16 @@ def gain_of_twice_the_data(
 
     With the leave-one-out error e of all samples and the error h of random halves, both on the same samples, a power
     law gives $e - e^2 / h = e g / h$ for the gain g = h - e of the last doubling. Errors: of the paired differences,
-    and between the halves. Above 2,000 samples, e and h are those of 2,000, and the factor e / h is applied to the
+    and between the halves. Above 1,000 samples, e and h are those of 1,000, and the factor e / h is applied to the
     error of all.
 
     Args:
         samples: Samples with class labels.
         n_classes: Number of classes.
         seed: Seed of the halves.
-        score: Leave-one-out accuracy of the kernel machine on all samples; None for that of at most 2,000.
+        score: Leave-one-out accuracy of the kernel machine on all samples; None for that of at most 1,000.
     """
-    part = samples.subset(thinned(len(samples), 2 * MAX_EXACT))
+    part = samples.subset(thinned(len(samples)))
     features, labels, n = sample_features(part), part.y.cpu(), len(part)
     everything = _loo_correct(features, labels, n_classes)
     generator = torch.Generator().manual_seed(seed)

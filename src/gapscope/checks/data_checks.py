@@ -141,6 +141,12 @@ def imbalance(context: Context) -> Outcome:
         return NotChecked("needs one class per sample; GS109 names rare labels")
     counts = context.labels.bincount()
     present = counts[counts > 0]
+    if len(present) == 1:
+        only = _class_name(context, int(counts.argmax()))
+        return Finding(
+            f"all labels are of class {only}",
+            "pass samples of other classes too, and check which column the labels are: there is nothing to learn",
+        )
     ratio = float(present.max()) / float(present.min())
     text = f"{int(present.min())} to {int(present.max())} samples per class"
     if ratio < MAX_RATIO:

@@ -214,8 +214,8 @@ class CheckResult(Result):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on samples that were not used."""
-        lines: list[str] = []
+        """Sentences on samples that were not used, and on how the data were read."""
+        lines: list[str] = [] if self.samples is None else list(self.samples.notes)
         if self.n_samples < self.total:
             lines.append(f"The network was read on {self.n_samples:,} of {self.total:,} samples.")
         if self.n_rows < self.total:

@@ -26,6 +26,7 @@ from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_ch
 from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
 from gapscope.checks.trials import MAX_TRAININGS, TriedAdvice, try_fixes
+from gapscope.data.frames import encode_frame, split_frame
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
@@ -62,6 +63,7 @@ def check(
     network: nn.Module | Any | None,
     data: Any,
     *,
+    target: str | None = None,
     initial_state: Mapping[str, Tensor] | None = None,
     monitor: Any = None,
     history: Sequence[Mapping[str, Any]] | None = (),
@@ -86,6 +88,8 @@ def check(
         network: Trained or untrained network; None for the checks of the data alone; or a fitted scikit-learn
             classifier, for which checks of the data and of its accuracy run.
         data: Training data with targets, in any form that `gapscope.measure` takes.
+        target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame. Text becomes one column
+            per value, and missing numbers are filled with the median; a scikit-learn estimator gets the raw columns.
         initial_state: Clone of the state dictionary before training; GS201 to GS204 and GS303 need it for a trained
             network.
         monitor: `gapscope.Monitor` of the training run, for GS301 and the losses of GS302.
@@ -117,7 +121,10 @@ def check(
     checks = sorted((item for item in checks if item.code not in omitted), key=lambda item: item.seconds)
     start = time.process_time()
     deadline = None if time_budget is None else start + time_budget
-    context = _make_context(network, data, test, initial_state)
+    if target is not None:
+        data = split_frame(data, target)
+        test = None if test is None else split_frame(test, target)
+    context = _make_context(network, data, test, initial_state, is_raw=target is not None)
     context = replace(
         context, monitor=monitor, history=_checked_history(history), batch_size=batch_size, seed=seed, deadline=deadline
     )
@@ -193,14 +200,33 @@ def _try_advice(
         return str(error).rstrip(".")
 
 
-def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str, Tensor] | None) -> Context:
+def _encoded(data: Any, test: Any) -> tuple[Any, Any, tuple[str, ...]]:
+    """Return data and test samples with columns of numbers in place of frames, and notes about what was changed."""
+    if not isinstance(data, tuple | list) or len(data) != 2 or not hasattr(data[0], "select_dtypes"):
+        return data, test, ()
+    columns, notes = encode_frame(data[0])
+    if isinstance(test, tuple | list) and len(test) == 2 and hasattr(test[0], "select_dtypes"):
+        test = (encode_frame(test[0], like=columns)[0], test[1])
+    return (columns, data[1]), test, notes
+
+
+def _make_context(
+    network: Any, data: Any, test: Any, initial_state: Mapping[str, Tensor] | None, *, is_raw: bool = False
+) -> Context:
     """Return the context of a torch network, of a scikit-learn estimator, or of the data alone."""
+    notes: tuple[str, ...] = ()
+    raw, raw_test = data, test
     module, contents = unwrap_estimator(network, data)
+    # a pipeline that ends with a network encodes the columns itself
+    if is_estimator(module) or (is_raw and module is network):
+        data, test, notes = _encoded(data, test)
+        module, contents = unwrap_estimator(network, data)
     is_usable = isinstance(module, nn.Module) and not has_diverged(module)
     if module is not None and not isinstance(module, nn.Module) and not is_estimator(module):
         ready(network, data)  # raises the error for what is no network
     prepared = ready(network, data, needs=("outputs",)) if is_usable else None
     given = as_samples(contents) if prepared is None else prepared.samples
+    given = replace(given, notes=(*given.notes, *notes))
     # findings are about indices of these samples; `check` converts them to row numbers at its end
     samples = replace(given, rows=None, n_rows=0)
     require_targets(samples.targets, "check")
@@ -216,7 +242,7 @@ def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str
         return replace(context, test=second.samples, test_network=second.network)
     held_out = None if test is None else as_second(test, samples, "test")
     if is_estimator(module):
-        scores = EstimatorScores(module, data, test)
+        scores = EstimatorScores(module, raw, raw_test)
         return Context(None, samples, indices, estimator=scores, test=held_out, given=given)
     state = None if initial_state is None else dict(initial_state)
     return Context(None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given)
