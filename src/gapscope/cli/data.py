@@ -19,10 +19,15 @@ def _line_per_tenth() -> Callable[[str, int, int | None], None]:
     tenths: dict[str, int] = {}
 
     def report(file: str, received: int, total: int | None) -> None:
-        tenth = 10 * received // total if total else received // 10_000_000
+        if total:
+            tenth = 10 * received // total
+        else:
+            tenth = received // 10_000_000
         if tenth > tenths.get(file, 0):
             tenths[file] = tenth
-            of_total = f" of {total / 1e6:.1f}" if total else ""
+            of_total = ""
+            if total:
+                of_total = f" of {total / 1e6:.1f}"
             print_lines(f"{file}: {received / 1e6:.1f}{of_total} MB", err=True)
 
     return report

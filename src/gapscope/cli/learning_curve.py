@@ -105,7 +105,9 @@ def learning_curve(
     else:
         train_fn, table, group_column = _of_table(target, data, target_column, groups)
         runs = [(str(target), _folder_name(target), train_fn, table)]
-    score_function = None if score is None else import_function(score)
+    score_function = None
+    if score is not None:
+        score_function = import_function(score)
     curves: dict[str, Any] = {}
     with handle_interrupts(resumes=True), steps("training") as show:
         for name, folder, train_fn, samples in runs:

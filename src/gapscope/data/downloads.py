@@ -117,7 +117,8 @@ def download(
     origin: Origin, folder: Path, *, base_url: str | None = None, progress: Progress | None = None
 ) -> list[Path]:
     """Return the paths of an origin's files, downloading and extracting missing ones."""
-    base_url = origin.base_url if base_url is None else base_url
+    if base_url is None:
+        base_url = origin.base_url
     if not base_url.startswith(("http://", "https://")):
         raise InvalidInput(f"base_url must begin with http:// or https://; got {base_url!r}.")
     paths: list[Path] = []

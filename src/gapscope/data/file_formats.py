@@ -90,7 +90,9 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, "*shape"]:
             )
         content = file.read(size + 1)
     if len(content) != size:
-        n_bytes = f"{len(content):,}" if len(content) < size else "more"
+        n_bytes = "more"
+        if len(content) < size:
+            n_bytes = f"{len(content):,}"
         raise UnreadableFile(
             f"{path} must hold {size:,} bytes after its header, for shape {list(shape)}; it holds {n_bytes}. Fetch it "
             "again."
@@ -157,7 +159,9 @@ def read_table(path: str | Path, columns: Sequence[str]) -> Float64[Tensor, "n c
     path = Path(path)
     text = read_bounded(path, _MAX_CSV_BYTES).decode("utf-8-sig", errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
-    separator = "," if lines and "," in lines[0] else None
+    separator = None
+    if lines and "," in lines[0]:
+        separator = ","
     if lines and [cell.strip('" ').lower() for cell in lines[0].split(separator)] == [name.lower() for name in columns]:
         del lines[0]
     expected = f"{path} must hold at least one line of {len(columns)} finite numbers ({', '.join(columns)[:80]})"

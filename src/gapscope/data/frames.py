@@ -78,7 +78,9 @@ def encode_frame(
     if dates:
         notes.append(f"{', '.join(dates)}: days since 1970.")
     # the columns of a second part are those of the first, whatever its own rows look like
-    empty = [] if like is not None else [name for name in frame if frame[name].isna().all()]
+    empty = []
+    if like is None:
+        empty = [name for name in frame if frame[name].isna().all()]
     frame = frame.drop(columns=empty)
     if empty:
         notes.append(f"{', '.join(map(str, empty))}: left out, since it is empty.")

@@ -119,7 +119,9 @@ def cifar100(root: str | Path | None = None, *, labels: str = "fine") -> Problem
     """
     check_choice("labels of cifar100", labels, ("fine", "coarse"))
     paths = locate(CIFAR100, root)
-    column = 1 if labels == "fine" else 0
+    column = 0
+    if labels == "fine":
+        column = 1
     splits = {}
     for split in ("train", "test"):
         pixels, coarse_and_fine = read_cifar(paths[split], labels_each=2)

@@ -70,9 +70,9 @@ def _check_compatibility(spec: DataSpec, problem: Problem) -> None:
 def _training_subset(spec: DataSpec, problem: Problem) -> Samples:
     generator = make_generator(spec.seed, "training subset")
     if not spec.balanced:
-        return (
-            problem.train if spec.train_size is None else corruptions.subset(problem.train, spec.train_size, generator)
-        )
+        if spec.train_size is None:
+            return problem.train
+        return corruptions.subset(problem.train, spec.train_size, generator)
     rarest = int(torch.bincount(problem.train.y, minlength=problem.n_outputs).min())
     size = spec.train_size or rarest * problem.n_outputs
     return corruptions.balanced_subset(problem.train, size, problem.n_outputs, generator)

@@ -133,7 +133,9 @@ def _metrics(rows: Mapping[str, Array], mean_gap: bool) -> dict[str, float]:
 
 def _mean(values: Sequence[float] | Float[Array, " n"]) -> float:
     finite = [value for value in values if not numpy.isnan(value)]
-    return float(numpy.mean(finite)) if finite else numpy.nan
+    if finite:
+        return float(numpy.mean(finite))
+    return numpy.nan
 
 
 def _summary(
@@ -215,7 +217,9 @@ def cross_validate(
 
 def suggest_scheme(n: int) -> str:
     """Return "leave_one_out" up to `MAX_LEAVE_ONE_OUT` networks, "folds" beyond."""
-    return "leave_one_out" if n <= MAX_LEAVE_ONE_OUT else "folds"
+    if n <= MAX_LEAVE_ONE_OUT:
+        return "leave_one_out"
+    return "folds"
 
 
 def with_interval_for(estimator: GapEstimator, n: int) -> GapEstimator:

@@ -211,7 +211,10 @@ def cross_validated_line(
     mean = _held_out_map(numpy.ones((len(values), 1)), clusters)
     errors, baseline = line @ gaps, mean @ gaps
     # columns of permuted gaps, [n, d]
-    permuted = gaps[numpy.asarray(orders, dtype=int)].T if len(orders) else numpy.empty((len(gaps), 0))
+    if len(orders):
+        permuted = gaps[numpy.asarray(orders, dtype=int)].T
+    else:
+        permuted = numpy.empty((len(gaps), 0))
 
     def r_squared(line_sum: Array, mean_sum: Array) -> Array:
         return 1 - line_sum / numpy.where(mean_sum > 0, mean_sum, numpy.nan)

@@ -69,7 +69,9 @@ class Plan:
             for name, share in self.shares.items()
             if share.n < self.total or share.options
         ]
-        suffix = f"; to keep the budget, {', '.join(reduced)}" if reduced else ""
+        suffix = ""
+        if reduced:
+            suffix = f"; to keep the budget, {', '.join(reduced)}"
         return f"about {self.seconds:.0f} s on {self.total:,} samples{suffix}"
 
 

@@ -80,8 +80,10 @@ def _mean_of_probes(squares: Float[Tensor, "m n"]) -> Estimate:
     m, n = squares.shape
     if m > 1:
         standard_error = math.sqrt(squares.var(0).sum().item() / m) / n
+    elif n > 1:
+        standard_error = squares.std().item() / math.sqrt(n)
     else:
-        standard_error = squares.std().item() / math.sqrt(n) if n > 1 else math.inf
+        standard_error = math.inf
     return Estimate(squares.mean().item(), standard_error)
 
 

@@ -52,7 +52,10 @@ def _sampled_sensitivity(shifts: Iterable[Float[Tensor, "n k"]], *, per_output: 
         raise InvalidInput("Got one noisy sample; a variance needs at least 2. Pass more inputs or draws=2.")
     influence = (values - values.mean((0, 1))).square().mean(2)
     # the draws of one sample are one cluster; those of a single sample are independent
-    clusters = influence.mean(0) if values.shape[1] > 1 else influence[:, 0]
+    if values.shape[1] > 1:
+        clusters = influence.mean(0)
+    else:
+        clusters = influence[:, 0]
     return Estimate(influence.mean().item(), clusters.std().item() / math.sqrt(len(clusters)))
 
 

@@ -37,7 +37,11 @@ class Prediction:
     @property
     def kind(self) -> str:
         """Verdict: "outside" the fitted range, else "held" or "missed" by the interval."""
-        return "outside" if self.outside else "held" if self.low <= self.gap <= self.high else "missed"
+        if self.outside:
+            return "outside"
+        if self.low <= self.gap <= self.high:
+            return "held"
+        return "missed"
 
 
 def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
@@ -45,7 +49,10 @@ def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
     scale = Scale.around(gaps)
     about = max(6, min(24, 2 * math.ceil(len(gaps) ** 0.5)))
     ticks = scale.ticks(about)
-    step = ticks[1] - ticks[0] if len(ticks) > 1 else (scale.high - scale.low) / about
+    if len(ticks) > 1:
+        step = ticks[1] - ticks[0]
+    else:
+        step = (scale.high - scale.low) / about
     first, last = math.floor(scale.low / step), math.ceil(scale.high / step)
     edges = [k * step for k in range(first, last + 1)]
     counts, _ = numpy.histogram([clip_to_drawable(gap) for gap in gaps], bins=edges)
@@ -100,7 +107,9 @@ def correlation_strip(value: float, low: float, high: float, *, baseline: bool) 
     for tick in (-1.0, -0.5, 0.0, 0.5, 1.0):
         at = svg_percent(scale.percent(tick))
         marks.append(tag("line", class_="grid" if tick else "zero", x1=at, x2=at, y1="0%", y2="100%"))
-    kind = "baseline" if baseline else "measure"
+    kind = "measure"
+    if baseline:
+        kind = "baseline"
     if math.isfinite(low):
         ends = {"x1": svg_percent(scale.percent(low)), "x2": svg_percent(scale.percent(high))}
         marks.append(tag("line", class_=f"interval {kind}", y1="50%", y2="50%", **ends))
@@ -128,7 +137,9 @@ def fit_with_band(
     from scipy.stats import linregress  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
     n = len(x)
-    spread = ((x - x.mean()) ** 2).sum() if n else 0.0
+    spread = 0.0
+    if n:
+        spread = ((x - x.mean()) ** 2).sum()
     if n < 3 or spread <= 1e-24 * (x**2).sum():
         return None
     line: Any = linregress(x, y)

@@ -43,7 +43,9 @@ def _agreement(direction: str, low: float, high: float) -> str:
         return ""
     if low <= 0 <= high:
         return "no clear relation"
-    return "as stated" if (low > 0) == (direction == "lower") else "opposite to the stated direction"
+    if (low > 0) == (direction == "lower"):
+        return "as stated"
+    return "opposite to the stated direction"
 
 
 def _finished_table(view: PoolView) -> pandas.DataFrame:
@@ -56,7 +58,9 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
     if not names:
         return None
     table = _finished_table(view)
-    baseline = BASELINE if BASELINE in view.readings else None
+    baseline = None
+    if BASELINE in view.readings:
+        baseline = BASELINE
     # the time grows with resamples times networks squared, so large pools use fewer resamples
     resamples = max(MIN_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2)))
     clusters = training_configurations(table, varied_settings(view.table))
@@ -175,7 +179,11 @@ def guide(view: PoolView) -> list[dict[str, Any]]:
         )
         values = [reading.value for reading in readings if math.isfinite(reading.value)]
         errors = [reading.standard_error for reading in readings if reading.standard_error is not None]
-        ends = (min(values), max(values)) if values else ()
-        error = float(numpy.median(errors)) if errors else None
+        ends = ()
+        if values:
+            ends = (min(values), max(values))
+        error = None
+        if errors:
+            error = float(numpy.median(errors))
         entry["numbers"].append({"name": name, "ends": ends, "standard_error": error})
     return list(entries.values())

@@ -60,7 +60,8 @@ class RunState:
 
     def correct(self, network: nn.Module | None = None) -> Tensor:
         """Return which samples a network classifies correctly, in evaluation mode, [n]."""
-        network = self.network if network is None else network
+        if network is None:
+            network = self.network
         with inspection_mode(network):
             outputs = network_outputs(network, self.samples.inputs)
         return class_logits(outputs).argmax(1).cpu() == self.samples.y.cpu()
@@ -134,7 +135,9 @@ def memorization(run: RunState) -> Outcome:
     if alarm is None:
         return NotChecked("pass monitor=, a gapscope.Monitor with an alarm")
     if alarm.raised:
-        best = "" if alarm.peak is None else f"; the estimated best epoch is {alarm.peak}"
+        best = ""
+        if alarm.peak is not None:
+            best = f"; the estimated best epoch is {alarm.peak}"
         return Finding(
             f"the overfitting alarm was raised at epoch {alarm.raised_at}{best}",
             "memorization has begun: correct the labels, or train with gapscope.GradientSimilarityPenalty; to choose "
