@@ -58,6 +58,7 @@ class States:
 
 # Bytes of masked activations per pass: more exceed the caches of a CPU and are no faster.
 PASS_BYTES = 2**28
+# sums of thousands of terms in another order differ by less
 TIE_ULPS = 64
 
 

@@ -21,6 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+# by judgment
 MIN_NETWORKS = 12
 FAMILY = "network.name"
 

@@ -15,9 +15,13 @@ from gapscope.base.files import write_atomically
 
 Progress = Callable[[str, int, int | None], None]
 
+# far beyond the largest official file
 _MAX_BYTES = 2**30
+# of a read
 _CHUNK_BYTES = 2**16
+# after a dropped connection
 _RETRIES = 2
+# without a byte
 _TIMEOUT_SECONDS = 60.0
 
 

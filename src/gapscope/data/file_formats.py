@@ -100,7 +100,9 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, "*shape"]:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(shape)
 
 
+# of CIFAR
 _PIXELS = 3 * 32 * 32
+# all images of CIFAR
 _MAX_CIFAR_RECORDS = 60_000
 _MAX_LABELS = {1: (9,), 2: (19, 99)}
 
@@ -140,6 +142,7 @@ def read_cifar(
     return records[:, labels_each:].reshape(-1, 3, 32, 32), labels
 
 
+# far beyond the official tables
 _MAX_CSV_BYTES = 64 * 2**20
 
 

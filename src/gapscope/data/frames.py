@@ -20,6 +20,7 @@ MIN_ROWS = 10
 # Names of columns that number the rows; the last part of a longer name counts, such as customer_id and customerID.
 _ID_NAME = re.compile(r"(.*[_ .-])?(id|ids|uuid|guid|key|index|idx|row|rows|rownames|nr|no)|", re.IGNORECASE)
 _ID_ENDING = re.compile(r".*[a-z](Id|ID)|Unnamed: \d+")
+# times are days since the first
 SECONDS_PER_DAY = 86_400
 
 

@@ -36,6 +36,7 @@ CIFAR100 = FileLayout(
 _DIGITS = tuple(str(digit) for digit in range(10))
 _CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 _PHOTOGRAPHS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+# far beyond the official names
 _MAX_NAME_BYTES = 10_000
 
 

@@ -122,6 +122,7 @@ def log_transform(
     return transformed
 
 
+# positive readings over a decade or more have logarithms
 WIDE = 10.0
 # leave-one-out accuracy before training, agreement of neighbours after it, and the fit: on the 40 networks of the demo
 # their error is a third of that of the sensitivities below

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 Array = numpy.ndarray
 SCHEMES = ("leave_one_out", "folds", "splits")
 MEAN_GAP = "mean gap"
+# a line has two parameters
 MIN_NETWORKS = 3
 # above this number of networks folds replace leave-one-out, whose time grows with more than the square
 MAX_LEAVE_ONE_OUT = 100
+# each fold fits on 95 % of the networks
 N_FOLDS = 20
 
 

@@ -132,7 +132,9 @@ def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
                   float(fitted.k2.noise_level))  # fmt: skip
 
 
+# parts of the fitted range by which new networks may leave it, by judgment
 MIN_SLACK, MAX_SLACK = 0.1, 0.5
+# of networks like the fitted ones
 FRACTION_INSIDE = 0.95
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pandas
 
 Array = numpy.ndarray
+# of stored estimators
 SCHEMA = 2
 # parameters of older files: intervals from a part of the networks, and stated signs of coefficients
 REMOVED = ("calibration_share", "calibration_fraction", "directions")

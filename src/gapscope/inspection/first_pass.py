@@ -16,7 +16,9 @@ from gapscope.inspection.memory import is_out_of_memory, memory_message
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network
 from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs, prepare_inputs, raw_outputs
 
+# by judgment
 SAMPLES_RUN = 8
+# of a sum of probabilities, by judgment
 SUM_TOLERANCE = 1e-3
 # relative difference of outputs between two passes that rounding does not explain
 REPEAT_TOLERANCE = 1e-3

@@ -27,6 +27,7 @@ from gapscope.inspection.restoring import preserve_state, renormalized_weights
 DEFAULT_CHUNK_SIZE, BACKWARD_CHUNK_SIZE = 512, 256
 # Inputs with at most so many entries (or token ids) run at once without a trial: for small and for large networks.
 _FEW_ENTRIES, _FEW_TOKENS = 2**18, 2**8
+# numbers of weights and of inputs from which memory is measured first, by judgment
 _LARGE, _FEW_ENTRIES_OF_LARGE = 2**20, 2**14
 # Names of outputs in a mapping: of Hugging Face and torchvision, then of encoders.
 _OUTPUT_NAMES = ("logits", "out", "sentence_embedding", "last_hidden_state")

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     import pandas
 
 Array = numpy.ndarray
+# more values of a hyperparameter are a scale, by judgment
 MAX_LEVELS = 8
+# weights of the interactions that are compared, by judgment
 INTERACTIONS = (0.05, 0.15, 0.4, 1.0)
 RIDGES = tuple(value / 96 for value in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
 

@@ -31,6 +31,7 @@ from gapscope.results.readings import BASELINE, Reading, Readings
 
 RANK_SIGNS = {"lower": 1.0, "higher": -1.0, "none": math.nan}
 DATA_NEEDS = {"inputs", "targets", "labels"}
+# groups for a jackknife with nine degrees of freedom
 MAX_GROUPS = 10
 
 

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 
 EVIDENCE, NO_EVIDENCE, NOT_JUDGED = "evidence", "no evidence", "not judged"
+# of all tests, by convention
 LEVEL = 0.05
 # only measures that use the test labels reach such a tau; the best of 13 in the competition has 0.81
 MIN_LEAKED_TAU = 0.95
+# by judgment
 MIN_CONFIGURATIONS = 12
 NO_SETTINGS = "no hyperparameter of the networks is known to vary"
 
@@ -97,9 +99,11 @@ def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: i
     return NO_EVIDENCE, "it does not correlate with the gap"
 
 
+# rows and characters that fit a terminal
 MAX_ROWS = 10
 # verdict, partial correlation and its p-value stay in the narrowest table
 MIN_SCORES = 3
+# characters in a column
 LONGEST_NAME = 20
 SCORES = tuple(item.name for item in fields(LeaderboardRow) if item.type == "Score")
 NUMBERS = ("competition", "worst_sign_error", "explained")

@@ -23,6 +23,7 @@ DEFAULT_BUDGET = 60.0
 ENFORCED_AT = 1.1
 # Samples of the two trials, the timings of which the smallest counts, and the fraction of the budget for all of them.
 TRIAL, TIMINGS, TRIAL_FRACTION = 8, 3, 0.1
+# samples, and part of the budget, of a larger trial, by judgment
 LARGEST_TRIAL, LARGER_TRIAL_FRACTION = 128, 0.01
 # Random combinations of the outputs, and numbers of landmarks, in place of the exact kernel. Few choices, so that noise
 # of a timing seldom changes the result.

@@ -20,6 +20,7 @@ HIDDEN = ("sentence_embedding", "last_hidden_state")
 # Layers whose features are in the last dimension, positions before it.
 _FEATURES_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.RMSNorm)
 _FEATURES_FIRST = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+# names in a message
 _MAX_CANDIDATES = 6
 MASKS = ("attention_mask", "mask")
 

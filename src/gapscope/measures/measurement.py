@@ -26,6 +26,7 @@ from gapscope.measures.registry import Measure, get_measure, list_measures
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import Reading, Readings
 
+# groups for a standard error with seven degrees of freedom
 GROUPS = 8
 # extremes of a subset are biased inwards by more than their spread: no standard error
 EXTREMES = "_fence"

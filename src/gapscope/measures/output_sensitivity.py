@@ -25,6 +25,7 @@ from gapscope.measures.input_jacobian_norm import (
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
+# float32 has about seven digits, of which four remain
 CANCELLATION_BELOW = 1e-3
 
 

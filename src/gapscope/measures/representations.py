@@ -173,6 +173,7 @@ def graph_label_variation(
     return Scalars(dict(zip(("features", "outputs", "change"), map(mean_with_error, columns), strict=True)))
 
 
+# max-pooling of feature maps, by judgment
 _POOL_SIZE = 4
 
 

@@ -29,6 +29,7 @@ from gapscope.results.result import Result
 if TYPE_CHECKING:
     import pandas
 
+# as the networks of the paper
 MIN_TRAIN_ACCURACY = 0.97
 
 

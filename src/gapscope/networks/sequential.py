@@ -57,7 +57,9 @@ def fully_connected(
     return layers | {"output": nn.Linear(n_inputs, n_outputs)}
 
 
+# channels and pooled layers of Krizhevsky et al. 2012, for images of 32 pixels
 _ALEXNET_CHANNELS = (64, 192, 384, 256, 256)
+# numbers of the pooled layers
 _ALEXNET_POOLED = (1, 2, 5)
 # (channels, stride) of each depthwise-separable block
 _MOBILENET_BLOCKS = (
@@ -65,6 +67,7 @@ _MOBILENET_BLOCKS = (
     (1024, 2), (1024, 1),
 )  # fmt: skip
 _VGG_CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+# Simonyan and Zisserman 2015, table 1
 _VGG_CHANNELS = (64, 128, 256, 512, 512)
 HEADS = ("linear", "paper")
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pandas
 
 INDEX = "index.json"
+# of the index
 SCHEMA = 2
 # columns in addition to those of `records_to_pandas`; no setting or reading has such a name
 MESSAGE, STOPPED, UNMEASURED, TRIED, READINGS = EXTRA_COLUMNS = (
@@ -50,6 +51,7 @@ MIN_NEW, MIN_NEW_FRACTION = 64, 0.02
 
 # size, mtime, ctime and inode of record and history
 Stamp = tuple[int, ...]
+# stamp of an absent file
 _NO_FILE = (-1,) * 4
 
 

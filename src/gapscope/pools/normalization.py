@@ -19,7 +19,9 @@ from gapscope.data import Problem
 from gapscope.penalties.base import Penalty, make_penalty
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
 
+# standard deviations within about 3 %
 MAX_INITIALIZATION_SAMPLES = 500
+# by judgment: the decay must not cost more than the training
 DECAYS_PER_EPOCH, DECAY_DRAWS = 2, 2
 
 

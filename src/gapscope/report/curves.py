@@ -13,7 +13,9 @@ from gapscope.report.pool_view import PoolView
 from gapscope.results.formatting import pluralize, setting_name, setting_order, setting_value
 from gapscope.results.records import Record
 
+# more colours cannot be told apart
 MAX_GROUPS = 8
+# more curves cannot be told apart
 MAX_NETWORKS = 120
 
 

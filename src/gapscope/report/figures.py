@@ -16,6 +16,7 @@ from gapscope.results.estimate import percent
 from gapscope.results.formatting import format_fixed, format_number
 
 Array = numpy.ndarray
+# more cannot be told apart
 CURVE_POINTS = 60
 # column of a training run's history: 1 once the monitor's alarm is raised, else 0
 ALARM = "alarm.raised"

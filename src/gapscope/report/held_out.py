@@ -21,6 +21,7 @@ from gapscope.results.formatting import expected_test_accuracy
 if TYPE_CHECKING:
     import pandas
 
+# what a reader scrolls through
 MAX_ROWS = 200
 ESTIMATOR = "this estimator"
 

@@ -12,6 +12,7 @@ from gapscope.results.result import data_uri
 if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues
 
+# by judgment
 MAX_ROWS_SHOWN = 48
 
 

@@ -21,10 +21,15 @@ from gapscope.statistics.intervals import configuration_ids
 if TYPE_CHECKING:
     import pandas
 
+# titles make the page large
 TITLED_DOTS = 2500
+# more dots slow a browser down
 ALL_DOTS = 30000
+# a screen
 SHOWN_CARDS = 12
+# more make the page large
 MAX_CARDS = 100
+# a screen
 SHOWN_ROWS = 15
 # the full number of resamples up to 500 networks, fewer above
 RESAMPLES, MIN_RESAMPLES, FULLY_RESAMPLED = 2000, 200, 500

@@ -23,9 +23,13 @@ from gapscope.results.formatting import (
     setting_value,
 )
 
+# more make the page large
 MAX_CELLS = 9000
+# characters of a paragraph
 LONGEST_MESSAGE = 400
+# values in a line
 MAX_VALUES = 12
+# what a reader scrolls through
 MAX_FAILURE_GROUPS = 50
 # networks that are named per group of failures
 MAX_NAMED = 5

@@ -26,6 +26,7 @@ from gapscope.statistics.intervals import sample_configurations
 if TYPE_CHECKING:
     import pandas
 
+# a longer one makes the table wide
 LONGEST_NAME = 160
 # correlations take time, figures bytes; some grow with the square of the number of networks
 MAX_POINTS = 1000

@@ -29,6 +29,7 @@ LONGEST_NAME = 48
 TIE = 0.01
 # minimum training accuracy and gap of a network that has memorized its training data
 MEMORIZED_ACCURACY, MEMORIZED_GAP = 0.97, 0.1
+# the fewest that `gapscope gap fit` takes
 MIN_NETWORKS = 12
 
 

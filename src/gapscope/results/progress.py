@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+# shorter waits need no bar
 SHOW_AFTER_SECONDS = 2.0
 # Shortest time between lines outside terminals and notebooks: a log of an hour has at most 360.
 LINE_SECONDS = 10.0

@@ -20,6 +20,7 @@ HEAD = ("measure", "value", "error", "better", "what it is")
 BETTER = {"lower": "lower", "higher": "higher", "none": "-"}
 # a measure with at least this many numbers is one row of the printed table
 FOLDED_FROM = 5
+# lines that fit a terminal
 MAX_LINES = 15
 USAGE = "no reference values exist: compare networks that were trained alike"
 

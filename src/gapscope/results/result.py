@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas
 
 
+# rows and pixels of a cell in a notebook
 MAX_ROWS, MAX_SIDE = 20, 64
 
 

@@ -25,6 +25,7 @@ from gapscope.theory.statistical_mechanics import (
 )
 
 Method = Literal["weight_norm", "sgd"]
+# order parameters far beyond any solution, before they overflow
 _DIVERGED = 1e6
 
 

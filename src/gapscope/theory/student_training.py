@@ -85,6 +85,7 @@ def steps(
     return turn, np.sum(delta * u, axis=1) / size
 
 
+# weights far beyond any solution, before they overflow
 _DIVERGED = 1e9
 Parameters = Float[np.ndarray, "k n_plus_1"]  # weights, then the gain
 
@@ -225,6 +226,7 @@ def train_students(
     return StudentWeights(weights[0] if checkpoints is None else weights, task.teachers, student)
 
 
+# steps whose random numbers are sampled at once
 _BLOCK = 64
 
 

@@ -24,6 +24,7 @@ from gapscope.training.randomness import host_random_states, set_host_random_sta
 
 OnBatch = Callable[[Tensor, Tensor], None]
 
+# reading the sums waits for the device: every 50th step does
 CHECK_FINITE_EVERY = 50
 
 

@@ -70,7 +70,9 @@ class RunState:
 # Fall of the loss, over the last fifth of the recordings, below which it has stopped; chosen on seeds 0 and 1 of the
 # planted faults (results/checks/planted_faults.json), as the margin below.
 MIN_FALL = 0.02
+# relative fall of the loss over the last fifth of the epochs, by judgment
 STEEP_FALL = 0.1
+# accuracy below the kernel's that is no finding, by judgment
 MARGIN = 0.05
 
 
@@ -151,6 +153,7 @@ def memorization(run: RunState) -> Outcome:
 
 # Losses of training accuracy, significant at 90 %: by running statistics, and by those of small batches.
 MIN_STALE, MIN_BATCH_LOSS = 0.02, 0.05
+# a standard error of the accuracy of at most about .02
 N_BATCH_SAMPLES = 512
 
 

@@ -18,6 +18,7 @@ from gapscope.labels.monitored import MonitoredLabels
 from gapscope.labels.noise_rate import margins_of, noise_rate_bound
 from gapscope.training.alarms.base import PeakAlarm, outputs_of, register_alarm
 
+# the standard error of a fraction of 24 canaries is about .1; the part of the labels is by judgment
 MIN_CANARIES, MIN_FRACTION = 24, 0.005
 
 
