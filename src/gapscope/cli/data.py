@@ -41,10 +41,15 @@ def list_data(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     from gapscope.data.catalogue import SOURCES
 
     rows: list[dict[str, Any]] = [
-        {"name": source.name, "task": source.task, "train + test": source.sizes, "licence": source.licence,
-         "where": find_dataset(source.name, root=data_root)}
+        {
+            "name": source.name,
+            "task": source.task,
+            "train + test": source.sizes,
+            "licence": source.licence,
+            "where": find_dataset(source.name, root=data_root),
+        }
         for source in SOURCES.values()
-    ]  # fmt: skip
+    ]
     if json:
         keys = {"train + test": "samples", "where": "path"}
         print_json({"data_sets": [{keys.get(key, key): value for key, value in row.items()} for row in rows]})

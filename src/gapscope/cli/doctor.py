@@ -12,9 +12,20 @@ from gapscope.cli.options import DATA_ROOT, JSON
 from gapscope.cli.output import print_json, print_lines, print_rows
 
 CORE = (
-    "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "safetensors", "jaxtyping", "jinja2", "typer", "rich",
-    "pooch", "pillow", "filelock",
-)  # fmt: skip
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pandas",
+    "matplotlib",
+    "safetensors",
+    "jaxtyping",
+    "jinja2",
+    "typer",
+    "rich",
+    "pooch",
+    "pillow",
+    "filelock",
+)
 EXTRAS = ("lightning", "transformers", "tensorboard", "wandb", "mlflow-skinny", "mlflow", "ray")
 
 

@@ -77,8 +77,14 @@ def fit(
     if scheme != "leave_one_out":
         fitted_on = f"those of the other {N_FOLDS - 1} of {N_FOLDS} folds"
     if json:
-        print_json({"networks": len(table), "predicted_from": fitted_on, "quality": quality.to_dict("records"),
-                    "written": str(path) if is_useful else None})  # fmt: skip
+        print_json(
+            {
+                "networks": len(table),
+                "predicted_from": fitted_on,
+                "quality": quality.to_dict("records"),
+                "written": str(path) if is_useful else None,
+            }
+        )
         if not is_useful:
             raise typer.Exit(NO_ANSWER)
         return

@@ -209,10 +209,16 @@ def cross_validate(
     rows: list[dict[str, Any]] = []
     for number, (name, model) in enumerate(models.items()):
         predictions = cross_val_predict(
-            model, table, target=target, scheme=scheme, n_splits=n_splits, test_share=test_share,
-            level=level, seed=seed,
+            model,
+            table,
+            target=target,
+            scheme=scheme,
+            n_splits=n_splits,
+            test_share=test_share,
+            level=level,
+            seed=seed,
             on_fit=on_fit and (lambda done, of, n=number: on_fit(n * of + done, len(models) * of)),
-        )  # fmt: skip
+        )
         rows += [{"model": name, **row} for row in _summary(predictions, scheme, name == MEAN_GAP, n_bootstrap, seed)]
     return pandas.DataFrame(rows)
 

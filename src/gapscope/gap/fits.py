@@ -128,8 +128,14 @@ def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
         regressor = GaussianProcessRegressor(start)
         regressor.fit(z, y - y.mean())  # pyright: ignore[reportUnknownMemberType]
     fitted = vars(regressor)["kernel_"]
-    return Kernel(centre, scale, z, float(fitted.k1.k1.constant_value), float(fitted.k1.k2.length_scale),
-                  float(fitted.k2.noise_level))  # fmt: skip
+    return Kernel(
+        centre,
+        scale,
+        z,
+        float(fitted.k1.k1.constant_value),
+        float(fitted.k1.k2.length_scale),
+        float(fitted.k2.noise_level),
+    )
 
 
 # parts of the fitted range by which new networks may leave it, by judgment

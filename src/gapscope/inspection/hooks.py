@@ -17,10 +17,27 @@ from gapscope.inspection.outputs import eager_mode
 Weighted = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
 """Linear and convolutional layers."""
 
-ACTIVATIONS = frozenset({
-    "relu", "relu6", "leakyrelu", "prelu", "elu", "selu", "celu", "gelu", "silu", "swish", "mish", "softplus",
-    "hardswish", "hardtanh", "tanh", "sigmoid", "hardsigmoid",
-})  # fmt: skip
+ACTIVATIONS = frozenset(
+    {
+        "relu",
+        "relu6",
+        "leakyrelu",
+        "prelu",
+        "elu",
+        "selu",
+        "celu",
+        "gelu",
+        "silu",
+        "swish",
+        "mish",
+        "softplus",
+        "hardswish",
+        "hardtanh",
+        "tanh",
+        "sigmoid",
+        "hardsigmoid",
+    }
+)
 
 
 def kind(name: str) -> str:

@@ -57,11 +57,15 @@ class LeaderboardEvidence:
         try:
             by_measure = {
                 row.measure.removeprefix(PREFIX): MeasureEvidence(
-                    role=row.role, verdict=row.verdict, r=row.partial.value, low=row.partial.low,
-                    high=row.partial.high, p=row.partial.p,
+                    role=row.role,
+                    verdict=row.verdict,
+                    r=row.partial.value,
+                    low=row.partial.low,
+                    high=row.partial.high,
+                    p=row.partial.p,
                 )
                 for row in board
-            }  # fmt: skip
+            }
             return cls(board.source, board.networks, by_measure)
         except (AttributeError, TypeError):
             raise InvalidInput(

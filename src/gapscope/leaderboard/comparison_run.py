@@ -215,10 +215,17 @@ def compare(
         check_options(comparison.options, items, inapplicable)
         repeats = {item.name: comparison.count_passes(item) for item in items}
         plans = {
-            name: plan_budget(items, subject, partial(evaluate_on_subset, seed=seed), budget=seconds,
-                              options=comparison.options, repeats=repeats, shown=progress)
+            name: plan_budget(
+                items,
+                subject,
+                partial(evaluate_on_subset, seed=seed),
+                budget=seconds,
+                options=comparison.options,
+                repeats=repeats,
+                shown=progress,
+            )
             for name, subject in prepared.items()
-        }  # fmt: skip
+        }
         readings, unmeasured = _evaluate(prepared, items, plans, comparison, shown=progress)
     z = statistics.NormalDist().inv_cdf((1 + level) / 2)
     return Comparison(_rows(readings, z), level, unmeasured, evidence)

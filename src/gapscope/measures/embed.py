@@ -30,7 +30,7 @@ from gapscope.measures.feature_layer import (
     pool_positions,
     positions_first,
     token_mask,
-)  # fmt: skip
+)
 from gapscope.results.progress import progress
 
 POOLINGS = ("mean", "first", "last", "none")

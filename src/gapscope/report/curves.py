@@ -85,10 +85,18 @@ def curves(view: PoolView) -> dict[str, Any]:
         if values:
             top = float(numpy.quantile(values, 0.99)) * 1.05
     figures = [
-        {"title": label, "count": pluralize(len(histories), "network"),
-         "figure": training_curves(histories, score, label, top or 1.0)}
+        {
+            "title": label,
+            "count": pluralize(len(histories), "network"),
+            "figure": training_curves(histories, score, label, top or 1.0),
+        }
         for label, histories in groups.items()
-    ]  # fmt: skip
-    return {"figures": figures, "score": score, "plotted": len(selected), "of": len(records),
-            "setting": setting_name(column) if column else "",
-            "alarms": any(row.get(ALARM, 0) >= 1 for row in rows)}  # fmt: skip
+    ]
+    return {
+        "figures": figures,
+        "score": score,
+        "plotted": len(selected),
+        "of": len(records),
+        "setting": setting_name(column) if column else "",
+        "alarms": any(row.get(ALARM, 0) >= 1 for row in rows),
+    }

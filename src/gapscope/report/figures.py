@@ -59,8 +59,14 @@ def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
     counts, _ = numpy.histogram([clip_to_drawable(gap) for gap in gaps], bins=edges)
     top = Scale(0.0, 1.08 * counts.max())
     integers = sorted({round(tick) for tick in top.ticks(3)})
-    plot = Plot(Scale(edges[0], edges[-1]), top, label=f"Histogram of the {gap_label} of {len(gaps)} networks",
-                x_label=gap_label, y_label="networks", y_ticks=integers)  # fmt: skip
+    plot = Plot(
+        Scale(edges[0], edges[-1]),
+        top,
+        label=f"Histogram of the {gap_label} of {len(gaps)} networks",
+        x_label=gap_label,
+        y_label="networks",
+        y_ticks=integers,
+    )
     for left, right, count in zip(edges[:-1], edges[1:], counts.tolist(), strict=True):
         if count:
             plot.bar(left, right, count, title=f"{format_number(left)} to {format_number(right)}: {count}")
@@ -75,8 +81,14 @@ def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, le
     items = [item for item in predictions if math.isfinite(item.prediction)]
     finite_ends = [end for item in items for end in (item.low, item.high) if math.isfinite(end)]
     scale = Scale.around([*(item.gap for item in items), *(item.prediction for item in items), *finite_ends])
-    plot = Plot(scale, scale, label=f"Predicted against true gap of {len(items)} held-out networks", kind="square",
-                x_label=f"true {gap_label}", y_label=f"predicted, {percent(level)} interval")  # fmt: skip
+    plot = Plot(
+        scale,
+        scale,
+        label=f"Predicted against true gap of {len(items)} held-out networks",
+        kind="square",
+        x_label=f"true {gap_label}",
+        y_label=f"predicted, {percent(level)} interval",
+    )
     plot.segment((scale.low, scale.low), (scale.high, scale.high), kind="diagonal")
     for item in items:
         low, high = max(item.low, scale.low), min(item.high, scale.high)
@@ -166,8 +178,14 @@ def measure_against_gap(
     """
     x, y = Scale.around(values, logarithmic=logarithmic), Scale.around(gaps)
     axis = ", ".join(part for part in (units, "log scale" if logarithmic else "") if part)
-    plot = Plot(x, y, label=f"{measure} against the gap of {len(values)} networks", x_label=axis or measure,
-                y_label="gap", kind="baseline" if baseline else "")  # fmt: skip
+    plot = Plot(
+        x,
+        y,
+        label=f"{measure} against the gap of {len(values)} networks",
+        x_label=axis or measure,
+        y_label="gap",
+        kind="baseline" if baseline else "",
+    )
     across = numpy.linspace(x.percent(min(values)), x.percent(max(values)), 25)
     positions = numpy.array([x.percent(value) for value in values])
     fit = fit_with_band(positions, numpy.array([clip_to_drawable(gap) for gap in gaps]), across)
@@ -192,8 +210,13 @@ def training_curves(
     `histories` maps networks to one row per epoch, `score` is "accuracy" or "loss", `top` ends the vertical axis.
     """
     epochs = max(float(row["epoch"]) for rows in histories.values() for row in rows)
-    plot = Plot(Scale(0.0, max(epochs, 1.0)), Scale(0.0, top), x_label="epoch", y_label=score,
-                label=f"Train and test {score} by epoch, {group}, {len(histories)} networks")  # fmt: skip
+    plot = Plot(
+        Scale(0.0, max(epochs, 1.0)),
+        Scale(0.0, top),
+        x_label="epoch",
+        y_label=score,
+        label=f"Train and test {score} by epoch, {group}, {len(histories)} networks",
+    )
     for split in ("train", "test"):
         for name, rows in histories.items():
             points = [(row["epoch"], row[f"{split}_{score}"]) for row in rows if f"{split}_{score}" in row]

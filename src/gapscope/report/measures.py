@@ -88,8 +88,9 @@ def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
         return {}
     if len(set(configuration_ids(table, settings).tolist())) < MIN_CONFIGURATIONS:
         return {}
-    return verdicts(table, measures=names, hyperparameters=settings, n_permutations=VERDICT_PERMUTATIONS,
-                    most_networks=MAX_ASSESSED)  # fmt: skip
+    return verdicts(
+        table, measures=names, hyperparameters=settings, n_permutations=VERDICT_PERMUTATIONS, most_networks=MAX_ASSESSED
+    )
 
 
 def ranked_measures(view: PoolView, by_reading: Mapping[str, Verdict] | None = None) -> list[dict[str, Any]]:
@@ -160,8 +161,12 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
             titled=dots <= TITLED_DOTS,
         )
         figures.append({**row, "figure": figure})
-    return {"figures": figures[:SHOWN_CARDS], "more": figures[SHOWN_CARDS:MAX_CARDS], "every": every,
-            "omitted": max(0, len(figures) - MAX_CARDS)}  # fmt: skip
+    return {
+        "figures": figures[:SHOWN_CARDS],
+        "more": figures[SHOWN_CARDS:MAX_CARDS],
+        "every": every,
+        "omitted": max(0, len(figures) - MAX_CARDS),
+    }
 
 
 def guide(view: PoolView) -> list[dict[str, Any]]:

@@ -114,10 +114,14 @@ def _failures(view: PoolView) -> list[dict[str, Any]]:
             message = record.message or record.stopped or "no message"
             groups.setdefault((record.status, message[:LONGEST_MESSAGE]), []).append(record.id)
     return [
-        {"status": status, "message": message, "more": max(0, len(ids) - MAX_NAMED),
-         "networks": [{"id": key, "text": view.describe(key)} for key in ids[:MAX_NAMED]]}
+        {
+            "status": status,
+            "message": message,
+            "more": max(0, len(ids) - MAX_NAMED),
+            "networks": [{"id": key, "text": view.describe(key)} for key in ids[:MAX_NAMED]],
+        }
         for (status, message), ids in sorted(groups.items(), key=lambda group: -len(group[1]))
-    ]  # fmt: skip
+    ]
 
 
 def overview(view: PoolView) -> dict[str, Any]:

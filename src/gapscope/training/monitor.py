@@ -264,9 +264,14 @@ class Monitor(Recordings):
             self._reset(epoch)
         start = time.process_time()
         if not is_affordable(
-            self.max_time_fraction, self._spans, self._started_at, start, epoch=epoch,
-            last_epoch=self.epochs[-1] if self.epochs else 0, epochs=self.planned_epochs,
-        ):  # fmt: skip
+            self.max_time_fraction,
+            self._spans,
+            self._started_at,
+            start,
+            epoch=epoch,
+            last_epoch=self.epochs[-1] if self.epochs else 0,
+            epochs=self.planned_epochs,
+        ):
             self.skipped += 1
             return {}
         try:

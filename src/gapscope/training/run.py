@@ -170,8 +170,9 @@ class TrainingState:
         buffers = self.network.named_buffers()
         tensors |= {f"buffer.{name}": tensor for name, tensor in buffers if name not in persistent}
         for index, values in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in values.items()
-                        if value is not None}  # fmt: skip
+            tensors |= {
+                f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in values.items() if value is not None
+            }
         for index, penalty in enumerate(self.penalties):
             tensors |= {f"penalty.{index}.{key}": value for key, value in penalty.state_dict().items()}
         if self.robust_loss is not None:
