@@ -12,13 +12,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.random_streams import resolve_generator
+from gapscope.gradients.backward import draw_probe
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import measurement_mode
 from gapscope.measures._forward import FloatInputs
-from gapscope.measures._noise import SPACES, Space, continuous_inputs, output_shifts
+from gapscope.measures._noise import NOISE, SPACES, Space, continuous_inputs, output_shifts
 from gapscope.measures.input_jacobian_norm import (
     number_of_outputs,
-    random_signs,
     squared_jacobian_norms,
     squared_products,
 )
@@ -68,7 +69,7 @@ def _zero_noise_limit(
     if per_output:
         return squared_jacobian_norms(network, x, space=space, chunk_size=chunk_size).mean().item() / k
     # one pass for the gradient of the mean output, and one for random signs, whose mean square is that of all outputs
-    signs = random_signs(1, len(x), k, None, x.device).double()
+    signs = draw_probe("rademacher", len(x), k, resolve_generator(None, NOISE, x.device))[None].double()
     mean = torch.full_like(signs, 1 / k)
     squares = squared_products(network, x, torch.cat([mean, signs]), space=space, chunk_size=chunk_size).mean(1)
     _warn_if_outputs_cancel(squares[0].item(), squares[1].item() / k, k)
