@@ -2,8 +2,8 @@
 
 Errors are planted: labels are flipped at random, or present ones are forgotten, as people do. Nothing was chosen on
 these data. Beside gapscope, on the same held-out probabilities: the probability of the given label (cleanlab's score
-of a label), and cleanlab's score of a sample with several labels; and that of logistic regression in five folds. Rankings
-are judged by AUROC and average precision; the interval of the rate is compared with the fraction of wrong labels.
+of a label), and cleanlab's score of a sample with several labels; and that of logistic regression in five folds.
+Rankings are judged by AUROC and average precision; the interval of the rate by the fraction of wrong labels.
 """
 
 from __future__ import annotations
