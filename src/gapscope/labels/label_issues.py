@@ -51,6 +51,11 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
             raise InvalidInput("Got labels without features. Pass features= or pred_probs= too.")
         if inputs is None:
             predicted = np.asarray(pred_probs)
+            if len(predicted) != len(labels) or not np.isfinite(predicted).all():
+                raise InvalidInput(
+                    f"Got pred_probs {list(predicted.shape)} for {len(labels)} labels; one row of finite numbers per "
+                    "label is needed. Pass both for the same samples."
+                )
             inputs = predicted[:, None] if predicted.ndim == 1 else predicted
         data = (inputs, labels)
     if data is None:

@@ -134,16 +134,16 @@ class LabelNoiseEstimate(Result):
         interval = f"90 % interval {100 * self.low:.1f} to {highest}"
         if not math.isnan(self.r_squared):
             return (
-                f"Estimated label noise: at most {highest} of {self.samples} targets ({interval}); targets are "
+                f"Estimated label noise: at most {highest} of {self.samples:,} targets ({interval}); targets are "
                 f"predicted with an R^2 of {self.r_squared:.2f}"
             )
         predicted = f"clean labels are predicted at {percent(self.clean_accuracy)}"
         if self.is_upper_bound:
             return (
-                f"Estimated label noise: at most {highest} of {self.samples} labels ({interval}); {predicted}, "
+                f"Estimated label noise: at most {highest} of {self.samples:,} labels ({interval}); {predicted}, "
                 "so a hard problem is not excluded"
             )
-        return f"Estimated label noise: {percent(self.rate, 1)} of {self.samples} labels ({interval}); {predicted}"
+        return f"Estimated label noise: {percent(self.rate, 1)} of {self.samples:,} labels ({interval}); {predicted}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -237,7 +237,7 @@ class LabelIssues(Result):
             return replace(self, n_flagged=n, expected_precision=float(curve[n - 1]))
         if len(curve):
             largest = percent(float(curve.max()))
-            notes = (*notes, f"No list reaches a precision of {percent(precision)}; {largest} is the most. Pass less.")
+            notes = (*notes, f"No list reaches a precision of {percent(precision)}; {largest} is the most.")
         elif self.is_answered:
             notes = (*notes, NO_PROMISE)
         return replace(self, n_flagged=0, expected_precision=math.nan, notes=notes)

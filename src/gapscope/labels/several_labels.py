@@ -8,7 +8,7 @@ probability of an error of every single label.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -119,23 +119,24 @@ def assess_several_labels(
     parts = [assess_labels(view, labels[:, k].long()) for k, view in zip(checked, views, strict=True)]
     places = [torch.full((len(labels), 1), k) for k in checked]
     issues = _joined([replace(part, places=place) for (part, _), place in zip(parts, places, strict=True)])
-    noise = _mean_noise([noise for _, noise in parts])
+    noise = _mean_noise({k: noise for k, (_, noise) in zip(checked, parts, strict=True)})
     reason = noise.unreliable_because
     issues = replace(issues, noise=None if reason else noise, note=reason, notes=tuple(notes))
     return replace(issues, place_name="output", kind="multi-label"), noise
 
 
-def _mean_noise(estimates: list[LabelNoiseEstimate]) -> LabelNoiseEstimate:
+def _mean_noise(by_label: Mapping[int, LabelNoiseEstimate]) -> LabelNoiseEstimate:
     """Return the noise of all labels: means over the labels of a sample, and of the ends of their intervals.
 
     Errors in the labels of one sample may go together, so that the interval is not made narrower. It is refused if one
     of the labels is not predicted well enough.
     """
+    estimates = by_label.values()
 
     def mean(read: Callable[[LabelNoiseEstimate], float]) -> float:
         return fmean(map(read, estimates))
 
-    refusals = [reason for estimate in estimates if (reason := estimate.unreliable_because)]
+    refusals = [f"Label {k}: {reason}" for k, estimate in by_label.items() if (reason := estimate.unreliable_because)]
     return LabelNoiseEstimate(
         mean(lambda estimate: estimate.rate),
         mean(lambda estimate: estimate.low),
