@@ -12,11 +12,8 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from gapscope.base.errors import NotMeasurable
+from gapscope.inspection.execution import exclusive
 from gapscope.inspection.hooks import ACTIVATIONS, Weighted, kind, named_modules, record_module_calls
-from gapscope.inspection.interrupts import postponed_interrupts
-
-# fx patches torch while it traces: two at once would restore each other's patches
-_TRACING = threading.Lock()
 
 
 class _Root(nn.Module):
@@ -105,7 +102,7 @@ class TracedGraph:
 def _restored_after_tracing(network: nn.Module) -> Iterator[None]:
     """Undo what the body changes: attributes of the modules, and fx's patches of all modules of the process."""
     attributes = [(module, dict(vars(module))) for module in network.modules()]
-    with postponed_interrupts(), _TRACING:
+    with exclusive():
         call, get_attribute = nn.Module.__call__, nn.Module.__getattr__
         try:
             yield

@@ -28,9 +28,6 @@ def run(
     grid: Path = GRID,
     folder: Path = FOLDER,
     workers: int = WORKERS,
-    stack: int = typer.Option(
-        1, help="Maximum number of networks of one architecture that a worker trains in one stack."
-    ),
     engine: str = typer.Option("local", help="'local' processes, or 'ray' for a cluster."),
     ray_address: str | None = typer.Option(None, help="Address of a running Ray cluster, such as 10.0.0.1:6379."),
     gpus: float = typer.Option(0.0, help="GPUs per network on a Ray cluster; fractions share one."),
@@ -56,7 +53,6 @@ def run(
         records = pool.run(
             specs,
             workers=workers,
-            stack=stack,
             engine=engine,
             address=ray_address,
             gpus=gpus,

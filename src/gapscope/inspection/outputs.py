@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, Rep
 from gapscope.base.samples import check_holds_numbers, has_finite_sum, slices
 from gapscope.inspection.checkpoints import REENTRANT, direct_checkpoints
 from gapscope.inspection.chunking import rows_per_pass
-from gapscope.inspection.execution import SharedContext, compute_distributed, network_lock
+from gapscope.inspection.execution import compute_distributed, exclusive
 from gapscope.inspection.memoization import tensor_version
 from gapscope.inspection.restoring import preserve_state, renormalized_weights
 
@@ -64,7 +64,10 @@ def check_module(network: Any) -> None:
         advice = "Build the network and pass it after network.load_state_dict(...)."
     elif type(network).__module__.startswith("sklearn."):
         got = f"scikit-learn's {type(network).__name__}, which has no gradients"
-        advice = "Pass None to forecast_accuracy or find_label_issues, or a network of torch."
+        advice = (
+            "Pass None to forecast_accuracy or find_label_issues, a network of torch, or this estimator to "
+            "learning_curve (its accuracy on new data), out_of_sample or check."
+        )
     else:
         got, advice = type(network).__name__, "Wrap it in a module whose forward calls it."
     raise InvalidInput(f"network must be a torch.nn.Module; got {got}. {advice}")
@@ -120,12 +123,14 @@ def unwrapped(network: nn.Module) -> nn.Module:
         network = inner
 
 
-_EAGER = SharedContext(lambda: torch.compiler.set_stance("force_eager"))
-
-
-def eager_mode() -> AbstractContextManager[None]:
+@contextmanager
+def eager_mode() -> Iterator[None]:
     """Run code compiled by `torch.compile` eagerly in the body, with all hooks."""
-    return _EAGER.entered() if "torch._dynamo" in sys.modules else nullcontext()
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with exclusive(), torch.compiler.set_stance("force_eager"):
+        yield
 
 
 @contextmanager
@@ -165,7 +170,7 @@ def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eva
     """
     network = unwrapped(network)
     check_hookable(network)
-    with network_lock(network):
+    with exclusive():
         modes = [(module, module.training) for module in network.modules()]
         parameters = [(p, p.grad, p.requires_grad, tensor_version(p)) for p in network.parameters()]
         renormalized = {id(weight) for weight in renormalized_weights(network)}
@@ -174,7 +179,7 @@ def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eva
                 torch.inference_mode(False),
                 torch.enable_grad(),
                 _without_autocast(),
-                preserve_state(network, own_draws=mode == "train"),
+                preserve_state(network),
                 eager_mode(),
                 direct_checkpoints(),
                 explain_torch_errors(),
@@ -214,7 +219,7 @@ def device_of(network: nn.Module) -> torch.device:
 def precision_of(network: nn.Module) -> torch.dtype | None:
     """Return the real type of the first floating-point or complex parameter, or None."""
     # another thread may verify the network in another precision
-    with network_lock(unwrapped(network)):
+    with exclusive():
         floating = (p.dtype.to_real() for p in network.parameters() if p.is_floating_point() or p.is_complex())
         return next(floating, None)
 

@@ -27,11 +27,11 @@ from gapscope.base.errors import (
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.specs import RunSpec
 from gapscope.pools.added import id_without_settings, is_same_network, merge_records
-from gapscope.pools.batches import run_batches
 from gapscope.pools.engines import select_engine
 from gapscope.pools.index import INDEX, IndexedRecords, load_index, read_run, unreadable_warning
 from gapscope.pools.lock import lock_pool
 from gapscope.pools.mirror import Mirror
+from gapscope.pools.worker import run_missing
 from gapscope.results.formatting import pluralize
 from gapscope.results.readings import SCHEMA
 from gapscope.results.records import RECORD, Record, check_record_id
@@ -212,7 +212,6 @@ class Pool:
         grid: Iterable[RunSpec],
         *,
         workers: int = 2,
-        stack: int = 1,
         engine: str = "local",
         address: str | None = None,
         gpus: float = 0.0,
@@ -231,9 +230,6 @@ class Pool:
         Args:
             grid: A Grid, or any specs.
             workers: Number of processes on this machine that train at once.
-            stack: Maximum number of networks that a worker trains at once. Above 1, networks of one architecture are
-                trained in one stack (see `gapscope.train_many`) if a short timing shows that this is faster. Scores
-                then differ by rounding.
             engine: "local" (processes on this machine) or "ray" (an extra), all machines of a cluster.
             address: Address of a running Ray cluster; None uses RAY_ADDRESS, a cluster on this machine, or a new one.
             gpus: GPUs per network on a Ray cluster, with `device="cuda"`; fractions share one.
@@ -262,7 +258,6 @@ class Pool:
         from gapscope.pools.run import check_specs
 
         check_range("workers", workers, 1)
-        check_range("stack", stack, 1)
         run_jobs = select_engine(engine, address, gpus)
         remote = None if mirror is None else Mirror(mirror)
         measures = measures if measures is not None else getattr(grid, "measures", None)
@@ -286,7 +281,7 @@ class Pool:
             self._make()
             folders = {spec.id: self.run_folder(spec.id).absolute() for spec in missing}
             with lock_pool(self.folder):
-                outcomes = run_batches(missing, folders, options, run_jobs, workers, stack, remote)
+                outcomes = run_missing(missing, folders, options, run_jobs, workers, remote)
                 self._collect(outcomes, remote, on_record or (lambda record: None))
             load_index(self.folder)  # updates the index, so that the next call opens no file
         self._remove_superseded()
