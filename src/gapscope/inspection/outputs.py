@@ -65,7 +65,10 @@ def check_module(network: Any) -> None:
         advice = "Build the network and pass it after network.load_state_dict(...)."
     elif type(network).__module__.startswith("sklearn."):
         got = f"scikit-learn's {type(network).__name__}, which has no gradients"
-        advice = "Pass None to forecast_accuracy or find_label_issues, or a network of torch."
+        advice = (
+            "Pass None to forecast_accuracy or find_label_issues, a network of torch, or this estimator to "
+            "learning_curve (its accuracy on new data), out_of_sample or check."
+        )
     else:
         got, advice = type(network).__name__, "Wrap it in a module whose forward calls it."
     raise InvalidInput(f"network must be a torch.nn.Module; got {got}. {advice}")
