@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointFunction
 
 from gapscope.base.errors import ReplaceLayer
-from gapscope.inspection.execution import SharedContext
 
 REENTRANT = (
     "Got torch.utils.checkpoint with use_reentrant=True, which hides gradients inside the graph; they are needed. Call "
@@ -23,24 +22,21 @@ def _call_directly(function: Callable[..., Any], preserve_rng_state: bool, *argu
 
 
 @contextmanager
-def _replaced_apply() -> Iterator[None]:
+def direct_checkpoints() -> Iterator[None]:
+    """Call the functions of torch's reentrant checkpoints directly in the body.
+
+    Values are the same. A reentrant checkpoint is one node in autograd's graph, without the parameters used inside; it
+    has no node at all, and so no gradient, if none of its inputs needs one. Callers are in an `exclusive` body.
+    """
+    own = vars(CheckpointFunction).get("apply")  # that of an outer body
     CheckpointFunction.apply = _call_directly
     try:
         yield
     finally:
-        del CheckpointFunction.apply
-
-
-_DIRECT = SharedContext(_replaced_apply)
-
-
-def direct_checkpoints() -> AbstractContextManager[None]:
-    """Call the functions of torch's reentrant checkpoints directly in the body.
-
-    Values are the same. A reentrant checkpoint is one node in autograd's graph, without the parameters used inside; it
-    has no node at all, and so no gradient, if none of its inputs needs one.
-    """
-    return _DIRECT.entered()
+        if own is None:
+            del CheckpointFunction.apply
+        else:
+            CheckpointFunction.apply = own
 
 
 def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
