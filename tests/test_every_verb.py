@@ -138,11 +138,6 @@ def _trained(network: nn.Module, data: Any) -> Numbers:
     return {name: float(row[name]) for row in result.history[-1:] for name in row if name != "seconds"}
 
 
-def _trained_together(network: nn.Module, data: Any) -> Numbers:
-    results = gs.train_many([network, copy.deepcopy(network)], data, gs.TrainingSpec(epochs=1, batch_size=20))
-    return {f"{i}": float(result.history[-1]["train_loss"]) for i, result in enumerate(results)}
-
-
 def _estimated(network: nn.Module, data: Any) -> Numbers:
     own = network.state_dict()
     state = {name: 1.01 * part if part.is_floating_point() else part for name, part in own.items()}
@@ -197,7 +192,6 @@ FUNCTIONS: dict[str, Callable[[nn.Module, Any], Numbers]] = {
         dict(gs.rank_networks({"a": n}, d, by="output_sensitivity").to_pandas().iloc[0])
     ),
     "train": _trained,
-    "train_many": _trained_together,
     "Monitor": lambda n, d: gs.Monitor(d, ["loss", "ntk_trace"], n_samples=N).observe(n, 1),
     "compare": lambda n, d: {
         "rows": float(len(gs.compare({"a": n, "b": copy.deepcopy(n)}, d, ["ntk_trace"]).to_pandas()))

@@ -29,8 +29,8 @@ from typing import Any
 from gapscope.base.environment import environment
 from gapscope.base.specs import RunSpec
 from gapscope.pools import engines, run
-from gapscope.pools.batches import Batch, run_batch
 from gapscope.pools.readings import RunOptions
+from gapscope.pools.worker import Job, run_job
 from gapscope.results.records import Record
 
 MEASURES = ("ntk_trace", "output_sensitivity", "margin_signature", "unit_sparsity", "parameter_norm")
@@ -54,7 +54,7 @@ class Timed:
         return self.ended - self.begun - self.training - self.scores - self.measuring
 
 
-def timed_run(batch: Batch) -> Timed:
+def timed_run(job: Job) -> Timed:
     """Done in a worker: one run, and what its time was spent on."""
     spent, inner = [0.0], run.evaluate
 
@@ -67,7 +67,7 @@ def timed_run(batch: Batch) -> Timed:
     run.evaluate = timed_scores
     begun, processor = time.monotonic(), time.process_time()
     try:
-        ((record, _),) = run_batch(batch)
+        record, _ = run_job(job)
     finally:
         run.evaluate = inner
     if not isinstance(record, Record) or record.status != "finished" or record.unmeasured:
@@ -78,15 +78,15 @@ def timed_run(batch: Batch) -> Timed:
                  sum(by_measure.values()))  # fmt: skip
 
 
-def jobs(runs: int, epochs: int, folder: Path) -> list[Batch]:
-    """One batch per run, whose specs differ in their seed."""
+def jobs(runs: int, epochs: int, folder: Path) -> list[Job]:
+    """One job per run, whose specs differ in their seed."""
     options = RunOptions(measures=MEASURES)
     base = {
         "data": {"name": "digits", "train_size": 600}, "network": {"name": "fully_connected"},
         "training": {"epochs": epochs, "batch_size": 50},
     }  # fmt: skip
     specs = [RunSpec.from_dict({**base, "seed": seed}) for seed in range(runs)]
-    return [([spec], [folder / spec.id], options) for spec in specs]
+    return [(spec, folder / spec.id, options) for spec in specs]
 
 
 def shares(found: Sequence[Timed], begun: float, ended: float) -> dict[str, float]:
@@ -114,7 +114,7 @@ def shares(found: Sequence[Timed], begun: float, ended: float) -> dict[str, floa
     }  # fmt: skip
 
 
-def measured(engine: str, workers: int, work: list[Batch]) -> dict[str, float]:
+def measured(engine: str, workers: int, work: list[Job]) -> dict[str, float]:
     """Run the jobs, and say what the workers' time was spent on."""
     begun, results = time.monotonic(), []
     for _, result, error in engines.select_engine(engine)(timed_run, work, workers):
@@ -124,7 +124,7 @@ def measured(engine: str, workers: int, work: list[Batch]) -> dict[str, float]:
     return shares(results, begun, time.monotonic())
 
 
-def profile(work: list[Batch]) -> None:
+def profile(work: list[Job]) -> None:
     """Print where one process spends the time of a few runs, all that is loaded once left out."""
     import torch
 

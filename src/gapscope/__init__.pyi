@@ -60,6 +60,5 @@ from .training.alarms.canaries import Canaries as Canaries
 from .training.alarms.canaries import CanaryAlarm as CanaryAlarm
 from .training.loop import train as train
 from .training.monitor import Monitor as Monitor
-from .training.multi_training import train_many as train_many
 
 __version__: str

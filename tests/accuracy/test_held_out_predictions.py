@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import copy
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 import pytest
 import torch
-from sklearn.datasets import make_classification
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.datasets import load_wine, make_classification
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import PredefinedSplit, cross_val_predict
 from sklearn.svm import LinearSVC
 from torch import Tensor, nn
@@ -22,6 +27,9 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.statistics.baselines import feature_matrix, linear_ridge, rbf_ridge
 from gapscope.statistics.calibration import fit_calibration
+from gapscope.training.alarms.canaries import CanaryAlarm
+from gapscope.training.recordings import Recordings
+from support.quiet_trainer import training_arguments
 
 DRAWN: Any = make_classification(120, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=0)
 X, Y = (np.asarray(part) for part in DRAWN)
@@ -228,6 +236,7 @@ def test_the_result_is_an_array_a_table_and_sentences() -> None:
         (None, (X[:8], Y[:8]), {}, "12 samples"),
         (None, (X, Y), {"cost": -1}, "cost"),
         (None, (X, Y), {"groups": np.zeros(120)}, "2 groups"),
+        (None, (X, Y), {"groups": [1, 2]}, "one value per sample; got 2 for 120"),
         (X[:50], (X, Y), {}, "120 samples"),
         (X[:, 0], (X, Y), {}, r"\[120\]"),
         ("features", (X, Y), {}, "got str"),
@@ -243,8 +252,77 @@ def test_messages(source: Any, data: Any, options: dict[str, Any], facts: str) -
         gs.out_of_sample(source, data, **options)
 
 
-def test_a_monitored_run_has_seen_its_samples() -> None:
+def _training_run(kind: str, folder: Path) -> Any:
+    """A training run in one of the forms that people hold in their hands."""
     x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
-    monitor = gs.Monitor((x, (x[:, 0] > 0).long()))
-    with pytest.raises(InvalidInput, match="monitored run"):
-        gs.out_of_sample(monitor)
+    labels = (x[:, 0] > 0).long()
+    if kind == "alarm":
+        return CanaryAlarm(gs.Canaries(labels))
+    monitor = gs.Monitor((x, labels), measures=["loss"])
+    if kind == "recordings":
+        monitor.observe(nn.Linear(4, 2), 1)
+        monitor.save(folder / "run.json")
+        return Recordings.load(folder / "run.json")
+    if kind.startswith("lightning"):
+        lightning = pytest.importorskip("lightning.pytorch")
+        from gapscope.integrations.lightning import MonitorCallback
+
+        callback = MonitorCallback(monitor)
+        return callback if kind == "lightning callback" else lightning.Trainer(callbacks=[callback], logger=False)
+    if kind.startswith("transformers"):
+        transformers = pytest.importorskip("transformers")
+        from gapscope.integrations import MemorizationMonitor
+
+        trainer = transformers.Trainer(nn.Linear(4, 2), training_arguments(folder))
+        return trainer if kind == "transformers trainer" else MemorizationMonitor(trainer)
+    return monitor
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["monitor", "recordings", "alarm", "lightning callback", "lightning trainer", "transformers trainer",
+     "transformers memorization"],
+)  # fmt: skip
+def test_a_training_run_has_seen_its_samples(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"Got a training run \(.*Pass the function that trains"):
+        gs.out_of_sample(_training_run(kind, tmp_path))
+
+
+class _Passed(ClassifierMixin, BaseEstimator):
+    """Classifier whose inputs are its probabilities, as the gallery passes them to MAPIE."""
+
+    classes_ = np.arange(3)
+
+    def fit(self, x: np.ndarray, y: np.ndarray) -> _Passed:
+        return self
+
+    def predict_proba(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        return x.argmax(1)
+
+
+def test_conformal_sets_are_those_of_the_closed_form_and_hold_new_labels() -> None:
+    drawn: Any = make_classification(1500, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=1)
+    x, y = (np.asarray(part) for part in drawn)
+    forest = RandomForestClassifier(100, random_state=0)
+    held_out = np.asarray(gs.out_of_sample(forest, (x[:300], y[:300])))
+    new = forest.fit(x[:300], y[:300]).predict_proba(x[300:])
+    threshold = np.sort(1 - held_out[np.arange(300), y[:300]])[int(np.ceil(0.9 * 301)) - 1]
+    sets = 1 - new <= threshold
+    assert 0.86 < sets[np.arange(1200), y[300:]].mean() < 0.97
+    if find_spec("mapie") is None:
+        return
+    mapie: Any = import_module("mapie.classification").SplitConformalClassifier(_Passed(), confidence_level=0.9)
+    mapie.conformalize(held_out, y[:300])
+    np.testing.assert_array_equal(mapie.predict_set(new)[1][:, :, 0], sets)
+
+
+def test_cleanlab_finds_the_wrong_labels_of_the_result_itself() -> None:
+    rank: Any = pytest.importorskip("cleanlab.rank")
+    wine: Any = load_wine()
+    wrong = np.arange(len(wine.target)) % 12 == 0
+    labels = np.where(wrong, (wine.target + 1) % 3, wine.target)
+    quality = rank.get_label_quality_scores(labels, np.asarray(gs.out_of_sample(None, (wine.data, labels))))
+    assert roc_auc_score(wrong, -quality) > 0.98

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,27 @@ def test_regression_of_an_estimator_is_r2() -> None:
     curve = gs.learning_curve(Ridge(), (x, y), design="five folds and quarter")
     assert (curve.task, curve.score_name) == ("regression", "R^2")
     assert curve.low <= 1 - 400 / y.var() <= curve.high
+
+
+def test_a_scorer_of_scikit_learn_by_name(tmp_path: Path) -> None:
+    estimator = HistGradientBoostingClassifier(max_iter=5)
+    curve = gs.learning_curve(estimator, (X, Y), score="f1_macro", cache_dir=tmp_path)
+    by_function = gs.learning_curve(
+        estimator, (X, Y), score=lambda model, x, y: f1_score(y, model.predict(x), average="macro")
+    )
+    assert (curve.score_name, curve.score, curve.low) == ("f1_macro", by_function.score, by_function.low)
+    with pytest.raises(InvalidInput, match="its score differ"):
+        gs.learning_curve(estimator, (X, Y), score="f1_micro", cache_dir=tmp_path)
+    with pytest.raises(InvalidInput, match=r"'f1macro' is no scorer of scikit-learn. Pass one of 'f1_macro'"):
+        gs.learning_curve(estimator, (X, Y), score="f1macro")
+    with pytest.raises(InvalidInput, match=r"score must be a function .* got 3"):
+        gs.learning_curve(estimator, (X, Y), score=3)  # type: ignore[arg-type]
+
+
+def test_a_training_run_is_no_training_function() -> None:
+    monitor = gs.Monitor((torch.from_numpy(X), torch.from_numpy(Y)), measures=["loss"])
+    with pytest.raises(InvalidInput, match=r"Got a training run \(Monitor\)"):
+        gs.learning_curve(monitor, (X, Y))
 
 
 def test_any_metric_of_one_number() -> None:
@@ -175,7 +197,7 @@ def test_later_samples_are_scored() -> None:
         ({"times": np.array([1, "a"] * 120, dtype=object)}, "sortable.*int, str"),
         ({"times": range(240), "design": "hold-out"}, "times"),
         ({"design": "continued halves"}, "an estimator"),
-        ({"score": "f1"}, "'f1'"),
+        ({"score": "F one"}, "'F one'"),
         ({"score": lambda model, x, y: float("nan")}, "NaN"),
         ({"score": lambda model, x, y: [1.0, 2.0]}, r"shape \[2\]"),
         ({"score": lambda model, x, y: "good"}, "str"),

@@ -35,3 +35,10 @@ def test_the_target_is_a_column() -> None:
         split_frame([1, 2], "price")
     with pytest.raises(InvalidInput, match="alone"):
         split_frame(frame[["price"]], "price")
+
+
+def test_a_frame_without_numbers_and_categories_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="text, of which nearly every row differs"):
+        encode_frame(pandas.DataFrame({"text": [f"row {k}" for k in range(30)]}))
+    with pytest.raises(InvalidInput, match="empty"):
+        encode_frame(pandas.DataFrame({"text": [None] * 30}))

@@ -16,7 +16,7 @@ from torch.nn.attention import _cur_sdpa_kernel_backends
 import gapscope as gs
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
 from gapscope.inspection.copies import copy_network
-from gapscope.inspection.execution import DrawWatch, FairLock, network_lock
+from gapscope.inspection.execution import exclusive
 from gapscope.inspection.outputs import inspection_mode, precision_of
 from gapscope.inspection.substitution import cast_network
 
@@ -83,35 +83,6 @@ def test_other_networks_run_while_a_network_is_traced() -> None:
     assert torch.equal(other(x), expected)
 
 
-class Gate(nn.Module):
-    """Passes its inputs on, after another thread had its turn."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reached, self.opened = threading.Event(), threading.Event()
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.reached.set()
-        assert self.opened.wait(WAIT)
-        return x
-
-
-def test_numbers_that_another_thread_draws_while_a_network_is_measured_are_not_sampled_again() -> None:
-    gate = Gate()
-    net, (x, y) = nn.Sequential(gate, network(nn.Dropout(0.5))), samples()
-    torch.manual_seed(7)
-    expected = torch.rand(6)
-    torch.manual_seed(7)
-    with ThreadPoolExecutor(1) as pool:
-        measuring = pool.submit(gs.measure, net, (x, y), ["accuracy"])
-        assert gate.reached.wait(WAIT)
-        first = torch.rand(3)
-        gate.opened.set()
-        measuring.result(WAIT)
-        second = torch.rand(3)
-    assert torch.equal(torch.cat([first, second]), expected)
-
-
 @pytest.mark.parametrize("threads", [False, True])
 def test_draws_of_the_network_itself_are_undone(threads: bool) -> None:
     class Noisy(nn.Module):
@@ -171,61 +142,10 @@ def test_settings_of_torch_are_restored_after_the_last_thread() -> None:
     assert _cur_sdpa_kernel_backends() == before
 
 
-def test_a_fair_lock_is_reentrant_and_goes_to_the_next_in_line() -> None:
-    lock, order = FairLock(), []
-
-    def wait(name: str) -> None:
-        with lock, lock:
-            order.append(name)
-
-    with lock:
-        threads = []
-        for name in "abc":
-            threads.append(threading.Thread(target=wait, args=(name,)))
-            threads[-1].start()
-            while len(lock._waiting) < len(threads):
-                pass
-        with lock:
-            order.append("main")
-    for thread in threads:
-        thread.join(WAIT)
-    assert order == ["main", "a", "b", "c"]
-    with lock:
-        assert lock._depth == 1
-
-
-ATTENTION = nn.MultiheadAttention(2, 1, dropout=0.5)
-QUERY = torch.ones(1, 2, 2)
-DRAWS: dict[str, tuple[Callable[[], Any], bool]] = {
-    "rand": (lambda: torch.rand(2), True),
-    "rand of a generator": (lambda: torch.rand(2, generator=torch.Generator()), False),
-    "in place": (lambda: torch.empty(2).normal_(), True),
-    "in place of a generator": (lambda: torch.empty(2).normal_(generator=torch.Generator()), False),
-    "normalize": (lambda: nn.functional.normalize(torch.ones(2, 2)), False),
-    "dropout layer": (lambda: nn.Dropout(0.5)(torch.ones(2)), True),
-    "dropout layer, evaluation": (lambda: nn.Dropout(0.5).eval()(torch.ones(2)), False),
-    "attention": (lambda: nn.functional.scaled_dot_product_attention(QUERY, QUERY, QUERY), False),
-    "attention with dropout": (
-        lambda: nn.functional.scaled_dot_product_attention(QUERY, QUERY, QUERY, dropout_p=0.5), True
-    ),
-    "attention layer": (lambda: ATTENTION.train()(*[torch.ones(1, 2, 2)] * 3), True),
-    "attention layer, evaluation": (lambda: ATTENTION.eval()(*[torch.ones(1, 2, 2)] * 3), False),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", DRAWS)
-def test_a_watch_sees_exactly_the_draws_from_the_global_stream(name: str) -> None:
-    call, draws = DRAWS[name]
-    before = torch.get_rng_state()
-    with DrawWatch() as watch:
-        call()
-    assert watch.has_drawn == draws == (not torch.equal(before, torch.get_rng_state()))
-
-
 def test_what_is_read_of_a_network_is_its_own_while_another_thread_runs_it_in_another_precision() -> None:
     net: Any = network()
     with ThreadPoolExecutor(2) as pool:
-        with network_lock(net), cast_network(net, torch.float64, torch.zeros_like):
+        with exclusive(), cast_network(net, torch.float64, torch.zeros_like):
             dtype = pool.submit(precision_of, net)
             made: Future[Any] = pool.submit(copy_network, net)
             wait([dtype, made], timeout=0.05)

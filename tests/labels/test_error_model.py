@@ -10,7 +10,13 @@ from torch import Tensor
 
 import gapscope as gs
 from gapscope.labels.boosted_trees import out_of_fold_log_probabilities
-from gapscope.labels.error_model import error_probabilities, fit_error_model, tempered_loss, wilson_high
+from gapscope.labels.error_model import (
+    confident_errors,
+    error_probabilities,
+    fit_error_model,
+    tempered_loss,
+    wilson_high,
+)
 
 NOISE = torch.tensor([[0.6, 0.4, 0.0], [0.05, 0.9, 0.05], [0.0, 0.0, 1.0]], dtype=torch.float64)
 
@@ -50,6 +56,30 @@ def test_probabilities_are_those_of_bayes() -> None:
     wrong = (classes != labels).double()
     likely = expected > 0.8
     assert float(wrong[likely].mean()) == pytest.approx(float(expected[likely].mean()), abs=0.05)
+
+
+def test_confident_errors_by_hand() -> None:
+    """Two classes of ten: of the most confident predictions, one of three in the first class is contradicted."""
+    scores = torch.zeros(20, 2, dtype=torch.float64)
+    labels = torch.arange(20) // 10
+    scores[torch.arange(20), labels] = torch.arange(20, 0, -1).double()
+    flipped = labels.clone()
+    flipped[[2, 9, 19]] = 1 - flipped[[2, 9, 19]]
+    # six of all are confident, or three of each class
+    assert confident_errors(scores, flipped) == pytest.approx(1 / 6)
+    flipped[[2, 12]] = labels[[2, 12]]
+    assert confident_errors(scores, flipped) == 0
+
+
+def test_no_precision_is_promised_where_a_hard_problem_is_possible() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(500, 2, generator=generator)
+    y = (x[:, 0] + 0.4 * torch.randn(500, generator=generator) > 0).long()
+    issues = gs.find_label_issues(None, (x, y))
+    assert issues.noise is not None and issues.noise.is_upper_bound and not len(issues.precision_curve)
+    assert math.isnan(issues.expected_precision)
+    strict = gs.find_label_issues(None, (x, y), precision=0.5)
+    assert strict.n_flagged == 0 and "a hard problem is not excluded" in strict.sentences[-1]
 
 
 def test_the_interval_of_errors_in_two_classes() -> None:

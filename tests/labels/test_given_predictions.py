@@ -140,3 +140,9 @@ def test_several_labels_are_not_looked_at() -> None:
     assert any("not looked at" in note for note in notes)
     held_out = gs.out_of_sample(None, (x, y))
     assert not any("not looked at" in note for note in gs.find_label_issues(None, (x, y), pred_probs=held_out).notes)
+
+
+@pytest.mark.parametrize("probabilities", [np.full((60, 2), np.nan), np.full((50, 2), 0.5)])
+def test_probabilities_without_inputs_are_named(probabilities: np.ndarray) -> None:
+    with pytest.raises(InvalidInput, match="pred_probs"):
+        gs.find_label_issues(labels=[0, 1] * 30, pred_probs=probabilities)

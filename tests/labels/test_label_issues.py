@@ -98,8 +98,11 @@ def test_no_network_and_string_labels() -> None:
     assert issues.method in ("RBF ridge", "linear ridge") and issues.flagged is not None
     assert float(wrong[issues.flagged].double().mean()) > 0.85
     assert issues.to_pandas()["given"].iloc[0].startswith("class ")
-    strict = issues.with_precision(0.9)
-    assert strict.n_flagged <= issues.n_flagged and gs.find_label_issues(None, (x, y), precision=0.9).n_flagged > 0
+    strict = issues.with_precision(0.75)
+    assert strict.n_flagged > 0 and strict.expected_precision >= 0.75
+    assert gs.find_label_issues(None, (x, y), precision=0.8).n_flagged > 0
+    out_of_reach = issues.with_precision(0.97)
+    assert out_of_reach.n_flagged == 0 and "No list reaches a precision of 97 %" in out_of_reach.sentences[-1]
 
 
 def test_regression_targets_with_gross_errors_stand_first() -> None:

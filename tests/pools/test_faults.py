@@ -267,7 +267,7 @@ def test_a_run_in_a_pool_that_was_moved_makes_no_second_one(pool: Pool) -> None:
 def test_a_record_that_is_written_elsewhere_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def elsewhere(function: object, jobs: Iterable[Any], workers: int) -> Iterator[Any]:
         for job in jobs:
-            yield job, [(Record(id=job[0][0].id, spec={}, status="finished"), [])], None
+            yield job, (Record(id=job[0].id, spec={}, status="finished"), []), None
 
     monkeypatch.setattr("gapscope.pools.engines.run_local", elsewhere)
     with pytest.raises(GapscopeError, match=r"one folder for .*or `mirror`"):
@@ -284,7 +284,7 @@ def test_workers_receive_absolute_paths(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("gapscope.pools.engines.run_local", note)
     monkeypatch.chdir(tmp_path)
     Pool("pool").run(specs(0), data_root="data")
-    ((_, (folder,), options),) = received
+    ((_, folder, options),) = received
     assert folder == tmp_path / "pool" / "runs" / SPEC.id and options.data_root == str(tmp_path / "data")
 
 

@@ -66,9 +66,9 @@ def test_an_s3_server_is_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_machines_need_not_share_the_folder_of_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def on_another_machine(function: Any, jobs: Any, workers: int) -> Iterator[Any]:
         for job in jobs:
-            specs, folders, options = job
-            elsewhere = [tmp_path / "other machine" / folder.relative_to(tmp_path) for folder in folders]
-            yield job, function((specs, elsewhere, options)), None
+            spec, folder, options = job
+            elsewhere = tmp_path / "other machine" / folder.relative_to(tmp_path)
+            yield job, function((spec, elsewhere, options)), None
 
     monkeypatch.setattr("gapscope.pools.engines.run_local", on_another_machine)
     records = Pool(tmp_path / "pool").run(SPECS, measures=(), mirror=str(tmp_path / "there"))

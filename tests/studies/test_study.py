@@ -62,10 +62,10 @@ def setting(work: Path, lines: list[str]) -> RunSettings:
 def test_networks_of_a_pool_are_trained_as_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(Pool, "run", lambda pool, specs, **options: calls.append(options) or [])
-    where = replace(setting(tmp_path, []), workers=3, device="cuda", stack=20, data_root="/data")
-    assert pickle.loads(pickle.dumps(where)).stack == 20
+    where = replace(setting(tmp_path, []), workers=3, device="cuda", data_root="/data")
+    assert pickle.loads(pickle.dumps(where)).device == "cuda"
     where.train("pool", [], workers=1, measures=())
-    expected = {"workers": 1, "device": "cuda", "stack": 20, "data_root": "/data", "measures": ()}
+    expected = {"workers": 1, "device": "cuda", "data_root": "/data", "measures": ()}
     assert expected.items() <= calls[0].items()
 
 

@@ -30,7 +30,7 @@ from gapscope.accuracy.held_out_sources import (
 from gapscope.accuracy.row_selection import as_rows, n_rows
 from gapscope.accuracy.scores import target_variance, variance_of_mean
 from gapscope.accuracy.subset_designs import group_numbers
-from gapscope.accuracy.subset_problems import NetworkProblem, is_estimator, takes_steps_fraction
+from gapscope.accuracy.subset_problems import NetworkProblem, check_no_run, is_estimator, takes_steps_fraction
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
@@ -40,7 +40,6 @@ from gapscope.measures.embed import checked_features
 from gapscope.pools.from_spec import prepare_data
 from gapscope.statistics.baselines import sample_features
 from gapscope.statistics.intervals import normal_quantile, wilson_interval
-from gapscope.training.monitor import Monitor
 
 MIN_SAMPLES, MIN_GROUPS = 12, 2
 SHORT_COST, HALVES_COST = 0.5, 2.0
@@ -86,7 +85,7 @@ def out_of_sample(
 
     Raises:
         InvalidInput: The data have no targets, fewer than 12 samples, or a form that the source cannot predict; or the
-            source is a monitored run, whose predictions have all seen their samples.
+            source is a training run (a monitor, its recordings, a trainer), which has trained on its samples.
 
     >>> x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     >>> result = out_of_sample(None, (x, (x[:, 0] > 0).long()))
@@ -94,12 +93,7 @@ def out_of_sample(
     ((60, 2), True, 0.0)
     """
     check_range("cost", cost, 0)
-    if isinstance(getattr(source, "monitor", source), Monitor):
-        raise InvalidInput(
-            "A monitored run has trained on all of its samples, so that none of its predictions is out of sample. Pass "
-            "the function that trains the network and its data (cost=0.5 where it takes steps_fraction), or None and "
-            "the data."
-        )
+    check_no_run(source)
     if is_estimator(source) and not isinstance(unwrap_estimator(source, None)[0], nn.Module):
         return _of_estimator(source, data, groups, cost, seed)
     if data is None:

@@ -40,6 +40,7 @@ from gapscope.accuracy.subset_problems import (
     NetworkProblem,
     ScoreFunction,
     TrainFunction,
+    check_no_run,
     estimator_problem,
     is_estimator,
     metric_problem,
@@ -155,9 +156,10 @@ def _score_of_largest(subset_runs: SubsetRuns) -> Expectation:
 
 
 def _problem_of(
-    train_fn: Any, data: Any, score: ScoreFunction | None, root: str | None
+    train_fn: Any, data: Any, score: ScoreFunction | str | None, root: str | None
 ) -> NetworkProblem | MetricProblem:
     """Return the training function with its data, checked."""
+    check_no_run(train_fn)
     if isinstance(train_fn, nn.Module | type) or not (
         callable(train_fn) or is_estimator(train_fn) or isinstance(train_fn, RunSpec)
     ):
@@ -190,7 +192,7 @@ def learning_curve(
     train_fn: TrainFunction | RunSpec | Any,
     data: Any = None,
     *,
-    score: ScoreFunction | None = None,
+    score: ScoreFunction | str | None = None,
     max_interval_width: float | None = None,
     design: str = AUTO,
     groups: Any = None,
@@ -221,9 +223,9 @@ def learning_curve(
             pair (x, y) of frames, sparse matrices, lists of texts or other containers with rows, which are passed on
             as they are; or a Dataset, of which `train_fn` and `score` receive a `torch.utils.data.Subset` and None.
         score: A function (object, inputs, targets) that scores what `train_fn` returns on unseen samples: one number,
-            or one per sample. Larger is better. Scores between 0 and 1 are extrapolated towards 1; others by their
-            slope alone. None for accuracy or R^2. The interval of one number is a jackknife over ten blocks, so that
-            the function is called eleven times.
+            or one per sample; or the name of a scorer of scikit-learn, such as "f1_macro". Larger is better. Scores
+            between 0 and 1 are extrapolated towards 1; others by their slope alone. None for accuracy or R^2. The
+            interval of one number is a jackknife over ten blocks, so that the function is called eleven times.
         max_interval_width: Largest width of the 90 % interval. The cheapest design that reaches it is used, predicted
             from a run on a quarter of the samples. None uses the default design.
         design: By name "short continued halves" (cost 0.5 training runs), "continued halves" (2), "half and quarter"

@@ -13,7 +13,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.copies import copy_network
-from gapscope.inspection.execution import RANDOM_STREAMS
+from gapscope.inspection.execution import exclusive
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.cpu_budget import CpuBudget, affordable_kernel, forward_seconds
@@ -178,7 +178,7 @@ def with_new_head(
     if isinstance(head, nn.Module):
         new = copy_network(head)
     else:
-        with RANDOM_STREAMS, torch.random.fork_rng(devices=[]):
+        with exclusive(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "new head"))
             new = nn.Linear(last.in_features, n_classes or samples.y.shape[1], bias=last.bias is not None)
         new = new.to(last.weight.device, last.weight.dtype)

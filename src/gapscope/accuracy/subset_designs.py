@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gapscope.accuracy.extrapolation import SizedScore, extrapolate
-from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.base.errors import InvalidInput
 
 # Standard deviation of networks around the score of continued runs, at an accuracy of 50 %: chosen for a coverage of
 # 90 % on the networks that the rule was chosen on, before those that evaluate it were trained.
@@ -71,7 +71,8 @@ def _column(name: str, values: Any, samples: int) -> np.ndarray:
     column = np.asarray(values)
     if column.ndim != 1:
         raise InvalidInput(f"{name} must hold one label per sample, shape [n]; got shape {list(column.shape)}.")
-    check_same_length(name, len(column), "samples", samples)
+    if len(column) != samples:
+        raise InvalidInput(f"{name} must hold one value per sample; got {len(column)} for {samples} samples.")
     missing = sum(value is None or value != value for value in column.tolist())
     if missing:
         raise InvalidInput(

@@ -23,9 +23,10 @@ from gapscope.base.task import class_logits
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.pools.from_spec import network_from_spec, prepare_data
+from gapscope.training.alarms.base import Alarm
 from gapscope.training.loop import Training
-from gapscope.training.multi_training import train_all
 from gapscope.training.randomness import reproducible
+from gapscope.training.recordings import Recordings
 
 TrainFunction = Callable[..., Any]
 ScoreFunction = Callable[[Any, Any, Any], Any]
@@ -63,11 +64,8 @@ def _run_spec(spec: RunSpec, samples: Samples, seed: int, root: str | None) -> n
     spec = spec.replace({"seed": seed % 2**31})
     network = network_from_spec(spec, replace(problem, train=samples))
     training = Training(network, samples, spec.training, seed=spec.seed)
-    (error,) = train_all([training], stack="never", largest=1)
-    if error is not None:
-        raise error
-    result = training.result
-    if result is not None and result.status == "diverged":
+    result = training.run_to_end()
+    if result.status == "diverged":
         raise InvalidInput(
             f"Training diverged ({result.stop_reason}); every subset run must finish. Lower the learning rate."
         )
@@ -247,10 +245,44 @@ def estimator_problem(estimator: Any, data: Any) -> MetricProblem:
     return MetricProblem(estimator, x, y, EstimatorScore(False, variance), "regression", "R^2")
 
 
-def metric_problem(train_fn: Any, data: Any, score: ScoreFunction, root: str | None) -> MetricProblem:
+def metric_problem(train_fn: Any, data: Any, score: ScoreFunction | str, root: str | None) -> MetricProblem:
     """Return the problem of a function or estimator with a score of the user."""
-    if not callable(score):
-        raise InvalidInput(f"score must be a function (object, inputs, targets); got {score!r}.")
     x, y = as_rows(data)
+    if isinstance(score, str):
+        return MetricProblem(train_fn, x, y, _scorer(score), "own metric", score, root)
+    if not callable(score):
+        raise InvalidInput(
+            "score must be a function (object, inputs, targets) or the name of a scorer of scikit-learn, such as "
+            f"'f1_macro'; got {score!r}."
+        )
     name = str(getattr(score, "__name__", type(score).__name__))
     return MetricProblem(train_fn, x, y, score, "own metric", name, root)
+
+
+def _scorer(name: str) -> Any:
+    """Return a scorer of scikit-learn by name."""
+    from difflib import get_close_matches
+
+    from sklearn.metrics import get_scorer, get_scorer_names
+
+    names: Any = get_scorer_names()
+    if name not in names:
+        close = ", ".join(map(repr, get_close_matches(name, names, 3, 0.5))) or "sklearn.metrics.get_scorer_names()"
+        raise InvalidInput(f"score={name!r} is no scorer of scikit-learn. Pass one of {close}, or a function.")
+    return get_scorer(name)
+
+
+# Names, so that no framework is imported: trainers of transformers and lightning, and `MemorizationMonitor`.
+_RUN_CLASSES = frozenset({"Trainer", "MemorizationMonitor"})
+
+
+def check_no_run(source: Any) -> None:
+    """Raise InvalidInput for a training run: a monitor, its callback or recordings, an alarm, or a trainer."""
+    run = getattr(source, "monitor", source)
+    classes = {base.__name__ for base in type(run).__mro__}
+    if isinstance(run, Recordings | Alarm) or classes & _RUN_CLASSES:
+        raise InvalidInput(
+            f"Got a training run ({type(source).__name__}), which has trained on all of its samples: at every epoch it "
+            "predicts them better than new ones. Pass the function that trains the network and its data (cheapest "
+            "where it takes steps_fraction), or an estimator and its data."
+        )

@@ -62,10 +62,16 @@ def _print(curves: dict[str, Any]) -> None:
         print_lines(repr(*curves.values()))
         return
     table = pandas.DataFrame(
-        {"settings": name, "samples": curve.samples, "score": curve.score, "90 % from": curve.low, "to": curve.high,
-         "cost": curve.cost}
+        {
+            "settings": name,
+            "samples": curve.samples,
+            "score": curve.score,
+            "90 % from": curve.low,
+            "to": curve.high,
+            "cost": curve.cost,
+        }
         for name, curve in curves.items()
-    )  # fmt: skip
+    )
     print_table(table, "Predicted on data like the training data (90 % interval; cost in full-training equivalents)")
     for note in dict.fromkeys(curve.note for curve in curves.values() if curve.note):
         print_lines(note)
@@ -81,7 +87,9 @@ def learning_curve(
     target_column: str | None = typer.Option(None, "--target", help="Column of the labels. Default: the last one."),
     groups: str | None = typer.Option(None, help="Column of groups (patient, author) that are not divided."),
     score: str | None = typer.Option(
-        None, help="module:function (object, inputs, targets) that scores what is trained. Default: accuracy or R^2."
+        None,
+        help="module:function (object, inputs, targets) that scores what is trained, or the name of a scorer of "
+        "scikit-learn. Default: accuracy or R^2.",
     ),
     max_width: float | None = typer.Option(None, help="Maximum width of the 90 % interval."),
     design: str = typer.Option(
@@ -105,7 +113,9 @@ def learning_curve(
     else:
         train_fn, table, group_column = _of_table(target, data, target_column, groups)
         runs = [(str(target), _folder_name(target), train_fn, table)]
-    score_function = None if score is None else import_function(score)
+    score_function: Any = score
+    if score and ":" in score:
+        score_function = import_function(score)
     curves: dict[str, Any] = {}
     with handle_interrupts(resumes=True), steps("training") as show:
         for name, folder, train_fn, samples in runs:

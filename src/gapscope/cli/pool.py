@@ -28,9 +28,6 @@ def run(
     grid: Path = GRID,
     folder: Path = FOLDER,
     workers: int = WORKERS,
-    stack: int = typer.Option(
-        1, help="Maximum number of networks of one architecture that a worker trains in one stack."
-    ),
     engine: str = typer.Option("local", help="'local' processes, or 'ray' for a cluster."),
     ray_address: str | None = typer.Option(None, help="Address of a running Ray cluster, such as 10.0.0.1:6379."),
     gpus: float = typer.Option(0.0, help="GPUs per network on a Ray cluster; fractions share one."),
@@ -56,7 +53,6 @@ def run(
         records = pool.run(
             specs,
             workers=workers,
-            stack=stack,
             engine=engine,
             address=ray_address,
             gpus=gpus,
@@ -206,7 +202,9 @@ def add(
 
     networks, common = _check_checkpoints(networks, load), _parse_settings(settings)
     names = _names(networks, name)
-    held_out = None if test is None else call_function(test, needed="test data")
+    held_out = None
+    if test is not None:
+        held_out = call_function(test, needed="test data")
     pool = Pool(folder)
     records: list[Record] = []
     with handle_interrupts(resumes=True), progress(f"pool {folder}", len(networks)) as announce:

@@ -67,7 +67,6 @@ def run(
     workers: int = WORKERS,
     data_root: str | None = DATA_ROOT,
     device: str = typer.Option("cpu", help="Torch device: 'cpu', 'cuda' or 'mps'."),
-    stack: int = typer.Option(1, help="Maximum number of networks that a process trains in one stack."),
     again: bool = typer.Option(False, help="Rewrite tables and figures from the trained networks."),
     json: bool = JSON,
 ) -> None:
@@ -86,7 +85,6 @@ def run(
             again=again,
             workers=workers,
             device=device,
-            stack=stack,
             data_root=data_root,
             say=partial(typer.echo, err=json),
         )
@@ -100,7 +98,9 @@ def _format_claims(study: Any, results: Path) -> str:
     """Format a study's claims, each outcome in the left margin."""
     lines = [f"{study.name}  {study.title}"]
     for outcome, sentence, ours in study.claims(results):
-        margin = "cannot" if outcome.startswith("cannot") else outcome
+        margin = "cannot"
+        if not outcome.startswith("cannot"):
+            margin = outcome
         lines.append(f"  {margin:<9}  {'(ours) ' if ours else ''}{sentence}")
     return "\n".join(lines)
 

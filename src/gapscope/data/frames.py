@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 # A column of text with more different values than this, and than half of the rows, is a name and not a category.
 MAX_CATEGORIES = 20
+MAX_NAMED = 20  # columns that a message names
 # Fewer rows may be numbered by chance, or on purpose.
 MIN_ROWS = 10
 # Names of columns that number the rows; the last part of a longer name counts, such as customer_id and customerID.
 _ID_NAME = re.compile(r"(.*[_ .-])?(id|ids|uuid|guid|key|index|idx|row|rows|rownames|nr|no)|", re.IGNORECASE)
 _ID_ENDING = re.compile(r".*[a-z](Id|ID)|Unnamed: \d+")
+# times are days since the first
 SECONDS_PER_DAY = 86_400
 
 
@@ -70,6 +72,9 @@ def encode_frame(
     Args:
         frame: Columns of numbers and text.
         like: Encoded frame of another part of the data, whose columns are returned (0 where `frame` lacks one).
+
+    Raises:
+        InvalidInput: No column remains.
     """
     import pandas
 
@@ -78,7 +83,9 @@ def encode_frame(
     if dates:
         notes.append(f"{', '.join(dates)}: days since 1970.")
     # the columns of a second part are those of the first, whatever its own rows look like
-    empty = [] if like is not None else [name for name in frame if frame[name].isna().all()]
+    empty = []
+    if like is None:
+        empty = [name for name in frame if frame[name].isna().all()]
     frame = frame.drop(columns=empty)
     if empty:
         notes.append(f"{', '.join(map(str, empty))}: left out, since it is empty.")
@@ -103,6 +110,13 @@ def encode_frame(
         notes.append(f"{', '.join(map(str, categories))}: one column per value.")
     if missing:
         notes.append(f"{pluralize(missing, 'missing number')}: filled with the median of the column.")
+    if not set(frame.columns) - set(names):
+        listed = ", ".join(map(str, names))
+        got = f"no column but {listed}, of which nearly every row differs" if names else "empty columns alone"
+        raise InvalidInput(
+            f"Got {got}; numbers or categories are needed. Pass texts as a list with their labels: "
+            "data=(frame[column].tolist(), labels)."
+        )
     encoded = pandas.get_dummies(frame.drop(columns=names), columns=categories, dtype=float)
     encoded = encoded.fillna(encoded.median())
     if like is not None:
@@ -125,7 +139,8 @@ def split_frame(frame: Any, target: str) -> tuple[pandas.DataFrame, pandas.Serie
     if not isinstance(frame, pandas.DataFrame):
         raise InvalidInput(f"Got target={target!r} with a {type(frame).__name__}; a pandas DataFrame is needed.")
     if target not in frame:
-        hint = did_you_mean(target, [str(name) for name in frame])
+        columns = [str(name) for name in frame]
+        hint = did_you_mean(target, columns) or f" Pass one of {', '.join(columns[:MAX_NAMED])}."
         raise InvalidInput(f"Got target={target!r}, which is no column of the frame.{hint}")
     if frame.shape[1] < 2:
         raise InvalidInput(f"Got a frame with the column {target!r} alone; one column of features at least is needed.")

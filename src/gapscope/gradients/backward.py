@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gapscope.base.errors import NotMeasurable, check_choice
 from gapscope.gradients.frozen_batch_stats import freeze_batch_stats
 from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint
-from gapscope.inspection.execution import SharedContext
+from gapscope.inspection.execution import exclusive
 from gapscope.inspection.outputs import as_real, explain_torch_errors
 from gapscope.inspection.restoring import preserve_state
 
@@ -121,15 +121,11 @@ def _without_fused_recurrence() -> Iterator[None]:
             backend.enabled = enabled
 
 
-_PLAIN_ATTENTION = SharedContext(lambda: sdpa_kernel(SDPBackend.MATH))
-_PLAIN_RECURRENCE = SharedContext(_without_fused_recurrence)
-
-
 @contextmanager
 def differentiable_kernels(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Use only twice differentiable kernels in the body (attention, recurrent layers)."""
     recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
-    with _PLAIN_ATTENTION.entered(), _PLAIN_RECURRENCE.entered() if recurrent else nullcontext():
+    with exclusive(), sdpa_kernel(SDPBackend.MATH), _without_fused_recurrence() if recurrent else nullcontext():
         yield
 
 

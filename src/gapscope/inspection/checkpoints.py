@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +11,6 @@ from torch.autograd.graph import Node
 from torch.utils.checkpoint import CheckpointFunction
 
 from gapscope.base.errors import ReplaceLayer
-from gapscope.inspection.execution import SharedContext
 
 REENTRANT = (
     "Got torch.utils.checkpoint with use_reentrant=True, which hides gradients inside the graph; they are needed. Call "
@@ -24,24 +23,21 @@ def _call_directly(function: Callable[..., Any], preserve_rng_state: bool, *argu
 
 
 @contextmanager
-def _replaced_apply() -> Iterator[None]:
+def direct_checkpoints() -> Iterator[None]:
+    """Call the functions of torch's reentrant checkpoints directly in the body.
+
+    Values are the same. A reentrant checkpoint is one node in autograd's graph, without the parameters used inside; it
+    has no node at all, and so no gradient, if none of its inputs needs one. Callers are in an `exclusive` body.
+    """
+    own = vars(CheckpointFunction).get("apply")  # that of an outer body
     CheckpointFunction.apply = _call_directly
     try:
         yield
     finally:
-        del CheckpointFunction.apply
-
-
-_DIRECT = SharedContext(_replaced_apply)
-
-
-def direct_checkpoints() -> AbstractContextManager[None]:
-    """Call the functions of torch's reentrant checkpoints directly in the body.
-
-    Values are the same. A reentrant checkpoint is one node in autograd's graph, without the parameters used inside; it
-    has no node at all, and so no gradient, if none of its inputs needs one.
-    """
-    return _DIRECT.entered()
+        if own is None:
+            del CheckpointFunction.apply
+        else:
+            CheckpointFunction.apply = own
 
 
 def graph_nodes(outputs: Tensor) -> Iterator[Node]:

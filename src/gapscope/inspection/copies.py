@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gapscope.inspection.execution import network_lock
-from gapscope.inspection.outputs import unwrapped
+from gapscope.inspection.execution import exclusive
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -41,5 +40,5 @@ def copy_network(network: Module) -> Module:
     and those of other classes, are left to it.
     """
     # another thread may have put other tensors into the network
-    with network_lock(unwrapped(network)), torch.inference_mode(False):
+    with exclusive(), torch.inference_mode(False):
         return copy.deepcopy(network, _clones(network))

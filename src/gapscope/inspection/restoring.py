@@ -6,13 +6,12 @@ import random
 import sys
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gapscope.inspection.execution import DrawWatch, is_only_thread
 from gapscope.inspection.interrupts import postponed_interrupts
 
 _CONTAINERS = (dict, OrderedDict, list, set)
@@ -24,9 +23,15 @@ class _RngStates:
     def __init__(self) -> None:
         self.python = random.getstate()
         self.numpy = sys.modules.get("numpy")
-        self.numpy_state = self.numpy.random.get_state() if self.numpy else None
+        if self.numpy:
+            self.numpy_state = self.numpy.random.get_state()
+        else:
+            self.numpy_state = None
         self.torch = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        if torch.cuda.is_initialized():
+            self.cuda = torch.cuda.get_rng_state_all()
+        else:
+            self.cuda = []
 
     def restore(self) -> None:
         random.setstate(self.python)
@@ -38,21 +43,14 @@ class _RngStates:
 
 
 @contextmanager
-def preserve_rng_state(*, own_draws: bool = True) -> Iterator[None]:
-    """Restore the global random states of Python, NumPy and torch after the body.
-
-    Without `own_draws` the body is not expected to use them: if other threads are alive, the states are restored only
-    if it did (see `DrawWatch`).
-    """
+def preserve_rng_state() -> Iterator[None]:
+    """Restore the global random states of Python, NumPy and torch after the body."""
     states = _RngStates()
-    watch = None if own_draws or is_only_thread() else DrawWatch()
     with postponed_interrupts():
         try:
-            with watch or nullcontext():
-                yield
+            yield
         finally:
-            if watch is None or watch.has_drawn:
-                states.restore()
+            states.restore()
 
 
 class _Attributes:
@@ -95,21 +93,18 @@ def renormalized_weights(network: nn.Module) -> list[Tensor]:
 
 
 @contextmanager
-def preserve_state(network: nn.Module, *, own_draws: bool | None = None) -> Iterator[None]:
+def preserve_state(network: nn.Module) -> Iterator[None]:
     """Restore all module attributes, buffer values and random states after the body.
 
-    Values of parameters must not be changed in the body, except by embeddings with `max_norm`. `own_draws` as for
-    `preserve_rng_state`; None for True if a module is in training mode.
+    Values of parameters must not be changed in the body, except by embeddings with `max_norm`.
     """
-    if own_draws is None:
-        own_draws = any(module.training for module in network.modules())
     # attributes of a script module are in its compiled part
     modules = [module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)]
     attributes = [_Attributes(module) for module in modules]
     values = [_Values(tensor) for tensor in (*network.buffers(), *renormalized_weights(network))]
     with postponed_interrupts():
         try:
-            with preserve_rng_state(own_draws=own_draws):
+            with preserve_rng_state():
                 yield
         finally:
             for saved in attributes:

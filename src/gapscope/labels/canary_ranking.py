@@ -26,7 +26,7 @@ def rank_label_issues(
     With F and G the distributions of margins of all samples and of canaries, the expected fraction of errors among the
     samples with a margin of at most t is $r\, G(t) / F(t)$ (`gapscope.labels.noise_rate`). `fraction` is r (default:
     the rate), `canaries` are the margins of canaries, `indices` those in the data. Nothing is flagged if the rate is
-    unreliable.
+    unreliable, and no precision is expected if it is an upper bound.
     """
     order = margins.argsort(stable=True)
     reason, n = noise.unreliable_because, len(order)
@@ -35,9 +35,10 @@ def rank_label_issues(
         below = torch.searchsorted(canaries.double().sort().values, margins[order].double(), right=True) / len(canaries)
         fraction = noise.rate if fraction is None else fraction
         # at the margin of rank k, F is k / n
-        curve = (fraction * below.double() * n / torch.arange(1, n + 1)).clamp(max=1.0)
         n_flagged = min(round(fraction * n), n)
-        expected = float(curve[n_flagged - 1]) if n_flagged else math.nan
+        if not noise.is_upper_bound:
+            curve = (fraction * below.double() * n / torch.arange(1, n + 1)).clamp(max=1.0)
+            expected = float(curve[n_flagged - 1]) if n_flagged else math.nan
     return LabelIssues(
         indices=indices[order],
         given_labels=labels[order],

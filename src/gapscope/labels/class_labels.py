@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.labels.error_model import ErrorProbabilities, error_probabilities
-from gapscope.labels.kernel_views import ClassView, class_views
+from gapscope.labels.kernel_views import ClassView, best_view
 from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.measures.cpu_budget import CpuBudget
@@ -24,15 +24,18 @@ MIN_PROBABILITY = 0.5
 FEW_SAMPLES, MIN_PROBABILITY_OF_FEW = 3, 0.9
 
 
-def assess_labels(view: ClassView, labels: Int[Tensor, " n"]) -> tuple[LabelIssues, LabelNoiseEstimate]:
+def assess_labels(
+    view: ClassView, labels: Int[Tensor, " n"], groups: Int[Tensor, " n"] | None = None
+) -> tuple[LabelIssues, LabelNoiseEstimate]:
     """Rank class labels [n] by the probability that they are wrong, and estimate their noise.
 
     Args:
         view: Held-out scores of the classes.
         labels: Given labels, columns of the scores.
+        groups: Sample of each label, if the labels are those of positions.
     """
     labels = labels.to(view.scores.device)
-    found = error_probabilities(view.scores, labels, view.temperatures)
+    found = error_probabilities(view.scores, labels, view.temperatures, groups)
     noise = _noise_estimate(found, view.predictions, labels)
     return replace(_rank(view, labels, found, noise), method=view.method), noise
 
@@ -60,8 +63,9 @@ def _rank(view: ClassView, labels: Tensor, found: ErrorProbabilities, noise: Lab
     reason = noise.unreliable_because
     # where the rate could be anything, so could the probability of each error
     if not reason:
-        curve = error.cumsum(0) / torch.arange(1, len(error) + 1)
         n_flagged = int(is_flagged.sum())
+    if not reason and not noise.is_upper_bound:
+        curve = error.cumsum(0) / torch.arange(1, len(error) + 1)
         expected = float(curve[n_flagged - 1]) if n_flagged else math.nan
     return LabelIssues(
         indices=order.cpu(),
@@ -75,21 +79,8 @@ def _rank(view: ClassView, labels: Tensor, found: ErrorProbabilities, noise: Lab
         probability=found.suggestion[order].cpu(),
         error_probability=error,
         precision_curve=curve,
+        log_odds=found.order[order].cpu(),
     )
-
-
-def best_view(
-    network: nn.Module | None,
-    samples: Samples,
-    labels: Tensor,
-    n_classes: int,
-    *,
-    seed: int,
-    budget: CpuBudget | None = None,
-) -> tuple[ClassView | None, list[str]]:
-    """Return the view of the smallest held-out cross-entropy (None if no input varies), and notes."""
-    views, notes = class_views(network, samples, labels, n_classes, seed=seed, budget=budget)
-    return (views[0] if views else None), notes
 
 
 def assess_classes(

@@ -26,9 +26,9 @@ from torch import Tensor
 from gapscope.base.errors import InvalidInput
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
-from gapscope.labels.class_labels import assess_classes, assess_labels, best_view
+from gapscope.labels.class_labels import assess_classes, assess_labels
 from gapscope.labels.error_model import LOG_TEMPERATURES, error_probabilities
-from gapscope.labels.kernel_views import TargetView, class_view, target_views
+from gapscope.labels.kernel_views import TargetView, best_view, class_view, target_views
 from gapscope.labels.regression_targets import assess_targets
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.results.estimate import percent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES, te
 from gapscope.labels.noise_rate import fit_robustly
 from gapscope.measures.cpu_budget import COMBINATIONS, CpuBudget, affordable_kernel, forward_seconds
 from gapscope.measures.embed import extract_features
-from gapscope.measures.fitted_labels import features_spectrum, network_before_training
+from gapscope.measures.fitted_labels import FEATURES, features_spectrum, network_before_training
 from gapscope.measures.kernel_leave_one_out import kernel_columns
 from gapscope.statistics.baselines import (
     LINEAR,
@@ -130,49 +130,84 @@ def _baseline(views: Sequence[ClassView | TargetView], samples: Samples) -> Tens
     return scores
 
 
-def _kernel_views(
-    network: nn.Module | None, samples: Samples, fit: Callable[[str, Spectrum], View], seed: int, budget: CpuBudget
-) -> tuple[list[View], list[str]]:
-    """Return the views of all kernels that apply, and notes."""
-    features, notes, views = sample_features(samples), list(samples.notes), []
+def iterate_kernels(
+    network: nn.Module | None,
+    samples: Samples,
+    notes: list[str],
+    baseline: Callable[[], Tensor],
+    *,
+    budget: CpuBudget,
+    seed: int | None = None,
+) -> Iterator[tuple[str, Spectrum]]:
+    """Yield name and decomposition of all kernels that apply: of the inputs, then of the network.
+
+    Args:
+        network: Untrained or pretrained network, or None.
+        samples: The samples.
+        notes: List to which sentences about the data and the network are added.
+        baseline: Leave-one-out predictions without a network, called after the kernels of the inputs.
+        budget: CPU seconds for the kernels of the network.
+        seed: Seed of the landmarks of the NTK; None to leave the NTK out.
+    """
+    features = sample_features(samples)
+    notes += samples.notes
     if features.shape[1]:
-        views.append(fit(RBF, rbf_spectrum(features)))
-        views.append(fit(LINEAR, linear_spectrum(features)))
+        yield RBF, rbf_spectrum(features)
+        yield LINEAR, linear_spectrum(features)
     if network is None:
-        return views, notes
+        return
     prepared = ready(network, samples, needs=("outputs",))
+    notes += [note for note in prepared.notes if note not in notes]
     forward = forward_seconds(prepared)
     if shortage := budget.shortage(forward):
         notes.append(f"The network was not used: {shortage}")
-        return views, notes
+        return
+    hidden = None
     with memo_scope(), budget.enforced(prepared.network):
-        before = network_before_training(prepared, _baseline(views, samples))
+        before = network_before_training(prepared, baseline())
         notes += [before.note] if before.note else []
         if before.prepared is None:
-            return views, notes
+            return
         prepared = before.prepared
         try:
             hidden = extract_features(prepared.network, prepared.samples)
-            views.append(fit("last hidden features", features_spectrum(hidden.values)))
             notes += hidden.notes
         except GapscopeError as error:
             notes.append(f"The last hidden features were not used: {error}")
+    if hidden is not None:
+        yield FEATURES, features_spectrum(hidden.values)
+    if seed is None:
+        return
     prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
+    several: dict[str, Any] = {"combinations": None} if prepared.n_outputs > COMBINATIONS else {}
     try:
-        several: dict[str, Any] = {"combinations": None} if prepared.n_outputs > COMBINATIONS else {}
         options, note = affordable_kernel(
             prepared.network, prepared.samples, KERNEL | several, budget, n_outputs=prepared.n_outputs, forward=forward
         )
         notes += [f"The NTK was not used. {note}" if options is None else note] if note else []
-        if options is not None:
-            with budget.enforced(prepared.network):
-                views.append(fit("NTK", ntk_spectrum(prepared, seed=seed, options=options)))
+        if options is None:
+            return
+        with budget.enforced(prepared.network):
+            spectrum = ntk_spectrum(prepared, seed=seed, options=options)
     except GapscopeError as error:
         notes.append(f"The NTK was not used: {error}")
+        return
+    yield "NTK", spectrum
+
+
+def _kernel_views(
+    network: nn.Module | None, samples: Samples, fit: Callable[[str, Spectrum], View], seed: int, budget: CpuBudget
+) -> tuple[list[View], list[str]]:
+    """Return the views of all kernels that apply, and notes."""
+    notes: list[str] = []
+    views: list[View] = []
+    kernels = iterate_kernels(network, samples, notes, lambda: _baseline(views, samples), seed=seed, budget=budget)
+    for name, spectrum in kernels:
+        views.append(fit(name, spectrum))
     return views, notes
 
 
-def class_views(
+def best_view(
     network: nn.Module | None,
     samples: Samples,
     labels: Tensor,
@@ -180,8 +215,8 @@ def class_views(
     *,
     seed: int,
     budget: CpuBudget | None = None,
-) -> tuple[list[ClassView], list[str]]:
-    """Return the views of class labels, smallest held-out cross-entropy first, and notes.
+) -> tuple[ClassView | None, list[str]]:
+    """Return the view of class labels of the smallest held-out cross-entropy (None if no input varies), and notes.
 
     Args:
         network: Untrained network, or None.
@@ -197,13 +232,13 @@ def class_views(
 
     views, notes = _kernel_views(network, samples, fit, seed, budget or CpuBudget(None))
     if not views:
-        return [], notes
+        return None, notes
     scores = None
     if min(view.error for view in views) > SUFFICIENT_LOSS:
         scores = out_of_fold_log_probabilities(samples, labels, n_classes, seed=seed)
     if scores is not None:
         views.append(class_view("boosted trees", scores, labels, LOG_TEMPERATURES))
-    return sorted(views, key=lambda view: view.error), notes
+    return min(views, key=lambda view: view.error), notes
 
 
 def target_views(

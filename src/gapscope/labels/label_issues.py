@@ -27,7 +27,7 @@ from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.regression_targets import assess_targets
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details, with_class_names
-from gapscope.labels.several_labels import NO_RATE, assess_positions, assess_several_labels
+from gapscope.labels.several_labels import assess_positions, assess_several_labels
 from gapscope.measures.cpu_budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.statistics.baselines import RBF, rbf_spectrum, sample_features
 
@@ -51,6 +51,11 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
             raise InvalidInput("Got labels without features. Pass features= or pred_probs= too.")
         if inputs is None:
             predicted = np.asarray(pred_probs)
+            if len(predicted) != len(labels) or not np.isfinite(predicted).all():
+                raise InvalidInput(
+                    f"Got pred_probs {list(predicted.shape)} for {len(labels)} labels; one row of finite numbers per "
+                    "label is needed. Pass both for the same samples."
+                )
             inputs = predicted[:, None] if predicted.ndim == 1 else predicted
         data = (inputs, labels)
     if data is None:
@@ -71,8 +76,12 @@ def _assess_data(
     network: nn.Module | None, samples: Samples, pred_probs: Any, seed: int, budget: CpuBudget, has_inputs: bool
 ) -> Assessment:
     """Assess labels or targets with the held-out predictions of the smallest error."""
-    if samples.kind not in ("classification", "regression"):
-        raise InvalidInput(f"{NO_RATE}. find_label_issues ranks these labels.")
+    if samples.kind == "multi-label":
+        issues, noise = assess_several_labels(network, samples, pred_probs=pred_probs, budget=budget)
+        return replace(issues, samples=samples), noise
+    if samples.kind == "positions":
+        issues, noise = assess_positions(network, samples, pred_probs=pred_probs, seed=seed)
+        return replace(issues, samples=samples), noise
     if pred_probs is not None:
         issues, noise = assess_given(pred_probs, samples, with_inputs=has_inputs, seed=seed)
     elif samples.is_classification:
@@ -123,17 +132,6 @@ def _trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None
     return Samples(samples.inputs.cpu(), samples.targets.cpu(), form=samples.form)
 
 
-def _rank_several(
-    network: nn.Module | None, samples: Samples, pred_probs: Any, seed: int, budget: CpuBudget
-) -> LabelIssues:
-    """Rank every label of samples that have more than one."""
-    if samples.kind == "multi-label":
-        issues = assess_several_labels(network, samples, pred_probs=pred_probs, budget=budget)
-    else:
-        issues = assess_positions(network, samples, pred_probs=pred_probs, seed=seed)
-    return replace(issues, samples=samples)
-
-
 @explained_memory()
 def _assess(
     source: Any, data: Any, features: Any, labels: Any, pred_probs: Any, seed: int, budget: CpuBudget
@@ -148,18 +146,6 @@ def _assess(
             "untrained network (or None) with data."
         )
     return _assess_run(source, seed)
-
-
-@explained_memory()
-def _find(
-    source: Any, data: Any, features: Any, labels: Any, pred_probs: Any, seed: int, budget: CpuBudget
-) -> LabelIssues:
-    """Return the ranking, in row numbers of the samples."""
-    if source is None or isinstance(source, nn.Module):
-        samples = _collect(source, data, features, labels, pred_probs)
-        if samples.kind in ("multi-label", "positions"):
-            return _rank_several(source, samples, pred_probs, seed, budget)
-    return _assess(source, data, features, labels, pred_probs, seed, budget)[0]
 
 
 def estimate_label_noise(
@@ -293,7 +279,7 @@ def find_label_issues(
         given, data = columns, (encoded, label)
         if test is not None:
             test = encode_frame(split_frame(test, target)[0], like=encoded)[0]
-    issues = _find(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
+    issues, _ = _assess(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
     if issues.samples is not None:
         issues = replace(
             issues,

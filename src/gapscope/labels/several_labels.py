@@ -8,8 +8,9 @@ probability of an error of every single label.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -17,63 +18,25 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
-from gapscope.inspection.validation import ready
 from gapscope.labels.class_labels import assess_labels
 from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES
 from gapscope.labels.given_predictions import SEVERAL, SMALLEST, check_probabilities, is_held_out
-from gapscope.labels.kernel_views import ClassView, class_view
-from gapscope.labels.results import LabelIssues
-from gapscope.measures.cpu_budget import CpuBudget, forward_seconds
-from gapscope.measures.embed import extract_features
-from gapscope.measures.fitted_labels import features_spectrum, network_before_training
+from gapscope.labels.kernel_views import ClassView, class_view, iterate_kernels
+from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
+from gapscope.measures.cpu_budget import CpuBudget
 from gapscope.measures.positions import LabelledPositions, position_scores, prepare_positions, require_scores
 from gapscope.results.formatting import pluralize
-from gapscope.statistics.baselines import LINEAR, RBF, RIDGES, linear_spectrum, rbf_spectrum, sample_features
-from gapscope.statistics.kernel_ridge import Spectrum, select_ridge
+from gapscope.statistics.baselines import RBF, RIDGES
+from gapscope.statistics.kernel_ridge import select_ridge
 
-NO_RATE = (
-    "The rate of label noise is not estimated: labels of one sample are not independent, and no interval was judged "
-    "for them"
-)
 # A label that fewer samples have, or lack, cannot be told from noise.
 MIN_PER_LABEL = 5
 
 
 def _columns_of(probabilities: Float[Tensor, " n"]) -> Float[Tensor, "n 2"]:
     return torch.stack([1 - probabilities, probabilities], 1)
-
-
-def _kernels(network: nn.Module | None, samples: Samples, budget: CpuBudget) -> tuple[dict[str, Spectrum], list[str]]:
-    """Return the kernels of the inputs and of the last hidden features, and notes."""
-    inputs, notes = sample_features(samples), list(samples.notes)
-    kernels: dict[str, Spectrum] = {}
-    if inputs.shape[1]:
-        kernels = {RBF: rbf_spectrum(inputs), LINEAR: linear_spectrum(inputs)}
-    if network is None:
-        return kernels, notes
-    prepared = ready(network, samples, needs=("outputs",))
-    notes += [note for note in prepared.notes if note not in notes]
-    forward = forward_seconds(prepared)
-    if shortage := budget.shortage(forward):
-        notes.append(f"The network was not used: {shortage}")
-        return kernels, notes
-    targets = samples.y.cpu().double()
-    baseline = targets.mean(0).expand_as(targets)
-    if kernels:
-        baseline = select_ridge(kernels[RBF], targets, RIDGES)[1].predictions
-    with budget.enforced(prepared.network):
-        before = network_before_training(prepared, baseline)
-        notes += [before.note] if before.note else []
-        if before.prepared is None:
-            return kernels, notes
-        try:
-            features = extract_features(before.prepared.network, before.prepared.samples)
-            kernels["last hidden features"] = features_spectrum(features.values)
-        except GapscopeError as error:
-            notes.append(f"The last hidden features were not used: {error}")
-    return kernels, notes
 
 
 def _check_shares(pred_probs: Any, labels: Bool[Tensor, "n k"]) -> Float[Tensor, "n k"]:
@@ -109,8 +72,8 @@ def _views_of_labels(method: str, scores: Tensor, labels: Tensor, is_probability
 
 def assess_several_labels(
     network: nn.Module | None, samples: Samples, *, pred_probs: Any = None, budget: CpuBudget
-) -> LabelIssues:
-    """Rank every label of every sample by the probability that it is wrong.
+) -> tuple[LabelIssues, LabelNoiseEstimate]:
+    """Rank every label of every sample by the probability that it is wrong, and estimate their noise.
 
     Args:
         network: Untrained or pretrained network, or None.
@@ -135,13 +98,16 @@ def assess_several_labels(
         views = _views_of_labels("pred_probs", probabilities[:, checked], labels[:, checked], True)
         notes = [] if is_held_out(pred_probs) else [SEVERAL]
     else:
-        kernels, notes = _kernels(network, samples, budget)
-        if not kernels:
+        targets = labels.double()
+        fitted: dict[str, Tensor] = {}
+        mean = targets.mean(0).expand_as(targets)
+        for name, kernel in iterate_kernels(network, samples, notes, lambda: fitted.get(RBF, mean), budget=budget):
+            fitted[name] = select_ridge(kernel, targets, RIDGES)[1].predictions.cpu()
+        if not fitted:
             raise InvalidInput("No input varies between the samples, so no label can be checked. Pass other features.")
-        fitted = {name: select_ridge(kernel, labels.double(), RIDGES)[1] for name, kernel in kernels.items()}
         candidates = [
-            _views_of_labels(name, loo.predictions[:, checked], labels[:, checked], False)
-            for name, loo in fitted.items()
+            _views_of_labels(name, predictions[:, checked], labels[:, checked], False)
+            for name, predictions in fitted.items()
         ]
         views = min(candidates, key=lambda found: sum(view.error for view in found))
     if len(checked) < labels.shape[1]:
@@ -150,45 +116,69 @@ def assess_several_labels(
         notes.append(
             f"{pluralize(n, 'label')} {verb} not checked: present or absent in fewer than {MIN_PER_LABEL} samples."
         )
-    parts: list[LabelIssues] = []
-    for k, view in zip(checked, views, strict=True):
-        part, _ = assess_labels(view, labels[:, k].long())
-        parts.append(_with_place(part, torch.full((len(labels), 1), k)))
-    return replace(_joined(parts), notes=tuple(notes), place_name="output", kind="multi-label")
+    parts = [assess_labels(view, labels[:, k].long()) for k, view in zip(checked, views, strict=True)]
+    places = [torch.full((len(labels), 1), k) for k in checked]
+    issues = _joined([replace(part, places=place) for (part, _), place in zip(parts, places, strict=True)])
+    noise = _mean_noise({k: noise for k, (_, noise) in zip(checked, parts, strict=True)})
+    reason = noise.unreliable_because
+    issues = replace(issues, noise=None if reason else noise, note=reason, notes=tuple(notes))
+    return replace(issues, place_name="output", kind="multi-label"), noise
 
 
-def _with_place(part: LabelIssues, places: Tensor) -> LabelIssues:
-    """Return a ranking with the place of each label within its sample, without the rate."""
-    return replace(part, places=places, noise=None, note=NO_RATE + ".")
+def _mean_noise(by_label: Mapping[int, LabelNoiseEstimate]) -> LabelNoiseEstimate:
+    """Return the noise of all labels: means over the labels of a sample, and of the ends of their intervals.
+
+    Errors in the labels of one sample may go together, so that the interval is not made narrower. It is refused if one
+    of the labels is not predicted well enough.
+    """
+    estimates = by_label.values()
+
+    def mean(read: Callable[[LabelNoiseEstimate], float]) -> float:
+        return fmean(map(read, estimates))
+
+    refusals = [f"Label {k}: {reason}" for k, estimate in by_label.items() if (reason := estimate.unreliable_because)]
+    return LabelNoiseEstimate(
+        mean(lambda estimate: estimate.rate),
+        mean(lambda estimate: estimate.low),
+        mean(lambda estimate: estimate.high),
+        mean(lambda estimate: estimate.clean_accuracy),
+        sum(estimate.samples for estimate in estimates),
+        accuracy=mean(lambda estimate: estimate.accuracy),
+        most_frequent=mean(lambda estimate: estimate.most_frequent),
+        is_upper_bound=any(estimate.is_upper_bound for estimate in estimates),
+        refused=refusals[0] if refusals else "",
+    )
 
 
 def _joined(parts: list[LabelIssues]) -> LabelIssues:
     """Return one ranking of several, by the probability of an error."""
-    flagged = torch.cat([torch.arange(len(part.indices)) < part.n_flagged for part in parts])
-    error = torch.cat([part.error_probability for part in parts])
-    # flagged labels first: of a label that is not predictable none is flagged
-    margin = torch.cat([part.margin for part in parts])
-    by_margin = margin.argsort(stable=True)
-    keys = error[by_margin] + 2 * flagged[by_margin]
-    order = by_margin[keys.argsort(descending=True, stable=True)]
-    error, n_flagged = error[order], int(flagged.sum())
-    curve = error.cumsum(0) / torch.arange(1, len(error) + 1)
 
     def joined(read: Callable[[LabelIssues], Tensor]) -> Tensor:
-        return torch.cat([read(part) for part in parts])[order]
+        return torch.cat([read(part) for part in parts])
 
-    return replace(
-        parts[0],
-        indices=joined(lambda part: part.indices),
-        given_labels=joined(lambda part: part.given_labels),
-        suggested_labels=joined(lambda part: part.suggested_labels),
-        margin=margin[order],
-        probability=joined(lambda part: part.probability),
-        error_probability=error,
-        places=joined(lambda part: part.places),
-        precision_curve=curve,
+    flagged = joined(lambda part: torch.arange(len(part.indices)) < part.n_flagged)
+    # of a label for which no precision can be promised, none is expected to be wrong
+    expected = joined(lambda part: part.error_probability if len(part.precision_curve) else 0 * part.error_probability)
+    # flagged labels first: of a label that is not predictable none is flagged
+    by_margin = joined(lambda part: part.margin).argsort(stable=True)
+    keys = (joined(lambda part: part.error_probability) + 2 * flagged)[by_margin]
+    order = by_margin[keys.argsort(descending=True, stable=True)]
+    n_flagged, curve = int(flagged.sum()), torch.empty(0)
+    if any(len(part.precision_curve) for part in parts):
+        curve = expected[order].cumsum(0) / torch.arange(1, len(order) + 1)
+    return LabelIssues(
+        indices=joined(lambda part: part.indices)[order],
+        given_labels=joined(lambda part: part.given_labels)[order],
+        suggested_labels=joined(lambda part: part.suggested_labels)[order],
+        margin=joined(lambda part: part.margin)[order],
         n_flagged=n_flagged,
-        expected_precision=float(curve[n_flagged - 1]) if n_flagged else float("nan"),
+        expected_precision=float(curve[n_flagged - 1]) if n_flagged and len(curve) else float("nan"),
+        noise=None,
+        probability=joined(lambda part: part.probability)[order],
+        error_probability=joined(lambda part: part.error_probability)[order],
+        precision_curve=curve,
+        method=parts[0].method,
+        places=joined(lambda part: part.places)[order],
     )
 
 
@@ -215,8 +205,10 @@ def _probabilities_at(pred_probs: Any, samples: Samples, positions: LabelledPosi
     return class_view("pred_probs", probabilities.clamp_min(SMALLEST).log(), positions.labels, LOG_TEMPERATURES)
 
 
-def assess_positions(network: nn.Module | None, samples: Samples, *, pred_probs: Any = None, seed: int) -> LabelIssues:
-    """Rank the labels of positions by the probability that they are wrong.
+def assess_positions(
+    network: nn.Module | None, samples: Samples, *, pred_probs: Any = None, seed: int
+) -> tuple[LabelIssues, LabelNoiseEstimate]:
+    """Rank the labels of positions by the odds that they are wrong, and estimate their noise.
 
     Args:
         network: Untrained or pretrained network, or None.
@@ -240,7 +232,7 @@ def assess_positions(network: nn.Module | None, samples: Samples, *, pred_probs:
         notes += found
         require_scores(scores, samples)
         view = _position_view(scores, positions)
-    issues, _ = assess_labels(view, positions.labels)
+    issues, noise = assess_labels(view, positions.labels, positions.samples)
     order = issues.indices
-    issues = replace(_with_place(issues, positions.passed_places[order]), indices=positions.samples[order])
-    return replace(issues, notes=tuple(notes), place_name="position", kind="positions")
+    issues = replace(issues, places=positions.passed_places[order], indices=positions.samples[order])
+    return replace(issues, notes=tuple(notes), place_name="position", kind="positions"), noise

@@ -16,7 +16,7 @@ from gapscope.base.errors import InvalidInput, check_choice
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.specs import INITIALIZATIONS
 from gapscope.inspection.copies import copy_network
-from gapscope.inspection.execution import RANDOM_STREAMS
+from gapscope.inspection.execution import exclusive
 from gapscope.inspection.restoring import preserve_rng_state
 
 _WEIGHT_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -33,7 +33,7 @@ _WEIGHTS: dict[str, Callable[..., Tensor]] = {
 def seeded_by(generator: torch.Generator) -> Iterator[None]:
     """Run code under a seed of the global CPU random state from `generator`."""
     seed = int(torch.randint(2**63 - 1, (), generator=generator, device=generator.device))
-    with RANDOM_STREAMS, torch.random.fork_rng(devices=[]):
+    with exclusive(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 
@@ -104,7 +104,7 @@ def resampled_state(network: nn.Module) -> dict[str, Tensor]:
         InvalidInput: A module with parameters has no `reset_parameters`.
     """
     resampled = copy_network(network)
-    with RANDOM_STREAMS, preserve_rng_state():
+    with exclusive(), preserve_rng_state():
         torch.manual_seed(0)
         for name, module in resampled.named_modules():
             reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)

@@ -19,8 +19,8 @@ from gapscope.base.options import add_common_parameters, check_known
 from gapscope.gradients.backward import ProbeSource
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.checkpoints import direct_checkpoints
-from gapscope.inspection.execution import network_lock
-from gapscope.inspection.outputs import check_finite, check_hookable, check_module, explain_torch_errors, unwrapped
+from gapscope.inspection.execution import exclusive
+from gapscope.inspection.outputs import check_finite, check_hookable, check_module, explain_torch_errors
 from gapscope.penalties.batches import Batch, as_batch
 from gapscope.results.catalogue import Catalogue
 
@@ -175,7 +175,7 @@ def forward_with_penalties(
         check_hookable(network)
         check_finite(network)
         _CHECKED.add(network)
-    with network_lock(unwrapped(network)), direct_checkpoints():
+    with exclusive(), direct_checkpoints():
         return _forward(network, as_batch(network, x, y), penalties)
 
 

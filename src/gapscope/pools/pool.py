@@ -27,11 +27,11 @@ from gapscope.base.errors import (
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.specs import RunSpec
 from gapscope.pools.added import id_without_settings, is_same_network, merge_records
-from gapscope.pools.batches import run_batches
 from gapscope.pools.engines import select_engine
 from gapscope.pools.index import INDEX, IndexedRecords, load_index, read_run, unreadable_warning
 from gapscope.pools.lock import lock_pool
 from gapscope.pools.mirror import Mirror
+from gapscope.pools.worker import run_missing
 from gapscope.results.formatting import pluralize
 from gapscope.results.readings import SCHEMA
 from gapscope.results.records import RECORD, Record, check_record_id
@@ -93,7 +93,9 @@ class Pool:
         marker = self.folder / MARKER
         if marker.exists():
             content = read_json(marker)
-            schema = content.get("schema") if isinstance(content, dict) else None
+            schema = None
+            if isinstance(content, dict):
+                schema = content.get("schema")
             if not isinstance(schema, int):
                 raise DamagedFile(
                     f"{marker} is corrupted; it must contain the pool's schema. Delete it: the next run recreates it."
@@ -124,7 +126,9 @@ class Pool:
             spec_id: Id of a spec (`RunSpec.id`).
         """
         folder = self.run_folder(spec_id)
-        return Record.read(folder) if (folder / RECORD).exists() else None
+        if (folder / RECORD).exists():
+            return Record.read(folder)
+        return None
 
     def records(self) -> list[Record]:
         """Return all readable records, sorted by id (one `DamagedFileWarning` for the others)."""
@@ -176,9 +180,13 @@ class Pool:
         """
         index, counts = load_index(self.folder), Counter[str]()
         for spec in specs:
-            state = "unreadable" if spec.id in index.unreadable else index.status_of.get(spec.id)
+            state = "unreadable"
+            if spec.id not in index.unreadable:
+                state = index.status_of.get(spec.id)
             if state is None:
-                state = "started" if (self.run_folder(spec.id) / "checkpoint.safetensors").exists() else "waiting"
+                state = "waiting"
+                if (self.run_folder(spec.id) / "checkpoint.safetensors").exists():
+                    state = "started"
             counts[state] += 1
         return PoolStatus(**counts)
 
@@ -212,7 +220,6 @@ class Pool:
         grid: Iterable[RunSpec],
         *,
         workers: int = 2,
-        stack: int = 1,
         engine: str = "local",
         address: str | None = None,
         gpus: float = 0.0,
@@ -231,9 +238,6 @@ class Pool:
         Args:
             grid: A Grid, or any specs.
             workers: Number of processes on this machine that train at once.
-            stack: Maximum number of networks that a worker trains at once. Above 1, networks of one architecture are
-                trained in one stack (see `gapscope.train_many`) if a short timing shows that this is faster. Scores
-                then differ by rounding.
             engine: "local" (processes on this machine) or "ray" (an extra), all machines of a cluster.
             address: Address of a running Ray cluster; None uses RAY_ADDRESS, a cluster on this machine, or a new one.
             gpus: GPUs per network on a Ray cluster, with `device="cuda"`; fractions share one.
@@ -262,12 +266,15 @@ class Pool:
         from gapscope.pools.run import check_specs
 
         check_range("workers", workers, 1)
-        check_range("stack", stack, 1)
         run_jobs = select_engine(engine, address, gpus)
-        remote = None if mirror is None else Mirror(mirror)
-        measures = measures if measures is not None else getattr(grid, "measures", None)
+        remote = None
+        if mirror is not None:
+            remote = Mirror(mirror)
+        if measures is None:
+            measures = getattr(grid, "measures", None)
         specs = list(grid)
-        data_root = data_root if data_root is not None else os.environ.get("GAPSCOPE_DATA") or None
+        if data_root is None:
+            data_root = os.environ.get("GAPSCOPE_DATA") or None
         options = RunOptions(
             measures=None if measures is None else tuple(measures),
             measure_options=dict(measure_options or {}),
@@ -286,7 +293,7 @@ class Pool:
             self._make()
             folders = {spec.id: self.run_folder(spec.id).absolute() for spec in missing}
             with lock_pool(self.folder):
-                outcomes = run_batches(missing, folders, options, run_jobs, workers, stack, remote)
+                outcomes = run_missing(missing, folders, options, run_jobs, workers, remote)
                 self._collect(outcomes, remote, on_record or (lambda record: None))
             load_index(self.folder)  # updates the index, so that the next call opens no file
         self._remove_superseded()
@@ -316,7 +323,9 @@ class Pool:
         if not replace and (existing := self._readable(network.id)) is not None:
             record = merge_records(existing, network)
         bare_id = id_without_settings(network)
-        bare = None if bare_id is None else self._readable(bare_id)
+        bare = None
+        if bare_id is not None:
+            bare = self._readable(bare_id)
         if bare is not None and is_same_network(bare, network):
             record, superseded = merge_records(bare, record), self.run_folder(bare.id)
         self._write(record)

@@ -1,18 +1,15 @@
-"""Run of one spec: prepare, train, finalize. Failures of the network are recorded.
+"""Run of one spec: prepare, train, score, write. Failures of the network are recorded.
 
-    run, run_specs
+    run
       |
-      |  prepare    _Run.prepare    folder, stored record, machine, data; then one of three:
-      |                no record or failed: data, network and Training (resumes a checkpoint)
-      |                finished:            measure_stored_network (only the missing measures)
-      |                diverged:            the stored record is the result
-      |  train      train_all       all prepared runs, in a stack or one by one
-      |  finalize   _Run.finalize   scores, weights, readings
-      v
-    record.json (written last, atomically; then the checkpoint is deleted)
+      |  _load_data    device and data
+      |  _train        network and its training (resumes a checkpoint)
+      |  _score        scores, weights, readings
+      |                  (a finished run: measure_stored_network instead, only the missing measures)
+      |  _write        record.json (last, atomically; then the checkpoint is deleted)
 
-Errors: DataNotFound, DeviceNotFound, MissingExtra, NotWritten and unreadable files concern the machine and are
-returned as exceptions. Every other exception becomes a record with status "failed" (`_Run._record_failures`).
+Errors: DataNotFound, DeviceNotFound, MissingExtra, NotWritten and unreadable files concern the machine and are raised.
+Every other exception becomes a record with status "failed".
 """
 
 from __future__ import annotations
@@ -20,13 +17,11 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from gapscope.base.environment import check_device, environment
@@ -54,8 +49,7 @@ from gapscope.pools.readings import RunOptions, failure_message, measure_record
 from gapscope.results.records import RECORD, Record
 from gapscope.training.checkpoint_writer import CHECKPOINT
 from gapscope.training.checkpoints import save_tensors
-from gapscope.training.loop import Training
-from gapscope.training.multi_training import Choice, train_all
+from gapscope.training.loop import Training, TrainingResult
 
 # faults of the machine, its disks or its data: raised, never recorded
 ENVIRONMENT_FAULTS = (DataNotFound, DeviceNotFound, MissingExtra, UnreadableFile, OSError)
@@ -85,174 +79,117 @@ def _make_run_folder(folder: Path) -> None:
         ) from None
 
 
-def _with_inputs_of(problem: Problem, other: Problem) -> Problem:
-    """Return the problem, sharing the input tensors of another one if they are equal."""
-    train, test = other.train.inputs, other.test.inputs
-    if not (torch.equal(problem.train.inputs, train) and torch.equal(problem.test.inputs, test)):
-        return problem
-    return replace(problem, train=replace(problem.train, inputs=train), test=replace(problem.test, inputs=test))
+def _stored_record(folder: Path) -> Record | None:
+    """Return the record of an earlier run in this folder (None if there is none that can be read)."""
+    if not (folder / RECORD).exists():
+        return None
+    try:
+        return Record.read(folder)
+    except DamagedFile:
+        return None
 
 
-class _Run:
-    """Run of one network: `prepare` before training, `finalize` after it, result in `outcome`."""
+def _load_data(spec: RunSpec, options: RunOptions) -> tuple[Problem, dict[str, Any]]:
+    """Return the data of a run and the metadata of their corruption."""
+    try:
+        check_device(options.device)
+        return prepare_data(spec, options.data_root)
+    except ENVIRONMENT_FAULTS as error:
+        if isinstance(error, GapscopeError):
+            raise
+        message = f"Data set '{spec.data.name}' must be readable; reading it failed: {error}."
+        raise UnreadableFile(message) from error
 
-    training: Training
-    network: nn.Module
-    problem: Problem
 
-    def __init__(self, spec: RunSpec, folder: Path, options: RunOptions) -> None:
-        self.spec, self.folder, self.options = spec, folder, options
-        self.stored: Record | None = None
-        self.outcome: Record | Exception | None = None
-        self.seconds = 0.0
+def _train(
+    spec: RunSpec, folder: Path, options: RunOptions, problem: Problem, network: nn.Module, refresh: Callable[[], None]
+) -> TrainingResult:
+    """Train the network to the end, again from the start if its checkpoint belongs to another network."""
 
-    @contextmanager
-    def _record_failures(self, *faults: type[Exception]) -> Iterator[None]:
-        """Record errors of the body as failures of the network, and store `faults` as the outcome."""
-        try:
-            yield
-        except faults as error:
-            self.outcome = error
-            if not isinstance(error, GapscopeError):
-                message = f"Data set '{self.spec.data.name}' must be readable; reading it failed: {error}."
-                self.outcome = UnreadableFile(message)
-        except Exception as error:
-            self._write(self._failed(failure_message(error)))
+    def after_epoch(network: nn.Module, row: dict[str, Any]) -> None:
+        # the population statistics are from before the last step, but the scores need those of the current weights
+        refresh()
+        row |= {f"test_{name}": value for name, value in evaluate(network, problem.test).items()}
+        if options.on_epoch is not None:
+            options.on_epoch(network, problem, row)
 
-    def _failed(self, message: str) -> Record:
-        """Return a record of the failure, with the results finished before it."""
-        stored = self.stored
-        if stored is not None and stored.status == "finished":
-            unmeasured = dict.fromkeys(stored.missing_measures(self.options.measures or ()), message)
-            return replace(stored, unmeasured={**stored.unmeasured, **unmeasured})
-        spec = self.spec
-        return Record(id=spec.id, spec=spec.to_dict(), status="failed", message=message, environment=environment())
-
-    def _write(self, record: Record) -> None:
-        try:
-            record.write(self.folder)
-            remove_file(self.folder / CHECKPOINT)
-            self.outcome = Record.read(self.folder)
-        except (GapscopeError, OSError) as error:
-            self.outcome = error
-
-    def prepare(self, first: _Run, contexts: ExitStack) -> None:
-        """Prepare the training, or add missing measures to a finished run and set the outcome.
-
-        `first` is the first run of the stack, whose input tensors are shared; `contexts` stay open during training.
-        """
-        with self._record_failures(*ENVIRONMENT_FAULTS):
-            _make_run_folder(self.folder)
-            try:
-                self.stored = Record.read(self.folder) if (self.folder / RECORD).exists() else None
-            except DamagedFile:
-                self.stored = None
-            check_device(self.options.device)
-            self.problem, self.corruption = prepare_data(self.spec, self.options.data_root)
-        if self.outcome is not None:
-            return
-        with self._record_failures(NotWritten, DeviceNotFound):
-            if self.stored is None or self.stored.status == "failed":
-                start = time.perf_counter()
-                if first is not self and hasattr(first, "problem"):
-                    self.problem = _with_inputs_of(self.problem, first.problem)
-                self._build(contexts)
-                self.seconds = time.perf_counter() - start
-            elif self.stored.status == "finished":
-                weights = self.folder / "weights.safetensors"
-                self._write(measure_stored_network(weights, self.options, self.stored))
-            else:
-                self.outcome = self.stored
-
-    def _build(self, contexts: ExitStack) -> None:
-        """Build the network and its training."""
-        network, problem = network_from_spec(self.spec, self.problem).to(self.options.device), self.problem
-        self.network, self.initial = network, copy_state(network)
-        refresh = contexts.enter_context(population_statistics(network, self.spec, problem))
-
-        def after_epoch(network: nn.Module, row: dict[str, Any]) -> None:
-            # the population statistics are from before the last step, but the scores need those of the current weights
-            refresh()
-            row |= {f"test_{name}": value for name, value in evaluate(network, problem.test).items()}
-            if self.options.on_epoch is not None:
-                self.options.on_epoch(network, problem, row)
-
-        self.training = Training(
+    def train() -> TrainingResult:
+        training = Training(
             network,
             problem.train,
-            self.spec.training,
-            seed=self.spec.seed,
-            folder=self.folder,
-            penalties=make_penalties(self.spec, problem),
+            spec.training,
+            seed=spec.seed,
+            folder=folder,
+            penalties=make_penalties(spec, problem),
             on_epoch=after_epoch,
         )
+        return training.run_to_end()
 
-    def finalize(self, error: Exception | None, seconds: float) -> None:
-        """Score, measure and write the record, with the training's error and seconds."""
-        self.seconds += seconds
-        start = time.perf_counter()
-        with self._record_failures(NotWritten, DeviceNotFound):
-            if isinstance(error, UnreadableFile):  # the checkpoint is of another network
-                remove_file(self.folder / CHECKPOINT)
-                warnings.warn(f"{error} Its network is retrained.", DamagedFileWarning, stacklevel=2)
-                with ExitStack() as contexts:
-                    self._build(contexts)
-                    (error,) = train_all([self.training], stack="never", largest=1)
-            if error is not None:
-                raise error
-            record = self._score_and_measure()
-            self._write(replace(record, seconds=round(self.seconds + time.perf_counter() - start, 3)))
+    try:
+        return train()
+    except UnreadableFile as error:  # the checkpoint is of another network; this one is as before
+        remove_file(folder / CHECKPOINT)
+        warnings.warn(f"{error} Its network is retrained.", DamagedFileWarning, stacklevel=2)
+        return train()
 
-    def _score_and_measure(self) -> Record:
-        spec, result = self.spec, self.training.result
-        assert result is not None
+
+def _score(spec: RunSpec, folder: Path, problem: Problem, network: nn.Module, record: Record) -> Record:
+    """Return the record of a finished training with scores and readings, and save the weights."""
+    scores = {
+        f"{split}_{name}": value
+        for split, samples in (("train", problem.train), ("test", problem.test))
+        for name, value in evaluate(network, samples).items()
+    }
+    if not all(map(math.isfinite, scores.values())):
+        message = f"loss not finite after epoch {record.epochs_trained}"
+        return replace(record, status="diverged", message=message, stopped=message)
+    metadata = {"spec": spec.to_dict(), "corruption": record.corruption}
+    save_tensors(folder / "weights.safetensors", network.state_dict(), metadata)
+    return replace(record, scores=scores)
+
+
+def _train_and_measure(
+    spec: RunSpec, folder: Path, options: RunOptions, problem: Problem, corruption: dict[str, Any]
+) -> Record:
+    """Train, score and measure the network of a spec, and return its record."""
+    start = time.perf_counter()
+    network = network_from_spec(spec, problem).to(options.device)
+    initial = copy_state(network)
+    with population_statistics(network, spec, problem) as refresh:
+        result = _train(spec, folder, options, problem, network, refresh)
         record = Record(
             id=spec.id,
             spec=spec.to_dict(),
             status=result.status,
-            message="" if result.status == "finished" else result.stop_reason,
             stopped=result.stop_reason,
-            corruption=self.corruption,
+            corruption=corruption,
             epochs_trained=len(result.history),
             environment=environment(),
             history=tuple(result.history),
         )
-        if result.status != "finished":
-            return record
-        scores = {
-            f"{split}_{name}": value
-            for split, samples in (("train", self.problem.train), ("test", self.problem.test))
-            for name, value in evaluate(self.network, samples).items()
-        }
-        if not all(map(math.isfinite, scores.values())):
-            message = f"loss not finite after epoch {len(result.history)}"
-            return replace(record, status="diverged", message=message, stopped=message)
-        metadata = {"spec": spec.to_dict(), "corruption": self.corruption}
-        save_tensors(self.folder / "weights.safetensors", self.network.state_dict(), metadata)
-        return measure_record(replace(record, scores=scores), self.network, self.initial, self.problem, self.options)
+        if record.status == "finished":
+            record = _score(spec, folder, problem, network, record)
+        else:
+            record = replace(record, message=result.stop_reason)
+        if record.status == "finished":
+            record = measure_record(record, network, initial, problem, options)
+    return replace(record, seconds=round(time.perf_counter() - start, 3))
 
 
-def run_specs(
-    specs: Sequence[RunSpec], folders: Sequence[Path], options: RunOptions, *, stack: Choice = "auto"
-) -> list[Record | Exception]:
-    """Run specs like `run`, with networks of one architecture in a stack (`train_many`).
+def _failed(spec: RunSpec, stored: Record | None, options: RunOptions, error: Exception) -> Record:
+    """Return a record of the failure, with the results finished before it."""
+    message = failure_message(error)
+    if stored is not None and stored.status == "finished":
+        unmeasured = dict.fromkeys(stored.missing_measures(options.measures or ()), message)
+        return replace(stored, unmeasured={**stored.unmeasured, **unmeasured})
+    return Record(id=spec.id, spec=spec.to_dict(), status="failed", message=message, environment=environment())
 
-    Records and checkpoints are the same, so a killed stack resumes as a stack or one by one.
 
-    Returns:
-        For each spec the record that was written, or the error that `run` would raise.
-    """
-    runs = [_Run(spec, folder, options) for spec, folder in zip(specs, folders, strict=True)]
-    with ExitStack() as contexts:
-        for item in runs:
-            item.prepare(runs[0], contexts)
-        to_train = [item for item in runs if item.outcome is None]
-        start = time.perf_counter()
-        errors = train_all([item.training for item in to_train], stack=stack, largest=len(runs))
-        seconds = (time.perf_counter() - start) / max(1, len(to_train))
-        for item, error in zip(to_train, errors, strict=True):
-            item.finalize(error, seconds)
-    return [item.outcome for item in runs if item.outcome is not None]
+def _write(record: Record, folder: Path) -> Record:
+    """Write the record, delete the checkpoint, and return the record as it will be read."""
+    record.write(folder)
+    remove_file(folder / CHECKPOINT)
+    return Record.read(folder)
 
 
 def run(spec: RunSpec, folder: Path, options: RunOptions) -> Record:
@@ -263,15 +200,32 @@ def run(spec: RunSpec, folder: Path, options: RunOptions) -> Record:
     Failures of the machine (missing data or device, unreadable or unwritable files) raise and leave no record.
 
     Args:
-        spec: Data, network and training of one run, or of several.
+        spec: Data, network and training of the run.
         folder: Folder of this run, created if missing; its parent must exist.
         options: Measures, number of measured samples, data root and device (`RunOptions`).
 
     Raises:
         NotWritten: The disk is full or read-only; finished work is unchanged, and the same call continues later.
-        GapscopeError: Data, device or a package are missing on this machine, or the data are corrupted.
+        DeviceNotFound: This machine has no such device.
+        GapscopeError: Data or a package are missing on this machine, or the data are corrupted.
     """
-    (outcome,) = run_specs([spec], [folder], options, stack="never")
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+    _make_run_folder(folder)
+    stored = _stored_record(folder)
+    try:
+        problem, corruption = _load_data(spec, options)
+    except ENVIRONMENT_FAULTS:
+        raise
+    except Exception as error:
+        return _write(_failed(spec, stored, options, error), folder)
+    if stored is not None and stored.status == "diverged":
+        return stored
+    try:
+        if stored is not None and stored.status == "finished":
+            record = measure_stored_network(folder / "weights.safetensors", options, stored)
+        else:
+            record = _train_and_measure(spec, folder, options, problem, corruption)
+    except (NotWritten, DeviceNotFound):
+        raise
+    except Exception as error:
+        record = _failed(spec, stored, options, error)
+    return _write(record, folder)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,11 @@ class TrainingResult:
         history: One mapping per epoch: epoch, train_loss and train_accuracy (means over batches in training mode,
             without penalties), penalty (mean over batches), learning_rate (at the end of the epoch), seconds, and with
             test samples test_loss and test_accuracy (evaluation mode).
-        execution: With `train_many`, how the last epoch was trained: the size of the stack, or why alone.
     """
 
     status: Status
     stop_reason: str
     history: Sequence[dict[str, Any]] = field(default_factory=list)
-    execution: str = ""
 
     def __repr__(self) -> str:
         last = ", ".join(f"{name} {value:.4g}" for name, value in (self.history[-1] if self.history else {}).items())
@@ -53,14 +51,13 @@ def _stop_reason(settings: TrainingSpec, history: Sequence[dict[str, Any]]) -> s
         n_below = sum(float(row["train_loss"]) <= threshold for row in history)
         if n_below >= settings.stop_epochs:
             return f"training loss at most {threshold:g} in {settings.stop_epochs} epoch(s)"
-    return f"{settings.epochs} epochs" if len(history) >= settings.epochs else ""
+    if len(history) >= settings.epochs:
+        return f"{settings.epochs} epochs"
+    return ""
 
 
 class Training:
-    """Training of one network, epoch by epoch, with the arguments of `train`.
-
-    Callers enter the run's random streams before every method. `result` is None until training has ended.
-    """
+    """Training of one network, epoch by epoch, with the arguments of `train`. `result` is None until it has ended."""
 
     def __init__(
         self,
@@ -79,34 +76,57 @@ class Training:
         check_module(network)
         with reproducible(device_of(network), derive_seed(seed, "data")):
             prepared = ready(network, data, needs=("targets", "outputs"))
-            self.held_out = None if test is None else prepared.adapt(test)
+            if test is None:
+                self.held_out = None
+            else:
+                self.held_out = prepared.adapt(test)
         self.samples = prepared.samples
         if penalties is None:
             penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
-        called = network if prepared.network is prepared.bare else prepared.network
+        if prepared.network is prepared.bare:
+            called = network
+        else:
+            called = prepared.network
         self.run = TrainingState(network, settings, penalties, seed, on_epoch, called=called)
         self.seed, self.folder, self.on_epoch, self.on_batch = seed, folder, on_epoch, on_batch
-        self._writer = None if folder is None else CheckpointWriter(folder)
+        if folder is None:
+            self._writer = None
+        else:
+            self._writer = CheckpointWriter(folder)
         self.history: list[dict[str, Any]] = []
         self.result: TrainingResult | None = None
-        self.execution = ""
 
-    def begin(self) -> None:
+    def run_to_end(self) -> TrainingResult:
+        """Train the remaining epochs, and write the last finished one even after an error or an interrupt."""
+        # entered for each epoch, so that other threads may have their turn
+        rng = RngState(self.run.device, derive_seed(self.seed, "training"))
+        try:
+            with rng.active():
+                self._begin()
+            while self.result is None:
+                with rng.active():
+                    self._train_epoch()
+        finally:
+            with suppress(NotWritten):  # would hide the error that ended the body
+                self._write()
+        return self.result
+
+    def _begin(self) -> None:
         """Resume interrupted training, or let the monitor observe the untrained network."""
-        self.history = [] if self.folder is None else resume(self.run, self.folder)
+        if self.folder is None:
+            self.history = []
+        else:
+            self.history = resume(self.run, self.folder)
         if hasattr(self.on_epoch, "plan_epochs"):
             self.on_epoch.plan_epochs(self.run.settings.epochs)  # type: ignore[union-attr]
         if not self.history and hasattr(self.on_epoch, "begin"):
             self.on_epoch.begin(self.run.network)  # type: ignore[union-attr]
         self._end_if_done()
 
-    def train_epoch(self) -> None:
+    def _train_epoch(self) -> None:
         """Train, score and store one epoch."""
         start = time.perf_counter()
-        self.end_epoch(self.run.train_epoch(self.samples, self.on_batch), start)
-
-    def end_epoch(self, row: dict[str, Any] | None, start: float) -> None:
-        """Score and store an epoch that began at `start` (`row` is None if it diverged)."""
+        row = self.run.train_epoch(self.samples, self.on_batch)
         network, history = self.run.network, self.history
         self.run.called.eval()
         if row is None:
@@ -134,25 +154,14 @@ class Training:
         else:
             self._end("finished", reason)
 
-    def write(self) -> None:
+    def _write(self) -> None:
         """Write the last finished epoch to the folder, if it is not there yet."""
         if self._writer is not None:
             self._writer.write()
 
     def _end(self, status: Status, reason: str) -> None:
-        self.write()
-        self.result = TrainingResult(status=status, stop_reason=reason, history=self.history, execution=self.execution)
-
-
-@contextmanager
-def write_at_exit(trainings: Sequence[Training]) -> Iterator[None]:
-    """Write the last finished epochs, even after an error or an interrupt."""
-    try:
-        yield
-    finally:
-        for training in trainings:
-            with suppress(NotWritten):  # would hide the error that ended the body
-                training.write()
+        self._write()
+        self.result = TrainingResult(status=status, stop_reason=reason, history=self.history)
 
 
 def train(
@@ -197,15 +206,14 @@ def train(
         NotWritten: The folder cannot be written.
     """
     training = Training(
-        network, data, settings, seed=seed, test=test, penalties=penalties, folder=folder, on_epoch=on_epoch,
+        network,
+        data,
+        settings,
+        seed=seed,
+        test=test,
+        penalties=penalties,
+        folder=folder,
+        on_epoch=on_epoch,
         on_batch=on_batch,
-    )  # fmt: skip
-    # entered for each epoch, so that training runs of several threads alternate
-    rng = RngState(training.run.device, derive_seed(seed, "training"))
-    with write_at_exit([training]):
-        with rng.active():
-            training.begin()
-        while training.result is None:
-            with rng.active():
-                training.train_epoch()
-    return training.result
+    )
+    return training.run_to_end()

@@ -11,7 +11,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from gapscope.inspection.execution import RANDOM_STREAMS, SharedContext
+from gapscope.inspection.execution import exclusive
 from gapscope.inspection.restoring import preserve_rng_state
 
 
@@ -25,15 +25,12 @@ def _deterministic_kernels() -> Iterator[None]:
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = deterministic, benchmark
 
 
-_DETERMINISTIC = SharedContext(_deterministic_kernels)
-
-
 @contextmanager
 def reproducible(device: torch.device, seed: int) -> Iterator[None]:
     """Seed all global random streams and use deterministic kernels in the body."""
     with (
-        RANDOM_STREAMS,
-        _DETERMINISTIC.entered(),
+        exclusive(),
+        _deterministic_kernels(),
         preserve_rng_state(),
         torch.inference_mode(False),
         torch.enable_grad(),
@@ -80,7 +77,9 @@ class RngState:
             self._states = self._read()
 
     def _read(self) -> dict[str, Tensor]:
-        cuda = {"random.cuda": torch.cuda.get_rng_state(self.device)} if self.device.type == "cuda" else {}
+        cuda = {}
+        if self.device.type == "cuda":
+            cuda = {"random.cuda": torch.cuda.get_rng_state(self.device)}
         return host_random_states() | cuda
 
     @contextmanager
@@ -94,13 +93,3 @@ class RngState:
                 yield
             finally:
                 self._states = self._read()
-
-    def generator(self) -> torch.Generator:
-        """Return a generator in the state of torch's stream on the CPU."""
-        generator = torch.Generator()
-        generator.set_state(self._states["random.cpu"])
-        return generator
-
-    def advance_to(self, generator: torch.Generator) -> None:
-        """Continue from the state of `generator`, which `self.generator()` returned."""
-        self._states["random.cpu"] = generator.get_state()

