@@ -20,6 +20,7 @@ from gapscope.accuracy.loo_rows import (
     reason_to_abstain,
     with_new_head,
 )
+from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
@@ -29,7 +30,7 @@ from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.labels.duplicates import exact_repeats
-from gapscope.measures.cpu_budget import COMBINATIONS, DEFAULT_BUDGET, CpuBudget
+from gapscope.measures.cpu_budget import COMBINATIONS
 from gapscope.measures.embed import checked_features
 from gapscope.measures.fitted_labels import features_row, paired_gain
 from gapscope.results.progress import progress

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, as_samples
@@ -28,7 +29,6 @@ from gapscope.labels.regression_targets import assess_targets
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details, with_class_names
 from gapscope.labels.several_labels import assess_positions, assess_several_labels
-from gapscope.measures.cpu_budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.statistics.baselines import RBF, rbf_spectrum, sample_features
 
 MIN_SAMPLES = 50
