@@ -12,6 +12,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.base.type_guards import is_list, is_mapping
+from gapscope.results.formatting import pluralize
 
 Array = numpy.ndarray
 RIDGE_STRENGTHS = numpy.logspace(-4, 4, 33)
@@ -146,8 +147,10 @@ FRACTION_INSIDE = 0.95
 
 def join_reasons(reasons: Sequence[str]) -> str:
     """Return the first two reasons, and the number of further ones."""
-    more = len(reasons) - 2
-    return "; ".join(reasons[:2]) + (f"; and {more} more reason{'s' if more > 1 else ''}" if more > 0 else "")
+    text = "; ".join(reasons[:2])
+    if len(reasons) > 2:
+        text += f"; and {pluralize(len(reasons) - 2, 'more reason')}"
+    return text
 
 
 def _slack(x: Float[Array, "n p"]) -> float:

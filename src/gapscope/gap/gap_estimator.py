@@ -231,12 +231,13 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
     def _families_of(self, X: Any) -> dict[str, list[str]]:
         """Return the values of the family columns, "absent" if missing."""
-        return {
-            column: ["absent" if value is None or value != value else str(value) for value in X[column]]
-            if column in X.columns
-            else ["absent"] * len(X)
-            for column in self.families
-        }
+        result = {}
+        for column in self.families:
+            values = [None] * len(X)
+            if column in X.columns:
+                values = list(X[column])
+            result[column] = ["absent" if value is None or value != value else str(value) for value in values]
+        return result
 
     def _folds(self, X: Any, n: int) -> list[Int[Array, " m"]]:
         """Return the parts of the refits: single networks or clusters, or `n_folds` random parts."""

@@ -44,7 +44,12 @@ class Scale:
         finite = [
             clip_to_drawable(value) for value in values if math.isfinite(value) and (value > 0 or not logarithmic)
         ]
-        low, high = (min(finite), max(finite)) if finite else (1.0, 10.0) if logarithmic else (0.0, 1.0)
+        if finite:
+            low, high = min(finite), max(finite)
+        elif logarithmic:
+            low, high = 1.0, 10.0
+        else:
+            low, high = 0.0, 1.0
         if logarithmic:
             margin = padding * math.log(high / low) or math.log(2)
             return cls(low * math.exp(-margin), high * math.exp(margin), logarithmic=True)

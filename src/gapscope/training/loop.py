@@ -21,7 +21,7 @@ from gapscope.penalties.base import Penalty, make_penalty
 from gapscope.results.records import Status
 from gapscope.training.checkpoint_writer import CheckpointWriter, resume
 from gapscope.training.randomness import RngState, reproducible
-from gapscope.training.run import OnBatch, TrainingState
+from gapscope.training.run import OnBatch, Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class Training:
             called = network
         else:
             called = prepared.network
-        self.run = TrainingState(network, settings, penalties, seed, on_epoch, called=called)
+        self.run = Trainer(network, settings, penalties, seed, on_epoch, called=called)
         self.seed, self.folder, self.on_epoch, self.on_batch = seed, folder, on_epoch, on_batch
         if folder is None:
             self._writer = None

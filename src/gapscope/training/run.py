@@ -67,7 +67,7 @@ WITH_ACCURACY = ("classification", "multi-label")
 """Kinds of tasks whose training accuracy is summed batch by batch."""
 
 
-class TrainingState:
+class Trainer:
     """State of one training run, as stored in checkpoints, and its steps."""
 
     def __init__(
@@ -162,7 +162,7 @@ class TrainingState:
         row = {"epoch": self.epoch, "train_loss": loss, "penalty": penalty, "learning_rate": rate}
         return row | ({"train_accuracy": accuracy} if has_accuracy else {})
 
-    def state(self, *, with_monitor: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors (not copied) and other values on which the next epoch depends."""
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         # buffers that the state dictionary omits (persistent=False)
@@ -181,7 +181,7 @@ class TrainingState:
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
         metadata = {"epoch": self.epoch, "scaler": self.scaler.state_dict()}
-        if self.monitor is not None and with_monitor:
+        if self.monitor is not None:
             metadata["watcher"] = self.monitor.state_dict()
         return tensors, metadata
 
