@@ -283,8 +283,11 @@ OF_TABLES: dict[str, Callable[[], Mapping[str, Any]]] = {
     "out_of_sample of an estimator": lambda: {"score": gs.out_of_sample(pipeline(), features_and_target()).score},
     "learning_curve": lambda: {"score": gs.learning_curve(pipeline(), features_and_target()).score},
     "find_label_issues": lambda: {"ranked": len(gs.find_label_issues(None, table(), target="price").indices)},
+    "find_label_issues of a pair": lambda: {"ranked": len(gs.find_label_issues(None, features_and_target()).indices)},
     "estimate_label_noise": lambda: {"high": gs.estimate_label_noise(None, table(), target="price").high},
+    "estimate_label_noise of a pair": lambda: {"high": gs.estimate_label_noise(None, features_and_target()).high},
     "check": lambda: {"findings": len(gs.check(None, table(), target="price").findings)},
+    "check of a pair": lambda: {"findings": len(gs.check(None, features_and_target()).findings)},
     "check of an estimator": lambda: {
         "findings": len(gs.check(pipeline().fit(*features_and_target()), features_and_target()).findings)
     },
