@@ -33,7 +33,7 @@ from gapscope_studies.labels.uneven_data import EVALUATED, load_clean
 
 KINDS = ("even", "pairs", "one pair", "two classes", "class-similar", "human")
 RATES = (0.0, 0.05, 0.1, 0.2, 0.4)
-N, SUBSETS, DRAWS = 500, range(2), 6
+N, SUBSETS, DRAWS = 500, range(1), 6
 MAX_CLASS_RATE, MAX_SAMPLE_RATE = 0.45, 0.6
 TARGETS = (0.5, 0.7, 0.8, 0.9)
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
@@ -181,7 +181,9 @@ def _sets_within(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return per cut how many data sets hold within 0.1 of what was told, less, and more."""
     found = []
     for cut in dict.fromkeys(row["cut"] for row in rows):
-        excess = [row["told"] - row["found"] for row in rows if row["cut"] == cut and row["samples"] >= MIN_LISTED]
+        excess = [
+            float(row["told"] - row["found"]) for row in rows if row["cut"] == cut and row["samples"] >= MIN_LISTED
+        ]
         found.append(
             {
                 "cut": cut, "sets": len(excess), "within": sum(abs(value) <= 0.1 for value in excess),
