@@ -19,7 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-GRID = typer.Argument(..., help="TOML file with the grid: tables base and axes, array of tables cases, list measures.")
+GRID = typer.Argument(..., help="TOML file with the grid: tables base, [\\[cases]], axes, and a list measures.")
 FOLDER = typer.Argument(..., help="Folder of the pool.")
 
 
