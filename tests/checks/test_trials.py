@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -200,3 +201,96 @@ def test_width_of_a_training_function_is_tried() -> None:
     result = gs.check(None, blobs(), train_fn=train_narrow, only=["GS101"])
     assert isinstance(result.tried, TriedAdvice) and next(trial.name for trial in result.tried.trials) == "wider"
     assert "GroupNorm" not in {trial.name for trial in result.tried.trials}
+
+
+def line(n: int = 120) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 4, generator=g)
+    return x * torch.tensor([300.0, 1, 1, 1]), x[:, 1] - x[:, 2] + 0.1 * torch.randn(n, generator=g)
+
+
+def test_advice_for_regression_is_tried_in_r2() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+    x, y = line()
+    result = gs.check(network, (x, y), train_fn=replace(SPEC, learning_rate=0.01, epochs=20), only=["GS105"])
+    assert isinstance(result.tried, TriedAdvice) and result.best_fix is FIXES["standardize inputs"]
+    best = result.tried.best
+    assert best is not None and best.gain is not None and 0.2 < best.gain.value <= 1.05
+    assert result.tried.score_name == "R^2" and "of R^2" in repr(result) and "points" not in result.tried_lines[0]
+    # the unchanged training fails, and counts as one that predicts the mean
+    assert abs(result.tried.score) < 0.2
+
+
+def test_a_function_gets_regression_targets_as_they_were_passed() -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    def fit(x: torch.Tensor, y: torch.Tensor, epochs: int = 2) -> nn.Module:
+        shapes.append(tuple(y.shape[1:]))
+        torch.manual_seed(0)
+        network = nn.Linear(4, 1)
+        gs.train(network, (x, y), replace(SPEC, epochs=5 * epochs))
+        return network
+
+    x, y = line()
+    x = x / torch.tensor([300.0, 1, 1, 1])
+    for targets, shape in ((y, ()), (y[:, None], (1,))):
+        shapes.clear()
+        result = gs.check(None, (x, targets), train_fn=fit, only=["GS101"])
+        assert isinstance(result.tried, TriedAdvice) and set(shapes) == {shape}
+
+
+@pytest.mark.parametrize("kind", ["multi-label", "positions"])
+def test_advice_is_tried_for_other_tasks(kind: str) -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 5, 4, generator=g)
+    torch.manual_seed(0)
+    network: nn.Module = nn.Linear(4, 3)
+    labels = x[..., :3].argmax(-1)
+    if kind == "multi-label":
+        x, labels = x[:, 0], (x[:, 0, :3] > 0).long()
+    spec = replace(SPEC, learning_rate=0.003, epochs=6)
+    result = gs.check(network, (x, labels), train_fn=spec, only=["GS101"])
+    assert isinstance(result.tried, TriedAdvice) and result.best_fix is FIXES["learning rate x 3"]
+
+
+def test_a_fix_that_fails_does_not_end_the_others() -> None:
+    def fit(x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002, batch_size: int = 8) -> nn.Module:
+        if batch_size > 8:
+            raise MemoryError("batch too large")
+        return train_fn(x, y, learning_rate)
+
+    result = gs.check(None, blobs(), train_fn=fit, only=["GS101"])
+    assert result.best_fix is FIXES["learning rate x 3"] and "larger batches failed: " in repr(result)
+
+
+def test_ctrl_c_keeps_the_fixes_that_were_tried() -> None:
+    calls: list[int] = []
+
+    def fit(x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002, epochs: int = 8) -> nn.Module:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return train_fn(x, y, learning_rate, epochs)
+
+    result = gs.check(None, blobs(), train_fn=fit, only=["GS101"])
+    assert result.interrupted and isinstance(result.tried, TriedAdvice) and len(result.tried.trials) == 2
+    assert result.best_fix is None and "interrupted" in repr(result)
+
+
+def test_a_pipeline_is_fitted_again_on_its_own_columns() -> None:
+    pandas = pytest.importorskip("pandas")
+    compose = pytest.importorskip("sklearn.compose")
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    pipeline = pytest.importorskip("sklearn.pipeline")
+    preprocessing = pytest.importorskip("sklearn.preprocessing")
+    x, y = blobs()
+    frame = pandas.DataFrame(x.numpy()[:, :3], columns=["a", "b", "c"])
+    frame["kind"] = np.where(y.numpy() == 0, "low", "high")
+    encode = compose.ColumnTransformer([("kind", preprocessing.OneHotEncoder(), ["kind"])], remainder="passthrough")
+    model = pipeline.make_pipeline(encode, linear_model.LogisticRegression())
+    repeated = pandas.concat([frame, frame[:20]], ignore_index=True)
+    labels = np.array(["x", "y", "z"])[torch.cat([y, y[:20]]).numpy()]
+    result = gs.check(model.fit(repeated, labels), (repeated, labels), train_fn=True, only=["GS101"])
+    assert isinstance(result.tried, TriedAdvice) and result.tried.trials[0].name == "drop duplicates"
+    assert result.tried.score > 0.5

@@ -16,7 +16,6 @@ from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.margin_signature import margin_signature
 from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.measures.output_sensitivity import output_sensitivity
-from gapscope.measures.output_variance import output_variance
 from gapscope.measures.unit_sparsity import unit_sparsity
 from gradients.reference import Wrapped
 
@@ -28,7 +27,6 @@ MEASURES: dict[str, Callable[[nn.Module, Tensor], Any]] = {
     "empirical_ntk": empirical_ntk,
     "input_jacobian_norm": input_jacobian_norm,
     "output_sensitivity": output_sensitivity,
-    "output_variance": output_variance,
     "margin_signature": lambda network, x: margin_signature(network, x, LABELS),
     "unit_sparsity": lambda network, x: unit_sparsity(network, x, LABELS),
 }

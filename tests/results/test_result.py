@@ -48,7 +48,6 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "Readings": lambda: gs.measure(_network(), (X, Y), ["parameter_count", "loss"]),
     "UnitSparsity": lambda: gs.functional.unit_sparsity(_network(), X, Y),
     "MarginSignature": lambda: gs.functional.margin_signature(_network(), X, Y),
-    "ErrorDetection": lambda: gs.functional.error_detection(_network(), X, Y),
     "GammaDecay": lambda: gs.batch_norm.gamma_decay(_network(), (X, Y), batch_size=4),
     "BatchNormExcess": lambda: gs.batch_norm.batch_norm_excess(_network(), (X, Y), batch_sizes=(4,), passes=2),
     "BatchNormAdvice": lambda: gs.advise_batch_norm(_network(), (X, Y), batch_size=4, passes=2),

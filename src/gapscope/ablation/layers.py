@@ -75,14 +75,18 @@ class TracedGraph:
 
     def module(self, node: fx.Node) -> nn.Module | None:
         """Return the module that a node calls, None for a function."""
-        return self.root.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if node.op == "call_module":
+            return self.root.get_submodule(str(node.target))
+        return None
 
     def function_name(self, node: fx.Node) -> str:
         """Return the name of the class or function that a node calls."""
         module = self.module(node)
         if module is not None:
             return type(module).__name__
-        return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        if isinstance(node.target, str):
+            return node.target
+        return getattr(node.target, "__name__", "")
 
     def label(self, node: fx.Node) -> str:
         """Return the innermost module that returns this node and is called once, else the node."""
@@ -94,7 +98,9 @@ class TracedGraph:
         module = {name: module for module, name in self.names.items()}.get(layer)
         if module is not None:
             nodes = self.returned.get(module, [])
-            return nodes[0] if len(nodes) == 1 else None
+            if len(nodes) == 1:
+                return nodes[0]
+            return None
         return next((node for node in self.graph.nodes if self.label(node) == layer), None)
 
 
@@ -264,4 +270,6 @@ def unit_axis_behind(traced: TracedGraph, site: fx.Node, dimensions: int) -> int
     kinds = [_kind(traced, node) for node in _weighted(traced) if node in ancestors([site])]
     if dimensions == 2 or kinds[-1:] == [f"conv{dimensions - 2}d"]:
         return 1
-    return -1 if kinds[-1:] == ["linear"] else None
+    if kinds[-1:] == ["linear"]:
+        return -1
+    return None

@@ -56,7 +56,9 @@ def _rows(value: Any, kind: str, samples: Tensor) -> Any:
         return value.expand(len(samples), *value.shape[1:])
     if kind == "count":
         return len(samples)
-    return torch.Size((len(samples), *value[1:])) if kind == "size" else value
+    if kind == "size":
+        return torch.Size((len(samples), *value[1:]))
+    return value
 
 
 def _kind(one: Any, two: Any) -> str:
@@ -75,7 +77,10 @@ def _kind(one: Any, two: Any) -> str:
 def _checked(label: str, values: Any, n: int) -> Tensor:
     """Return a layer's output, or raise NotMeasurable unless it is a tensor [n, units, ...]."""
     if not isinstance(values, Tensor) or values.ndim < 2 or len(values) != n or not values.is_floating_point():
-        got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        if isinstance(values, Tensor):
+            got = list(values.shape)
+        else:
+            got = type(values).__name__
         raise NotMeasurable(
             f"Layer '{label}' must return one floating-point tensor [n, units, ...] for n samples; got {got}. "
             "Name another layer."
@@ -122,7 +127,9 @@ class SplitNetwork(ABC):
 
     def flatten_positions(self, values: Tensor) -> Float[Tensor, "s m p"]:
         """Return the values as [samples, units, positions]."""
-        return values.movedim(self.unit_axis, 1).flatten(2) if values.ndim > 2 else values.unsqueeze(-1)
+        if values.ndim > 2:
+            return values.movedim(self.unit_axis, 1).flatten(2)
+        return values.unsqueeze(-1)
 
     def masked(self, values: Tensor, active: Bool[Tensor, "r m"]) -> Tensor:
         """Return the values, multiplied by 0 for inactive units."""
@@ -168,7 +175,9 @@ class ReplayedSplit(HookedSplit):
 
         def kind(a: Any, b: Any) -> str:
             scaling = _kind(a, b)
-            return "unread" if scaling == "rows" and b not in read else scaling
+            if scaling == "rows" and b not in read:
+                return "unread"
+            return scaling
 
         self.kinds = tuple(kind(a, b) for a, b in zip(one, two, strict=True))
 
@@ -242,7 +251,10 @@ def _same_outputs(network: nn.Module, split: SplitNetwork, x: Tensor) -> bool:
     # values are cloned, because the network may change them in place.
     outputs = split.outputs(values.clone(), source, samples)
     unsplit = Activations(source.values, (x,), ("rows",))
-    expected = network(x[samples]) if hooked is None else hooked.outputs(values, unsplit, samples)
+    if hooked is None:
+        expected = network(x[samples])
+    else:
+        expected = hooked.outputs(values, unsplit, samples)
     tolerance = torch.finfo(expected.dtype).eps ** 0.5 * expected.abs().max()
     return bool(((outputs - expected).abs() <= tolerance).all())
 
@@ -253,7 +265,9 @@ def _hooked_split(network: nn.Module, label: str, unit_axis: int | None, x: Tens
     _checked_axis(label, values, None if unit_axis is None and values.ndim == 3 else split.unit_axis)
     try:
         replayed = ReplayedSplit(network, label, split.unit_axis, x)
-        return replayed if _same_outputs(network, replayed, x) else split
+        if _same_outputs(network, replayed, x):
+            return replayed
+        return split
     except Exception:  # user code: modules may return or cache anything
         return split
 
@@ -279,7 +293,10 @@ def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | 
     if traced is None and layer is None:
         layer = default_module(network, x)
     site = traced and (default_site(traced) if layer is None else traced.find(layer))
-    label = traced.label(site) if traced and site and layer is None else str(layer)
+    if traced and site and layer is None:
+        label = traced.label(site)
+    else:
+        label = str(layer)
     if traced and site:
         if site not in ancestors([traced.output]):
             raise NotMeasurable(f"The outputs must depend on layer '{label}'; they do not. Name another layer.")

@@ -30,7 +30,10 @@ def _as_numbers(array: Any) -> Any:
 
 def _frame_numbers(value: Any) -> Any:
     """Return the numbers of a pandas object."""
-    columns = value.to_frame() if value.ndim == 1 else value
+    if value.ndim == 1:
+        columns = value.to_frame()
+    else:
+        columns = value
     text_columns = [
         str(name)
         for name in columns.columns
@@ -38,15 +41,15 @@ def _frame_numbers(value: Any) -> Any:
     ]
     if text_columns:
         dates = [name for name in text_columns if columns[name].dtype.kind in "mM"]
-        advice = (
-            "Turn times into numbers first, for example (frame[name] - frame[name].min()).dt.total_seconds()."
-            if dates
-            else "Encode them first, one column per value: pandas.get_dummies(frame, dtype=float)."
-        )
+        advice = "Encode them first, one column per value: pandas.get_dummies(frame, dtype=float)."
+        if dates:
+            advice = "Turn times into numbers first, for example (frame[name] - frame[name].min()).dt.total_seconds()."
         raise InvalidInput(f"Columns must hold numbers; {', '.join(map(repr, text_columns[:5]))} do not. {advice}")
     # extension types of pandas with missing values become arrays of objects
     array = _as_numbers(value.to_numpy())
-    return array if array.dtype.kind in "biuf" else value.to_numpy(dtype=float, na_value=float("nan"))
+    if array.dtype.kind in "biuf":
+        return array
+    return value.to_numpy(dtype=float, na_value=float("nan"))
 
 
 def with_canonical_strides(tensor: Tensor) -> Tensor:
@@ -61,7 +64,9 @@ def with_canonical_strides(tensor: Tensor) -> Tensor:
     for size in reversed(tensor.shape):
         strides.insert(0, step)
         step *= size
-    return tensor if tensor.stride() == tuple(strides) else tensor.as_strided(tensor.shape, strides)
+    if tensor.stride() == tuple(strides):
+        return tensor
+    return tensor.as_strided(tensor.shape, strides)
 
 
 def is_column(value: Any) -> bool:
@@ -84,7 +89,10 @@ def column(value: Any) -> Tensor:
         if value.layout != torch.strided:
             raise InvalidInput(f"data must be dense tensors; got {value.layout}. Use x.to_dense().")
         return value
-    array = _frame_numbers(value) if library_of(value) == "pandas" else _as_numbers(value)
+    if library_of(value) == "pandas":
+        array = _frame_numbers(value)
+    else:
+        array = _as_numbers(value)
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"data must hold numbers; got a NumPy array of {array.dtype}. Use x.astype(float).")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
@@ -93,7 +101,9 @@ def column(value: Any) -> Tensor:
         array = array.astype(array.dtype.newbyteorder("="))
     # a copy in C order: torch takes no negative strides
     tensor = with_canonical_strides(torch.from_numpy(array.copy(order="C")))  # pyright: ignore[reportUnknownMemberType]
-    return tensor.to(torch.get_default_dtype()) if tensor.dtype == torch.float64 else tensor
+    if tensor.dtype == torch.float64:
+        return tensor.to(torch.get_default_dtype())
+    return tensor
 
 
 def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
@@ -114,7 +124,10 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
         names = tuple(str(name) for name in categories)
         codes = torch.from_numpy(value.cat.codes.to_numpy().astype("int64"))  # pyright: ignore[reportUnknownMemberType]
         return codes, names
-    array = value.to_numpy() if library_of(value) == "pandas" else value
+    if library_of(value) == "pandas":
+        array = value.to_numpy()
+    else:
+        array = value
     array = _as_numbers(array)
     if array.dtype.kind not in "OUST" or array.ndim != 1:
         return column(array), ()
@@ -140,5 +153,7 @@ def naming_note(names: tuple[str, ...]) -> list[str]:
     if not names:
         return []
     first = ", ".join(f"{code} = {name!r}" for code, name in enumerate(names[:5]))
-    order = "sorted names" if list(names) == sorted(names) else "categories"
+    order = "categories"
+    if list(names) == sorted(names):
+        order = "sorted names"
     return [f"Labels are numbered by their {order}: {first}{', ...' if len(names) > 5 else ''}."]

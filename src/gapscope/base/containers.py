@@ -102,7 +102,9 @@ def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
         notes.append(f"Omitted from the inputs, because they are no numbers: {', '.join(omitted)}.")
     columns = {name: column(value) for name, value in data.items() if is_column(value)}
     target = next((name for name in LABEL_NAMES if name in columns), None)
-    targets = None if target is None else columns.pop(target)
+    targets = None
+    if target is not None:
+        targets = columns.pop(target)
     if not columns:
         raise InvalidInput(f"A mapping must hold inputs besides the labels; got {', '.join(data) or 'nothing'}.")
     return CollatedData(columns, targets, notes, names)
@@ -110,7 +112,8 @@ def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
 
 def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     x, *rest = batch
-    rest = [_label_array(rest[0]), *rest[1:]] if rest else rest
+    if rest:
+        rest = [_label_array(rest[0]), *rest[1:]]
     if not _are_inputs(x) or (rest and not is_column(rest[0])):
         raise InvalidInput(f"data must be {FORMS}; got {type(batch).__name__} of {_kinds(batch)}.")
     notes: list[str] = []
@@ -163,7 +166,9 @@ def _columns(inputs: Inputs) -> dict[str, Tensor]:
     """Return the inputs by name."""
     if isinstance(inputs, Tensor):
         return {"x": inputs}
-    return inputs if isinstance(inputs, dict) else {f"input {i}": part for i, part in enumerate(inputs)}
+    if isinstance(inputs, dict):
+        return inputs
+    return {f"input {i}": part for i, part in enumerate(inputs)}
 
 
 def _has_length(batches: Any) -> bool:
@@ -219,7 +224,12 @@ def _join_batches(batches: Iterable[Any], at_most: int | None = None) -> Collate
                 f"{', '.join(first)}. Pad all samples to one length."
             )
     columns = {name: _join_column([batch[name] for batch in named], name, 0) for name in named[0]}
-    inputs = columns["x"] if isinstance(first, Tensor) else columns if isinstance(first, dict) else (*columns.values(),)
+    if isinstance(first, Tensor):
+        inputs = columns["x"]
+    elif isinstance(first, dict):
+        inputs = columns
+    else:
+        inputs = (*columns.values(),)
     targets, names = None, _renumber_classes(parts)
     notes = [note for note in parts[0].notes if note not in naming_note(parts[0].class_names)] + naming_note(names)
     if parts[0].targets is not None:
@@ -254,7 +264,10 @@ def _read_in_order(loader: Any, at_most: int | None) -> CollatedData:
         return collated
     if _length(collated.inputs) == plan.n_rows:
         collated.rows = plan.rows
-        collated.n_rows = 0 if plan.rows is None else len(loader.dataset)
+        if plan.rows is None:
+            collated.n_rows = 0
+        else:
+            collated.n_rows = len(loader.dataset)
     else:  # the collate function drops or adds samples
         collated.has_order = False
     return collated
@@ -351,11 +364,9 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
             raise InvalidInput(
                 f"data must be one split of the DatasetDict; it has {', '.join(data)}. Pass data['train']."
             )
-        return (
-            _join_batches(data.with_format("torch").iter(256), at_most)
-            if not hasattr(data, "__len__")
-            else _hugging_face(data)
-        )
+        if not hasattr(data, "__len__"):
+            return _join_batches(data.with_format("torch").iter(256), at_most)
+        return _hugging_face(data)
     if is_list(data) and data and all(is_mapping(item) for item in data):
         labels = next((data[0][name] for name in LABEL_NAMES if name in data[0]), None)
         are_batches = getattr(labels, "ndim", 0) > 0
@@ -388,7 +399,10 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
 def _length(inputs: Inputs) -> int:
     if isinstance(inputs, Tensor):
         return len(inputs)
-    parts = inputs.values() if isinstance(inputs, dict) else inputs
+    if isinstance(inputs, dict):
+        parts = inputs.values()
+    else:
+        parts = inputs
     lengths = {len(part) for part in parts}
     if len(lengths) > 1:
         raise InvalidInput(

@@ -84,7 +84,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     " Did you mean 'width'?"
     """
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" Did you mean '{matches[0]}'?" if matches else ""
+    if matches:
+        return f" Did you mean '{matches[0]}'?"
+    return ""
 
 
 def check_choice(parameter: str, value: str, choices: Iterable[str]) -> None:
@@ -112,8 +114,12 @@ def check_range(
         raise InvalidInput(f"{parameter} must be a number; got {value!r}.") from None
     if above and below and value == value:
         return
-    left = "(-inf" if low is None else f"{'(' if low_open else '['}{low}"
-    right = "inf)" if high is None else f"{high}{')' if high_open else ']'}"
+    left = "(-inf"
+    if low is not None:
+        left = f"{'(' if low_open else '['}{low}"
+    right = "inf)"
+    if high is not None:
+        right = f"{high}{')' if high_open else ']'}"
     raise InvalidInput(f"{parameter} must lie in {left}, {right}; got {value}.")
 
 

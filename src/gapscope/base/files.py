@@ -25,7 +25,11 @@ def _standard_json(value: Any, *, null: bool = False) -> Any:
             return float(value)
         if null:
             return None
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        if math.isnan(value):
+            return "NaN"
+        if value > 0:
+            return "Infinity"
+        return "-Infinity"
     if is_dict(value):
         return {str(key): _standard_json(item, null=null) for key, item in value.items()}
     if is_list_or_tuple(value):
@@ -122,12 +126,16 @@ def check_output(path: str | Path) -> Path:
     path = Path(path)
     folder = path.parent
     if not folder.is_dir():
-        state = "it is a file" if folder.exists() else "there is no such folder"
+        state = "there is no such folder"
+        if folder.exists():
+            state = "it is a file"
         raise NotWritten(f"{path} needs the folder {folder}; {state}. Create the folder, or correct the path.")
     if path.is_symlink():
         raise NotWritten(f"{path} must be a regular file; it is a symbolic link. Pass the path of a file of its own.")
     if path.exists() and not path.is_file():
-        kind = "a folder" if path.is_dir() else "a pipe or a device"
+        kind = "a pipe or a device"
+        if path.is_dir():
+            kind = "a folder"
         raise NotWritten(f"{path} must be a regular file; it is {kind}. Pass the path of a file.")
     if not os.access(folder, os.W_OK):
         raise NotWritten(f"{path} cannot be written: its folder is read-only. Choose another folder.")

@@ -46,8 +46,12 @@ class InputLayout:
 
 def pack_inputs(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor, InputLayout]:
     """Return one tensor [n, ...] that encodes several inputs, and its layout."""
-    names = tuple(inputs) if isinstance(inputs, Mapping) else None
-    tensors = tuple(inputs.values()) if isinstance(inputs, Mapping) else tuple(inputs)
+    names = None
+    if isinstance(inputs, Mapping):
+        names = tuple(inputs)
+        tensors = tuple(inputs.values())
+    else:
+        tensors = tuple(inputs)
     first = tensors[0]
     if len(tensors) == 1 and first.ndim > 1:
         return first, InputLayout(names)

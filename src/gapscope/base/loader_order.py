@@ -69,7 +69,9 @@ def _sampled_rows(loader: DataLoader[Any], n: int) -> Tensor | None:
     else:
         rows = [int(row) for row in itertools.islice(iter(sampler), N_PASSES * n)]
     distinct = torch.tensor(sorted(set(rows)), dtype=torch.int64)
-    return None if len(distinct) == n else distinct
+    if len(distinct) == n:
+        return None
+    return distinct
 
 
 def plan_reading(loader: DataLoader[Any], at_most: int | None) -> ReadingPlan:
@@ -87,12 +89,16 @@ def plan_reading(loader: DataLoader[Any], at_most: int | None) -> ReadingPlan:
         ordered = DataLoader(dataset, batch_size=None, collate_fn=loader.collate_fn)
         return ReadingPlan(ordered, None, n, has_rows=False, notes=notes)
     rows = _sampled_rows(loader, n)
+    n_rows = n
     if rows is not None:
-        notes.append(f"{len(rows)} of {n} samples were read: those that the sampler of the loader yields.")
-    n_rows = n if rows is None else len(rows)
+        n_rows = len(rows)
+        notes.append(f"{n_rows} of {n} samples were read: those that the sampler of the loader yields.")
     if at_most is not None and at_most < n_rows:
         part = torch.randperm(n_rows, generator=torch.Generator().manual_seed(0))[:at_most].sort().values
-        rows = part if rows is None else rows[part]
+        if rows is None:
+            rows = part
+        else:
+            rows = rows[part]
         n_rows = at_most
     ordered = DataLoader(
         dataset if rows is None else Subset(dataset, rows.tolist()),

@@ -37,7 +37,10 @@ def add_common_parameters(registered: Any, package: str) -> None:
         return
     # before the first section or example, else at the end
     end = re.search(r"^(Returns:|Raises:|Attributes:|>>> )", document, flags=re.M)
-    at = end.start() if end else len(document)
+    if end:
+        at = end.start()
+    else:
+        at = len(document)
     text = document[:at].rstrip() + "\n\nArgs:\n" + "".join(missing) + "\n" + document[at:]
     registered.__doc__ = text.rstrip() + "\n"
 
@@ -73,7 +76,9 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
         origin = typing.get_origin(annotation)
     expected = getattr(annotation, "__name__", str(annotation))
     if isinstance(annotation, type) and is_dataclass(annotation):
-        return value if isinstance(value, annotation) else from_mapping(annotation, value, name)
+        if isinstance(value, annotation):
+            return value
+        return from_mapping(annotation, value, name)
     if origin is tuple:
         item_type = typing.get_args(annotation)[0]
         if not is_list_or_tuple(value):

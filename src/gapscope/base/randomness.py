@@ -23,4 +23,6 @@ def resolve_numpy_generator(generator: np.random.Generator | None) -> np.random.
     """Return `generator`, or for None a new one with seed 0."""
     import numpy as np
 
-    return np.random.default_rng(0) if generator is None else generator
+    if generator is None:
+        return np.random.default_rng(0)
+    return generator

@@ -122,7 +122,9 @@ class Samples:
         return len(self.inputs)
 
     def __repr__(self) -> str:
-        targets = "no targets" if self.targets is None else f"targets {list(self.targets.shape)} {self.targets.dtype}"
+        targets = "no targets"
+        if self.targets is not None:
+            targets = f"targets {list(self.targets.shape)} {self.targets.dtype}"
         return f"Samples({len(self)} samples, inputs {list(self.inputs.shape)} {self.inputs.dtype}, {targets})"
 
     def subset(self, indices: Tensor, *, keeps_rows: bool = False) -> Samples:
@@ -138,8 +140,12 @@ class Samples:
             None if values is None else values[indices.to(values.device)] for values in (self.targets, self.unsettled)
         )
         inputs = self.inputs[indices.to(self.inputs.device)]
-        rows = self.original(indices.cpu()) if keeps_rows else None
-        n_rows = self.n_rows if keeps_rows else 0
+        rows = None
+        if keeps_rows:
+            rows = self.original(indices.cpu())
+        n_rows = 0
+        if keeps_rows:
+            n_rows = self.n_rows
         return replace(self, inputs=inputs, targets=targets, unsettled=unsettled, rows=rows, n_rows=n_rows)
 
     def first(self, n: int | None) -> Samples:
@@ -148,7 +154,9 @@ class Samples:
         Args:
             n: Number of samples; None for all.
         """
-        return self if n is None or n >= len(self) else self.subset(torch.arange(n), keeps_rows=self.rows is not None)
+        if n is None or n >= len(self):
+            return self
+        return self.subset(torch.arange(n), keeps_rows=self.rows is not None)
 
     def original(self, indices: Tensor | Sequence[int]) -> Tensor:
         """Return the row numbers, in the data that were passed, of the samples at `indices`.
@@ -165,7 +173,9 @@ class Samples:
                 "data set itself, or (x, y)."
             )
         indices = torch.as_tensor(indices, dtype=torch.int64)
-        return indices if self.rows is None else self.rows[indices]
+        if self.rows is None:
+            return indices
+        return self.rows[indices]
 
     def position(self, row: int) -> int:
         """Return the index of the sample that has this row number in the data that were passed.
@@ -194,13 +204,16 @@ class Samples:
         """
         if values is None or self.rows is None or len(values) != self.n_rows:
             return values
-        values = values.to_numpy() if hasattr(values, "to_numpy") else values
+        if hasattr(values, "to_numpy"):
+            values = values.to_numpy()
         return [values[int(row)] for row in self.rows]
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
         """The inputs as the network takes them, also if `inputs` holds row numbers of packed inputs."""
-        return (self.inputs,) if self.form is None else self.form.unpack(self.inputs)
+        if self.form is None:
+            return (self.inputs,)
+        return self.form.unpack(self.inputs)
 
     @property
     def y(self) -> Tensor:
@@ -221,7 +234,9 @@ class Samples:
     @property
     def kind(self) -> str:
         """Kind of the task: "classification", "multi-label", "positions", "regression"; empty without targets."""
-        return "" if self.targets is None else task_of(self.targets, is_counted=False).kind
+        if self.targets is None:
+            return ""
+        return task_of(self.targets, is_counted=False).kind
 
     def require_kind(self, owner: str, *kinds: str, advice: str = "") -> None:
         """Raise InvalidInput unless the task is of one of these kinds.
@@ -348,7 +363,9 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         InvalidInput: The data have another form, or hold nothing usable; a stream does not end.
     """
     if isinstance(data, Samples):
-        return data if task is None else with_task(data, task)
+        if task is None:
+            return data
+        return with_task(data, task)
     collated = collate_data(data, at_most)
     inputs, form, notes = collated.inputs, None, list(collated.notes)
     if isinstance(inputs, Tensor):
@@ -357,13 +374,17 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         for part in inputs.values() if isinstance(inputs, dict) else inputs:
             _check_values(part)
         inputs, form = pack_inputs(inputs)
-    kind = None if task is None else parse_kind(task)
+    kind = None
+    if task is not None:
+        kind = parse_kind(task)
     raw, targets = collated.targets, None
     if raw is not None:
         targets = parse_targets(raw, notes, kind)
     unsettled = None
     if raw is not None and kind is None and raw.ndim == 2 and raw.shape[1] > 1 and targets is not None:
-        unsettled = raw if is_zero_one(raw) or not raw.is_floating_point() else None
+        unsettled = None
+        if is_zero_one(raw) or not raw.is_floating_point():
+            unsettled = raw
     samples_rows, n_rows = collated.rows, collated.n_rows
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
         is_labelled = targets != IGNORED
@@ -373,7 +394,10 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
             )
             inputs, targets = inputs[is_labelled], targets[is_labelled]
             n_rows = n_rows or len(is_labelled)
-            all_rows = torch.arange(len(is_labelled)) if samples_rows is None else samples_rows
+            if samples_rows is None:
+                all_rows = torch.arange(len(is_labelled))
+            else:
+                all_rows = samples_rows
             samples_rows = all_rows[is_labelled.cpu()]
     return Samples(
         inputs,
@@ -392,7 +416,10 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
 
 def with_task(samples: Samples, task: str) -> Samples:
     """Return samples whose targets are read as those of another task."""
-    raw = samples.y if samples.unsettled is None else samples.unsettled
+    if samples.unsettled is None:
+        raw = samples.y
+    else:
+        raw = samples.unsettled
     notes = tuple(note for note in samples.notes if note not in TASK_NOTES)
     targets = parse_targets(raw, [], parse_kind(task))
     return replace(samples, targets=targets, notes=notes, unsettled=None, class_axis=CLASS_AXES.get(task))

@@ -62,7 +62,9 @@ def join_samples(first: Samples, second: Samples) -> Samples:
 def _stacked(first: Tensor, second: Tensor) -> Tensor:
     """Concatenate samples; sequences of tokens are padded on the right with zeros."""
     first, second = first.detach().cpu(), second.detach().cpu().to(first.dtype)
-    length = max(first.shape[1], second.shape[1]) if first.ndim == 2 else 0
+    length = 0
+    if first.ndim == 2:
+        length = max(first.shape[1], second.shape[1])
     if first.ndim == 2 and not first.is_floating_point() and first.shape[1] != second.shape[1]:
         first, second = (F.pad(part, (0, length - part.shape[1])) for part in (first, second))
     return torch.cat([first, second])
@@ -127,7 +129,10 @@ def _with_task_of(second: Samples, first: Samples, owner: str) -> Samples:
     """Read the targets of the second data set as those of the first's task."""
     if second.targets is None or first.targets is None or second.kind == first.kind:
         return second
-    raw = second.targets if second.unsettled is None else second.unsettled
+    if second.unsettled is None:
+        raw = second.targets
+    else:
+        raw = second.unsettled
     try:
         return with_task(second, first.kind)
     except InvalidInput:

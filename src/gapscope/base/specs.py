@@ -57,7 +57,10 @@ class _BaseSpec:
         content: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            default = item.default if item.default_factory is MISSING else _default(item.default_factory)
+            if item.default_factory is MISSING:
+                default = item.default
+            else:
+                default = _default(item.default_factory)
             if omit_defaults and value == default:
                 continue
             content[item.name] = _to_builtin(value, omit_defaults)
@@ -85,7 +88,9 @@ def _canonical(value: Any) -> Any:
         return {key: _canonical(item) for key, item in value.items()}
     if is_list_or_tuple(value):
         return [_canonical(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,8 +66,11 @@ def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) ->
         return targets.bool()
     if not targets.is_floating_point():
         targets = targets.long()
-        return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
-    targets = targets[:, None] if targets.ndim == 1 else targets
+        if targets.ndim == 2 and targets.shape[1] == 1:
+            return targets[:, 0]
+        return targets
+    if targets.ndim == 1:
+        targets = targets[:, None]
     if targets.shape[1:] == (1,) and is_zero_one(targets):
         notes.append(TWO_CLASSES_NOTE)
         return targets[:, 0].long()
@@ -81,7 +84,9 @@ def _parse_as(targets: Tensor, kind: str) -> Tensor:
     if kind == "regression":
         if targets.ndim == 1:
             targets = targets[:, None]
-        return targets if targets.is_floating_point() else targets.to(torch.get_default_dtype())
+        if targets.is_floating_point():
+            return targets
+        return targets.to(torch.get_default_dtype())
     if kind == "multi-label":
         if targets.ndim != 2 or not is_zero_one(targets):
             raise InvalidInput(
@@ -116,7 +121,9 @@ def check_targets(targets: Tensor) -> None:
     """Raise InvalidInput unless these are targets in the form of a task (see `gapscope.base.task`)."""
     if targets.is_floating_point():
         if targets.ndim != 2:
-            advice = "For K = 1 use y[:, None]." if targets.ndim == 1 else "Use y.flatten(1)."
+            advice = "Use y.flatten(1)."
+            if targets.ndim == 1:
+                advice = "For K = 1 use y[:, None]."
             raise InvalidInput(f"Regression targets must have shape [n, K]; got {list(targets.shape)}. {advice}")
         if not bool(torch.isfinite(targets).all()):
             raise InvalidInput("targets must be finite; got NaN or infinity. Drop those samples.")
@@ -126,7 +133,10 @@ def check_targets(targets: Tensor) -> None:
     if targets.ndim == 0 or targets.dtype != torch.int64 or (targets.ndim > 1 and targets[0].numel() < 2):
         raise _not_labels(targets, "[n]")
     negative = targets < 0
-    wrong = targets[negative & (targets != IGNORED)] if targets.ndim > 1 else targets[negative]
+    if targets.ndim > 1:
+        wrong = targets[negative & (targets != IGNORED)]
+    else:
+        wrong = targets[negative]
     if len(wrong):
         raise InvalidInput(f"Class labels must be 0 or larger; got {int(wrong.min())}. Number the classes 0, 1, 2, ...")
 
@@ -156,7 +166,9 @@ def check_labels(labels: Tensor, n_classes: int) -> None:
 def check_regression_shape(targets: Tensor, shape: Sequence[int], owner: str = "Regression targets") -> None:
     """Raise InvalidInput unless regression targets have the shape of the outputs."""
     if targets.shape != tuple(shape):
-        column = "For K = 1 use y[:, None]. " if targets.ndim == 1 else ""
+        column = ""
+        if targets.ndim == 1:
+            column = "For K = 1 use y[:, None]. "
         raise InvalidInput(
             f"{owner} must have the shape of the outputs, {list(shape)}; got {list(targets.shape)}. {column}"
             "Give the network one output per target (for class labels pass y.long())."

@@ -98,7 +98,9 @@ class Task(ABC):
 
 def _with_positions(outputs: Tensor, labels: Tensor) -> Tensor:
     """Reshape outputs [n, C * P] (class-major) to [n, C, P] for labels of P positions."""
-    positions = labels[0].numel() if labels.ndim > 1 else 1
+    positions = 1
+    if labels.ndim > 1:
+        positions = labels[0].numel()
     if outputs.ndim == 2 and positions > 1 and outputs.shape[1] % positions == 0:
         return outputs.reshape(len(outputs), -1, *labels.shape[1:])
     return outputs
@@ -234,7 +236,9 @@ class Regression(Task):
 
     def __str__(self) -> str:
         """Return the task in words, with its number of targets."""
-        plural = "" if self.n_outputs == 1 else "s"
+        plural = "s"
+        if self.n_outputs == 1:
+            plural = ""
         return f"regression, {self.n_outputs} target{plural}"
 
     @property

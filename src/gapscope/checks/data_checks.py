@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from gapscope.checks.context import Context
+from gapscope.checks.context import MAX_BY_CHANCE, MIN_DUPLICATES, Context
 from gapscope.checks.costs import balanced, cost_of_imbalance, cost_of_labels, gain_of_twice_the_data
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
-from gapscope.labels.duplicates import duplicates_in_test, repeats_by_chance
+from gapscope.labels.duplicates import duplicates_in_test
 from gapscope.labels.results import TIGHT_FROM
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import pluralize
-
-MIN_DUPLICATES = 0.02
-# Repeats are no finding where chance explains at least this part of them.
-MAX_BY_CHANCE = 0.5
 
 
 @register_check("GS101", title="near-duplicates", seconds=0.3)
@@ -31,7 +27,7 @@ def duplicates(context: Context) -> Outcome:
         in_test = len(across) / len(context.test)
         evidence += f"; {len(across)} of {len(context.test)} test samples repeat a training sample"
     if max(fraction, in_test) >= MIN_DUPLICATES:
-        by_chance = repeats_by_chance(context.everything) / n
+        by_chance = context.repeats_by_chance
         if by_chance > 0:
             evidence += f"; {percent(by_chance)} would if columns were independent: their values are few"
         fraction, in_test = (0.0 if by_chance >= MAX_BY_CHANCE * part else part for part in (fraction, in_test))
@@ -113,7 +109,7 @@ def more_data(context: Context) -> Outcome:
         return _more_data_without_interval(forecast.gain_from_doubling_data, context.has_accuracy)
     row = context.kernel()
     score = None if row is None else row.score
-    gain = gain_of_twice_the_data(context.data, context.n_classes, context.seed, score=score)
+    gain = gain_of_twice_the_data(context.distinct, context.n_classes, context.seed, score=score)
     text = f"twice the data add about {100 * gain.value:.1f} points ({100 * gain.low:.1f} to {100 * gain.high:.1f})"
     if gain.value < MIN_GAIN or gain.low <= 0:
         return Fine(text)
@@ -145,6 +141,12 @@ def imbalance(context: Context) -> Outcome:
         return NotChecked("needs one class per sample; GS109 names rare labels")
     counts = context.labels.bincount()
     present = counts[counts > 0]
+    if len(present) == 1:
+        only = _class_name(context, int(counts.argmax()))
+        return Finding(
+            f"all labels are of class {only}",
+            "pass samples of other classes too, and check which column the labels are: there is nothing to learn",
+        )
     ratio = float(present.max()) / float(present.min())
     text = f"{int(present.min())} to {int(present.max())} samples per class"
     if ratio < MAX_RATIO:
@@ -158,7 +160,7 @@ def imbalance(context: Context) -> Outcome:
         mean = balanced(context.correct, context.samples.y.cpu())
         evidence += f"; training accuracy {percent(context.train_accuracy)}, balanced {percent(mean)}"
     row = context.kernel() if context.is_classifier else None
-    cost = None if row is None else max(cost_of_imbalance(row, context.data.y.cpu()), 0.0)
+    cost = None if row is None else max(cost_of_imbalance(row, context.distinct.y.cpu()), 0.0)
     return Finding(
         evidence,
         "report balanced accuracy, and collect or weight samples of the rare classes",

@@ -86,6 +86,19 @@ class EstimatorScores:
             return True
         return float((raw != standardized).mean()) > min_changed
 
+    @property
+    def is_frame(self) -> bool:
+        """True if the inputs are a frame, or else no array of numbers."""
+        return hasattr(self.inputs, "iloc") or numpy.asarray(self.inputs).dtype.kind not in "fiub"
+
+    def rows(self, indices: numpy.ndarray) -> Any:
+        """Return rows of the inputs as they were passed.
+
+        Args:
+            indices: Row numbers [n].
+        """
+        return _take(self.inputs, indices)
+
     def fit(self, inputs: Any, labels: Any) -> Callable[[Any], numpy.ndarray]:
         """Fit a clone, and return its `predict`."""
         from sklearn.base import clone

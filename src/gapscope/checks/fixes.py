@@ -129,12 +129,26 @@ def _larger_batches(spec: Spec) -> Spec | None:
     return None if value is None or value >= 16 else with_setting(spec, "batch_size", 16 * max(1, int(value) // 8))
 
 
+def take(data: Samples, indices: Tensor) -> Samples:
+    """Return the samples at `indices`, with their row numbers if the data have any.
+
+    Args:
+        data: The samples.
+        indices: Indices of samples, in any order.
+    """
+    return data.subset(indices, keeps_rows=data.rows is not None)
+
+
 def _suspected(data: Samples) -> tuple[Tensor, Tensor]:
     """Return indices of suspected labels, and the suggested labels."""
+    none = torch.empty(0, dtype=torch.long)
+    if not data.is_classification:
+        return none, none
     try:
-        issues = find_label_issues(None, data)
+        # indices of these samples, not row numbers
+        issues = find_label_issues(None, replace(data, rows=None, n_rows=0))
     except GapscopeError:
-        return torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long)
+        return none, none
     n = issues.n_flagged
     if issues.flagged is None:
         n = int((issues.margin < CONTRADICTED).sum())
@@ -146,7 +160,7 @@ def _suspected(data: Samples) -> tuple[Tensor, Tensor]:
 def _drop_suspected(data: Samples) -> Samples:
     keep = torch.ones(len(data), dtype=torch.bool)
     keep[_suspected(data)[0]] = False
-    return data if bool(keep.all()) else data.subset(torch.nonzero(keep).flatten())
+    return data if bool(keep.all()) else take(data, torch.nonzero(keep).flatten())
 
 
 def _correct_suspected(data: Samples) -> Samples:
@@ -161,11 +175,13 @@ def _correct_suspected(data: Samples) -> Samples:
 def _drop_duplicates(data: Samples) -> Samples:
     keep = torch.ones(len(data), dtype=torch.bool)
     keep[[j for _, j in duplicate_pairs(data)]] = False
-    return data if bool(keep.all()) else data.subset(torch.nonzero(keep).flatten())
+    return data if bool(keep.all()) else take(data, torch.nonzero(keep).flatten())
 
 
 def _balance(data: Samples) -> Samples:
     """Repeat samples of rare classes until all classes have the same number."""
+    if not data.is_classification:
+        return data
     counts = data.y.bincount()
     most = int(counts.max())
     if int(counts[counts > 0].min()) == most:
@@ -174,7 +190,7 @@ def _balance(data: Samples) -> Samples:
     for label in torch.nonzero(counts).flatten():
         members = torch.nonzero(data.y == label).flatten()
         rows.append(members.repeat(-(-most // len(members)))[:most])
-    return data.subset(torch.cat(rows))
+    return take(data, torch.cat(rows))
 
 
 def _standardize(data: Samples) -> Callable[[Tensor], Tensor]:
@@ -252,6 +268,7 @@ FIXES: dict[str, Fix] = {
         Fix("refresh batch norm statistics", finish_network=_refresh, needs=_has_batch_norm),
         Fix("GroupNorm", change_network=_group_norm, needs=_has_batch_norm),
         Fix("unfreeze", change_network=_unfreeze, needs=_is_frozen),
+        Fix("learning rate / 10", change_spec=_scaled("learning_rate", 0.1)),
         Fix("wider", change_spec=_scaled("width", 2.0)),
     )
 }

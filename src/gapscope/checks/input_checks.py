@@ -83,6 +83,7 @@ def _names(context: Context, columns: list[int]) -> str:
 # A column gives the label away if it predicts this fraction alone, and the others predict less by this much.
 MIN_ALONE, MIN_LESS = 0.98, 0.03
 MAX_COLUMNS = 512
+MIN_ROWS = 30
 
 
 def _alone(column: Tensor, labels: Tensor) -> float:
@@ -120,7 +121,7 @@ def leak(context: Context) -> Outcome:
             "remove it: it says nothing about new samples",
             fixes=("drop column",),
         )
-    if not context.is_classifier or x.shape[1] < 2:
+    if not context.is_classifier or x.shape[1] < 2 or len(x) < MIN_ROWS:
         return Fine("no column counts the rows")
     part = context.everything.subset(thinned(len(x)))
     labels, columns = part.y.cpu(), part.inputs.double().cpu()
@@ -146,7 +147,6 @@ def leak(context: Context) -> Outcome:
 # Neighbouring rows are nearly equal if their distance is below this fraction of that of random pairs: windows that
 # overlap by half have 0.7, by nine tenths 0.3. Features of independent rows have 1.
 MAX_STEP = 0.6
-MIN_ROWS = 30
 
 
 @register_check("GS108", title="neighbouring rows are nearly equal", seconds=0.1, information=True)

@@ -41,13 +41,6 @@ def _task_noun(context: Context) -> str:
     return {"positions": "classifier of positions", "multi-label": "multi-label classifier"}.get(task.kind, task.noun)
 
 
-def _limit(code: str) -> str:
-    """Return the headline of a finding, with a field for the kind of network."""
-    # unscaled inputs are mended in training: samples and labels are not at fault
-    is_training = CAUSES.get(code) == "training" and code.startswith("GS1")
-    return LIMITS["3" if is_training else code[2]]
-
-
 def is_information(code: str) -> bool:
     """Return whether a check is information only."""
     return code in list_checks() and list_checks()[code].information
@@ -199,9 +192,18 @@ class CheckResult(Result):
             return "These data limit what any network can learn from them."
         supported = [finding for finding in self.findings if not is_information(finding.code)]
         if supported:
-            return _limit(supported[0].code).format(task=self.task)
-        limit = _limit(self.findings[0].code).format(task=self.task)
+            return self._limit(supported[0])
+        limit = self._limit(self.findings[0])
         return f"Not certain: {limit[0].lower()}{limit[1:]}"
+
+    def _limit(self, finding: Finding) -> str:
+        """Return the sentence of the first finding."""
+        # unscaled inputs are mended in training: samples and labels are not at fault
+        is_training = CAUSES.get(finding.code) == "training" and finding.code.startswith("GS1")
+        kind = "3" if is_training else finding.code[2]
+        if kind == "1" and self.not_judged:
+            return f"The data limit this {self.task}; its training was not judged."
+        return LIMITS[kind].format(task=self.task)
 
     @property
     def tried_lines(self) -> list[str]:
@@ -212,8 +214,8 @@ class CheckResult(Result):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on samples that were not used."""
-        lines: list[str] = []
+        """Sentences on samples that were not used, and on how the data were read."""
+        lines: list[str] = [] if self.samples is None else list(self.samples.notes)
         if self.n_samples < self.total:
             lines.append(f"The network was read on {self.n_samples:,} of {self.total:,} samples.")
         if self.n_rows < self.total:

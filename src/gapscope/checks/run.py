@@ -9,8 +9,10 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from gapscope.accuracy.subset_problems import is_estimator
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
@@ -24,6 +26,7 @@ from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_ch
 from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
 from gapscope.checks.trials import MAX_TRAININGS, TriedAdvice, try_fixes
+from gapscope.data.frames import encode_frame, split_frame
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
@@ -38,7 +41,7 @@ def _run(check: Check, context: Context) -> Outcome:
             "weights hold NaN or infinity: training has diverged",
             "lower the learning rate, and standardize the inputs",
             cost=context.shortfall,
-            fixes=("learning rate / 3", "standardize inputs"),
+            fixes=("learning rate / 10", "learning rate / 3", "standardize inputs"),
         )
     elif context.diverged is not None and check.needs_network:
         outcome = NotChecked("the weights of the network are not finite")
@@ -60,6 +63,7 @@ def check(
     network: nn.Module | Any | None,
     data: Any,
     *,
+    target: str | None = None,
     initial_state: Mapping[str, Tensor] | None = None,
     monitor: Any = None,
     history: Sequence[Mapping[str, Any]] | None = (),
@@ -84,6 +88,8 @@ def check(
         network: Trained or untrained network; None for the checks of the data alone; or a fitted scikit-learn
             classifier, for which checks of the data and of its accuracy run.
         data: Training data with targets, in any form that `gapscope.measure` takes.
+        target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame. Text becomes one column
+            per value, and missing numbers are filled with the median; a scikit-learn estimator gets the raw columns.
         initial_state: Clone of the state dictionary before training; GS201 to GS204 and GS303 need it for a trained
             network.
         monitor: `gapscope.Monitor` of the training run, for GS301 and the losses of GS302.
@@ -115,14 +121,18 @@ def check(
     checks = sorted((item for item in checks if item.code not in omitted), key=lambda item: item.seconds)
     start = time.process_time()
     deadline = None if time_budget is None else start + time_budget
-    context = _make_context(network, data, test, initial_state)
+    if target is not None:
+        data = split_frame(data, target)
+        test = None if test is None else split_frame(test, target)
+    context = _make_context(network, data, test, initial_state, is_raw=target is not None)
     context = replace(
         context, monitor=monitor, history=_checked_history(history), batch_size=batch_size, seed=seed, deadline=deadline
     )
     trainer = None
     if train_fn is not None:
         bare = context.diverged if context.prepared is None else context.prepared.bare
-        trainer = make_trainer(train_fn, bare, context.initial_state, context.estimator)
+        is_flat = context.everything.kind == "regression" and _is_flat(data)
+        trainer = make_trainer(train_fn, bare, context.initial_state, context.estimator, is_flat=is_flat)
     outcomes: list[Outcome] = []
     tried: TriedAdvice | str | None = None
     interrupted = False
@@ -138,6 +148,7 @@ def check(
                 bar.advance()
             if trainer is not None:
                 tried = _try_advice(trainer, context, outcomes, max_trainings)
+                interrupted = isinstance(tried, TriedAdvice) and tried.interrupted
         except KeyboardInterrupt:
             interrupted = True
             done = {outcome.code for outcome in outcomes}
@@ -157,34 +168,65 @@ def _with_row_numbers(outcome: Outcome, context: Context) -> Outcome:
     return replace(outcome, indices=tuple(context.given.original(outcome.indices).tolist()))
 
 
+def _is_flat(data: Any) -> bool:
+    """Return whether regression targets were passed as one number per sample, not as a column."""
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return numpy.ndim(data[1]) == 1
+    if isinstance(data, Dataset):
+        return numpy.ndim(data[0][1]) == 0
+    return False
+
+
 def _try_advice(
     trainer: Trainer, context: Context, outcomes: Sequence[Outcome], max_trainings: float
 ) -> TriedAdvice | str:
     """Return the tried fixes, or the reason why none was tried."""
-    if not context.is_classifier:
-        return "advice is tried for classifiers"
     findings = order_findings([outcome for outcome in outcomes if isinstance(outcome, Finding)])
     # the first fix of every finding, then the second ones
     rounds = zip_longest(*(finding.fixes for finding in findings))
     suggested = [name for names in rounds for name in names if name is not None]
-    balanced = any(finding.code == "GS104" for finding in findings)
+    balanced = context.is_classifier and any(finding.code == "GS104" for finding in findings)
+    samples = context.everything
+    if context.estimator is not None and context.given is not None:
+        # clones are fitted on the rows as they were passed
+        rows = context.given.original(torch.arange(len(samples)))
+        samples = replace(samples, rows=rows, n_rows=max(context.given.n_rows, len(samples)))
     try:
         return try_fixes(
-            trainer, context.everything, trainer.spec, suggested, balanced=balanced, max_trainings=max_trainings,
+            trainer, samples, trainer.spec, suggested, balanced=balanced, max_trainings=max_trainings,
             deadline=context.deadline, seed=context.seed,
         )  # fmt: skip
     except GapscopeError as error:
         return str(error).rstrip(".")
 
 
-def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str, Tensor] | None) -> Context:
+def _encoded(data: Any, test: Any) -> tuple[Any, Any, tuple[str, ...]]:
+    """Return data and test samples with columns of numbers in place of frames, and notes about what was changed."""
+    if not isinstance(data, tuple | list) or len(data) != 2 or not hasattr(data[0], "select_dtypes"):
+        return data, test, ()
+    columns, notes = encode_frame(data[0])
+    if isinstance(test, tuple | list) and len(test) == 2 and hasattr(test[0], "select_dtypes"):
+        test = (encode_frame(test[0], like=columns)[0], test[1])
+    return (columns, data[1]), test, notes
+
+
+def _make_context(
+    network: Any, data: Any, test: Any, initial_state: Mapping[str, Tensor] | None, *, is_raw: bool = False
+) -> Context:
     """Return the context of a torch network, of a scikit-learn estimator, or of the data alone."""
+    notes: tuple[str, ...] = ()
+    raw, raw_test = data, test
     module, contents = unwrap_estimator(network, data)
+    # a pipeline that ends with a network encodes the columns itself
+    if is_estimator(module) or (is_raw and module is network):
+        data, test, notes = _encoded(data, test)
+        module, contents = unwrap_estimator(network, data)
     is_usable = isinstance(module, nn.Module) and not has_diverged(module)
     if module is not None and not isinstance(module, nn.Module) and not is_estimator(module):
         ready(network, data)  # raises the error for what is no network
     prepared = ready(network, data, needs=("outputs",)) if is_usable else None
     given = as_samples(contents) if prepared is None else prepared.samples
+    given = replace(given, notes=(*given.notes, *notes))
     # findings are about indices of these samples; `check` converts them to row numbers at its end
     samples = replace(given, rows=None, n_rows=0)
     require_targets(samples.targets, "check")
@@ -200,7 +242,7 @@ def _make_context(network: Any, data: Any, test: Any, initial_state: Mapping[str
         return replace(context, test=second.samples, test_network=second.network)
     held_out = None if test is None else as_second(test, samples, "test")
     if is_estimator(module):
-        scores = EstimatorScores(module, data, test)
+        scores = EstimatorScores(module, raw, raw_test)
         return Context(None, samples, indices, estimator=scores, test=held_out, given=given)
     state = None if initial_state is None else dict(initial_state)
     return Context(None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given)

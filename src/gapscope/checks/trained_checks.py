@@ -27,7 +27,7 @@ def configuration(context: Context) -> Outcome:
     if forecast is None or forecast.abstained_because:
         return NotChecked("no baseline beats the most frequent class")
     best = max(forecast.rows, key=lambda row: row.score)
-    error = (best.score * (1 - best.score) / len(context.data)) ** 0.5
+    error = (best.score * (1 - best.score) / len(context.distinct)) ** 0.5
     expected = context.expected
     if expected is not None:
         accuracy, high, source = expected.value, expected.high, expected.source

@@ -17,7 +17,7 @@ from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
-from gapscope.base.task import class_logits
+from gapscope.base.targets import IGNORED
 from gapscope.checks.estimators import EstimatorScores
 from gapscope.checks.fixes import Fix, Spec
 from gapscope.inspection.outputs import inspection_mode, network_outputs
@@ -27,7 +27,7 @@ from gapscope.training.loop import train
 
 # Keyword settings of a training function that fixes change.
 SETTINGS = ("learning_rate", "epochs", "batch_size", "weight_decay", "width")
-# Which samples a trained network classifies correctly, [n].
+# Scores of samples by a trained network, [n], see `sample_scores`.
 Scorer = Callable[[Samples], Tensor]
 
 
@@ -40,14 +40,46 @@ def has_diverged(network: nn.Module) -> bool:
     return not all(bool(weight.isfinite().all()) for weight in network.parameters() if weight.is_floating_point())
 
 
-def most_frequent_scorer(samples: Samples) -> Scorer:
-    """Return the scorer of a network that diverged: its user would predict the most frequent class.
+def sample_scores(samples: Samples, outputs: Tensor) -> Tensor:
+    """Return the score of each sample [n] on the CPU: the larger, the better.
+
+    1 or 0 for one class per sample, the fraction of several labels or positions that is right, and minus the mean
+    squared error of regression targets.
+
+    Args:
+        samples: Samples with targets.
+        outputs: Outputs of a network for them.
+    """
+    targets, outputs = samples.y.cpu(), outputs.cpu()
+    if samples.kind == "regression":
+        residuals = outputs.double().reshape(len(targets), -1) - targets.double().reshape(len(targets), -1)
+        return -residuals.square().mean(1)
+    correct = samples.task.correct(outputs, targets).double().reshape(len(targets), -1)
+    if samples.kind != "positions":
+        return correct.mean(1)
+    return correct.sum(1) / (targets != IGNORED).flatten(1).sum(1).clamp_min(1)
+
+
+def constant_scorer(samples: Samples) -> Scorer:
+    """Return the scorer of the best constant: the most frequent class, the more frequent value of labels, or the mean.
 
     Args:
         samples: The training samples.
     """
-    label = int(samples.y.bincount().argmax())
-    return lambda scored: scored.y.cpu() == label
+    targets = samples.y.cpu()
+    if samples.kind == "regression":
+        mean = targets.double().reshape(len(targets), -1).mean(0)
+        return lambda scored: sample_scores(scored, mean.expand(len(scored), -1))
+    if samples.kind == "multi-label":
+        usual = targets.double().mean(0) > 0.5
+        return lambda scored: (scored.y.cpu() == usual).double().mean(1)
+    label = int(targets[targets != IGNORED].bincount().argmax())
+
+    def score(scored: Samples) -> Tensor:
+        labels = scored.y.cpu().reshape(len(scored), -1)
+        return (labels == label).double().sum(1) / (labels != IGNORED).sum(1).clamp_min(1)
+
+    return score
 
 
 def _scorer(network: nn.Module) -> Scorer:
@@ -55,9 +87,24 @@ def _scorer(network: nn.Module) -> Scorer:
         prepared = ready(network, samples)
         with inspection_mode(prepared.network):
             outputs = network_outputs(prepared.network, prepared.samples.inputs)
-        return class_logits(outputs).argmax(1).cpu() == prepared.samples.y.cpu()
+        return sample_scores(prepared.samples, outputs)
 
     return score
+
+
+def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the function's result; what it raises becomes one message.
+
+    Raises:
+        NotMeasurable: The function raised an exception.
+    """
+    try:
+        return function(*arguments)
+    except GapscopeError as error:
+        raise NotMeasurable(str(error)) from error
+    except Exception as error:
+        line = (str(error).strip().splitlines() or ["no message"])[0][:160]
+        raise NotMeasurable(f"{name} raised {type(error).__name__}: {line}") from error
 
 
 class SpecTrainer:
@@ -90,7 +137,7 @@ class SpecTrainer:
             fix.change_network(network)
         result = train(network, samples, spec, seed=seed)
         if result.status == "diverged":
-            return most_frequent_scorer(samples)
+            return constant_scorer(samples)
         if fix is not None and fix.finish_network is not None:
             fix.finish_network(network, samples)
         return _scorer(network)
@@ -106,10 +153,11 @@ class FunctionTrainer:
     Args:
         function: The training function; it returns the trained network.
         network: The network that is checked, of the kind that the function returns; None if there is none.
+        is_flat: Whether the function gets regression targets [n, 1] as [n], as they were passed.
     """
 
-    def __init__(self, function: Callable[..., Any], network: nn.Module | None) -> None:
-        self.function, self.network = function, network
+    def __init__(self, function: Callable[..., Any], network: nn.Module | None, *, is_flat: bool = False) -> None:
+        self.function, self.network, self.is_flat = function, network, is_flat
         parameters = inspect.signature(function).parameters
         self.spec: Spec = {
             name: parameters[name].default
@@ -130,19 +178,17 @@ class FunctionTrainer:
             NotMeasurable: The function raised, or returned no network.
         """
         assert isinstance(spec, Mapping)
-        try:
-            network = run_configuration(partial(self.function, **spec), inputs_of(samples), samples.y, seed)
-        except GapscopeError as error:
-            raise NotMeasurable(str(error)) from error
-        except Exception as error:
-            line = (str(error).strip().splitlines() or ["no message"])[0][:160]
-            raise NotMeasurable(f"train_fn raised {type(error).__name__}: {line}") from error
+        targets = samples.y
+        if self.is_flat and targets.shape[1:] == (1,):
+            targets = targets[:, 0]
+        function = partial(self.function, **spec)
+        network = _call("train_fn", run_configuration, function, inputs_of(samples), targets, seed)
         if not isinstance(network, nn.Module):
             raise NotMeasurable(
                 f"train_fn must return the trained network, a torch.nn.Module; it returned {type(network).__name__}"
             )
         if has_diverged(network):
-            return most_frequent_scorer(samples)
+            return constant_scorer(samples)
         if fix is not None and fix.finish_network is not None:
             fix.finish_network(network, samples)
         return _scorer(network)
@@ -169,28 +215,50 @@ class EstimatorTrainer:
         """Fit a clone, and return its scorer.
 
         Args:
-            samples: Training samples.
+            samples: Training samples, whose row numbers are those of the estimator's data.
             spec: Not used.
             seed: Not used: the estimator holds its own random state.
-            fix: Not used.
+            fix: Fix that changed the samples; None for none.
+
+        Raises:
+            NotMeasurable: The estimator raised an exception.
         """
-        predict = self.estimator.fit(samples.inputs.cpu().numpy(), samples.y.cpu().numpy())
+        is_changed = fix is not None and fix.scale_inputs is not None
+        name = type(self.estimator.estimator).__name__
+        labels = samples.y.cpu().numpy()
+        if samples.kind == "regression" and labels.shape[1:] == (1,):
+            labels = labels[:, 0]
+        predict = _call(name, self.estimator.fit, self._inputs(samples, is_changed), labels)
 
         def score(scored: Samples) -> Tensor:
-            return torch.from_numpy(predict(scored.inputs.cpu().numpy())) == scored.y.cpu()
+            predicted = torch.as_tensor(_call(name, predict, self._inputs(scored, is_changed)))
+            if scored.kind == "regression":
+                return sample_scores(scored, predicted)
+            return (predicted.reshape(scored.y.shape) == scored.y.cpu()).double().reshape(len(scored), -1).mean(1)
 
         return score
 
+    def _inputs(self, samples: Samples, is_changed: bool) -> Any:
+        """Return the rows as they were passed, so that a pipeline finds its columns, or changed inputs."""
+        if is_changed:
+            return samples.inputs.cpu().numpy()
+        return self.estimator.rows(samples.original(torch.arange(len(samples))).numpy())
+
     def accepts(self, fix: Fix) -> bool:
-        """Return whether a fix can be tried: one of the data."""
-        return not fix.changes_network
+        """Return whether a fix can be tried: one of the data, in frames without a change of the columns."""
+        return not fix.changes_network and (fix.scale_inputs is None or not self.estimator.is_frame)
 
 
 Trainer = SpecTrainer | FunctionTrainer | EstimatorTrainer
 
 
 def make_trainer(
-    train_fn: Any, network: nn.Module | None, initial_state: Mapping[str, Tensor] | None, estimator: Any
+    train_fn: Any,
+    network: nn.Module | None,
+    initial_state: Mapping[str, Tensor] | None,
+    estimator: Any,
+    *,
+    is_flat: bool = False,
 ) -> Trainer:
     """Return the trainer of a configuration.
 
@@ -200,6 +268,7 @@ def make_trainer(
         network: The network that is checked; needed for a spec.
         initial_state: Its state dictionary before training.
         estimator: Scores of a scikit-learn estimator; None without.
+        is_flat: Whether a function gets regression targets as [n].
 
     Raises:
         InvalidInput: `train_fn` is none of these.
@@ -209,7 +278,7 @@ def make_trainer(
     if estimator is not None and train_fn is True:
         return EstimatorTrainer(estimator)
     if callable(train_fn):
-        return FunctionTrainer(train_fn, network)
+        return FunctionTrainer(train_fn, network, is_flat=is_flat)
     raise InvalidInput(
         f"train_fn must be a function (inputs, targets) that returns a trained network, a TrainingSpec for a torch "
         f"network, or True for a scikit-learn estimator; got {train_fn!r}. Pass one of these."

@@ -20,7 +20,9 @@ def root() -> None:
 
 
 def _with_error(value: float, error: float) -> str:
-    return f"{value:.2g} ± {error:.1g}" if value or error else "0"
+    if value or error:
+        return f"{value:.2g} ± {error:.1g}"
+    return "0"
 
 
 def _rows(advice: Any) -> list[dict[str, str]]:

@@ -59,7 +59,9 @@ def call_for_network(source: Path, load: str | None) -> tuple[nn.Module, Any] | 
         )
     if not source.exists():
         raise InvalidInput(f"{source} must be {NETWORK}; there is no such file.")
-    return None if load is None else call_factory(load, source)
+    if load is None:
+        return None
+    return call_factory(load, source)
 
 
 def load_network(source: Path, data_root: str | None, load: str | None = None) -> tuple[nn.Module, Any, Any]:
@@ -171,13 +173,16 @@ def split_target(table: pandas.DataFrame, target: str | None, path: Path) -> tup
             f"{path} must have rows, a column of labels and at least one of features, separated by "
             f"{', '.join(SEPARATORS.values())}; got {pluralize(len(table), 'row')} of {names}."
         )
-    target = target if target is not None else names[-1]
+    if target is None:
+        target = names[-1]
     if target not in table:
         raise InvalidInput(f"{path} has no column {target!r}.{did_you_mean(target, names)}")
     labels = table[target]
     if labels.isna().any():
         rows = (labels.index[labels.isna()] + 1).tolist()
-        more = ", ..." if len(rows) > MAX_NAMED else ""
+        more = ""
+        if len(rows) > MAX_NAMED:
+            more = ", ..."
         raise InvalidInput(
             f"{path} needs a label in every row; {len(rows)} of {len(labels)} are missing in column {target!r}: rows "
             f"{', '.join(map(str, rows[:MAX_NAMED]))}{more}. Fill in these cells, or remove the rows."

@@ -62,7 +62,10 @@ def _call_for_check(target: Path) -> tuple[Any, Any, dict[str, Any]]:
             raise InvalidInput(f"{target} returned {', '.join(unknown)}; known are {', '.join(OPTIONS)}. Omit others.")
         return result["network"], result["data"], options
     if not isinstance(result, tuple) or len(result) not in (2, 3):
-        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+        if isinstance(result, tuple):
+            got = f"a tuple of {len(result)}"
+        else:
+            got = type(result).__name__
         raise InvalidInput(f"{target} must return {needed}; it returned {got}.")
     network, data, initial = (*result, None)[:3]
     # a third value of numbers are the settings of a network in a pool

@@ -19,10 +19,15 @@ def _line_per_tenth() -> Callable[[str, int, int | None], None]:
     tenths: dict[str, int] = {}
 
     def report(file: str, received: int, total: int | None) -> None:
-        tenth = 10 * received // total if total else received // 10_000_000
+        if total:
+            tenth = 10 * received // total
+        else:
+            tenth = received // 10_000_000
         if tenth > tenths.get(file, 0):
             tenths[file] = tenth
-            of_total = f" of {total / 1e6:.1f}" if total else ""
+            of_total = ""
+            if total:
+                of_total = f" of {total / 1e6:.1f}"
             print_lines(f"{file}: {received / 1e6:.1f}{of_total} MB", err=True)
 
     return report
@@ -36,10 +41,15 @@ def list_data(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     from gapscope.data.catalogue import SOURCES
 
     rows: list[dict[str, Any]] = [
-        {"name": source.name, "task": source.task, "train + test": source.sizes, "licence": source.licence,
-         "where": find_dataset(source.name, root=data_root)}
+        {
+            "name": source.name,
+            "task": source.task,
+            "train + test": source.sizes,
+            "licence": source.licence,
+            "where": find_dataset(source.name, root=data_root),
+        }
         for source in SOURCES.values()
-    ]  # fmt: skip
+    ]
     if json:
         keys = {"train + test": "samples", "where": "path"}
         print_json({"data_sets": [{keys.get(key, key): value for key, value in row.items()} for row in rows]})

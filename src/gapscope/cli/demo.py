@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gapscope.results.records import Record
 
 GRID = Path(__file__).with_name("demo.toml")
+# for a demo of under two minutes
 MEASURE_SAMPLES = 400
 
 

@@ -12,9 +12,20 @@ from gapscope.cli.options import DATA_ROOT, JSON
 from gapscope.cli.output import print_json, print_lines, print_rows
 
 CORE = (
-    "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "safetensors", "jaxtyping", "jinja2", "typer", "rich",
-    "pooch", "pillow", "filelock",
-)  # fmt: skip
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pandas",
+    "matplotlib",
+    "safetensors",
+    "jaxtyping",
+    "jinja2",
+    "typer",
+    "rich",
+    "pooch",
+    "pillow",
+    "filelock",
+)
 EXTRAS = ("lightning", "transformers", "tensorboard", "wandb", "mlflow-skinny", "mlflow", "ray")
 
 
@@ -65,7 +76,9 @@ def _data_rows(data_root: str | None) -> list[tuple[str, str, str]]:
     for name in dataset_names():
         is_here = bool(find_dataset(name, root=data_root))
         by_hand = SOURCES[name].layout is not None and SOURCES[name].origin is None
-        missing = "by hand; for instructions: gapscope data fetch {name}" if by_hand else "gapscope data fetch {name}"
+        missing = "gapscope data fetch {name}"
+        if by_hand:
+            missing = "by hand; for instructions: gapscope data fetch {name}"
         rows.append((f"data {name}", "found" if is_here else "absent", "ok" if is_here else missing.format(name=name)))
     return rows
 
@@ -79,7 +92,9 @@ def doctor(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     from gapscope.base.environment import version
 
     problem = torchvision_problem(torchvision_build(), torch.__version__)
-    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
+    gpu = "none"
+    if torch.cuda.is_available():
+        gpu = torch.cuda.get_device_name(0)
     rows = [
         ("gapscope", version(), "ok"),
         ("python", platform.python_version(), "ok"),

@@ -28,7 +28,9 @@ def estimate(
     from gapscope.cli.arguments import load_network
     from gapscope.cli.progress import handle_interrupts
 
-    loaded = None if estimator is None else AccuracyEstimator.load(estimator)
+    loaded = None
+    if estimator is not None:
+        loaded = AccuracyEstimator.load(estimator)
     estimates = {}
     with handle_interrupts(resumes=False):
         for path in networks:

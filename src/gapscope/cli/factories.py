@@ -35,7 +35,10 @@ def _import_file(path: Path) -> ModuleType:
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):
         return loaded
     # two files may have one name, or that of an installed module
-    name = path.stem if loaded is None else f"{path.stem} of {folder}"
+    if loaded is None:
+        name = path.stem
+    else:
+        name = f"{path.stem} of {folder}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -64,7 +67,9 @@ def _import_module(name: str, source: Path | str) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        return _import_file(path.resolve()) if is_file else importlib.import_module(name)
+        if is_file:
+            return _import_file(path.resolve())
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if is_file or error.name not in (name, name.split(".")[0]):
             raise InvalidInput(f"{source} could not be imported: {_describe(error)}. Install it.") from error
@@ -154,7 +159,10 @@ def call_with_settings(
     result = call_function(source, *arguments, needed=needed)
     call = _call(source, arguments)
     if not isinstance(result, tuple) or len(result) not in (2, 3):
-        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+        if isinstance(result, tuple):
+            got = f"a tuple of {len(result)}"
+        else:
+            got = type(result).__name__
         raise InvalidInput(f"{call} must return {needed}, and optionally settings; it returned {got}.")
     network, data, settings = (*result, {})[:3]
     is_usable = callable(network) or hasattr(network, "fit") or hasattr(network, "predict")

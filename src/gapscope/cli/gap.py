@@ -21,6 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+# by judgment
 MIN_NETWORKS = 12
 FAMILY = "network.name"
 
@@ -72,10 +73,18 @@ def fit(
     is_useful = bool(rmse["estimator"] < rmse[MEAN_GAP])
     if is_useful:
         estimator.fit(table, table["gap"]).save(path)
-    fitted_on = "all others" if scheme == "leave_one_out" else f"those of the other {N_FOLDS - 1} of {N_FOLDS} folds"
+    fitted_on = "all others"
+    if scheme != "leave_one_out":
+        fitted_on = f"those of the other {N_FOLDS - 1} of {N_FOLDS} folds"
     if json:
-        print_json({"networks": len(table), "predicted_from": fitted_on, "quality": quality.to_dict("records"),
-                    "written": str(path) if is_useful else None})  # fmt: skip
+        print_json(
+            {
+                "networks": len(table),
+                "predicted_from": fitted_on,
+                "quality": quality.to_dict("records"),
+                "written": str(path) if is_useful else None,
+            }
+        )
         if not is_useful:
             raise typer.Exit(NO_ANSWER)
         return
@@ -91,7 +100,10 @@ def fit(
         raise typer.Exit(NO_ANSWER)
     linear = estimator.kernel_ is None
     for name, coefficient in zip(estimator.feature_names_, estimator.coef_, strict=True) if linear else ():
-        term = f"log {name}" if name in estimator.log_features else name
+        if name in estimator.log_features:
+            term = f"log {name}"
+        else:
+            term = name
         print_lines(f"  {coefficient:+.4g} × {term}")
     print_lines(f"written: {path}")
     print_lines(f"next: gapscope gap predict {pool} NETWORK")
@@ -101,7 +113,9 @@ def _format_assessment(assessed: Mapping[Any, Any], level: float) -> list[str]:
     """Return gap and interval of one network, or the reason why there is no estimate."""
     if assessed["verdict"] != "inside":
         reason = str(assessed["reason"])
-        remedy = ["next: pass the family in the pool that it belongs to: --family NAME"] if FAMILY in reason else []
+        remedy = []
+        if FAMILY in reason:
+            remedy = ["next: pass the family in the pool that it belongs to: --family NAME"]
         return ["gap: no estimate", f"in domain: no, {reason}", *remedy]
     interval = f"{percent(level)} interval {assessed['low']:.3f} to {assessed['high']:.3f}"
     if assessed["reason"]:  # why the interval is infinite
@@ -116,7 +130,9 @@ def _only_family(pool: Iterable[Record]) -> str | None:
     """Return the family of the pool's networks, None if there are several."""
     networks = [record.spec.get("network") for record in pool if record.status == "finished"]
     families = {network.get("name") for network in networks if isinstance(network, Mapping)}
-    return families.pop() if len(families) == 1 else None
+    if len(families) == 1:
+        return families.pop()
+    return None
 
 
 @app.command("predict")

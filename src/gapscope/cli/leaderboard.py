@@ -50,10 +50,16 @@ def leaderboard(
     check_outputs(output)
     with steps("evaluating measures") as show:
         board = rank_measures(
-            source, measures=measures or None, hyperparameters=hyperparameters or None, target=target,
-            baseline=baseline, n_permutations=permutations, most_networks=networks, data_root=data_root,
+            source,
+            measures=measures or None,
+            hyperparameters=hyperparameters or None,
+            target=target,
+            baseline=baseline,
+            n_permutations=permutations,
+            most_networks=networks,
+            data_root=data_root,
             on_measure=lambda name, done, of: show(done, of),
-        )  # fmt: skip
+        )
     if output is not None:
         board.save(output)
     if json:

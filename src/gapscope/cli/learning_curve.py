@@ -62,10 +62,16 @@ def _print(curves: dict[str, Any]) -> None:
         print_lines(repr(*curves.values()))
         return
     table = pandas.DataFrame(
-        {"settings": name, "samples": curve.samples, "score": curve.score, "90 % from": curve.low, "to": curve.high,
-         "cost": curve.cost}
+        {
+            "settings": name,
+            "samples": curve.samples,
+            "score": curve.score,
+            "90 % from": curve.low,
+            "to": curve.high,
+            "cost": curve.cost,
+        }
         for name, curve in curves.items()
-    )  # fmt: skip
+    )
     print_table(table, "Predicted on data like the training data (90 % interval; cost in full-training equivalents)")
     for note in dict.fromkeys(curve.note for curve in curves.values() if curve.note):
         print_lines(note)
@@ -107,7 +113,9 @@ def learning_curve(
     else:
         train_fn, table, group_column = _of_table(target, data, target_column, groups)
         runs = [(str(target), _folder_name(target), train_fn, table)]
-    score_function = import_function(score) if score and ":" in score else score
+    score_function: Any = score
+    if score and ":" in score:
+        score_function = import_function(score)
     curves: dict[str, Any] = {}
     with handle_interrupts(resumes=True), steps("training") as show:
         for name, folder, train_fn, samples in runs:

@@ -76,5 +76,8 @@ def compare(
     print_lines("\n".join(result.verdict))
     summary = result.summary()
     # networks as columns if they are fewer than the numbers, to fit a terminal
-    table = summary.T.rename_axis("").reset_index() if len(summary) < len(summary.columns) else summary.reset_index()
+    if len(summary) < len(summary.columns):
+        table = summary.T.rename_axis("").reset_index()
+    else:
+        table = summary.reset_index()
     print_table(table, f"{len(train)} training samples")

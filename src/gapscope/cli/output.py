@@ -43,7 +43,9 @@ def _rounded(value: Any) -> Any:
             key: round(item, 3) if key == "seconds" and isinstance(item, float) else _rounded(item)
             for key, item in value.items()
         }
-    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return value
 
 
 def print_json(value: Result | Mapping[str, Any]) -> None:
@@ -51,13 +53,19 @@ def print_json(value: Result | Mapping[str, Any]) -> None:
     from gapscope.base.files import to_json
     from gapscope.results.result import Result
 
-    content = value.to_dict() if isinstance(value, Result) else value
+    if isinstance(value, Result):
+        content = value.to_dict()
+    else:
+        content = value
     typer.echo(to_json(_rounded(content), indent=1, null=True))
 
 
 def output_width(*, err: bool = False) -> int:
     """Return the width in characters of the terminal, or of COLUMNS (very wide if the output is piped without it)."""
-    stream = sys.stderr if err else sys.stdout
+    if err:
+        stream = sys.stderr
+    else:
+        stream = sys.stdout
     if stream.isatty() or os.environ.get("COLUMNS", "").isdigit():
         return shutil.get_terminal_size().columns
     return _PIPED
@@ -68,14 +76,21 @@ def make_console() -> Console:
     from rich.console import Console
 
     console = Console()
-    return console if console.is_terminal else Console(width=output_width())
+    if console.is_terminal:
+        return console
+    return Console(width=output_width())
 
 
 def _hanging_indent(line: str, width: int) -> int:
     """Return where the last cell of a line begins: below it, the line is continued."""
     start = [match.end() for match in re.finditer(r"\s{2,}", line)]
-    indent = start[-1] if start else len(line) - len(line.lstrip())
-    return indent if indent <= _MAX_INDENT * width else 4
+    if start:
+        indent = start[-1]
+    else:
+        indent = len(line) - len(line.lstrip())
+    if indent <= _MAX_INDENT * width:
+        return indent
+    return 4
 
 
 def print_lines(text: str, *, err: bool = False, color: str | None = None) -> None:
@@ -125,7 +140,9 @@ def _cell(value: Any) -> str:
             return "-"
         if value.is_integer() and abs(value) < 1e6:
             return f"{value:.0f}"
-        return f"{value:.3f}" if 1e-2 <= abs(value) < 1e3 or value == 0 else f"{value:.4g}"
+        if 1e-2 <= abs(value) < 1e3 or value == 0:
+            return f"{value:.3f}"
+        return f"{value:.4g}"
     return str(value)
 
 

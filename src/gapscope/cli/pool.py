@@ -202,7 +202,9 @@ def add(
 
     networks, common = _check_checkpoints(networks, load), _parse_settings(settings)
     names = _names(networks, name)
-    held_out = None if test is None else call_function(test, needed="test data")
+    held_out = None
+    if test is not None:
+        held_out = call_function(test, needed="test data")
     pool = Pool(folder)
     records: list[Record] = []
     with handle_interrupts(resumes=True), progress(f"pool {folder}", len(networks)) as announce:

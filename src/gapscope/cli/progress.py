@@ -49,7 +49,9 @@ def handle_interrupts(*, resumes: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        saved = "finished work is saved. Run the same command again to continue." if resumes else "nothing is saved."
+        saved = "nothing is saved."
+        if resumes:
+            saved = "finished work is saved. Run the same command again to continue."
         print_lines(f"\nstopped; {saved}", err=True)
         raise typer.Exit(130) from None
 

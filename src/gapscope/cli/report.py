@@ -16,7 +16,9 @@ from gapscope.cli.output import check_outputs, print_json, print_lines
 if TYPE_CHECKING:
     from gapscope.results.records import Record
 
+# the fewest that `gapscope gap fit` takes
 MIN_NETWORKS = 12
+# half of the default of `check`, for the report has other parts
 CHECK_SECONDS = 30.0
 
 

@@ -98,7 +98,9 @@ def _format_claims(study: Any, results: Path) -> str:
     """Format a study's claims, each outcome in the left margin."""
     lines = [f"{study.name}  {study.title}"]
     for outcome, sentence, ours in study.claims(results):
-        margin = "cannot" if outcome.startswith("cannot") else outcome
+        margin = "cannot"
+        if not outcome.startswith("cannot"):
+            margin = outcome
         lines.append(f"  {margin:<9}  {'(ours) ' if ours else ''}{sentence}")
     return "\n".join(lines)
 

@@ -163,7 +163,10 @@ def _sources_of_studies() -> dict[str, Source]:
 
 
 def _source(name: str) -> Source:
-    available = SOURCES if name in SOURCES else SOURCES | _sources_of_studies()
+    if name in SOURCES:
+        available = SOURCES
+    else:
+        available = SOURCES | _sources_of_studies()
     check_choice("Name of a data set", name, tuple(available))
     return available[name]
 
@@ -204,7 +207,9 @@ def load_dataset(name: str, *, root: str | Path | None = None, **options: Any) -
     """
     check_dataset_options(name, options)
     source = _source(name)
-    return source.load(**options) if source.layout is None else source.load(root, **options)
+    if source.layout is None:
+        return source.load(**options)
+    return source.load(root, **options)
 
 
 def fetch(

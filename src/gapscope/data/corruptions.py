@@ -101,9 +101,13 @@ def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.G
     return samples.subset(order[mask])
 
 
+# (radius, standard deviation) by severity, of MNIST-C (Mu and Gilmer 2019)
 SEVERITIES = ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0))
+# of the direction of the motion, of MNIST-C
 _MAX_DEGREES = 45.0
+# pixels of MNIST
 _FULL_SIDE = 28
+# images that are blurred at once
 _CHUNK = 1000
 
 
@@ -189,7 +193,9 @@ def motion_blur(
     return blurred
 
 
+# of the code of Zhao, Zhang, Hu 2022
 _MAX_ROTATION_DEGREES = 15.0
+# part of the side, of the same code
 _MAX_SHIFT = 0.1
 
 

@@ -15,9 +15,13 @@ from gapscope.base.files import write_atomically
 
 Progress = Callable[[str, int, int | None], None]
 
+# far beyond the largest official file
 _MAX_BYTES = 2**30
+# of a read
 _CHUNK_BYTES = 2**16
+# after a dropped connection
 _RETRIES = 2
+# without a byte
 _TIMEOUT_SECONDS = 60.0
 
 
@@ -117,7 +121,8 @@ def download(
     origin: Origin, folder: Path, *, base_url: str | None = None, progress: Progress | None = None
 ) -> list[Path]:
     """Return the paths of an origin's files, downloading and extracting missing ones."""
-    base_url = origin.base_url if base_url is None else base_url
+    if base_url is None:
+        base_url = origin.base_url
     if not base_url.startswith(("http://", "https://")):
         raise InvalidInput(f"base_url must begin with http:// or https://; got {base_url!r}.")
     paths: list[Path] = []

@@ -18,6 +18,7 @@ from gapscope.data.file_formats import open_maybe_gzip
 from gapscope.data.location import FileLayout, locate
 from gapscope.data.problem import Problem, split_indices
 
+# pixels of the official images
 SIDE = 96
 KEYPOINTS = (
     "left_eye_center",
@@ -43,7 +44,9 @@ FACIAL_KEYPOINTS = FileLayout(
     ("facial_keypoints", "facial-keypoints", "facial-keypoints-detection"),
     {"table": ("training.csv",)},
 )
+# 9,216 pixels of up to four characters, and coordinates
 _MAX_LINE_BYTES = 65_536
+# far beyond the official file
 _MAX_ROWS = 50_000
 
 

@@ -90,7 +90,9 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, "*shape"]:
             )
         content = file.read(size + 1)
     if len(content) != size:
-        n_bytes = f"{len(content):,}" if len(content) < size else "more"
+        n_bytes = "more"
+        if len(content) < size:
+            n_bytes = f"{len(content):,}"
         raise UnreadableFile(
             f"{path} must hold {size:,} bytes after its header, for shape {list(shape)}; it holds {n_bytes}. Fetch it "
             "again."
@@ -98,7 +100,9 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, "*shape"]:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(shape)
 
 
+# of CIFAR
 _PIXELS = 3 * 32 * 32
+# all images of CIFAR
 _MAX_CIFAR_RECORDS = 60_000
 _MAX_LABELS = {1: (9,), 2: (19, 99)}
 
@@ -138,6 +142,7 @@ def read_cifar(
     return records[:, labels_each:].reshape(-1, 3, 32, 32), labels
 
 
+# far beyond the official tables
 _MAX_CSV_BYTES = 64 * 2**20
 
 
@@ -157,7 +162,9 @@ def read_table(path: str | Path, columns: Sequence[str]) -> Float64[Tensor, "n c
     path = Path(path)
     text = read_bounded(path, _MAX_CSV_BYTES).decode("utf-8-sig", errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
-    separator = "," if lines and "," in lines[0] else None
+    separator = None
+    if lines and "," in lines[0]:
+        separator = ","
     if lines and [cell.strip('" ').lower() for cell in lines[0].split(separator)] == [name.lower() for name in columns]:
         del lines[0]
     expected = f"{path} must hold at least one line of {len(columns)} finite numbers ({', '.join(columns)[:80]})"

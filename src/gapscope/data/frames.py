@@ -21,6 +21,7 @@ MIN_ROWS = 10
 # Names of columns that number the rows; the last part of a longer name counts, such as customer_id and customerID.
 _ID_NAME = re.compile(r"(.*[_ .-])?(id|ids|uuid|guid|key|index|idx|row|rows|rownames|nr|no)|", re.IGNORECASE)
 _ID_ENDING = re.compile(r".*[a-z](Id|ID)|Unnamed: \d+")
+# times are days since the first
 SECONDS_PER_DAY = 86_400
 
 
@@ -82,7 +83,9 @@ def encode_frame(
     if dates:
         notes.append(f"{', '.join(dates)}: days since 1970.")
     # the columns of a second part are those of the first, whatever its own rows look like
-    empty = [] if like is not None else [name for name in frame if frame[name].isna().all()]
+    empty = []
+    if like is None:
+        empty = [name for name in frame if frame[name].isna().all()]
     frame = frame.drop(columns=empty)
     if empty:
         notes.append(f"{', '.join(map(str, empty))}: left out, since it is empty.")

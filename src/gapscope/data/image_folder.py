@@ -185,7 +185,9 @@ def image_folder(root: str | Path | None = None, *, folder: str = "images", side
     class_names, test_names = (_class_names(paths[split]) for split in ("train", "test"))
     if class_names != test_names or not class_names:
         unmatched = sorted(set(class_names) ^ set(test_names))
-        difference = f"they differ in {len(unmatched)}, first {unmatched[0]}" if unmatched else "they have none"
+        difference = "they have none"
+        if unmatched:
+            difference = f"they differ in {len(unmatched)}, first {unmatched[0]}"
         raise UnreadableFile(
             f"{paths['train']} and {paths['test'].name} must have the same folders, one per class; {difference}. "
             "Add or remove folders."

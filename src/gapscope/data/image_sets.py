@@ -36,6 +36,7 @@ CIFAR100 = FileLayout(
 _DIGITS = tuple(str(digit) for digit in range(10))
 _CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 _PHOTOGRAPHS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+# far beyond the official names
 _MAX_NAME_BYTES = 10_000
 
 
@@ -119,7 +120,9 @@ def cifar100(root: str | Path | None = None, *, labels: str = "fine") -> Problem
     """
     check_choice("labels of cifar100", labels, ("fine", "coarse"))
     paths = locate(CIFAR100, root)
-    column = 1 if labels == "fine" else 0
+    column = 0
+    if labels == "fine":
+        column = 1
     splits = {}
     for split in ("train", "test"):
         pixels, coarse_and_fine = read_cifar(paths[split], labels_each=2)

@@ -34,7 +34,8 @@ def data_root(given: str | Path | None = None) -> Path:
         return Path(os.environ["GAPSCOPE_DATA"]).expanduser()
     # the platform's folder for files that can be recreated; pooch.os_cache is similar, but imports requests
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    cache = cache if cache.is_absolute() else Path.home() / ".cache"
+    if not cache.is_absolute():
+        cache = Path.home() / ".cache"
     if sys.platform == "win32":
         cache = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":
@@ -58,7 +59,10 @@ def locate(layout: FileLayout, root: str | Path | None = None) -> dict[str, Path
             result |= {role: _first(layout, base / folder, file_names) for role, file_names in layout.optional.items()}
             return {role: path for role, path in result.items() if path is not None}
     expected = ", ".join(file_names[0] for file_names in layout.required.values())
-    files = f"folders {expected}" if layout.of_folders else f"files {expected} (plain or .gz)"
+    if layout.of_folders:
+        files = f"folders {expected}"
+    else:
+        files = f"files {expected} (plain or .gz)"
     raise DataNotFound(
         f"Data set '{layout.source}' needs the {files} together in one of the folders "
         f"{', '.join(layout.folders)} of {base}; they are missing. "

@@ -70,9 +70,9 @@ def _check_compatibility(spec: DataSpec, problem: Problem) -> None:
 def _training_subset(spec: DataSpec, problem: Problem) -> Samples:
     generator = make_generator(spec.seed, "training subset")
     if not spec.balanced:
-        return (
-            problem.train if spec.train_size is None else corruptions.subset(problem.train, spec.train_size, generator)
-        )
+        if spec.train_size is None:
+            return problem.train
+        return corruptions.subset(problem.train, spec.train_size, generator)
     rarest = int(torch.bincount(problem.train.y, minlength=problem.n_outputs).min())
     size = spec.train_size or rarest * problem.n_outputs
     return corruptions.balanced_subset(problem.train, size, problem.n_outputs, generator)
@@ -107,8 +107,11 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         blurred = corruptions.motion_blur(train.inputs, spec.blur_severity, make_generator(spec.seed, "motion blur"))
         radius, sigma = corruptions.blur_settings(spec.blur_severity, min(train.inputs.shape[-2:]))
         metadata["motion_blur"] = {
-            "severity": spec.blur_severity, "radius": radius, "sigma": sigma, "images": len(train),
-        }  # fmt: skip
+            "severity": spec.blur_severity,
+            "radius": radius,
+            "sigma": sigma,
+            "images": len(train),
+        }
         train = replace(train, inputs=blurred)
     if spec.label_noise:
         rate, may_keep = spec.label_noise, spec.label_noise_may_keep_class
@@ -116,9 +119,12 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         noisy = corruptions.inject_label_noise(train.y, rate, problem.n_outputs, generator, may_keep_class=may_keep)
         wrong = noisy != train.y
         metadata["label_noise"] = {
-            "rate": rate, "may_keep_class": may_keep, "drawn_again": round(rate * len(train)),
-            "wrong": int(wrong.sum()), "wrong_mask": pack_mask(wrong),
-        }  # fmt: skip
+            "rate": rate,
+            "may_keep_class": may_keep,
+            "drawn_again": round(rate * len(train)),
+            "wrong": int(wrong.sum()),
+            "wrong_mask": pack_mask(wrong),
+        }
         train = replace(train, targets=noisy)
     if spec.target_noise:
         generator = make_generator(spec.seed, "target noise")

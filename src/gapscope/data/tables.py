@@ -33,7 +33,9 @@ def _read_bytes(path: Path) -> bytes:
     """Return the content of a file, unpacked if it is gzipped."""
     try:
         content = path.read_bytes()
-        return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+        if content.startswith(b"\x1f\x8b"):
+            return gzip.decompress(content)
+        return content
     except FileNotFoundError:
         raise UnreadableFile(f"{path} must be a table; there is no such file. Check the path.") from None
     except IsADirectoryError:
@@ -52,10 +54,14 @@ def _decode(content: bytes, path: Path) -> tuple[str, str]:
     half = len(content[:4000]) // 2
     zeros = [content[:4000][start::2].count(0) for start in (0, 1)]
     if marked is None and max(zeros) > 0.4 * half:
-        marked = "utf-16-be" if zeros[0] > zeros[1] else "utf-16-le"
+        marked = "utf-16-le"
+        if zeros[0] > zeros[1]:
+            marked = "utf-16-be"
     try:
         text = content.decode(marked or "utf-8")
-        encoding = "" if marked in (None, "utf-8-sig") else "UTF-16"
+        encoding = "UTF-16"
+        if marked in (None, "utf-8-sig"):
+            encoding = ""
     except UnicodeDecodeError:
         if marked is not None:
             raise UnreadableFile(f"{path} must be text; its {marked} is damaged. Save it as CSV (UTF-8).") from None
@@ -109,7 +115,10 @@ def _extra_fields(text: str, separator: str, path: Path) -> int:
         lines = enumerate(text.split("\n"), start=1)
         widths = [(number, line.count(separator) + 1) for number, line in lines if line.strip()]
     heads, first = widths[0][1], widths[min(1, len(widths) - 1)][1]
-    expected = first if first == heads + 1 else heads
+    if first == heads + 1:
+        expected = first
+    else:
+        expected = heads
     for line, width in widths[1:]:
         if width != expected:
             raise UnreadableFile(
@@ -186,7 +195,9 @@ def _clean_text(column: pandas.Series, has_decimal_commas: bool) -> tuple[pandas
     import pandas
 
     cells = column.str.strip()
-    note = "spaces around text are removed" if not cells.equals(column) else ""
+    note = ""
+    if not cells.equals(column):
+        note = "spaces around text are removed"
     is_word = cells.isin(MISSING_WORDS)
     rest = cells[~is_word].dropna()
     if has_decimal_commas and len(rest) and rest.str.fullmatch(r"[-+]?\d+(,\d+)?").all():
@@ -248,7 +259,10 @@ def read_table(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     elif extra:
         # R writes names of rows without a name of their column; other programs end every line with a separator
         ends_empty = all(not row[-1] for row in first[1:])
-        names = [*first[0], ""] if ends_empty else ["row", *first[0]]
+        if ends_empty:
+            names = [*first[0], ""]
+        else:
+            names = ["row", *first[0]]
     options: dict[str, Any] = {}
     if names is not None:
         options = {"header": None, "names": range(len(names)), "skiprows": 1 if extra else 0}

@@ -68,7 +68,10 @@ def training_configurations(table: pandas.DataFrame, hyperparameters: Sequence[s
 def is_varied(column: Any) -> bool:
     """Return whether a column holds two different texts or more (missing is a text)."""
     # equal numbers of one dtype have equal texts, so that only distinct numbers are formatted
-    values = column if column.dtype == object else column.unique()
+    if column.dtype == object:
+        values = column
+    else:
+        values = column.unique()
     return len({str(value) for value in values}) > 1
 
 
@@ -119,6 +122,7 @@ def log_transform(
     return transformed
 
 
+# positive readings over a decade or more have logarithms
 WIDE = 10.0
 # leave-one-out accuracy before training, agreement of neighbours after it, and the fit: on the 40 networks of the demo
 # their error is a third of that of the sensitivities below
@@ -140,7 +144,9 @@ def default_readings(names: Sequence[str]) -> list[str]:
         return list(FROM_THE_KERNEL)
     margins = [name for name in names if name.startswith("margin_signature.") and name.endswith(".median")]
     informative = [*(name for name in SENSITIVITIES if name in names), *margins]
-    return [*informative, *(name for name in FIT if name in names)] if informative else []
+    if informative:
+        return [*informative, *(name for name in FIT if name in names)]
+    return []
 
 
 def suggest_estimator(

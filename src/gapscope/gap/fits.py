@@ -12,6 +12,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.base.type_guards import is_list, is_mapping
+from gapscope.results.formatting import pluralize
 
 Array = numpy.ndarray
 RIDGE_STRENGTHS = numpy.logspace(-4, 4, 33)
@@ -50,7 +51,10 @@ def fit_coefficients(kind: str, x: Float[Array, "n p"], y: Float[Array, " n"]) -
     centre, scale = x.mean(0), x.std(0)
     scale[scale <= 1e-12] = numpy.inf  # the coefficient of a constant column is zero
     scaled, target = (x - centre) / scale, y - y.mean()
-    coefficients = _ridge(scaled, target) if kind == "ridge" else numpy.linalg.lstsq(scaled, target, rcond=None)[0]
+    if kind == "ridge":
+        coefficients = _ridge(scaled, target)
+    else:
+        coefficients = numpy.linalg.lstsq(scaled, target, rcond=None)[0]
     coefficients = coefficients / scale
     return numpy.concatenate([[y.mean() - centre @ coefficients], coefficients / largest])
 
@@ -88,7 +92,8 @@ class Kernel:
 
     def deviation(self, x: Float[Array, "m p"], rows: Int[Array, " r"] | None = None) -> Float[Array, " m"]:
         """Return the standard deviation of the target of new networks, with the noise (eq. 2.26)."""
-        rows = numpy.arange(len(self.points)) if rows is None else rows
+        if rows is None:
+            rows = numpy.arange(len(self.points))
         gram = self._similarities(self.points[rows], self.points[rows]) + self.noise * numpy.eye(len(rows))
         similar = self(x)[:, rows]
         explained = (similar * numpy.linalg.solve(gram, similar.T).T).sum(1)
@@ -124,18 +129,28 @@ def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
         regressor = GaussianProcessRegressor(start)
         regressor.fit(z, y - y.mean())  # pyright: ignore[reportUnknownMemberType]
     fitted = vars(regressor)["kernel_"]
-    return Kernel(centre, scale, z, float(fitted.k1.k1.constant_value), float(fitted.k1.k2.length_scale),
-                  float(fitted.k2.noise_level))  # fmt: skip
+    return Kernel(
+        centre,
+        scale,
+        z,
+        float(fitted.k1.k1.constant_value),
+        float(fitted.k1.k2.length_scale),
+        float(fitted.k2.noise_level),
+    )
 
 
+# parts of the fitted range by which new networks may leave it, by judgment
 MIN_SLACK, MAX_SLACK = 0.1, 0.5
+# of networks like the fitted ones
 FRACTION_INSIDE = 0.95
 
 
 def join_reasons(reasons: Sequence[str]) -> str:
     """Return the first two reasons, and the number of further ones."""
-    more = len(reasons) - 2
-    return "; ".join(reasons[:2]) + (f"; and {more} more reason{'s' if more > 1 else ''}" if more > 0 else "")
+    text = "; ".join(reasons[:2])
+    if len(reasons) > 2:
+        text += f"; and {pluralize(len(reasons) - 2, 'more reason')}"
+    return text
 
 
 def _slack(x: Float[Array, "n p"]) -> float:
@@ -230,7 +245,9 @@ class ApplicabilityDomain:
         for i, k in numpy.argwhere(~finite).tolist():
             reasons[i].append(f"{self.names[k]} is {readings[i, k]:.4g}, which cannot be used")
         for i, k in numpy.argwhere(finite & ((x < self.low - slack) | (x > self.high + slack))).tolist():
-            side = "below" if x[i, k] < self.low[k] else "above"
+            side = "above"
+            if x[i, k] < self.low[k]:
+                side = "below"
             reasons[i].append(f"{self.names[k]} is {readings[i, k]:.4g}, {side} every fitted network")
         leverages = self.leverages(numpy.where(finite, x, self.centre))
         for i in numpy.nonzero(leverages > self.largest_leverage * (1 + 1e-9))[0]:

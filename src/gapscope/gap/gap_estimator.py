@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pandas
 
 Array = numpy.ndarray
+# of stored estimators
 SCHEMA = 2
 # parameters of older files: intervals from a part of the networks, and stated signs of coefficients
 REMOVED = ("calibration_share", "calibration_fraction", "directions")
@@ -111,7 +112,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
         """Return readings (and target, while fitting) as scikit-learn validates them."""
         metadata = [*self.families, *self.clusters, *([self.error_scale] if self.error_scale else [])]
-        features = [] if self.features is None else list(self.features)
+        features = []
+        if self.features is not None:
+            features = list(self.features)
         columns: Any = X
         if not hasattr(X, "columns"):
             if features or metadata:
@@ -120,9 +123,17 @@ class GapEstimator(RegressorMixin, BaseEstimator):
                     f"some; got {type(X).__name__}. Pass a pandas DataFrame."
                 )
         else:
-            needed = metadata if "y" in fitting else [self.error_scale] if self.error_scale else []
+            if "y" in fitting:
+                needed = metadata
+            else:
+                needed = []
+                if self.error_scale:
+                    needed = [self.error_scale]
             check_columns(X, [*features, *needed])
-            columns = X[features] if features else X.drop(columns=metadata, errors="ignore")
+            if features:
+                columns = X[features]
+            else:
+                columns = X.drop(columns=metadata, errors="ignore")
         if self.features is not None and not features:
             columns = numpy.zeros((len(X), 0))
         for name in getattr(columns, "columns", ()):
@@ -168,7 +179,10 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         x = log_transform(readings, self.feature_names_, self.log_features, finite=True)
         y = numpy.asarray(y, dtype=float)
         families = {column: sorted(set(values)) for column, values in self._families_of(X).items()}
-        self.kernel_ = fit_kernel(x, y) if self.kind == "gaussian_process" else None
+        if self.kind == "gaussian_process":
+            self.kernel_ = fit_kernel(x, y)
+        else:
+            self.kernel_ = None
         weights = self._weights(x, y, numpy.arange(len(y)))
         self.intercept_, self.coef_ = float(weights[0]), weights[1:]
         self.region_ = ApplicabilityDomain.fit(x, self.feature_names_, families)
@@ -197,12 +211,16 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
     def _basis(self, x: Float[Array, "m p"]) -> Float[Array, "m b"]:
         """Return the basis of the estimate: readings, or similarities with the fitted networks."""
-        return x if self.kernel_ is None else self.kernel_(x)
+        if self.kernel_ is None:
+            return x
+        return self.kernel_(x)
 
     def _spread(self, X: Any, x: Float[Array, "m p"]) -> Float[Array, " m"]:
         """Return the expected error of each network, up to a factor."""
         if not self.error_scale:
-            return numpy.ones(len(x)) if self.kernel_ is None else self.kernel_.deviation(x)
+            if self.kernel_ is None:
+                return numpy.ones(len(x))
+            return self.kernel_.deviation(x)
         spread = X[self.error_scale].to_numpy(dtype=float)
         if not (spread > 0).all():
             raise InvalidInput(
@@ -213,16 +231,20 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 
     def _families_of(self, X: Any) -> dict[str, list[str]]:
         """Return the values of the family columns, "absent" if missing."""
-        return {
-            column: ["absent" if value is None or value != value else str(value) for value in X[column]]
-            if column in X.columns
-            else ["absent"] * len(X)
-            for column in self.families
-        }
+        result = {}
+        for column in self.families:
+            values = [None] * len(X)
+            if column in X.columns:
+                values = list(X[column])
+            result[column] = ["absent" if value is None or value != value else str(value) for value in values]
+        return result
 
     def _folds(self, X: Any, n: int) -> list[Int[Array, " m"]]:
         """Return the parts of the refits: single networks or clusters, or `n_folds` random parts."""
-        kinds = configuration_ids(X, list(self.clusters)) if len(self.clusters) else numpy.arange(n)
+        if len(self.clusters):
+            kinds = configuration_ids(X, list(self.clusters))
+        else:
+            kinds = numpy.arange(n)
         if kinds.max() == 0:
             raise InvalidInput(
                 "clusters must separate the networks into two kinds or more; "
@@ -358,7 +380,9 @@ def estimator_to_dict(estimator: GapEstimator) -> dict[str, Any]:
 def check_stored(content: Any, path: str | Path, what: str, schema: int) -> None:
     """Raise unless a file holds an estimator of this kind that this version can read."""
     if not is_dict(content) or content.get("what") != what:
-        article = "an" if what.startswith("a") else "a"
+        article = "a"
+        if what.startswith("a"):
+            article = "an"
         raise UnreadableFile(f"{path} must hold {article} {what}; it does not. Fit one and save it there.")
     stored = content.get("schema")
     if not isinstance(stored, int):
@@ -390,7 +414,10 @@ def estimator_from_dict(content: Any, path: str, kind: type[GapEstimator]) -> Ga
 def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
     estimator.intercept_ = float(fitted["intercept"])
     estimator.coef_ = numpy.array(fitted["coefficients"], dtype=float)
-    estimator.kernel_ = Kernel.from_dict(fitted["kernel"]) if estimator.kind == "gaussian_process" else None
+    if estimator.kind == "gaussian_process":
+        estimator.kernel_ = Kernel.from_dict(fitted["kernel"])
+    else:
+        estimator.kernel_ = None
     estimator.feature_names_ = tuple(fitted["feature_names"])
     estimator.n_features_in_ = len(estimator.feature_names_)
     if fitted["named"]:
@@ -405,7 +432,10 @@ def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
     numbers = (estimator.intercept_, estimator.coef_, estimator.left_out_, estimator.residuals_)
     if not all(numpy.isfinite(part).all() for part in numbers):
         raise ValueError("a coefficient, refit or residual is not finite")
-    basis = estimator.n_features_in_ if estimator.kernel_ is None else len(estimator.kernel_.points)
+    if estimator.kernel_ is None:
+        basis = estimator.n_features_in_
+    else:
+        basis = len(estimator.kernel_.points)
     if len(estimator.coef_) != basis:
         raise ValueError(f"{basis} readings or networks and {len(estimator.coef_)} coefficients")
     readings = {estimator.n_features_in_, len(estimator.region_.names), len(estimator.region_.low)}

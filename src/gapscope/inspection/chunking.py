@@ -50,7 +50,9 @@ class PeakBytes(TorchDispatchMode):
         key = storage._cdata
         if key not in self._storages:
             self._storages.add(key)
-            size = storage.nbytes() if computed else 0
+            size = 0
+            if computed:
+                size = storage.nbytes()
             self._current += size
             self.peak = max(self.peak, self._current)
             weakref.finalize(storage, self._free, key, size)
@@ -133,4 +135,6 @@ def rows_per_pass(
         row_bytes = max(1, peak_bytes(two_rows) - one_row_bytes)
         available = memory_budget(device, 2**62) - max(0, one_row_bytes - row_bytes)
         n_rows = max(n_rows, min(bytes_at_most, available) // row_bytes)
-    return at_most if n_rows >= at_most else 1 << max(0, n_rows.bit_length() - 1)
+    if n_rows >= at_most:
+        return at_most
+    return 1 << max(0, n_rows.bit_length() - 1)

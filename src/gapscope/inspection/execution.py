@@ -64,7 +64,9 @@ def is_distributed() -> bool:
 def processes(n: int) -> Processes | None:
     """Return the processes that divide n rows (None if not distributed or too few rows)."""
     members = _PROCESSES.get()
-    return None if members is None or n < members.size else members
+    if members is None or n < members.size:
+        return None
+    return members
 
 
 @contextmanager
@@ -82,7 +84,9 @@ def distribute_over(group: Any = None) -> Iterator[None]:
             "torchrun, or measure without distribute_over."
         )
     size = torch.distributed.get_world_size(group)
-    members = Processes(torch.distributed.get_rank(group), size, group) if size > 1 else None
+    members = None
+    if size > 1:
+        members = Processes(torch.distributed.get_rank(group), size, group)
     token = _PROCESSES.set(members)
     try:
         yield

@@ -16,7 +16,9 @@ from gapscope.inspection.memory import is_out_of_memory, memory_message
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network
 from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs, prepare_inputs, raw_outputs
 
+# by judgment
 SAMPLES_RUN = 8
+# of a sum of probabilities, by judgment
 SUM_TOLERANCE = 1e-3
 # relative difference of outputs between two passes that rounding does not explain
 REPEAT_TOLERANCE = 1e-3
@@ -71,7 +73,10 @@ def first_pass(network: nn.Module, samples: Samples) -> FirstPass:
 
         def run() -> tuple[Any, bool]:
             x = given.clone()
-            result = network(x) if samples.form is None else call_network(network, samples.form, x)
+            if samples.form is None:
+                result = network(x)
+            else:
+                result = call_network(network, samples.form, x)
             return result, not torch.equal(x, given)
 
         try:
@@ -103,8 +108,12 @@ def _differ(outputs: Tensor, repeated: Tensor) -> bool:
         return True
     if not bool(torch.isfinite(outputs).all()):
         return False
-    scale = float(outputs.abs().max()) if outputs.numel() else 0.0
-    return bool((outputs - repeated).abs().max() > REPEAT_TOLERANCE * scale) if scale else False
+    scale = 0.0
+    if outputs.numel():
+        scale = float(outputs.abs().max())
+    if scale:
+        return bool((outputs - repeated).abs().max() > REPEAT_TOLERANCE * scale)
+    return False
 
 
 def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> str:
@@ -119,7 +128,10 @@ def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> st
     elif "required positional argument" in message:
         names = ", ".join(inspect.signature(network.forward).parameters)
         hint = f"Its forward takes {names}: pass data as ((x1, x2), y), or as a mapping with these names."
-    shape = [list(part.shape) for part in samples.form.unpack(x[:1])] if samples.form is not None else list(x.shape)
+    if samples.form is not None:
+        shape = [list(part.shape) for part in samples.form.unpack(x[:1])]
+    else:
+        shape = list(x.shape)
     result = f"{type(network).__name__} on {shape} raised {type(error).__name__}: {message}"
     return f"The network must run on the inputs; {result}. {hint}"
 
@@ -157,10 +169,15 @@ def activation_of(network: nn.Module, samples: Samples, first: FirstPass) -> str
     if first.activation:
         return first.activation
     within = bool(((outputs >= 0) & (outputs <= 1)).all())
-    has_one_per_label = outputs.numel() == len(outputs) if samples.kind == "classification" else outputs.ndim == 2
+    if samples.kind == "classification":
+        has_one_per_label = outputs.numel() == len(outputs)
+    else:
+        has_one_per_label = outputs.ndim == 2
     if not within or not has_one_per_label or samples.kind == "positions":
         return ""
-    return "sigmoid" if _half_separates_better(network, samples) else ""
+    if _half_separates_better(network, samples):
+        return "sigmoid"
+    return ""
 
 
 def _half_separates_better(network: nn.Module, samples: Samples) -> bool:

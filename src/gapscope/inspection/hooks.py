@@ -17,10 +17,27 @@ from gapscope.inspection.outputs import eager_mode
 Weighted = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
 """Linear and convolutional layers."""
 
-ACTIVATIONS = frozenset({
-    "relu", "relu6", "leakyrelu", "prelu", "elu", "selu", "celu", "gelu", "silu", "swish", "mish", "softplus",
-    "hardswish", "hardtanh", "tanh", "sigmoid", "hardsigmoid",
-})  # fmt: skip
+ACTIVATIONS = frozenset(
+    {
+        "relu",
+        "relu6",
+        "leakyrelu",
+        "prelu",
+        "elu",
+        "selu",
+        "celu",
+        "gelu",
+        "silu",
+        "swish",
+        "mish",
+        "softplus",
+        "hardswish",
+        "hardtanh",
+        "tanh",
+        "sigmoid",
+        "hardsigmoid",
+    }
+)
 
 
 def kind(name: str) -> str:
@@ -61,7 +78,10 @@ def forward_hooks(
         # compiled code of torch.compile runs no hooks
         stack.enter_context(eager_mode())
         for name, module in modules.items():
-            register = module.register_forward_pre_hook if before else module.register_forward_hook
+            if before:
+                register = module.register_forward_pre_hook
+            else:
+                register = module.register_forward_hook
             stack.callback(register(partial(hook, name)).remove)
         yield
 
@@ -115,7 +135,9 @@ def capture_outputs(modules: dict[str, nn.Module], *, replacement: Tensor | None
                 f"Layer '{name}' must return one tensor; got {type(output).__name__}. Name another layer."
             )
         outputs[name] = output
-        return output.clone() if replacement is None else replacement
+        if replacement is None:
+            return output.clone()
+        return replacement
 
     with forward_hooks(modules, capture):
         yield outputs

@@ -60,7 +60,9 @@ def check_no_batch_statistics(modules: Mapping[str, nn.Module]) -> None:
 
 def highest_precision_dtype(device: torch.device) -> torch.dtype:
     """Return the most precise floating-point type of a device."""
-    return torch.float32 if device.type == "mps" else torch.float64
+    if device.type == "mps":
+        return torch.float32
+    return torch.float64
 
 
 class Perturbation:
@@ -73,7 +75,9 @@ class Perturbation:
         """Return the changed values."""
         if not (values.is_floating_point() or values.is_complex()) or values.numel() == 0:
             return values
-        fan_in = values.numel() / len(values) if values.ndim > 1 else 1.0
+        fan_in = 1.0
+        if values.ndim > 1:
+            fan_in = values.numel() / len(values)
         scale = max(float(values.abs().square().mean().sqrt()), fan_in**-0.5)
         noise = torch.randn(values.shape, generator=self.generator, dtype=torch.float64)
         return values + self.size * scale * noise.to(values.device, values.dtype)

@@ -57,7 +57,9 @@ def memoize(function: Function) -> Function:
 
 def tensor_version(tensor: Tensor) -> int:
     """Return the version counter of a tensor (0 for those of inference mode, which have none)."""
-    return 0 if tensor.is_inference() else tensor._version
+    if tensor.is_inference():
+        return 0
+    return tensor._version
 
 
 def _key(value: Any) -> Hashable:

@@ -34,13 +34,17 @@ def requested_bytes(error: BaseException) -> int | None:
     8000
     """
     match = _SIZE.search(str(error))
-    return None if match is None else int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+    if match is None:
+        return None
+    return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
 
 
 def memory_message(error: BaseException, advice: str) -> str:
     """Return what was needed, what is free, and what to do."""
     size, free = requested_bytes(error), free_bytes() / 1e9
-    needed = "More was needed" if size is None else f"A single array of {size / 1e9:.1f} GB was needed"
+    needed = "More was needed"
+    if size is not None:
+        needed = f"A single array of {size / 1e9:.1f} GB was needed"
     return f"The memory of this machine is full. {needed}; {free:.1f} GB are free. {advice}"
 
 

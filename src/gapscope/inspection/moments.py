@@ -49,10 +49,12 @@ class ChannelMoments:
             # the third and fourth order need the lower sums before their update: highest order first
             m3, m4 = (deviation * square).sum(1), square.square().sum(1)
             self._m4 = (
-                self._m4 + m4 + delta**4 * (a * b * (a * a - a * b + b * b) / total**3)
+                self._m4
+                + m4
+                + delta**4 * (a * b * (a * a - a * b + b * b) / total**3)
                 + 6 * delta**2 * (a * a * m2 + b * b * self._m2) / total**2
                 + 4 * delta * (a * m3 - b * self._m3) / total
-            )  # fmt: skip
+            )
             cross = 3 * delta * (a * m2 - b * self._m2) / total
             self._m3 = self._m3 + m3 + delta**3 * (a * b * (a - b) / total**2) + cross
         self._m2 = self._m2 + m2 + delta**2 * (a * b / total)

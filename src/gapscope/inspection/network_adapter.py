@@ -36,7 +36,9 @@ def call_network(network: nn.Module, form: InputLayout, x: Tensor, optional: Map
         return network(**named, **optional)
     accepted = {parameter.name for parameter in parameters}
     if not accepted & set(named):
-        return network(parts[0]) if len(parts) == 1 else network({**named, **optional})
+        if len(parts) == 1:
+            return network(parts[0])
+        return network({**named, **optional})
     return network(**{name: part for name, part in (*named.items(), *optional.items()) if name in accepted})
 
 
@@ -95,10 +97,13 @@ class NetworkAdapter(nn.Module):
             outputs = outputs.reshape(-1, 1)
         if self.class_axis is not None:
             outputs = outputs.movedim(self.class_axis, 1).flatten(2)
-            outputs = outputs[:, :, :-1] if self.next_position else outputs
+            if self.next_position:
+                outputs = outputs[:, :, :-1]
             self.n_positions = outputs.shape[2]
             outputs = outputs.flatten(1)
-        return torch.cat([torch.zeros_like(outputs), outputs], 1) if self.two_columns else outputs
+        if self.two_columns:
+            return torch.cat([torch.zeros_like(outputs), outputs], 1)
+        return outputs
 
     def with_changes(self, **changes: Any) -> NetworkAdapter:
         """Return the same network with other settings of the adapter."""

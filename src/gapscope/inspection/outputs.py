@@ -27,6 +27,7 @@ from gapscope.inspection.restoring import preserve_state, renormalized_weights
 DEFAULT_CHUNK_SIZE, BACKWARD_CHUNK_SIZE = 512, 256
 # Inputs with at most so many entries (or token ids) run at once without a trial: for small and for large networks.
 _FEW_ENTRIES, _FEW_TOKENS = 2**18, 2**8
+# numbers of weights and of inputs from which memory is measured first, by judgment
 _LARGE, _FEW_ENTRIES_OF_LARGE = 2**20, 2**14
 # Names of outputs in a mapping: of Hugging Face and torchvision, then of encoders.
 _OUTPUT_NAMES = ("logits", "out", "sentence_embedding", "last_hidden_state")
@@ -102,7 +103,10 @@ def check_finite(network: nn.Module) -> None:
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if has_finite_sum(tensor):
             continue
-        invalid = ~torch.isfinite(tensor) if isinstance(tensor, nn.Parameter) else tensor.isnan()
+        if isinstance(tensor, nn.Parameter):
+            invalid = ~torch.isfinite(tensor)
+        else:
+            invalid = tensor.isnan()
         if bool(invalid.any()):
             raise InvalidInput(
                 f"All weights must be finite; '{name}' holds NaN or infinity: training has diverged. Train again with "
@@ -212,8 +216,11 @@ def measurement_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "ev
 def device_of(network: nn.Module) -> torch.device:
     """Return the device of the first parameter or buffer (the CPU if there is none)."""
     tensor = next(network.parameters(), None)
-    tensor = next(network.buffers(), None) if tensor is None else tensor
-    return torch.device("cpu") if tensor is None else tensor.device
+    if tensor is None:
+        tensor = next(network.buffers(), None)
+    if tensor is None:
+        return torch.device("cpu")
+    return tensor.device
 
 
 def precision_of(network: nn.Module) -> torch.dtype | None:
@@ -233,7 +240,10 @@ def prepare_inputs(network: nn.Module, x: Tensor) -> Tensor:
             f"inputs and weights must have the same dtype; got {x.dtype} and {dtype}. "
             f"Use x.to({dtype}) or network.to({x.dtype.to_real()})."
         )
-    x = x.clone() if x.is_inference() else x.detach()
+    if x.is_inference():
+        x = x.clone()
+    else:
+        x = x.detach()
     return x.to(device_of(network))
 
 
@@ -270,7 +280,9 @@ def samples_per_pass(
         with torch.no_grad():
             return network(first)
 
-    two_rows = partial(trial, two) if len(x) > 1 else None
+    two_rows = None
+    if len(x) > 1:
+        two_rows = partial(trial, two)
     return rows_per_pass(
         None, partial(trial, one), one.device, two_rows=two_rows, at_most=at_most, bytes_at_most=bytes_at_most
     )
@@ -306,7 +318,10 @@ def checked_outputs(outputs: Any, n: int, *, flat: bool = True) -> Tensor:
     outputs = raw_outputs(outputs)
     is_valid = isinstance(outputs, Tensor) and outputs.ndim > 0 and len(outputs) == n
     if not is_valid or (flat and outputs.ndim != 2):
-        got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        if isinstance(outputs, Tensor):
+            got = list(outputs.shape)
+        else:
+            got = type(outputs).__name__
         raise InvalidInput(
             f"A network must return a tensor of shape [n, K] for n inputs, here [{n}, K]; got {got}. "
             "Wrap it in a module that returns its raw outputs (logits), or an object with `logits`."
@@ -321,4 +336,6 @@ def checked_outputs(outputs: Any, n: int, *, flat: bool = True) -> Tensor:
 
 def as_real(tensor: Tensor) -> Tensor:
     """Return a complex tensor as real and imaginary parts in a last dimension."""
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.resolve_conj())
+    return tensor

@@ -23,9 +23,15 @@ class _RngStates:
     def __init__(self) -> None:
         self.python = random.getstate()
         self.numpy = sys.modules.get("numpy")
-        self.numpy_state = self.numpy.random.get_state() if self.numpy else None
+        if self.numpy:
+            self.numpy_state = self.numpy.random.get_state()
+        else:
+            self.numpy_state = None
         self.torch = torch.get_rng_state()
-        self.cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        if torch.cuda.is_initialized():
+            self.cuda = torch.cuda.get_rng_state_all()
+        else:
+            self.cuda = []
 
     def restore(self) -> None:
         random.setstate(self.python)

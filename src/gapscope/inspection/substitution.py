@@ -26,13 +26,17 @@ def of_precision(original: torch.dtype, dtype: torch.dtype) -> torch.dtype:
     """Return a dtype with the precision of `dtype` (complex stays complex)."""
     if original.is_complex:
         return dtype.to_complex()
-    return dtype if original.is_floating_point else original
+    if original.is_floating_point:
+        return dtype
+    return original
 
 
 def cast_like(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     """Return a tensor with the precision of `dtype` (None leaves it unchanged)."""
     # without comparing dtypes first: inside a substitution the tensor reports the dtype of its substitute
-    return tensor if dtype is None else tensor.to(of_precision(tensor.dtype, dtype))
+    if dtype is None:
+        return tensor
+    return tensor.to(of_precision(tensor.dtype, dtype))
 
 
 @cache
@@ -84,7 +88,9 @@ class ParameterSubstitution(TorchFunctionMode):
     def _substitute_leaf(self, leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             other = self._by_identity.get(id(leaf))
-            return cast_like(leaf, self.dtype) if other is None else other
+            if other is None:
+                return cast_like(leaf, self.dtype)
+            return other
         if isinstance(leaf, torch.dtype) and self.dtype is not None:
             return of_precision(leaf, self.dtype)
         return leaf
@@ -112,10 +118,15 @@ class ParameterSubstitution(TorchFunctionMode):
             return arguments[0]
         if _writes_in_place(getattr(func, "__name__", "")):
             # the target must be the tensor itself, not a copy in another precision
-            target = args[0] if id(args[0]) not in self._by_identity else arguments[0]
+            if id(args[0]) not in self._by_identity:
+                target = args[0]
+            else:
+                target = arguments[0]
             return func(target, *arguments[1:], **keywords)
         result = func(*arguments, **keywords)
-        return cast_like(result, self.dtype) if isinstance(result, Tensor) else result
+        if isinstance(result, Tensor):
+            return cast_like(result, self.dtype)
+        return result
 
 
 NOTHING_SUBSTITUTED = ParameterSubstitution(())

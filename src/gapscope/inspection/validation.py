@@ -63,7 +63,9 @@ def unwrap_estimator(network: Any, data: Any) -> tuple[Any, Any]:
     steps = getattr(network, "steps", None)
     if is_list(steps) and steps and hasattr(network, "named_steps"):
         last = _module_of(steps[-1][1])
-        return (last, _transformed(steps[:-1], data)) if isinstance(last, nn.Module) else (network, data)
+        if isinstance(last, nn.Module):
+            return (last, _transformed(steps[:-1], data))
+        return (network, data)
     return _module_of(network), data
 
 
@@ -89,7 +91,10 @@ class Ready:
         """The network with one logit per class (one output z becomes the logits 0 and z)."""
         if self.n_outputs != 1 or not self.samples.is_classification:
             return self.network
-        network = self.network if isinstance(self.network, NetworkAdapter) else NetworkAdapter(self.bare)
+        if isinstance(self.network, NetworkAdapter):
+            network = self.network
+        else:
+            network = NetworkAdapter(self.bare)
         return network.with_changes(two_columns=True)
 
     def adapt(self, data: Any, owner: str = "test") -> Ready:
@@ -118,13 +123,17 @@ class Ready:
         """Return the network in the form that one measure needs."""
         if not {"inputs", "targets", "labels"} & set(item.needs):
             return self.bare
-        return self.class_network if item.compares_classes else self.network
+        if item.compares_classes:
+            return self.class_network
+        return self.network
 
     def initial_for(self, item: Any, initial_state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         """Return the initial state dictionary with the keys of one measure's network."""
         if initial_state is None:
             return None
-        prefix = "network." if isinstance(self.network_for(item), NetworkAdapter) else ""
+        prefix = ""
+        if isinstance(self.network_for(item), NetworkAdapter):
+            prefix = "network."
         return {prefix + name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
 
     def inapplicable_reason(self, item: Any) -> str:
@@ -203,7 +212,9 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
 
 def _in_network_precision(network: Any, samples: Samples) -> Samples:
     """Cast floating-point inputs to the type of the network's weights, with a note."""
-    dtype = precision_of(network) if isinstance(network, nn.Module) else None
+    dtype = None
+    if isinstance(network, nn.Module):
+        dtype = precision_of(network)
     inputs = samples.inputs
     if dtype is None or not inputs.is_floating_point() or inputs.dtype == dtype:
         return samples

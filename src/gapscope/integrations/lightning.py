@@ -30,7 +30,9 @@ class MonitorCallback(pl.Callback):
         self.monitor, self.module, self.stop = monitor, module, stop
 
     def _monitored(self, pl_module: pl.LightningModule) -> nn.Module:
-        return pl_module if self.module is None else pl_module.get_submodule(self.module)
+        if self.module is None:
+            return pl_module
+        return pl_module.get_submodule(self.module)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Observe the untrained network."""

@@ -44,7 +44,10 @@ from transformers.models.auto.modeling_auto import (  # noqa: E402  # pyright: i
 
 def _is_causal(model: Any) -> bool:
     """Return True if outputs predict the label of the next position."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if hasattr(model, "get_base_model"):
+        base = model.get_base_model()
+    else:
+        base = model
     return type(base).__name__ in set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
 
 
@@ -129,8 +132,12 @@ class MemorizationMonitor(TrainerCallback):
         if self.flagged_at is not None:
             flag = f"memorization has begun at epoch {self.flagged_at:g}, accuracy on new data may still rise"
         p_values = [row["canary_p_value"] for row in self.rows if "canary_p_value" in row]
-        last = f", last p-value {p_values[-1]:.2g}" if p_values else ""
-        canaries = "" if self.canaries is None else f"; {self.canaries!r}"
+        last = ""
+        if p_values:
+            last = f", last p-value {p_values[-1]:.2g}"
+        canaries = ""
+        if self.canaries is not None:
+            canaries = f"; {self.canaries!r}"
         observations = pluralize(len(self.rows), "observation")
         return f"MemorizationMonitor({flag}; level {self.level:g}; {observations}{last}{canaries})"
 
@@ -241,7 +248,10 @@ def add_memorization_monitor(
     def compute_and_record(model: nn.Module, inputs: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         result = compute_loss(model, inputs, *args, **kwargs)
         if model.training:
-            loss = result[0] if isinstance(result, tuple) else result
+            if isinstance(result, tuple):
+                loss = result[0]
+            else:
+                loss = result
             monitor._losses.append(loss.detach() * accumulation_divisor(trainer, kwargs))
         return result
 

@@ -20,7 +20,10 @@ class TensorBoardSink:
     """
 
     def __init__(self, target: SummaryWriter | str | Path) -> None:
-        self.writer = target if isinstance(target, SummaryWriter) else SummaryWriter(str(target))
+        if isinstance(target, SummaryWriter):
+            self.writer = target
+        else:
+            self.writer = SummaryWriter(str(target))
 
     def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
         """Write the numbers of one recording."""

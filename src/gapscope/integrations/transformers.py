@@ -56,7 +56,9 @@ class MonitorCallback(TrainerCallback):
 
     def _monitored(self, model: nn.Module) -> nn.Module:
         has_mappings = self.monitor.samples.form is not None
-        return model if has_mappings else LogitsOnly(model, getattr(model.config, "pad_token_id", None))
+        if has_mappings:
+            return model
+        return LogitsOnly(model, getattr(model.config, "pad_token_id", None))
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -142,7 +144,9 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
         x = x.to(next(iter(tensors.values())).device)
         network = NetworkAdapter(trainer.accelerator.unwrap_model(model), form)
         value = penalty(network, x, targets[0] if targets else None) / accumulation_divisor(trainer, kwargs)
-        return (result[0] + value, *result[1:]) if isinstance(result, tuple) else result + value
+        if isinstance(result, tuple):
+            return (result[0] + value, *result[1:])
+        return result + value
 
     trainer.compute_loss = compute_with_penalty
     number = sum(isinstance(item, _PenaltyState) for item in trainer.callback_handler.callbacks)
@@ -153,4 +157,6 @@ def accumulation_divisor(trainer: Any, options: Mapping[str, Any]) -> float:
     """Return by how much `compute_loss` must divide a mean, given its keyword arguments."""
     # with the number of items of all accumulated batches, the Trainer does not divide by the number of steps
     is_left_to_loss = options.get("num_items_in_batch") is not None and trainer.model_accepts_loss_kwargs
-    return float(trainer.args.gradient_accumulation_steps) if is_left_to_loss else 1.0
+    if is_left_to_loss:
+        return float(trainer.args.gradient_accumulation_steps)
+    return 1.0

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     import pandas
 
 Array = numpy.ndarray
+# more values of a hyperparameter are a scale, by judgment
 MAX_LEVELS = 8
+# weights of the interactions that are compared, by judgment
 INTERACTIONS = (0.05, 0.15, 0.4, 1.0)
 RIDGES = tuple(value / 96 for value in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
 
@@ -211,7 +213,10 @@ def cross_validated_line(
     mean = _held_out_map(numpy.ones((len(values), 1)), clusters)
     errors, baseline = line @ gaps, mean @ gaps
     # columns of permuted gaps, [n, d]
-    permuted = gaps[numpy.asarray(orders, dtype=int)].T if len(orders) else numpy.empty((len(gaps), 0))
+    if len(orders):
+        permuted = gaps[numpy.asarray(orders, dtype=int)].T
+    else:
+        permuted = numpy.empty((len(gaps), 0))
 
     def r_squared(line_sum: Array, mean_sum: Array) -> Array:
         return 1 - line_sum / numpy.where(mean_sum > 0, mean_sum, numpy.nan)

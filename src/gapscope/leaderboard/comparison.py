@@ -57,11 +57,15 @@ class LeaderboardEvidence:
         try:
             by_measure = {
                 row.measure.removeprefix(PREFIX): MeasureEvidence(
-                    role=row.role, verdict=row.verdict, r=row.partial.value, low=row.partial.low,
-                    high=row.partial.high, p=row.partial.p,
+                    role=row.role,
+                    verdict=row.verdict,
+                    r=row.partial.value,
+                    low=row.partial.low,
+                    high=row.partial.high,
+                    p=row.partial.p,
                 )
                 for row in board
-            }  # fmt: skip
+            }
             return cls(board.source, board.networks, by_measure)
         except (AttributeError, TypeError):
             raise InvalidInput(
@@ -183,7 +187,9 @@ class Comparison(StoredRows[ComparedReading]):
     @property
     def trusted(self) -> dict[str, MeasureEvidence]:
         """Evidence about the numbers that all networks have, the strongest first."""
-        trusted = {} if self.evidence is None else self.evidence.trusted
+        trusted = {}
+        if self.evidence is not None:
+            trusted = self.evidence.trusted
         return {name: item for name, item in trusted.items() if len(self.of(name)) == len(self.networks)}
 
     def votes(self) -> list[_Vote]:
@@ -248,7 +254,9 @@ class Comparison(StoredRows[ComparedReading]):
                 f"than the hyperparameters ({baselines}). The lines below follow the stated direction of each measure."
             ]
         items = "; ".join(f"{name}: {item}" for name, item in list(self.trusted.items())[:4])
-        more = f"; and {len(self.trusted) - 4} more" if len(self.trusted) > 4 else ""
+        more = ""
+        if len(self.trusted) > 4:
+            more = f"; and {len(self.trusted) - 4} more"
         return [f"Evidence at equal hyperparameters in {pool}: {items}{more}. Baselines: {baselines}."]
 
     def _about_the_best(self) -> str:
@@ -281,7 +289,9 @@ class Comparison(StoredRows[ComparedReading]):
             return ComparedReading(**values)
 
         rows = [read(row) for row in content["rows"]]
-        evidence = LeaderboardEvidence.from_dict(content["evidence"]) if content.get("evidence") else None
+        evidence = None
+        if content.get("evidence"):
+            evidence = LeaderboardEvidence.from_dict(content["evidence"])
         return cls(rows, content["level"], content["unmeasured"], evidence)
 
     def summary(self) -> pandas.DataFrame:

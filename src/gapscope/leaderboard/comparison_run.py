@@ -31,6 +31,7 @@ from gapscope.results.readings import BASELINE, Reading, Readings
 
 RANK_SIGNS = {"lower": 1.0, "higher": -1.0, "none": math.nan}
 DATA_NEEDS = {"inputs", "targets", "labels"}
+# groups for a jackknife with nine degrees of freedom
 MAX_GROUPS = 10
 
 
@@ -42,7 +43,9 @@ class _ComparisonRun:
 
     def _kind(self, item: Measure) -> str:
         """Return how a measure depends on its samples, "" if unknown."""
-        return item.sampling.kind if item.sampling is not None and item.name not in self.options else ""
+        if item.sampling is not None and item.name not in self.options:
+            return item.sampling.kind
+        return ""
 
     def count_passes(self, item: Measure) -> float:
         """Count the passes over all samples of a measure and its standard error."""
@@ -191,21 +194,38 @@ def compare(
         raise InvalidInput(f"compare needs at least two networks; got {len(networks)}. Use measure for one.")
     check_range("the number of samples", len(samples), 2)
     check_range("level", level, 0, 1, low_open=True, high_open=True)
-    measures = [measures] if isinstance(measures, str) else measures
-    names = measures if measures is None or BASELINE in measures else [*measures, BASELINE]
-    seconds = (DEFAULT_SECONDS if measures is None else None) if time_budget == "auto" else time_budget
+    if isinstance(measures, str):
+        measures = [measures]
+    if measures is None or BASELINE in measures:
+        names = measures
+    else:
+        names = [*measures, BASELINE]
+    if time_budget == "auto":
+        seconds = None
+        if measures is None:
+            seconds = DEFAULT_SECONDS
+    else:
+        seconds = time_budget
     comparison = _ComparisonRun(options or {}, min(MAX_GROUPS, len(samples)), seed)
-    evidence = None if evidence is None else LeaderboardEvidence.of(evidence)
+    if evidence is not None:
+        evidence = LeaderboardEvidence.of(evidence)
     with eager_mode():
         prepared = {name: ready(network, samples) for name, network in networks.items()}
         items, inapplicable = select_applicable(names, next(iter(prepared.values())), has_initial=False)
         check_options(comparison.options, items, inapplicable)
         repeats = {item.name: comparison.count_passes(item) for item in items}
         plans = {
-            name: plan_budget(items, subject, partial(evaluate_on_subset, seed=seed), budget=seconds,
-                              options=comparison.options, repeats=repeats, shown=progress)
+            name: plan_budget(
+                items,
+                subject,
+                partial(evaluate_on_subset, seed=seed),
+                budget=seconds,
+                options=comparison.options,
+                repeats=repeats,
+                shown=progress,
+            )
             for name, subject in prepared.items()
-        }  # fmt: skip
+        }
         readings, unmeasured = _evaluate(prepared, items, plans, comparison, shown=progress)
     z = statistics.NormalDist().inv_cdf((1 + level) / 2)
     return Comparison(_rows(readings, z), level, unmeasured, evidence)

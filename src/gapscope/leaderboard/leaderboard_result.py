@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 
 EVIDENCE, NO_EVIDENCE, NOT_JUDGED = "evidence", "no evidence", "not judged"
+# of all tests, by convention
 LEVEL = 0.05
 # only measures that use the test labels reach such a tau; the best of 13 in the competition has 0.81
 MIN_LEAKED_TAU = 0.95
+# by judgment
 MIN_CONFIGURATIONS = 12
 NO_SETTINGS = "no hyperparameter of the networks is known to vary"
 
@@ -85,7 +87,9 @@ def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: i
     if abs(kendall.value) >= MIN_LEAKED_TAU:
         return NO_EVIDENCE, f"its order is that of the gap (tau {kendall.value:.2f}); it seems to use test labels"
     if partial.significant:
-        effect = "larger" if partial.value > 0 else "smaller"
+        effect = "smaller"
+        if partial.value > 0:
+            effect = "larger"
         return (
             EVIDENCE,
             f"larger values predict a {effect} gap at equal hyperparameters (partial r {partial.value:.2f})",
@@ -95,9 +99,11 @@ def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: i
     return NO_EVIDENCE, "it does not correlate with the gap"
 
 
+# rows and characters that fit a terminal
 MAX_ROWS = 10
 # verdict, partial correlation and its p-value stay in the narrowest table
 MIN_SCORES = 3
+# characters in a column
 LONGEST_NAME = 20
 SCORES = tuple(item.name for item in fields(LeaderboardRow) if item.type == "Score")
 NUMBERS = ("competition", "worst_sign_error", "explained")
@@ -169,7 +175,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         if not judged:
             sentences = [self._why_not_judged()]
         elif trusted:
-            predict = "predicts" if len(trusted) == 1 else "predict"
+            predict = "predict"
+            if len(trusted) == 1:
+                predict = "predicts"
             measures_of = f"{len(trusted)} of {pluralize(len(judged), 'measure')} {predict}"
             sentences = [f"{measures_of} the gap beyond the hyperparameters: {_list_names(trusted)}."]
         confounded = [row for row in judged if row.verdict != EVIDENCE and row.kendall.significant]
@@ -204,7 +212,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         """Sort rows: baselines, then by association beyond the hyperparameters, evidence first."""
 
         def key(row: LeaderboardRow) -> tuple[int, bool, float]:
-            strength = 0.0 if math.isnan(row.partial.value) else abs(row.partial.value)
+            strength = 0.0
+            if not math.isnan(row.partial.value):
+                strength = abs(row.partial.value)
             return ("size", "random", "measure").index(row.role), row.verdict != EVIDENCE, -strength
 
         return sorted(self, key=key)
@@ -270,8 +280,12 @@ class Leaderboard(StoredRows[LeaderboardRow]):
     @property
     def description(self) -> str:
         """Counts of networks, training configurations and hyperparameters."""
-        dropped = f", {self.dropped} skipped" if self.dropped else ""
-        sampled = f" sampled from {self.drawn_from:,}" if self.drawn_from else ""
+        dropped = ""
+        if self.dropped:
+            dropped = f", {self.dropped} skipped"
+        sampled = ""
+        if self.drawn_from:
+            sampled = f" sampled from {self.drawn_from:,}"
         networks = pluralize(self.networks, "network")
         if not self.hyperparameters:
             return f"{networks}{sampled}, no hyperparameters that vary{dropped}"
@@ -300,7 +314,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
 
     def __repr__(self) -> str:
         more = len(self) - MAX_ROWS
-        note = [f"... and {more} more rows: .table(), .to_pandas()"] if more > 0 else []
+        note = []
+        if more > 0:
+            note = [f"... and {more} more rows: .table(), .to_pandas()"]
         return "\n".join([*self.verdict[:2], self.table(MAX_ROWS), *note])
 
     def _repr_html_(self) -> str:
@@ -318,7 +334,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         for position, row in enumerate(rows):
             score, colour = row.partial, "tab:blue" if row.role == "measure" else "0.4"
             ends = [[max(0.0, score.value - score.low)], [max(0.0, score.high - score.value)]]
-            face = colour if row.verdict == EVIDENCE else "white"
+            face = "white"
+            if row.verdict == EVIDENCE:
+                face = colour
             axes.errorbar(score.value, position, xerr=ends, fmt="o", color=colour, markerfacecolor=face)
         axes.set_yticks(range(len(rows)), shorten_names([row.measure for row in rows]), fontsize=8)
         axes.set_xlabel("correlation with the gap given the hyperparameters (filled: evidence)")

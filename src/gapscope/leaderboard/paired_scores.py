@@ -145,7 +145,10 @@ class PairedScores:
 
     def __init__(self, table: pandas.DataFrame, target: str, hyperparameters: Sequence[str]) -> None:
         gap = table[target].to_numpy(dtype=float)
-        cluster = configuration_ids(table, hyperparameters) if hyperparameters else numpy.zeros(len(table), dtype=int)
+        if hyperparameters:
+            cluster = configuration_ids(table, hyperparameters)
+        else:
+            cluster = numpy.zeros(len(table), dtype=int)
         first, second = numpy.triu_indices(len(table), 1)
         is_sorted, count = cluster[first] <= cluster[second], int(cluster.max()) + 1
         self.first, self.second = numpy.where(is_sorted, first, second), numpy.where(is_sorted, second, first)
@@ -157,7 +160,10 @@ class PairedScores:
         self.first, self.second, kind = self.first[order], self.second[order], kind[order]
         pairs = numpy.arange(len(kind))
         # None if every kind has one pair, so that there is nothing to sum
-        self._sums = None if len(kinds) == len(kind) else _indicator(kind, pairs, (len(kinds), len(kind)))
+        if len(kinds) == len(kind):
+            self._sums = None
+        else:
+            self._sums = _indicator(kind, pairs, (len(kinds), len(kind)))
         self._resampled: tuple[Array, Array, Array] | None = None
         self._sign = (kinds % 3 - 1).astype(numpy.float32)[:, None]
         # training configurations of the first and second network of each kind, and the settings of each configuration
@@ -172,7 +178,10 @@ class PairedScores:
         self, table: pandas.DataFrame, name: str, hyperparameters: Sequence[str], codes: Int[Array, " c"]
     ) -> _Groups:
         others = [other for other in hyperparameters if other != name]
-        shared = configuration_ids(table, others) if others else numpy.zeros(len(table), dtype=int)
+        if others:
+            shared = configuration_ids(table, others)
+        else:
+            shared = numpy.zeros(len(table), dtype=int)
         inside = numpy.flatnonzero(shared[self._one] == shared[self._other])
         group = numpy.unique(shared[self._one[inside]], return_inverse=True)[1]
         differ = (codes[self._one] != codes[self._other]).astype(numpy.float32)[:, None]
@@ -228,7 +237,9 @@ class PairedScores:
         return self._resampled[1:]
 
     def _summed(self, pairs: Float[Array, "p d"]) -> Float[Array, "k d"]:
-        return pairs if self._sums is None else _product(self._sums, pairs)
+        if self._sums is None:
+            return pairs
+        return _product(self._sums, pairs)
 
     def _group_taus(self, counts: _Counts) -> list[tuple[Array, Array]]:
         """Return the tau of each group per hyperparameter, and if the hyperparameter varies."""
@@ -246,7 +257,9 @@ class PairedScores:
         by_name: list[Float[Array, " d"]] = [
             _finite_mean(numpy.where(varied, taus, numpy.nan)) for taus, varied in self._group_taus(counts)
         ]
-        return _finite_mean(numpy.stack(by_name)) if by_name else numpy.full(len(counts.above.T), numpy.nan)
+        if by_name:
+            return _finite_mean(numpy.stack(by_name))
+        return numpy.full(len(counts.above.T), numpy.nan)
 
     def count_groups(self, values: Float[Array, " n"]) -> tuple[int, int]:
         """Return the number of groups with a tau, and of those that are dropped."""
@@ -301,7 +314,9 @@ def competition_score(table: pandas.DataFrame, measure: str, target: str, hyperp
         information = _entropy(counts.sum(2)) + _entropy(counts.sum(1)) - _entropy(counts.reshape(-1, 4))
         # the competition adds 1e-12 inside the logarithm of this entropy only
         values.append(float(information.mean() / _entropy(counts.sum(2), slack=1e-12).mean()))
-    return max(min(values), 0.0) if numpy.isfinite(min(values)) else numpy.nan
+    if numpy.isfinite(min(values)):
+        return max(min(values), 0.0)
+    return numpy.nan
 
 
 def sign_errors(
@@ -321,7 +336,9 @@ def sign_errors(
     x, y = (table[name].to_numpy(dtype=float) for name in (measure, target))
     settings = numpy.array([as_texts(table[name]) for name in hyperparameters]).T
     errors: list[tuple[float, float, float]] = []
-    configurations = members(configuration_ids(table, hyperparameters)) if hyperparameters else []
+    configurations = []
+    if hyperparameters:
+        configurations = members(configuration_ids(table, hyperparameters))
     for (a, ones), (b, others) in combinations(enumerate(configurations), 2):
         if (settings[ones[0]] != settings[others[0]]).sum() != 1:
             continue

@@ -46,13 +46,17 @@ def explain_by_settings(table: pandas.DataFrame, measure: str, hyperparameters: 
     if numpy.ptp(values) == 0:
         return "it is the same in all networks"
     if _has_repeats(clusters):
-        return "" if _varies(values, clusters) else "it is fixed by the hyperparameters: all seeds have the same"
+        if _varies(values, clusters):
+            return ""
+        return "it is fixed by the hyperparameters: all seeds have the same"
     ignored: list[str] = []
     for name in hyperparameters if len(hyperparameters) > 1 else ():
         groups = configuration_ids(table, [other for other in hyperparameters if other != name])
         if _has_repeats(groups) and not _varies(values, groups):
             ignored.append(name)
-    return f"it is fixed by the hyperparameters: it never changes with {' or '.join(ignored)} alone" if ignored else ""
+    if ignored:
+        return f"it is fixed by the hyperparameters: it never changes with {' or '.join(ignored)} alone"
+    return ""
 
 
 def _has_repeats(groups: Int[Array, " n"]) -> bool:
@@ -69,7 +73,10 @@ def _add_p_values(scored: Sequence[Scored], *, two_sided: bool) -> list[Score]:
     largest = (numpy.where(numpy.isfinite(table), numpy.abs(table), -numpy.inf) if two_sided else table).max(0)
     scores: list[Score] = []
     for score, _ in scored:
-        size = abs(score.value) if two_sided else score.value
+        if two_sided:
+            size = abs(score.value)
+        else:
+            size = score.value
         # the observed order counts as one of the permutations
         p = float((1 + (largest >= size - 1e-12).sum()) / (1 + len(largest)))
         scores.append(replace(score, p=1.0 if numpy.isnan(size) else p))
@@ -117,7 +124,10 @@ class _LeaderboardContext:
 
     def signs(self, name: str, tau: float, n_test: int | None) -> tuple[Score, Float[Array, " e"]]:
         """Return the mean sign error with its interval, and the errors by environment."""
-        directed = self.rows.assign(**{name: -self.rows[name]}) if tau < 0 else self.rows
+        if tau < 0:
+            directed = self.rows.assign(**{name: -self.rows[name]})
+        else:
+            directed = self.rows
         first, second, errors = sign_errors(directed, name, self.target, self.settings, n_test).T
         if not len(errors):
             return Score(value=numpy.nan), errors
@@ -138,7 +148,11 @@ class _LeaderboardContext:
             hyperparameters=len(self.settings),
             recipes=self.n_configurations,
         )
-        role = "random" if name == RANDOM else "size" if name == self.table.baseline else "measure"
+        role = "random"
+        if name != RANDOM:
+            role = "measure"
+            if name == self.table.baseline:
+                role = "size"
         return Verdict(role=role, verdict=verdict, why=why, partial=partial, kendall=kendall)
 
 

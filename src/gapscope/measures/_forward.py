@@ -86,7 +86,9 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
     with measurement_mode(network) as network, torch.no_grad():
         x = prepare_inputs(network, x)
         calls = [call for call in record_module_calls(network, x[:1]) if isinstance(call.module, Weighted)]
-        head = {calls[-1].name: calls[-1].module} if calls else {}
+        head = {}
+        if calls:
+            head = {calls[-1].name: calls[-1].module}
         with forward_hooks(head, store_inputs, before=True):
             for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
                 head_inputs.clear()
@@ -94,7 +96,9 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
                 # a layer whose first dimension is not the samples has no features
                 if head_inputs and len(head_inputs[-1]) == len(outputs[-1]):
                     features.append(head_inputs[-1].double().flatten(1).cpu())
-    all_features = torch.cat(features) if len(features) == len(outputs) else None
+    all_features = None
+    if len(features) == len(outputs):
+        all_features = torch.cat(features)
     return ForwardPass(torch.cat(outputs), all_features, next(iter(head.values()), None))
 
 
@@ -110,7 +114,9 @@ def margins_of(logits: Float[Tensor, "n c"], y: Labels) -> Float[Tensor, " n"]:
 
 def mean_with_error(values: Float[Tensor, " n"]) -> Estimate:
     """Return the mean with the standard error of the values (None for a single one)."""
-    error = values.std().item() / len(values) ** 0.5 if len(values) > 1 else None
+    error = None
+    if len(values) > 1:
+        error = values.std().item() / len(values) ** 0.5
     return Estimate(values.mean().item(), error)
 
 

@@ -69,7 +69,10 @@ def norm_of(tensors: Sequence[Tensor]) -> float:
 
 def samples_on_device(network: nn.Module, x: Tensor, y: Tensor) -> Samples:
     """Return inputs and targets on the network's device (the loss converts their type)."""
-    targets = y.clone() if y.is_inference() else y.detach()
+    if y.is_inference():
+        targets = y.clone()
+    else:
+        targets = y.detach()
     inputs = prepare_inputs(network, x)
     return Samples(inputs, targets.to(inputs.device))
 

@@ -41,7 +41,9 @@ def continuous_inputs(network: nn.Module, x: Tensor) -> Tensor:
 
 def in_space(outputs: Tensor, space: Space) -> Tensor:
     """Return raw outputs unchanged, or as probabilities."""
-    return outputs.softmax(1) if space == "probabilities" else outputs
+    if space == "probabilities":
+        return outputs.softmax(1)
+    return outputs
 
 
 class InputNoise:
@@ -57,7 +59,10 @@ class InputNoise:
 
     def __init__(self, x: FloatInputs, source: torch.Generator) -> None:
         self._shape, entries, device = x.shape, x[0].numel(), source.device
-        self._n_sharing = _N_SHARING if entries >= _MIN_ENTRIES else 1
+        if entries >= _MIN_ENTRIES:
+            self._n_sharing = _N_SHARING
+        else:
+            self._n_sharing = 1
         groups = -(-len(x) // self._n_sharing)
         self._magnitudes = torch.randn(groups, 1, entries, generator=source, device=device, dtype=x.dtype)
         if self._n_sharing > 1:
@@ -99,7 +104,10 @@ def output_shifts(
 
     @torch.no_grad()
     def outputs_of_pass(part: slice, noise: InputNoise | None) -> Tensor:
-        rows = x[part] if noise is None else x[part].add(noise[part].to(x.device), alpha=noise_std)
+        if noise is None:
+            rows = x[part]
+        else:
+            rows = x[part].add(noise[part].to(x.device), alpha=noise_std)
         return checked_outputs(network(rows), len(rows))
 
     def outputs(noise: InputNoise | None = None) -> Tensor:

@@ -54,7 +54,10 @@ def _batch_norm_scale(norm: ModuleCall | None, state: Mapping[str, Tensor], n_di
     module = norm.module
     assert isinstance(module, _BatchNorm)
     deviation = (state[f"{norm.name}.running_var"].double() + module.eps).sqrt()
-    gamma = state[f"{norm.name}.weight"].double() if module.affine else torch.ones_like(deviation)
+    if module.affine:
+        gamma = state[f"{norm.name}.weight"].double()
+    else:
+        gamma = torch.ones_like(deviation)
     return (gamma / deviation).reshape(-1, *[1] * (n_dims - 1))
 
 
@@ -123,6 +126,7 @@ def squared_singular_values(network: nn.Module, x: Tensor) -> Mapping[str, Float
     result = {}
     for layer in layer_weights(network, x):
         matrix = layer.matrix
-        matrix = matrix if len(matrix) <= matrix.shape[1] else matrix.mT
+        if len(matrix) > matrix.shape[1]:
+            matrix = matrix.mT
         result[layer.name] = torch.linalg.eigvalsh(matrix @ matrix.mT).clamp_min(0).cpu()
     return result

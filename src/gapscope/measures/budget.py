@@ -17,13 +17,16 @@ from gapscope.inspection.validation import Ready
 from gapscope.measures.registry import Measure, Sampling
 from gapscope.results.progress import progress
 
+# as for all verbs
 DEFAULT_SECONDS = 60.0
 # no trials if a rough estimate in forward passes is below this fraction of the budget
 SKIP_TRIAL_BELOW = 0.2
+# for errors of the trials, by judgment
 RESERVE_FRACTION = 0.2
 # samples of the first trial; it is repeated with GROWTH times as many, within LARGER_TRIAL_FRACTION of the budget,
 # while the cost per sample falls below CHEAPER times the previous one
 TRIAL = 10
+# four times the samples in each further trial, while a sample costs less than .8 of before, by judgment
 GROWTH, CHEAPER, LARGER_TRIAL_FRACTION = 4, 0.8, 0.01
 # with more outputs than this, one backward pass per output needs an explicit request
 MANY_OUTPUTS = 4096
@@ -69,7 +72,9 @@ class Plan:
             for name, share in self.shares.items()
             if share.n < self.total or share.options
         ]
-        suffix = f"; to keep the budget, {', '.join(reduced)}" if reduced else ""
+        suffix = ""
+        if reduced:
+            suffix = f"; to keep the budget, {', '.join(reduced)}"
         return f"about {self.seconds:.0f} s on {self.total:,} samples{suffix}"
 
 
@@ -265,10 +270,11 @@ def _cheapest(
     """Return the cost of the exact measure, or of its probes if the exact one is too slow."""
     total, allowed = len(ready.samples), LARGER_TRIAL_FRACTION * budget
     if not sampling.probe:
-        if item.name == "input_jacobian_norm" and ready.n_outputs > MANY_OUTPUTS:
+        passes = sampling.passes(ready.n_outputs)
+        if passes > 2 * MANY_OUTPUTS:
             raise InvalidInput(
-                f"it needs one backward pass per output, here {ready.n_outputs:,}; name it with "
-                "options={'input_jacobian_norm': {'squared': True, 'method': 'probe'}}"
+                f"it needs {passes:,.0f} passes over the samples, for {ready.n_outputs:,} outputs; a budget allows "
+                f"{2 * MANY_OUTPUTS:,}. Pass time_budget=None to measure it anyway."
             )
         cost = _trial_of(item, ready, evaluate, allowed)
         return _Cost(cost.once, _PASSES[sampling.kind] * cost.per_sample), Allocation(total)

@@ -23,6 +23,7 @@ DEFAULT_BUDGET = 60.0
 ENFORCED_AT = 1.1
 # Samples of the two trials, the timings of which the smallest counts, and the fraction of the budget for all of them.
 TRIAL, TIMINGS, TRIAL_FRACTION = 8, 3, 0.1
+# samples, and part of the budget, of a larger trial, by judgment
 LARGEST_TRIAL, LARGER_TRIAL_FRACTION = 128, 0.01
 # Random combinations of the outputs, and numbers of landmarks, in place of the exact kernel. Few choices, so that noise
 # of a timing seldom changes the result.
@@ -53,9 +54,10 @@ class CpuBudget:
     """
 
     def __init__(self, seconds: float | None) -> None:
+        self.seconds = math.inf
         if seconds is not None:
             check_range("time_budget", seconds, 0, low_open=True)
-        self.seconds = math.inf if seconds is None else float(seconds)
+            self.seconds = float(seconds)
         self._start = time.process_time()
 
     @property
@@ -160,7 +162,10 @@ class _KernelCost:
     def seconds(self, n: int, columns: float, more_columns: float = 0.0) -> float:
         """Return the estimated seconds of n samples with so many columns."""
         # gradients of landmarks are computed in addition
-        samples = n if columns >= n else n + columns
+        if columns >= n:
+            samples = n
+        else:
+            samples = n + columns
         return samples * self.per_sample + n * (columns + more_columns) * self.per_pair
 
 
@@ -192,7 +197,10 @@ def affordable_kernel(
     if math.isinf(budget.seconds):
         return options, ""
     n = len(samples)
-    columns = n if n <= options["max_exact"] else min(n, options["landmarks"])
+    if n <= options["max_exact"]:
+        columns = n
+    else:
+        columns = min(n, options["landmarks"])
     k = min(n_outputs, options.get("combinations") or n_outputs)
     if forward is not None:
         parameters = sum(p.numel() for p in network.parameters() if p.requires_grad)

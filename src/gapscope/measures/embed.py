@@ -30,7 +30,7 @@ from gapscope.measures.feature_layer import (
     pool_positions,
     positions_first,
     token_mask,
-)  # fmt: skip
+)
 from gapscope.results.progress import progress
 
 POOLINGS = ("mean", "first", "last", "none")
@@ -69,7 +69,9 @@ def _token_notes(network: nn.Module, samples: Samples) -> tuple[str, ...]:
     # lengths pile up at a limit; the longest texts of others are few
     if n_full < n and n_full >= _PILE_UP * max(1, n_shorter, n // 100):
         notes.append(f"{n_full} of {n} texts fill all {longest} tokens: the tokenizer may have cut them off.")
-    names = () if samples.form is None else samples.form.names or ()
+    names = ()
+    if samples.form is not None:
+        names = samples.form.names or ()
     if n_full < n and not set(MASKS) & set(names):
         notes.append(
             "Token ids are padded and have no attention_mask, so the network also reads the padding. Pass one."
@@ -84,7 +86,10 @@ def _run(
     captured: list[Tensor | None] = []
 
     def capture(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any = None) -> None:
-        value = inputs[0] if place.is_input and inputs else output
+        if place.is_input and inputs:
+            value = inputs[0]
+        else:
+            value = output
         captured.append(hidden_states(value))
 
     rows: list[Tensor] = []
@@ -97,7 +102,9 @@ def _run(
             for part in slices(len(x), size):
                 captured.clear()
                 result = checked_outputs(network(x[part].clone()), part.stop - part.start)
-                value = captured[-1] if captured else None
+                value = None
+                if captured:
+                    value = captured[-1]
                 if value is None or len(value) != part.stop - part.start:
                     raise InvalidInput(
                         f"Features need one tensor with a row per sample; {place.description} has none. Pass layer=, "
@@ -129,7 +136,10 @@ def checked_features(features: Any, n: int) -> Float[Tensor, "n d"]:
         values = None
     do = "Pass gs.embed(network, data)."
     if values is None or values.ndim != 2 or len(values) != n:
-        got = type(features).__name__ if values is None else f"{list(values.shape)}"
+        if values is None:
+            got = type(features).__name__
+        else:
+            got = f"{list(values.shape)}"
         raise InvalidInput(f"features must be numbers [n, d] for the {n} samples; got {got}. {do}")
     n_invalid = int((~values.isfinite().all(1)).sum())
     if n_invalid:
@@ -198,7 +208,9 @@ def _cache_key(network: nn.Module, samples: Samples, layer: str | None, pooling:
         _add(digest, tensor)
     for part in (samples.inputs,) if samples.form is None else samples.form.unpack(samples.inputs):
         _add(digest, part)
-    names = None if samples.form is None else samples.form.names
+    names = None
+    if samples.form is not None:
+        names = samples.form.names
     digest.update(repr(names).encode())
     return digest.hexdigest()
 
@@ -212,7 +224,9 @@ def _read(path: Path, n: int) -> Tensor | None:
         values = load_file(path)["features"]
     except (OSError, SafetensorError, KeyError):
         return None
-    return values if len(values) == n else None
+    if len(values) == n:
+        return values
+    return None
 
 
 def _write(path: Path, values: Tensor) -> None:

@@ -20,6 +20,7 @@ HIDDEN = ("sentence_embedding", "last_hidden_state")
 # Layers whose features are in the last dimension, positions before it.
 _FEATURES_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.RMSNorm)
 _FEATURES_FIRST = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+# names in a message
 _MAX_CANDIDATES = 6
 MASKS = ("attention_mask", "mask")
 
@@ -73,7 +74,9 @@ def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePl
     if layer is not None:
         return FeaturePlace(module_named(network, layer), False, f"the output of {layer!r}")
     model = _hugging_face(bare)
-    encoder = None if model is None else model.base_model
+    encoder = None
+    if model is not None:
+        encoder = model.base_model
     if isinstance(encoder, nn.Module) and (encoder is bare or _embeds_tokens(encoder)):
         return FeaturePlace(encoder, False, f"the output of {type(encoder).__name__}")
     if any(type(module).__name__ == "Pooling" for module in bare.children()):  # sentence-transformers
@@ -83,7 +86,9 @@ def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePl
     weighted = [call for call in calls if isinstance(call.module, Weighted)]
     if calls and _is_removed_head(calls[-1], weighted):
         return FeaturePlace(calls[-1].module, False, "the output of the network")
-    last = weighted[-1] if weighted else None
+    last = None
+    if weighted:
+        last = weighted[-1]
     if last is None or not isinstance(last.input, Tensor) or last.input.ndim < 2 or len(last.input) != len(few):
         raise InvalidInput(_without_last_layer(last, calls, len(few)))
     return FeaturePlace(last.module, True, f"the input of {last.name!r}")
@@ -108,7 +113,10 @@ def _without_last_layer(last: ModuleCall | None, calls: list[ModuleCall], n: int
     """Return the message for a network without a usable last layer, with the layers to choose from."""
     got = "no linear or convolutional layer"
     if last is not None:
-        shape = list(last.input.shape) if isinstance(last.input, Tensor) else type(last.input).__name__
+        if isinstance(last.input, Tensor):
+            shape = list(last.input.shape)
+        else:
+            shape = type(last.input).__name__
         got = f"{last.name!r} with the input {shape} for {n} samples"
     names = [
         call.name
@@ -116,28 +124,40 @@ def _without_last_layer(last: ModuleCall | None, calls: list[ModuleCall], n: int
         if isinstance(call.output, Tensor) and call.output.ndim > 1 and len(call.output) == n
     ]
     choices = ", ".join(repr(name) for name in list(dict.fromkeys(names))[-_MAX_CANDIDATES:])
-    advice = f"Pass layer=, for example one of {choices}." if choices else "Pass layer=, the name of a module."
+    advice = "Pass layer=, the name of a module."
+    if choices:
+        advice = f"Pass layer=, for example one of {choices}."
     return f"Features need a last layer with one input per sample; got {got}. {advice}"
 
 
 def token_mask(network: nn.Module, form: InputLayout | None, x: Tensor) -> Bool[Tensor, "n t"] | None:
     """Return which tokens count: the attention mask, or all but the padding (None if unknown)."""
-    parts = (x,) if form is None else form.unpack(x)
-    names = ("",) * len(parts) if form is None or form.names is None else form.names
+    if form is None:
+        parts = (x,)
+    else:
+        parts = form.unpack(x)
+    if form is None or form.names is None:
+        names = ("",) * len(parts)
+    else:
+        names = form.names
     for name, part in zip(names, parts, strict=True):
         if name in MASKS and part.ndim == 2:
             return part != 0
     config = getattr(_hugging_face(network), "config", None)
     padding = getattr(config, "pad_token_id", None)
     ids = next((part for part in parts if part.ndim == 2 and not part.is_floating_point()), None)
-    return None if padding is None or ids is None else ids != padding
+    if padding is None or ids is None:
+        return None
+    return ids != padding
 
 
 def positions_first(features: Float[Tensor, "n ..."], module: nn.Module) -> Float[Tensor, "n ..."]:
     """Return features of positions as [n, ..., d], from feature maps [n, d, ...] if they are such."""
     is_map = features.ndim > 3 and not isinstance(module, _FEATURES_LAST)
     is_map = is_map or (features.ndim > 2 and isinstance(module, _FEATURES_FIRST))
-    return features.movedim(1, -1) if is_map else features
+    if is_map:
+        return features.movedim(1, -1)
+    return features
 
 
 def pool_positions(

@@ -19,6 +19,7 @@ from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.statistics.baselines import LooRow, kernel_row
 from gapscope.statistics.kernel_ridge import Spectrum, linear_spectrum
 
+# normal quantile of a two-sided 95 % interval
 NORMAL_95 = 1.96
 # Samples on which weights are compared: a fit of labels is evident on few.
 MAX_SAMPLES = 500

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.base.random_streams import resolve_generator
+from gapscope.base.errors import check_choice
 from gapscope.base.samples import slices
-from gapscope.gradients.backward import draw_probe, input_gradient
+from gapscope.gradients.backward import input_gradient
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import checked_outputs, measurement_mode, network_outputs, samples_per_pass
 from gapscope.measures._forward import FloatInputs
-from gapscope.measures._noise import NOISE, SPACES, Space, continuous_inputs, in_space
+from gapscope.measures._noise import SPACES, Space, continuous_inputs, in_space
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -68,23 +66,6 @@ def squared_jacobian_norms(
     return squared_products(network, x, one_hot, space=space, chunk_size=chunk_size).sum(0)
 
 
-def random_signs(
-    draws: int, n: int, n_outputs: int, generator: torch.Generator | None, device: torch.device
-) -> Float[Tensor, "m n k"]:
-    """Return `draws` independent sets of random signs for all samples and outputs."""
-    source = resolve_generator(generator, NOISE, device)
-    return torch.stack([draw_probe("rademacher", n, n_outputs, source) for _ in range(draws)])
-
-
-def _mean_of_probes(squares: Float[Tensor, "m n"]) -> Estimate:
-    m, n = squares.shape
-    if m > 1:
-        standard_error = math.sqrt(squares.var(0).sum().item() / m) / n
-    else:
-        standard_error = squares.std().item() / math.sqrt(n) if n > 1 else math.inf
-    return Estimate(squares.mean().item(), standard_error)
-
-
 @register_measure(
     title="response of the outputs to small input changes (input Jacobian)",
     numbers=ScalarInfo(
@@ -99,32 +80,17 @@ def input_jacobian_norm(
     x: FloatInputs,
     *,
     space: Space = "logits",
-    squared: bool = False,
-    method: Literal["exact", "probe"] = "exact",
-    draws: int = 1,
-    generator: torch.Generator | None = None,
     chunk_size: int | None = None,
 ) -> Estimate:
     r"""Compute the mean norm of the input Jacobian.
 
-    $J = \frac1n \sum_i \lVert \partial f(x_i) / \partial x \rVert_F$, exact by default (one backward pass per output).
-    With `squared=True`, `method="probe"` is an unbiased estimate of the mean squared norm with one backward pass per
-    probe: $E \lVert J_i^\top v \rVert^2 = \lVert J_i \rVert_F^2$ for random signs v, independent per sample. The
-    standard error is that of the probes for fixed samples, from their spread within each sample; with one probe it is
-    the spread over the samples, which is larger.
+    $J = \frac1n \sum_i \lVert \partial f(x_i) / \partial x \rVert_F$, exact, by one backward pass per output.
 
     Args:
         network: Network that returns raw outputs [n, K]; logits if labels are needed.
         x: Inputs [n, ...], usually the training data.
         space: "logits" before the softmax, "probabilities" after it (as in the reference).
-        squared: Whether to average the squared norm.
-        method: "exact", or "probe" together with `squared=True`.
-        draws: Number of probes, one backward pass each.
-        generator: Source of random numbers; None for the same numbers in every call.
         chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
-
-    Raises:
-        InvalidInput: `method="probe"` without `squared=True`: the root of the estimate is biased (Jensen).
 
     >>> layer = nn.Linear(4, 1, bias=False)
     >>> _ = nn.init.constant_(layer.weight, 1.5)
@@ -132,18 +98,8 @@ def input_jacobian_norm(
     3
     """
     check_choice("space", space, SPACES)
-    check_choice("method", method, ("exact", "probe"))
-    check_range("draws", draws, 1)
-    if method == "probe" and not squared:
-        raise InvalidInput(
-            "method='probe' needs squared=True, because the probe of the norm itself is biased; got squared=False. "
-            "Use squared=True for the mean squared norm, or method='exact'."
-        )
     with measurement_mode(network) as network:
         x = continuous_inputs(network, x)
         check_sample_independence(network, x)
-        if method == "probe":
-            signs = random_signs(draws, len(x), number_of_outputs(network, x), generator, x.device)
-            return _mean_of_probes(squared_products(network, x, signs, space=space, chunk_size=chunk_size))
         squares = squared_jacobian_norms(network, x, space=space, chunk_size=chunk_size)
-    return Estimate((squares if squared else squares.sqrt()).mean().item())
+    return Estimate(squares.sqrt().mean().item())

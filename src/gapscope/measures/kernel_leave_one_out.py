@@ -120,7 +120,8 @@ def kernel_columns(
     if combinations is not None:
         with measurement_mode(network):
             n_outputs = network_outputs(network, x[:1]).shape[1]
-        network = _CombinedOutputs(network, n_outputs, combinations) if combinations < n_outputs else network
+        if combinations < n_outputs:
+            network = _CombinedOutputs(network, n_outputs, combinations)
     if len(x) <= max_exact:
         return KernelColumns(empirical_ntk(network, x, outputs="traced", chunk_size=chunk_size), None)
     indices = torch.randperm(len(x), generator=resolve_generator(generator))[:landmarks].to(x.device)
@@ -194,7 +195,9 @@ def loo_from_kernel(kernel: Float[Tensor, "n n"], network: nn.Module, x: Inputs,
 
 def _leave_one_out(columns: KernelColumns, network: nn.Module, x: Tensor, y: Tensor) -> KernelLeaveOneOut:
     kernel = columns.spectrum()
-    labels = None if y.is_floating_point() else y.to(kernel.device)
+    labels = None
+    if not y.is_floating_point():
+        labels = y.to(kernel.device)
     if labels is None:
         targets = y.double().to(kernel.device)
     else:
@@ -274,7 +277,9 @@ def kernel_leave_one_out_at_both_weights(
         generator.set_state(state)
         columns.append(kernel_columns(each, x, max_exact, landmarks, generator, chunk_size))
     initial, trained = (_leave_one_out(each, network, x, y).scalars() for each in columns)
-    name = "accuracy" if "accuracy" in initial else "explained"
+    name = "explained"
+    if "accuracy" in initial:
+        name = "accuracy"
     return Scalars(
         {
             **{f"initial.{key}": value for key, value in initial.items()},

@@ -160,8 +160,10 @@ def margin_signature(
             )
         if layers is None:
             names = default_layers(network, prepare_inputs(network, x[:1]))
+        elif isinstance(layers, str):
+            names = [layers]
         else:
-            names = [layers] if isinstance(layers, str) else list(layers)
+            names = list(layers)
         if not names or len(set(names)) < len(names):
             raise InvalidInput(f"layers must name one or more different layers; got {names}. Use None for the default.")
         distances, variances = boundary_distances(network, samples, names, epsilon=epsilon, chunk_size=chunk_size)

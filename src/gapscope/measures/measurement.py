@@ -26,6 +26,7 @@ from gapscope.measures.registry import Measure, get_measure, list_measures
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import Reading, Readings
 
+# groups for a standard error with seven degrees of freedom
 GROUPS = 8
 # extremes of a subset are biased inwards by more than their spread: no standard error
 EXTREMES = "_fence"
@@ -95,7 +96,10 @@ def _mean(evaluate: Callable[..., Readings], subset: Samples, total: int) -> Rea
     for each in zip(*(evaluate(group, f" of group {j}") for j, group in enumerate(groups)), strict=True):
         values = [reading.value for reading in each]
         value = sum(weight * number for weight, number in zip(weights, values, strict=True))
-        spread = statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
+        if all(map(math.isfinite, values)):
+            spread = statistics.stdev(values)
+        else:
+            spread = math.nan
         # n of N samples without replacement: the variance of their mean is smaller by 1 - n / N
         error = math.sqrt(1 - len(subset) / total) * spread / math.sqrt(GROUPS)
         seconds = sum(reading.seconds for reading in each)
@@ -114,7 +118,10 @@ def _with_group_error(evaluate: Callable[..., Readings], subset: Samples) -> Rea
     for reading, *each in zip(of_subset, *of_groups, strict=True):
         has_error = not reading.number.endswith(EXTREMES)
         has_error = has_error and all(math.isfinite(number.value) for number in (reading, *each))
-        spread = statistics.stdev(number.value for number in each) if has_error else math.nan
+        if has_error:
+            spread = statistics.stdev(number.value for number in each)
+        else:
+            spread = math.nan
         readings.append(replace(reading, standard_error=spread / math.sqrt(GROUPS)))
     return Readings(readings)
 
@@ -130,8 +137,11 @@ Budget = float | Literal["auto"] | None
 
 def _measures_by_name(names: Sequence[str] | str | None) -> list[Measure] | None:
     """Return the measures with these names (None for "all" and None)."""
-    names = [names] if isinstance(names, str) else names
-    return None if names is None or list(names) == [ALL] else [get_measure(name) for name in names]
+    if isinstance(names, str):
+        names = [names]
+    if names is None or list(names) == [ALL]:
+        return None
+    return [get_measure(name) for name in names]
 
 
 def select_measures(
@@ -235,7 +245,9 @@ def measure(
     check_options(options, chosen, unmeasured)
     has_names = _measures_by_name(measures) is not None
     if time_budget == "auto":
-        time_budget = None if has_names else DEFAULT_SECONDS
+        time_budget = None
+        if not has_names:
+            time_budget = DEFAULT_SECONDS
     if is_distributed():  # processes that time their own trials would choose different subsets
         time_budget = None
     evaluate = partial(evaluate_on_subset, initial_state=initial_state, history=history, seed=seed)
@@ -272,7 +284,9 @@ def _evaluate_all(
             try:
                 if cause := subject.inapplicable_reason(item):
                     is_regression = subject.samples.kind == "regression"
-                    labels = " Pass y.long() if they are labels." if is_regression else ""
+                    labels = ""
+                    if is_regression:
+                        labels = " Pass y.long() if they are labels."
                     raise InvalidInput(f"{item.name} {cause}.{labels}")
                 share = plan.shares[item.name]
                 readings.extend(evaluate(item, subject, share, options=options.get(item.name, {})))

@@ -86,7 +86,9 @@ def _standard_error(values: Tensor, probe: str, n_outputs: int) -> float:
     if n > 1:
         return float(values.std()) * n**0.5
     # the largest possible variance of one number, relative to its square
-    bound = n_outputs - 1 if probe == "class" else 2
+    bound = 2
+    if probe == "class":
+        bound = n_outputs - 1
     return float(values) * bound**0.5
 
 

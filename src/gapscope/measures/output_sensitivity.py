@@ -12,19 +12,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.random_streams import resolve_generator
+from gapscope.gradients.backward import draw_probe
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import measurement_mode
 from gapscope.measures._forward import FloatInputs
-from gapscope.measures._noise import SPACES, Space, continuous_inputs, output_shifts
+from gapscope.measures._noise import NOISE, SPACES, Space, continuous_inputs, output_shifts
 from gapscope.measures.input_jacobian_norm import (
     number_of_outputs,
-    random_signs,
     squared_jacobian_norms,
     squared_products,
 )
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
+# float32 has about seven digits, of which four remain
 CANCELLATION_BELOW = 1e-3
 
 
@@ -52,7 +54,10 @@ def _sampled_sensitivity(shifts: Iterable[Float[Tensor, "n k"]], *, per_output: 
         raise InvalidInput("Got one noisy sample; a variance needs at least 2. Pass more inputs or draws=2.")
     influence = (values - values.mean((0, 1))).square().mean(2)
     # the draws of one sample are one cluster; those of a single sample are independent
-    clusters = influence.mean(0) if values.shape[1] > 1 else influence[:, 0]
+    if values.shape[1] > 1:
+        clusters = influence.mean(0)
+    else:
+        clusters = influence[:, 0]
     return Estimate(influence.mean().item(), clusters.std().item() / math.sqrt(len(clusters)))
 
 
@@ -64,7 +69,7 @@ def _zero_noise_limit(
     if per_output:
         return squared_jacobian_norms(network, x, space=space, chunk_size=chunk_size).mean().item() / k
     # one pass for the gradient of the mean output, and one for random signs, whose mean square is that of all outputs
-    signs = random_signs(1, len(x), k, None, x.device).double()
+    signs = draw_probe("rademacher", len(x), k, resolve_generator(None, NOISE, x.device))[None].double()
     mean = torch.full_like(signs, 1 / k)
     squares = squared_products(network, x, torch.cat([mean, signs]), space=space, chunk_size=chunk_size).mean(1)
     _warn_if_outputs_cancel(squares[0].item(), squares[1].item() / k, k)

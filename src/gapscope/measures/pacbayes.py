@@ -45,7 +45,10 @@ def _perturb(weights: Sequence[Tensor], deviation: float, seed: int, *, magnitud
     generator, values = torch.Generator().manual_seed(seed), []
     for weight in weights:
         noise = torch.randn(weight.shape, generator=generator).to(weight.device, weight.dtype)
-        scale = ((deviation * weight).abs().square() + MAGNITUDE_EPSILON**2).sqrt() if magnitude else deviation
+        if magnitude:
+            scale = ((deviation * weight).abs().square() + MAGNITUDE_EPSILON**2).sqrt()
+        else:
+            scale = deviation
         values.append(weight + scale * noise)
     return values
 

@@ -41,7 +41,10 @@ def _powered(norm: _BatchNorm, bias: Tensor | None, power: int) -> list[tuple[Te
     assert norm.running_mean is not None and norm.running_var is not None
     # s = gamma / sqrt(squared), so |s|^p needs squared^p in place of squared, and |gamma|^p, which the caller has
     squared = norm.running_var.double() + norm.eps
-    gamma = torch.ones_like(squared) if norm.weight is None else norm.weight.detach().double()
+    if norm.weight is None:
+        gamma = torch.ones_like(squared)
+    else:
+        gamma = norm.weight.detach().double()
     shift = -norm.running_mean.double() * gamma / squared.sqrt()
     pairs = [(norm.running_var, squared**power - norm.eps)]
     if bias is not None:  # both layers add to one shift, s bias + b

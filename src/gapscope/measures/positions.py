@@ -121,7 +121,10 @@ def features_at(prepared: Ready, positions: LabelledPositions) -> tuple[Float[Te
         features = extract_features(network, part, pooling="none")
         place = features.place
         # the last token of a causal language model predicts no token of the sample
-        values = features.values[:, :-1] if getattr(network, "next_position", False) else features.values
+        if getattr(network, "next_position", False):
+            values = features.values[:, :-1]
+        else:
+            values = features.values
         if tuple(values.shape[1:-1]) != grid:
             got, needed = list(values.shape[1:-1]), list(grid)
             raise InvalidInput(
@@ -175,11 +178,18 @@ def _tokens(samples: Samples) -> Tensor | None:
 
     With labels of the next token there is one id more, which is dropped.
     """
-    parts = (samples.inputs,) if samples.form is None else samples.form.unpack(samples.inputs)
+    if samples.form is None:
+        parts = (samples.inputs,)
+    else:
+        parts = samples.form.unpack(samples.inputs)
     n, *grid = samples.y.shape
-    shapes = ((n, *grid), (n, grid[0] + 1)) if len(grid) == 1 else ()
+    shapes = ()
+    if len(grid) == 1:
+        shapes = ((n, *grid), (n, grid[0] + 1))
     ids = [part for part in parts if not part.is_floating_point() and part.shape in shapes and int(part.max()) > 1]
-    return ids[0][:, : grid[0]].cpu() if ids else None
+    if ids:
+        return ids[0][:, : grid[0]].cpu()
+    return None
 
 
 def _score(name: str, kernel: Spectrum, positions: LabelledPositions) -> dict[str, Tensor]:
@@ -202,7 +212,9 @@ def input_scores(samples: Samples, positions: LabelledPositions) -> dict[str, Fl
         return {FREQUENCIES: token_frequencies(positions.take(tokens), positions)}
     if samples.form is None and inputs.shape == samples.y.shape:
         inputs = inputs[:, None]
-    around = _neighbourhoods(inputs, positions) if samples.form is None else None
+    around = None
+    if samples.form is None:
+        around = _neighbourhoods(inputs, positions)
     if around is None or not around.shape[1]:
         return {}
     return _score(NEIGHBOURHOOD, linear_spectrum(around), positions)
@@ -252,8 +264,13 @@ def prepare_positions(
     Raises:
         InvalidInput: The targets do not fit the outputs, or all labels are of one class.
     """
-    prepared = None if network is None else ready(network, samples, needs=("outputs",))
-    labelled = samples if prepared is None else prepared.samples
+    prepared = None
+    if network is not None:
+        prepared = ready(network, samples, needs=("outputs",))
+    if prepared is None:
+        labelled = samples
+    else:
+        labelled = prepared.samples
     positions = labelled_positions(labelled.y, seed=seed)
     if len(positions.labels.unique()) < 2:
         raise InvalidInput("Positions need labels of two classes or more; got one. Pass other samples too.")
@@ -273,7 +290,9 @@ def position_scores(
         samples: The samples, with one label per position.
         positions: `labelled_positions` of the targets.
     """
-    notes = [positions.note] if positions.note else []
+    notes = []
+    if positions.note:
+        notes = [positions.note]
     scores = input_scores(samples, positions)
     if network is None:
         return scores, notes

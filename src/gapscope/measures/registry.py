@@ -154,7 +154,9 @@ class Measure:
                 f"{' and initial_state=state_dict before training' if 'initial' in self.needs else ''}"
                 f"{' and history=one mapping per epoch, as training returns it' if 'history' in self.needs else ''}."
             )
-        arguments = [samples.inputs] if "inputs" in self.needs else []
+        arguments = []
+        if "inputs" in self.needs:
+            arguments = [samples.inputs]
         if {"targets", "labels"} & set(self.needs):
             arguments.append(samples.y)
         if "initial" in self.needs:
@@ -165,9 +167,15 @@ class Measure:
         result: Any = self.function(network, *arguments, **options)
         if isinstance(result, torch.Tensor):
             result = result.item()
-        numbers = dict(result.scalars()) if hasattr(result, "scalars") else {self.name: result}
+        if hasattr(result, "scalars"):
+            numbers = dict(result.scalars())
+        else:
+            numbers = {self.name: result}
         missing, seconds = getattr(result, "missing", dict)(), time.perf_counter() - start
-        loss_unit = LOSS_UNIT if samples.targets is None else samples.task.loss_unit
+        if samples.targets is None:
+            loss_unit = LOSS_UNIT
+        else:
+            loss_unit = samples.task.loss_unit
         return Readings(
             self._reading(name, value, seconds, missing.get(name, ""), loss_unit) for name, value in numbers.items()
         )
@@ -180,7 +188,10 @@ class Measure:
 
     def _reading(self, name: str, value: Any, seconds: float, note: str, loss_unit: str) -> Reading:
         info = self.numbers[name]
-        units = loss_unit if info.units == LOSS_UNIT else info.units
+        if info.units == LOSS_UNIT:
+            units = loss_unit
+        else:
+            units = info.units
         return Reading(
             measure=self.name,
             number=name,
@@ -254,7 +265,10 @@ def register_measure(
     """
     check_choice("cost_class", cost_class, COST_CLASSES)
     if not tasks:
-        tasks = ("classification",) if labels else ("classification", "multi-label", "regression")
+        if labels:
+            tasks = ("classification",)
+        else:
+            tasks = ("classification", "multi-label", "regression")
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         key = name or function.__name__
@@ -265,12 +279,18 @@ def register_measure(
                     f"Required arguments of a measure must be the network and any of {', '.join(_NEEDS)}; {key} has "
                     f"{item.name!r}. Rename it, or add a default."
                 )
-        registered = _MEASURES[key].function if key in _MEASURES else function
+        if key in _MEASURES:
+            registered = _MEASURES[key].function
+        else:
+            registered = function
         if (registered.__module__, registered.__qualname__) != (function.__module__, function.__qualname__):
             raise InvalidInput(f"A measure called {key!r} is registered already; choose another name.")
         add_common_parameters(function, "gapscope.measures")
         needs = [_NEEDS[item.name] for item in parameters if item.name in _NEEDS]
-        checked = _with_checked_targets(key, function, tasks) if "targets" in needs else function
+        if "targets" in needs:
+            checked = _with_checked_targets(key, function, tasks)
+        else:
+            checked = function
         _MEASURES[key] = Measure(
             key,
             checked,

@@ -86,7 +86,9 @@ def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
         "unequal_angles": angles.mean().item(),
         "centre_disagreement": (nearest != result.logits.argmax(1)).double().mean().item(),
     }
-    head = None if not isinstance(result.head, nn.Linear) else result.head.weight.detach().double().cpu()
+    head = None
+    if isinstance(result.head, nn.Linear):
+        head = result.head.weight.detach().double().cpu()
     if head is None or head.shape != means.shape:
         return Scalars(values, {"head_mismatch": "the last layer does not have one row of weights per class"})
     values["head_mismatch"] = (head / head.norm() - means / means.norm()).square().sum().item()
@@ -110,7 +112,9 @@ def label_variation(features: Float[Tensor, "n d"], y: Labels, neighbours: int) 
     connected = torch.zeros_like(similarity).scatter_(1, nearest.indices, 1.0)
     weights = similarity.clamp_min(0) * torch.maximum(connected, connected.mT)
     total = weights.sum().item()
-    return (weights * (y[:, None] != y)).sum().item() / total if total else 0.0
+    if total:
+        return (weights * (y[:, None] != y)).sum().item() / total
+    return 0.0
 
 
 @_register(
@@ -157,7 +161,10 @@ def graph_label_variation(
     if len(y) > group_size:
         order = torch.randperm(len(y), generator=resolve_generator(generator, "feature graphs"))
     # one complete group at least, and no incomplete group in addition to two complete ones
-    n = len(y) if len(y) < 2 * group_size else len(y) // group_size * group_size
+    if len(y) < 2 * group_size:
+        n = len(y)
+    else:
+        n = len(y) // group_size * group_size
     rows = []
     for part in order[:n].split(group_size):
         first, second = (label_variation(signal[part], y[part], neighbours) for signal in (features, result.logits))
@@ -166,6 +173,7 @@ def graph_label_variation(
     return Scalars(dict(zip(("features", "outputs", "change"), map(mean_with_error, columns), strict=True)))
 
 
+# max-pooling of feature maps, by judgment
 _POOL_SIZE = 4
 
 

@@ -29,6 +29,7 @@ from gapscope.results.result import Result
 if TYPE_CHECKING:
     import pandas
 
+# as the networks of the paper
 MIN_TRAIN_ACCURACY = 0.97
 
 
@@ -225,7 +226,10 @@ def unit_sparsity(
     """
     if chunk_size is not None:
         check_range("chunk_size", chunk_size, 1)
-    names = [layers] if layers is None or isinstance(layers, str) else layers
+    if layers is None or isinstance(layers, str):
+        names = [layers]
+    else:
+        names = layers
     results = {}
     with measurement_mode(network) as network:
         check_sample_independence(network, prepare_inputs(network, x[:64]))
@@ -234,4 +238,6 @@ def unit_sparsity(
         for name in names:
             curves = class_curves(network, x, y, layer=name, unit_axis=unit_axis, chunk_size=chunk_size)
             results[str(name)] = _sparsity(curves, n_outputs)
-    return results if names is layers else next(iter(results.values()))
+    if names is layers:
+        return results
+    return next(iter(results.values()))

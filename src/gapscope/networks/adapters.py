@@ -22,7 +22,10 @@ class LogitsOnly(nn.Module):
     def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
         """Return the logits of images, or of token numbers [n, length]."""
         is_masked = self.padding is not None and not x.is_floating_point()
-        output = self.model(x, attention_mask=(x != self.padding).long()) if is_masked else self.model(x)
+        if is_masked:
+            output = self.model(x, attention_mask=(x != self.padding).long())
+        else:
+            output = self.model(x)
         logits = raw_outputs(output)
         if logits is output:
             raise InvalidInput(

@@ -41,7 +41,9 @@ def normalization_layers(name: str, channels: int, normalization: str, *, images
 
 def dropout_layers(name: str, probability: float) -> Layers:
     """Return the dropout called `<name>_dropout`, or nothing for probability 0."""
-    return {f"{name}_dropout": nn.Dropout(probability)} if probability else {}
+    if probability:
+        return {f"{name}_dropout": nn.Dropout(probability)}
+    return {}
 
 
 def convolution(

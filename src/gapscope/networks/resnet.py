@@ -104,7 +104,9 @@ def resnet(
     layers = convolution("conv1", in_channels, channels, bias=bias, normalization=normalization)
     for stage, (width, n_blocks) in enumerate(stages, start=1):
         for block in range(1, n_blocks + 1):
-            stride = 2 if stage > 1 and block == 1 else 1
+            stride = 1
+            if stage > 1 and block == 1:
+                stride = 2
             name = f"stage{stage}_block{block}"
             layers[name] = _block(channels, width, stride, normalization, padded_shortcut=n_layers == 20)
             layers |= dropout_layers(name, dropout)

@@ -48,21 +48,37 @@ def fully_connected(
     layers: Layers = {"flatten": nn.Flatten()}
     n_inputs = math.prod(input_shape)
     for i in range(1, n_hidden + 1):
-        normalization = "batch" if batch_norm else "none"
+        normalization = "none"
+        if batch_norm:
+            normalization = "batch"
         layers |= dense(f"fc{i}", n_inputs, width, activation=activation, normalization=normalization)
         layers |= dropout_layers(f"fc{i}", dropout)
         n_inputs = width
     return layers | {"output": nn.Linear(n_inputs, n_outputs)}
 
 
+# channels and pooled layers of Krizhevsky et al. 2012, for images of 32 pixels
 _ALEXNET_CHANNELS = (64, 192, 384, 256, 256)
+# numbers of the pooled layers
 _ALEXNET_POOLED = (1, 2, 5)
 # (channels, stride) of each depthwise-separable block
 _MOBILENET_BLOCKS = (
-    (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1), (512, 1), (512, 1), (512, 1), (512, 1),
-    (1024, 2), (1024, 1),
-)  # fmt: skip
+    (64, 1),
+    (128, 2),
+    (128, 1),
+    (256, 2),
+    (256, 1),
+    (512, 2),
+    (512, 1),
+    (512, 1),
+    (512, 1),
+    (512, 1),
+    (512, 1),
+    (1024, 2),
+    (1024, 1),
+)
 _VGG_CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+# Simonyan and Zisserman 2015, table 1
 _VGG_CHANNELS = (64, 128, 256, 512, 512)
 HEADS = ("linear", "paper")
 
@@ -93,7 +109,9 @@ def alexnet(
         max_pool: Whether to pool, or to use larger strides.
     """
     channels, *sides = image_shape("alexnet", input_shape)
-    normalization = "batch" if batch_norm else "none"
+    normalization = "none"
+    if batch_norm:
+        normalization = "batch"
     layers: Layers = {}
     for i, full_width in enumerate(_ALEXNET_CHANNELS, start=1):
         width = scale_channels(full_width, width_multiplier)
@@ -152,8 +170,12 @@ def lenet5(
     """
     channels, *sides = image_shape("lenet5", input_shape)
     first, second, *hidden = (scale_channels(width, width_multiplier) for width in (6, 16, 120, 84))
-    normalization = "batch" if batch_norm else "none"
-    padding = 2 if min(sides) < 32 else 0
+    normalization = "none"
+    if batch_norm:
+        normalization = "batch"
+    padding = 0
+    if min(sides) < 32:
+        padding = 2
     layers: Layers = {
         **convolution("conv1", channels, first, kernel_size=5, padding=padding, normalization=normalization),
         "conv1_pool": nn.MaxPool2d(2),
@@ -218,7 +240,9 @@ def plain_cnn(
         max_pool: Whether 2 x 2 max-pooling follows every convolution.
     """
     in_channels, *sides = image_shape("plain_cnn", input_shape)
-    normalization = "batch" if batch_norm else "none"
+    normalization = "none"
+    if batch_norm:
+        normalization = "batch"
     layers: Layers = {}
     for i in range(1, n_conv + 1):
         layers |= convolution(f"conv{i}", in_channels, channels, padding=0, normalization=normalization)
@@ -256,7 +280,9 @@ def small_cnn(
         batch_norm: Whether batch normalization precedes every activation.
     """
     channels, *sides = image_shape("small_cnn", input_shape)
-    normalization = "batch" if batch_norm else "none"
+    normalization = "none"
+    if batch_norm:
+        normalization = "batch"
     layers: Layers = {}
     for i in range(1, depth + 1):
         width = scale_channels(32 if i == 1 else 64, width_multiplier)
@@ -301,19 +327,25 @@ def vgg(
         max_pool: Whether 2 x 2 max-pooling ends every block.
     """
     channels, *sides = image_shape(f"vgg{n_layers}", input_shape)
-    normalization = "batch" if batch_norm else "none"
+    normalization = "none"
+    if batch_norm:
+        normalization = "batch"
     layers: Layers = {}
     for block, (n_convolutions, full_width) in enumerate(
         zip(_VGG_CONVOLUTIONS[n_layers], _VGG_CHANNELS, strict=True), start=1
     ):
         width = scale_channels(full_width, width_multiplier)
         for i in range(1, n_convolutions + 1):
-            stride = 2 if i == n_convolutions and not max_pool else 1
+            stride = 1
+            if i == n_convolutions and not max_pool:
+                stride = 2
             name = f"block{block}_conv{i}"
             layers |= convolution(name, channels, width, stride=stride, normalization=normalization)
             channels = width
         if max_pool:
             layers[f"block{block}_pool"] = nn.MaxPool2d(2)
     features = n_features(f"vgg{n_layers}", layers, channels, sides)
-    hidden = [head_width] * 2 if head == "paper" else []
+    hidden = []
+    if head == "paper":
+        hidden = [head_width] * 2
     return layers | fully_connected_head(features, hidden, n_outputs, dropout=dropout, output_dropout=dropout)

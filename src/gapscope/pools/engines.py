@@ -38,7 +38,9 @@ def select_engine(engine: str, address: str | None = None, gpus: float = 0.0) ->
 
 
 Job = TypeVar("Job")
+# once may be chance
 MAX_DEATHS = 2
+# by judgment: such workers find no memory
 MAX_DEATHS_AT_START = 10
 
 

@@ -23,8 +23,10 @@ def _check_path(path: str, where: str) -> None:
     stem = ".".join(path.split(".")[:2])
     if path in known or (stem in ("data.options", "network.options") and path.count(".") == 2):
         return
-    raise InvalidInput(f"{where} must name settings by their path, such as 'data.label_noise'; got {path!r}."
-                       f"{did_you_mean(path, known)}")  # fmt: skip
+    raise InvalidInput(
+        f"{where} must name settings by their path, such as 'data.label_noise'; got {path!r}."
+        f"{did_you_mean(path, known)}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

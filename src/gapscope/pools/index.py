@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pandas
 
 INDEX = "index.json"
+# of the index
 SCHEMA = 2
 # columns in addition to those of `records_to_pandas`; no setting or reading has such a name
 MESSAGE, STOPPED, UNMEASURED, TRIED, READINGS = EXTRA_COLUMNS = (
@@ -50,6 +51,7 @@ MIN_NEW, MIN_NEW_FRACTION = 64, 0.02
 
 # size, mtime, ctime and inode of record and history
 Stamp = tuple[int, ...]
+# stamp of an absent file
 _NO_FILE = (-1,) * 4
 
 
@@ -87,7 +89,9 @@ class IndexedRecords:
 
     def table(self) -> pandas.DataFrame:
         """Return what `records_to_pandas` returns for the records."""
-        return self.rows.drop(columns=list(EXTRA_COLUMNS)) if len(self.rows) else records_to_pandas(())
+        if len(self.rows):
+            return self.rows.drop(columns=list(EXTRA_COLUMNS))
+        return records_to_pandas(())
 
     def summaries(self) -> list[Record]:
         """Return the records without settings (except the name), readings and epochs, by id."""
@@ -273,9 +277,14 @@ def load_index(folder: Path) -> IndexedRecords:
             stamps[name] = (0,) * len(stamp)
     n_gone = len(old_stamps) - len(unchanged)
     if new or n_gone:
-        parts = [rows.loc[unchanged]] if unchanged else []
+        parts = []
+        if unchanged:
+            parts = [rows.loc[unchanged]]
         parts += [pandas.DataFrame(new).set_index("id")] if new else []
-        rows = pandas.concat(parts).sort_index().infer_objects() if parts else rows.loc[[]]
+        if parts:
+            rows = pandas.concat(parts).sort_index().infer_objects()
+        else:
+            rows = rows.loc[[]]
         if max(len(new), n_gone) > max(MIN_NEW, MIN_NEW_FRACTION * len(rows)):
             with suppress(GapscopeError, OSError):  # the index of a read-only pool is not written
                 _write(folder / INDEX, rows, [stamps[name] for name in rows.index])

@@ -81,7 +81,10 @@ def run_cached(
     folder.mkdir(parents=True, exist_ok=True)
     paths = {name: folder / f"{name}.json" for name in jobs}
     missing = [(name, function, paths[name]) for name, function in jobs.items() if not paths[name].exists()]
-    run = _run_here if workers == 1 else partial(run_local, workers=min(workers, len(missing)) or 1)
+    if workers == 1:
+        run = _run_here
+    else:
+        run = partial(run_local, workers=min(workers, len(missing)) or 1)
     failures: dict[str, BaseException] = {}
     for number, ((name, _, _), _, error) in enumerate(run(_compute, missing), start=1):
         if isinstance(error, NotWritten):

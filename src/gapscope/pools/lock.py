@@ -26,7 +26,9 @@ def lock_pool(folder: Path) -> Iterator[None]:
         lock.acquire()
         holder.write_text(str(os.getpid()))
     except filelock.Timeout:
-        number = holder.read_text().strip() if holder.exists() else ""
+        number = ""
+        if holder.exists():
+            number = holder.read_text().strip()
         raise GapscopeError(
             f"{folder} must be run by one process at a time; process {number or '?'} is running it. Wait for "
             "it, or use another folder."

@@ -65,5 +65,7 @@ class Mirror:
     def list_ids(self) -> set[str]:
         """Return the ids of the runs in the mirror, including partial copies."""
         self._files.invalidate_cache()
-        paths = self._files.ls(self._root, detail=False) if self._files.exists(self._root) else ()
+        paths = ()
+        if self._files.exists(self._root):
+            paths = self._files.ls(self._root, detail=False)
         return {Path(path).name for path in paths}

@@ -19,7 +19,9 @@ from gapscope.data import Problem
 from gapscope.penalties.base import Penalty, make_penalty
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
 
+# standard deviations within about 3 %
 MAX_INITIALIZATION_SAMPLES = 500
+# by judgment: the decay must not cost more than the training
 DECAYS_PER_EPOCH, DECAY_DRAWS = 2, 2
 
 
@@ -61,9 +63,12 @@ def make_penalties(spec: RunSpec, problem: Problem) -> list[Penalty]:
     if settings.kind == "population" and settings.emulated_size:
         steps = max(1, len(problem.train) // spec.training.batch_size)
         decay = GammaDecayPenalty(
-            batch_size=settings.emulated_size, every=max(1, steps // DECAYS_PER_EPOCH),
-            data=population_samples(spec, problem.train), draws=DECAY_DRAWS, seed=spec.seed,
-        )  # fmt: skip
+            batch_size=settings.emulated_size,
+            every=max(1, steps // DECAYS_PER_EPOCH),
+            data=population_samples(spec, problem.train),
+            draws=DECAY_DRAWS,
+            seed=spec.seed,
+        )
         penalties.append(decay)
     return penalties
 

@@ -93,7 +93,9 @@ class Pool:
         marker = self.folder / MARKER
         if marker.exists():
             content = read_json(marker)
-            schema = content.get("schema") if isinstance(content, dict) else None
+            schema = None
+            if isinstance(content, dict):
+                schema = content.get("schema")
             if not isinstance(schema, int):
                 raise DamagedFile(
                     f"{marker} is corrupted; it must contain the pool's schema. Delete it: the next run recreates it."
@@ -124,7 +126,9 @@ class Pool:
             spec_id: Id of a spec (`RunSpec.id`).
         """
         folder = self.run_folder(spec_id)
-        return Record.read(folder) if (folder / RECORD).exists() else None
+        if (folder / RECORD).exists():
+            return Record.read(folder)
+        return None
 
     def records(self) -> list[Record]:
         """Return all readable records, sorted by id (one `DamagedFileWarning` for the others)."""
@@ -176,9 +180,13 @@ class Pool:
         """
         index, counts = load_index(self.folder), Counter[str]()
         for spec in specs:
-            state = "unreadable" if spec.id in index.unreadable else index.status_of.get(spec.id)
+            state = "unreadable"
+            if spec.id not in index.unreadable:
+                state = index.status_of.get(spec.id)
             if state is None:
-                state = "started" if (self.run_folder(spec.id) / "checkpoint.safetensors").exists() else "waiting"
+                state = "waiting"
+                if (self.run_folder(spec.id) / "checkpoint.safetensors").exists():
+                    state = "started"
             counts[state] += 1
         return PoolStatus(**counts)
 
@@ -259,10 +267,14 @@ class Pool:
 
         check_range("workers", workers, 1)
         run_jobs = select_engine(engine, address, gpus)
-        remote = None if mirror is None else Mirror(mirror)
-        measures = measures if measures is not None else getattr(grid, "measures", None)
+        remote = None
+        if mirror is not None:
+            remote = Mirror(mirror)
+        if measures is None:
+            measures = getattr(grid, "measures", None)
         specs = list(grid)
-        data_root = data_root if data_root is not None else os.environ.get("GAPSCOPE_DATA") or None
+        if data_root is None:
+            data_root = os.environ.get("GAPSCOPE_DATA") or None
         options = RunOptions(
             measures=None if measures is None else tuple(measures),
             measure_options=dict(measure_options or {}),
@@ -311,7 +323,9 @@ class Pool:
         if not replace and (existing := self._readable(network.id)) is not None:
             record = merge_records(existing, network)
         bare_id = id_without_settings(network)
-        bare = None if bare_id is None else self._readable(bare_id)
+        bare = None
+        if bare_id is not None:
+            bare = self._readable(bare_id)
         if bare is not None and is_same_network(bare, network):
             record, superseded = merge_records(bare, record), self.run_folder(bare.id)
         self._write(record)

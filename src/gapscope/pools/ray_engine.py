@@ -17,6 +17,7 @@ from gapscope.base.errors import GapscopeError, WorkerDied, require_extra
 from gapscope.pools.engines import MAX_DEATHS
 
 Job = TypeVar("Job")
+# by judgment
 _CONNECTION_SECONDS = 3.0
 
 

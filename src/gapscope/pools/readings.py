@@ -44,7 +44,9 @@ def measure_record(
     context = {"initial_state": initial_state, "history": record.history}
     with memo_scope():
         for name in record.missing_measures(names):
-            own_options = {name: options.measure_options[name]} if name in options.measure_options else {}
+            own_options = {}
+            if name in options.measure_options:
+                own_options = {name: options.measure_options[name]}
             try:
                 readings.extend(measure(network, samples, [name], options=own_options, **context))
             except Exception as error:  # a failing measure must not lose the trained network

@@ -13,7 +13,9 @@ from gapscope.report.pool_view import PoolView
 from gapscope.results.formatting import pluralize, setting_name, setting_order, setting_value
 from gapscope.results.records import Record
 
+# more colours cannot be told apart
 MAX_GROUPS = 8
+# more curves cannot be told apart
 MAX_NETWORKS = 120
 
 
@@ -29,7 +31,9 @@ def correlation_ratio(groups: Sequence[str], gaps: Sequence[float]) -> float:
     values = pandas.Series(gaps)
     total = float(values.var(ddof=0))
     between = float(values.groupby(list(groups)).transform("mean").var(ddof=0))
-    return between / total if total > 0 else 0.0
+    if total > 0:
+        return between / total
+    return 0.0
 
 
 def _grouping(view: PoolView, records: Sequence[Record]) -> str | None:
@@ -41,7 +45,9 @@ def _grouping(view: PoolView, records: Sequence[Record]) -> str | None:
         if column != "seed" and 2 <= len(set(groups)) <= MAX_GROUPS:
             ratios[column] = correlation_ratio(groups, gaps)
     best = max(ratios, key=lambda column: ratios[column], default=None)
-    return best if best is not None and ratios[best] > 0 else None
+    if best is not None and ratios[best] > 0:
+        return best
+    return None
 
 
 def _has(record: Record, key: str) -> bool:
@@ -51,7 +57,9 @@ def _has(record: Record, key: str) -> bool:
 def curves(view: PoolView) -> dict[str, Any]:
     """Return training curves of finished networks, grouped by the most informative setting."""
     records = [record for record in view.finished if _has(record, "epoch")]
-    score = "accuracy" if any(_has(record, "train_accuracy") for record in records) else "loss"
+    score = "loss"
+    if any(_has(record, "train_accuracy") for record in records):
+        score = "accuracy"
     records = [record for record in records if _has(record, f"train_{score}")]
     if not records:
         return {"figures": []}
@@ -61,7 +69,9 @@ def curves(view: PoolView) -> dict[str, Any]:
     groups: dict[str, dict[str, list[dict[str, float]]]] = {}
     settings = {record.id: view.table.at[record.id, column] if column else None for record in selected}
     for record in sorted(selected, key=lambda record: setting_order(settings[record.id])):
-        label = f"{setting_name(column)} {setting_value(settings[record.id])}" if column else "all networks"
+        label = "all networks"
+        if column:
+            label = f"{setting_name(column)} {setting_value(settings[record.id])}"
         groups.setdefault(label, {})[view.describe(record.id)] = [
             {key: float(row[key]) for key in ("epoch", *scores, ALARM) if key in row}
             for row in record.history
@@ -69,12 +79,24 @@ def curves(view: PoolView) -> dict[str, Any]:
         ]
     rows = [row for histories in groups.values() for history in histories.values() for row in history]
     values = [row[key] for row in rows for key in scores if math.isfinite(row.get(key, math.nan))]
-    top = 1.0 if score == "accuracy" else float(numpy.quantile(values, 0.99)) * 1.05 if values else 1.0
+    top = 1.0
+    if score != "accuracy":
+        top = 1.0
+        if values:
+            top = float(numpy.quantile(values, 0.99)) * 1.05
     figures = [
-        {"title": label, "count": pluralize(len(histories), "network"),
-         "figure": training_curves(histories, score, label, top or 1.0)}
+        {
+            "title": label,
+            "count": pluralize(len(histories), "network"),
+            "figure": training_curves(histories, score, label, top or 1.0),
+        }
         for label, histories in groups.items()
-    ]  # fmt: skip
-    return {"figures": figures, "score": score, "plotted": len(selected), "of": len(records),
-            "setting": setting_name(column) if column else "",
-            "alarms": any(row.get(ALARM, 0) >= 1 for row in rows)}  # fmt: skip
+    ]
+    return {
+        "figures": figures,
+        "score": score,
+        "plotted": len(selected),
+        "of": len(records),
+        "setting": setting_name(column) if column else "",
+        "alarms": any(row.get(ALARM, 0) >= 1 for row in rows),
+    }

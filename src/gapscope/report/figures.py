@@ -16,6 +16,7 @@ from gapscope.results.estimate import percent
 from gapscope.results.formatting import format_fixed, format_number
 
 Array = numpy.ndarray
+# more cannot be told apart
 CURVE_POINTS = 60
 # column of a training run's history: 1 once the monitor's alarm is raised, else 0
 ALARM = "alarm.raised"
@@ -37,7 +38,11 @@ class Prediction:
     @property
     def kind(self) -> str:
         """Verdict: "outside" the fitted range, else "held" or "missed" by the interval."""
-        return "outside" if self.outside else "held" if self.low <= self.gap <= self.high else "missed"
+        if self.outside:
+            return "outside"
+        if self.low <= self.gap <= self.high:
+            return "held"
+        return "missed"
 
 
 def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
@@ -45,14 +50,23 @@ def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
     scale = Scale.around(gaps)
     about = max(6, min(24, 2 * math.ceil(len(gaps) ** 0.5)))
     ticks = scale.ticks(about)
-    step = ticks[1] - ticks[0] if len(ticks) > 1 else (scale.high - scale.low) / about
+    if len(ticks) > 1:
+        step = ticks[1] - ticks[0]
+    else:
+        step = (scale.high - scale.low) / about
     first, last = math.floor(scale.low / step), math.ceil(scale.high / step)
     edges = [k * step for k in range(first, last + 1)]
     counts, _ = numpy.histogram([clip_to_drawable(gap) for gap in gaps], bins=edges)
     top = Scale(0.0, 1.08 * counts.max())
     integers = sorted({round(tick) for tick in top.ticks(3)})
-    plot = Plot(Scale(edges[0], edges[-1]), top, label=f"Histogram of the {gap_label} of {len(gaps)} networks",
-                x_label=gap_label, y_label="networks", y_ticks=integers)  # fmt: skip
+    plot = Plot(
+        Scale(edges[0], edges[-1]),
+        top,
+        label=f"Histogram of the {gap_label} of {len(gaps)} networks",
+        x_label=gap_label,
+        y_label="networks",
+        y_ticks=integers,
+    )
     for left, right, count in zip(edges[:-1], edges[1:], counts.tolist(), strict=True):
         if count:
             plot.bar(left, right, count, title=f"{format_number(left)} to {format_number(right)}: {count}")
@@ -67,8 +81,14 @@ def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, le
     items = [item for item in predictions if math.isfinite(item.prediction)]
     finite_ends = [end for item in items for end in (item.low, item.high) if math.isfinite(end)]
     scale = Scale.around([*(item.gap for item in items), *(item.prediction for item in items), *finite_ends])
-    plot = Plot(scale, scale, label=f"Predicted against true gap of {len(items)} held-out networks", kind="square",
-                x_label=f"true {gap_label}", y_label=f"predicted, {percent(level)} interval")  # fmt: skip
+    plot = Plot(
+        scale,
+        scale,
+        label=f"Predicted against true gap of {len(items)} held-out networks",
+        kind="square",
+        x_label=f"true {gap_label}",
+        y_label=f"predicted, {percent(level)} interval",
+    )
     plot.segment((scale.low, scale.low), (scale.high, scale.high), kind="diagonal")
     for item in items:
         low, high = max(item.low, scale.low), min(item.high, scale.high)
@@ -100,7 +120,9 @@ def correlation_strip(value: float, low: float, high: float, *, baseline: bool) 
     for tick in (-1.0, -0.5, 0.0, 0.5, 1.0):
         at = svg_percent(scale.percent(tick))
         marks.append(tag("line", class_="grid" if tick else "zero", x1=at, x2=at, y1="0%", y2="100%"))
-    kind = "baseline" if baseline else "measure"
+    kind = "measure"
+    if baseline:
+        kind = "baseline"
     if math.isfinite(low):
         ends = {"x1": svg_percent(scale.percent(low)), "x2": svg_percent(scale.percent(high))}
         marks.append(tag("line", class_=f"interval {kind}", y1="50%", y2="50%", **ends))
@@ -128,7 +150,9 @@ def fit_with_band(
     from scipy.stats import linregress  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
     n = len(x)
-    spread = ((x - x.mean()) ** 2).sum() if n else 0.0
+    spread = 0.0
+    if n:
+        spread = ((x - x.mean()) ** 2).sum()
     if n < 3 or spread <= 1e-24 * (x**2).sum():
         return None
     line: Any = linregress(x, y)
@@ -154,8 +178,14 @@ def measure_against_gap(
     """
     x, y = Scale.around(values, logarithmic=logarithmic), Scale.around(gaps)
     axis = ", ".join(part for part in (units, "log scale" if logarithmic else "") if part)
-    plot = Plot(x, y, label=f"{measure} against the gap of {len(values)} networks", x_label=axis or measure,
-                y_label="gap", kind="baseline" if baseline else "")  # fmt: skip
+    plot = Plot(
+        x,
+        y,
+        label=f"{measure} against the gap of {len(values)} networks",
+        x_label=axis or measure,
+        y_label="gap",
+        kind="baseline" if baseline else "",
+    )
     across = numpy.linspace(x.percent(min(values)), x.percent(max(values)), 25)
     positions = numpy.array([x.percent(value) for value in values])
     fit = fit_with_band(positions, numpy.array([clip_to_drawable(gap) for gap in gaps]), across)
@@ -180,8 +210,13 @@ def training_curves(
     `histories` maps networks to one row per epoch, `score` is "accuracy" or "loss", `top` ends the vertical axis.
     """
     epochs = max(float(row["epoch"]) for rows in histories.values() for row in rows)
-    plot = Plot(Scale(0.0, max(epochs, 1.0)), Scale(0.0, top), x_label="epoch", y_label=score,
-                label=f"Train and test {score} by epoch, {group}, {len(histories)} networks")  # fmt: skip
+    plot = Plot(
+        Scale(0.0, max(epochs, 1.0)),
+        Scale(0.0, top),
+        x_label="epoch",
+        y_label=score,
+        label=f"Train and test {score} by epoch, {group}, {len(histories)} networks",
+    )
     for split in ("train", "test"):
         for name, rows in histories.items():
             points = [(row["epoch"], row[f"{split}_{score}"]) for row in rows if f"{split}_{score}" in row]

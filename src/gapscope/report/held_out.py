@@ -21,6 +21,7 @@ from gapscope.results.formatting import expected_test_accuracy
 if TYPE_CHECKING:
     import pandas
 
+# what a reader scrolls through
 MAX_ROWS = 200
 ESTIMATOR = "this estimator"
 
@@ -67,10 +68,16 @@ def _predictions(view: PoolView, held_out: pandas.DataFrame) -> list[Prediction]
             expected = expected_test_accuracy(record.scores["train_accuracy"], prediction, row["low"], row["high"])
         items.append(
             Prediction(
-                view.describe(record.id), record.gap, prediction, float(row["low"]), float(row["high"]),
-                row["verdict"] == "outside", row["reason"], expected,
+                view.describe(record.id),
+                record.gap,
+                prediction,
+                float(row["low"]),
+                float(row["high"]),
+                row["verdict"] == "outside",
+                row["reason"],
+                expected,
             )
-        )  # fmt: skip
+        )
     return sorted(items, key=lambda item: item.gap)
 
 

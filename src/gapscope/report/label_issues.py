@@ -12,6 +12,7 @@ from gapscope.results.result import data_uri
 if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues
 
+# by judgment
 MAX_ROWS_SHOWN = 48
 
 
@@ -24,12 +25,16 @@ def label_issues_section(
     """
 
     def class_name(label: int) -> str:
-        return classes[label] if classes is not None and 0 <= label < len(classes) else str(label)
+        if classes is not None and 0 <= label < len(classes):
+            return classes[label]
+        return str(label)
 
     cards: list[dict[str, Any]] = []
     table: Any = issues.to_pandas().head(MAX_ROWS_SHOWN)
     for row in table.to_dict("records"):
-        picture = "" if images is None else data_uri(images[int(row["sample"])])
+        picture = ""
+        if images is not None:
+            picture = data_uri(images[int(row["sample"])])
         labels = {name: class_name(int(row[name])) for name in ("given", "suggested")}
         cards.append({**row, **labels, "picture": picture})
     noise, expected = issues.noise, issues.expected_precision

@@ -21,10 +21,15 @@ from gapscope.statistics.intervals import configuration_ids
 if TYPE_CHECKING:
     import pandas
 
+# titles make the page large
 TITLED_DOTS = 2500
+# more dots slow a browser down
 ALL_DOTS = 30000
+# a screen
 SHOWN_CARDS = 12
+# more make the page large
 MAX_CARDS = 100
+# a screen
 SHOWN_ROWS = 15
 # the full number of resamples up to 500 networks, fewer above
 RESAMPLES, MIN_RESAMPLES, FULLY_RESAMPLED = 2000, 200, 500
@@ -43,7 +48,9 @@ def _agreement(direction: str, low: float, high: float) -> str:
         return ""
     if low <= 0 <= high:
         return "no clear relation"
-    return "as stated" if (low > 0) == (direction == "lower") else "opposite to the stated direction"
+    if (low > 0) == (direction == "lower"):
+        return "as stated"
+    return "opposite to the stated direction"
 
 
 def _finished_table(view: PoolView) -> pandas.DataFrame:
@@ -56,7 +63,9 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
     if not names:
         return None
     table = _finished_table(view)
-    baseline = BASELINE if BASELINE in view.readings else None
+    baseline = None
+    if BASELINE in view.readings:
+        baseline = BASELINE
     # the time grows with resamples times networks squared, so large pools use fewer resamples
     resamples = max(MIN_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2)))
     clusters = training_configurations(table, varied_settings(view.table))
@@ -79,8 +88,9 @@ def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
         return {}
     if len(set(configuration_ids(table, settings).tolist())) < MIN_CONFIGURATIONS:
         return {}
-    return verdicts(table, measures=names, hyperparameters=settings, n_permutations=VERDICT_PERMUTATIONS,
-                    most_networks=MAX_ASSESSED)  # fmt: skip
+    return verdicts(
+        table, measures=names, hyperparameters=settings, n_permutations=VERDICT_PERMUTATIONS, most_networks=MAX_ASSESSED
+    )
 
 
 def ranked_measures(view: PoolView, by_reading: Mapping[str, Verdict] | None = None) -> list[dict[str, Any]]:
@@ -151,8 +161,12 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
             titled=dots <= TITLED_DOTS,
         )
         figures.append({**row, "figure": figure})
-    return {"figures": figures[:SHOWN_CARDS], "more": figures[SHOWN_CARDS:MAX_CARDS], "every": every,
-            "omitted": max(0, len(figures) - MAX_CARDS)}  # fmt: skip
+    return {
+        "figures": figures[:SHOWN_CARDS],
+        "more": figures[SHOWN_CARDS:MAX_CARDS],
+        "every": every,
+        "omitted": max(0, len(figures) - MAX_CARDS),
+    }
 
 
 def guide(view: PoolView) -> list[dict[str, Any]]:
@@ -175,7 +189,11 @@ def guide(view: PoolView) -> list[dict[str, Any]]:
         )
         values = [reading.value for reading in readings if math.isfinite(reading.value)]
         errors = [reading.standard_error for reading in readings if reading.standard_error is not None]
-        ends = (min(values), max(values)) if values else ()
-        error = float(numpy.median(errors)) if errors else None
+        ends = ()
+        if values:
+            ends = (min(values), max(values))
+        error = None
+        if errors:
+            error = float(numpy.median(errors))
         entry["numbers"].append({"name": name, "ends": ends, "standard_error": error})
     return list(entries.values())

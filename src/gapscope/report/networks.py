@@ -23,9 +23,13 @@ from gapscope.results.formatting import (
     setting_value,
 )
 
+# more make the page large
 MAX_CELLS = 9000
+# characters of a paragraph
 LONGEST_MESSAGE = 400
+# values in a line
 MAX_VALUES = 12
+# what a reader scrolls through
 MAX_FAILURE_GROUPS = 50
 # networks that are named per group of failures
 MAX_NAMED = 5
@@ -79,9 +83,13 @@ def networks(view: PoolView) -> dict[str, Any]:
     table = table.reindex(columns=list(dict.fromkeys(["name", *(column.name for column in columns)])))
     rows: list[dict[str, Any]] = []
     for key, row in zip(table.index, table.to_dict("records"), strict=True):
-        share = 0.0 if math.isnan(row["gap"]) else max(0.0, row["gap"]) / largest_gap
+        share = 0.0
+        if not math.isnan(row["gap"]):
+            share = max(0.0, row["gap"]) / largest_gap
         cells = [_cell(column, row[column.name]) for column in columns]
-        name = row["name"] if isinstance(row["name"], str) else ""
+        name = ""
+        if isinstance(row["name"], str):
+            name = row["name"]
         rows.append({"id": key, "name": name, "cells": cells, "share": f"{100 * share:.0f}%"})
     return {"heads": columns, "rows": rows, "of": len(view.all_records)}
 
@@ -106,10 +114,14 @@ def _failures(view: PoolView) -> list[dict[str, Any]]:
             message = record.message or record.stopped or "no message"
             groups.setdefault((record.status, message[:LONGEST_MESSAGE]), []).append(record.id)
     return [
-        {"status": status, "message": message, "more": max(0, len(ids) - MAX_NAMED),
-         "networks": [{"id": key, "text": view.describe(key)} for key in ids[:MAX_NAMED]]}
+        {
+            "status": status,
+            "message": message,
+            "more": max(0, len(ids) - MAX_NAMED),
+            "networks": [{"id": key, "text": view.describe(key)} for key in ids[:MAX_NAMED]],
+        }
         for (status, message), ids in sorted(groups.items(), key=lambda group: -len(group[1]))
-    ]  # fmt: skip
+    ]
 
 
 def overview(view: PoolView) -> dict[str, Any]:

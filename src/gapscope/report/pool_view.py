@@ -26,6 +26,7 @@ from gapscope.statistics.intervals import sample_configurations
 if TYPE_CHECKING:
     import pandas
 
+# a longer one makes the table wide
 LONGEST_NAME = 160
 # correlations take time, figures bytes; some grow with the square of the number of networks
 MAX_POINTS = 1000
@@ -90,7 +91,9 @@ class PoolView:
     @cached_property
     def gap_kind(self) -> str:
         """Kind of the gap: "accuracy" or "loss"."""
-        return self.finished[0].gap_kind if self.finished else "accuracy"
+        if self.finished:
+            return self.finished[0].gap_kind
+        return "accuracy"
 
     @property
     def gap_definition(self) -> str:
@@ -123,7 +126,10 @@ class PoolView:
         """Describe a network by its name, the settings that vary in the pool, or its id."""
         if key not in self._descriptions:
             row: Any = self.all_rows.loc[key]
-            columns = self.varied if row["status"] == "finished" else self._varied_in_all
+            if row["status"] == "finished":
+                columns = self.varied
+            else:
+                columns = self._varied_in_all
             name = row.get("name") if isinstance(row.get("name"), str) else ""  # networks trained elsewhere have one
             self._descriptions[key] = name or _description({name: row[name] for name in columns}) or key[:8]
         return self._descriptions[key]
@@ -131,7 +137,10 @@ class PoolView:
 
 def as_view(records: Iterable[Record] | Pool | PoolView) -> PoolView:
     """Return the view of records, or raise InvalidInput if there are none."""
-    view = records if isinstance(records, PoolView) else PoolView(records)
+    if isinstance(records, PoolView):
+        view = records
+    else:
+        view = PoolView(records)
     if not view.records:
         raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
     return view
@@ -163,4 +172,6 @@ def _description(settings: Mapping[str, Any]) -> str:
         elif name != "seed" and text not in ("–", "none"):
             parts.append(f"{setting_name(name)} {text}")
     text = ", ".join(parts)
-    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME - 1]}…"
+    if len(text) <= LONGEST_NAME:
+        return text
+    return f"{text[: LONGEST_NAME - 1]}…"

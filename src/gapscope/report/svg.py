@@ -44,7 +44,12 @@ class Scale:
         finite = [
             clip_to_drawable(value) for value in values if math.isfinite(value) and (value > 0 or not logarithmic)
         ]
-        low, high = (min(finite), max(finite)) if finite else (1.0, 10.0) if logarithmic else (0.0, 1.0)
+        if finite:
+            low, high = min(finite), max(finite)
+        elif logarithmic:
+            low, high = 1.0, 10.0
+        else:
+            low, high = 0.0, 1.0
         if logarithmic:
             margin = padding * math.log(high / low) or math.log(2)
             return cls(low * math.exp(-margin), high * math.exp(margin), logarithmic=True)
@@ -103,11 +108,15 @@ def tag(name: str, *content: str, **attributes: object) -> Markup:
         if value is not None
     )
     inner = Markup("").join(content)
-    return Markup(f"<{name}{attribute_text}>{inner}</{name}>") if inner else Markup(f"<{name}{attribute_text}/>")
+    if inner:
+        return Markup(f"<{name}{attribute_text}>{inner}</{name}>")
+    return Markup(f"<{name}{attribute_text}/>")
 
 
 def _title(text: str) -> tuple[Markup, ...]:
-    return (tag("title", text),) if text else ()
+    if text:
+        return (tag("title", text),)
+    return ()
 
 
 def svg_percent(value: float) -> str:
@@ -131,7 +140,10 @@ class Plot:
     ) -> None:
         self.x, self.y = x, y
         self.label, self.x_label, self.y_label, self.kind = label, x_label, y_label, kind
-        self.y_ticks = y.ticks(4) if y_ticks is None else y_ticks
+        if y_ticks is None:
+            self.y_ticks = y.ticks(4)
+        else:
+            self.y_ticks = y_ticks
         self.paths: list[Markup] = []
         self.marks: list[Markup] = []
 
@@ -197,7 +209,9 @@ class Plot:
         """Return the figure, with the names of the axes as page text around the drawing."""
         size: dict[str, object] = {"width": "100%", "height": "100%"}
         stretched = {"viewBox": f"0 0 {SIDE} {SIDE}", "preserveAspectRatio": "none"}
-        inner = tag("svg", *self.paths, class_="paths", **stretched, **size) if self.paths else ""
+        inner = ""
+        if self.paths:
+            inner = tag("svg", *self.paths, class_="paths", **stretched, **size)
         drawing = tag(
             "svg", *self._axes(), inner, *self.marks, class_="plot", role="img", aria_label=self.label, **size
         )

@@ -55,8 +55,13 @@ def _learning_figure(rows: Rows, moments: Mapping[str, int], across: Scale) -> d
     for (learning, memorization), (first, second, explanation) in _PAIRS.items():
         curves = {"test": _finite(rows, learning), "train": _finite(rows, memorization)}
         if all(curves.values()):
-            plot = Plot(across, Scale(0.0, 1.0), label=f"Learning ({first}) and memorization ({second}) by epoch",
-                        x_label="epoch", y_label="probability")  # fmt: skip
+            plot = Plot(
+                across,
+                Scale(0.0, 1.0),
+                label=f"Learning ({first}) and memorization ({second}) by epoch",
+                x_label="epoch",
+                y_label="probability",
+            )
             for kind, points in curves.items():
                 plot.curve(points, kind=f"curve {kind}")
             figure = _render_with_moments(plot, moments, 1.0)

@@ -29,6 +29,7 @@ LONGEST_NAME = 48
 TIE = 0.01
 # minimum training accuracy and gap of a network that has memorized its training data
 MEMORIZED_ACCURACY, MEMORIZED_GAP = 0.97, 0.1
+# the fewest that `gapscope gap fit` takes
 MIN_NETWORKS = 12
 
 
@@ -55,7 +56,9 @@ def _best(view: PoolView) -> str:
     ordered = sorted(view.all_finished, key=lambda record: -record.scores["test_accuracy"])
     top = ordered[0].scores["test_accuracy"]
     tied = [record for record in ordered if top - record.scores["test_accuracy"] < TIE]
-    others = f"; {len(tied) - 1} more within a point" if len(tied) > 1 else ", by more than a point"
+    others = ", by more than a point"
+    if len(tied) > 1:
+        others = f"; {len(tied) - 1} more within a point"
     return f"Best test accuracy: {format_fixed(top)}, {_short_name(tied[0], view)}{others}."
 
 
@@ -81,7 +84,9 @@ def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None, error
     """State whether gaps can be estimated from training data in this pool."""
     if held_out is None:
         n = len(view.all_finished)
-        return "" if n >= MIN_NETWORKS else f"Gap estimates need {MIN_NETWORKS} finished networks; this pool has {n}."
+        if n >= MIN_NETWORKS:
+            return ""
+        return f"Gap estimates need {MIN_NETWORKS} finished networks; this pool has {n}."
     if MEAN_GAP not in errors:
         return ""
     error, baseline_error = root_mean_square(errors[ESTIMATOR]), root_mean_square(errors[MEAN_GAP])
@@ -161,13 +166,19 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
     view = as_view(records)
     with numpy.errstate(over="ignore", invalid="ignore"):
         result = ranked_correlations(view)
-        measures = [] if result is None else result.rename_axis("measure").reset_index().to_dict("records")
+        measures = []
+        if result is not None:
+            measures = result.rename_axis("measure").reset_index().to_dict("records")
         by_reading = leaderboard_verdicts(view)
 
         def at_equal_settings(name: str) -> dict[str, Any] | None:
-            return asdict(by_reading[name]) if name in by_reading else None
+            if name in by_reading:
+                return asdict(by_reading[name])
+            return None
 
-        errors = {} if held_out is None else held_out_errors(view, held_out)
+        errors = {}
+        if held_out is not None:
+            errors = held_out_errors(view, held_out)
         best = next((row["measure"] for row in measures if not row["is_baseline"]), None)
         return {
             "status": dict(Counter(record.status for record in view.all_records)),

@@ -67,7 +67,9 @@ def write_report(
         by_reading = leaderboard_verdicts(view)
         ranked = ranked_measures(view, by_reading)
         best = next((row["name"] for row in ranked if not row["baseline"]), None)
-        errors = {} if held_out is None else held_out_errors(view, held_out)
+        errors = {}
+        if held_out is not None:
+            errors = held_out_errors(view, held_out)
         page = render_page(
             "report.html",
             title=title,

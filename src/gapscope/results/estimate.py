@@ -25,7 +25,10 @@ class Estimate(float):
     def __new__(cls, value: float, standard_error: float | None = None) -> Estimate:
         """Create the float and attach its standard error."""
         estimate = super().__new__(cls, value)
-        estimate.standard_error = None if standard_error is None else float(standard_error)
+        if standard_error is None:
+            estimate.standard_error = None
+        else:
+            estimate.standard_error = float(standard_error)
         return estimate
 
     @property
@@ -34,7 +37,9 @@ class Estimate(float):
         return self.standard_error is None
 
     def __repr__(self) -> str:
-        return f"{float(self):.6g}" if self.exact else f"{float(self):.6g} ± {self.standard_error:.2g}"
+        if self.exact:
+            return f"{float(self):.6g}"
+        return f"{float(self):.6g} ± {self.standard_error:.2g}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Estimate, (float(self), self.standard_error)
@@ -72,7 +77,10 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float] | None 
     IntervalEstimate(value=0.5, low=0.4161211290013987, high=0.5838788709986014)
     """
     n = len(values)
-    others = [0.0] * n if baseline is None else baseline
+    if baseline is None:
+        others = [0.0] * n
+    else:
+        others = baseline
     differences = [float(a) - float(b) for a, b in zip(values, others, strict=True)]
     mean = math.fsum(differences) / n
     variance = (math.fsum((difference - mean) ** 2 for difference in differences) + 1) / n

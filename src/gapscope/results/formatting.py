@@ -22,7 +22,9 @@ def format_number(value: Any, digits: int = 3) -> str:
         return "–"
     value = float(value) + 0.0  # no negative zero
     if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
+        if value > 0:
+            return "∞"
+        return "−∞"
     size = abs(value)
     if size >= 1e6 or 0 < size < 1e-3:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
@@ -51,7 +53,9 @@ def setting_name(path: str) -> str:
     >>> setting_name("data.label_noise"), setting_name("network.options.width"), setting_name("seed")
     ('label noise', 'width', 'seed')
     """
-    return path.rsplit(".", 1)[-1].replace("_", " ") if path != "network.name" else "network"
+    if path != "network.name":
+        return path.rsplit(".", 1)[-1].replace("_", " ")
+    return "network"
 
 
 def setting_value(value: Any) -> str:
@@ -63,7 +67,9 @@ def setting_value(value: Any) -> str:
     'weight (strength 0.002)'
     """
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        if value:
+            return "yes"
+        return "no"
     if value is None or isinstance(value, int | float):
         return format_number(value, 4)
     if str(value).startswith("["):
@@ -86,7 +92,9 @@ def _item(item: Any) -> str:
     if not is_dict(item) or "name" not in item:
         return setting_value(item)
     options = ", ".join(f"{setting_name(key)} {setting_value(value)}" for key, value in item.get("options", {}).items())
-    return f"{item['name']} ({options})" if options else str(item["name"])
+    if options:
+        return f"{item['name']} ({options})"
+    return str(item["name"])
 
 
 def pluralize(n: int, noun: str) -> str:
@@ -95,7 +103,10 @@ def pluralize(n: int, noun: str) -> str:
     >>> pluralize(1, "network"), pluralize(1200, "network"), pluralize(2, "class")
     ('1 network', '1,200 networks', '2 classes')
     """
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    if noun.endswith("s"):
+        plural = f"{noun}es"
+    else:
+        plural = f"{noun}s"
     return f"{n:,} {noun if n == 1 else plural}"
 
 

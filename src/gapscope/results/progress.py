@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+# shorter waits need no bar
 SHOW_AFTER_SECONDS = 2.0
 # Shortest time between lines outside terminals and notebooks: a log of an hour has at most 360.
 LINE_SECONDS = 10.0
@@ -118,9 +119,16 @@ class _Lines(NullProgress):
     def line(self) -> str:
         """Return the step, the fraction done, and the time spent and left."""
         spent = time.monotonic() - self.start
-        text = f"{self.title}: {self.what}" if self.what else self.title
-        fraction = min(1.0, self.done / self.total) if self.total > 0 else 0.0
-        left = f", about {spent * (1 - fraction) / fraction:.0f} s left" if fraction > 0 else ""
+        if self.what:
+            text = f"{self.title}: {self.what}"
+        else:
+            text = self.title
+        fraction = 0.0
+        if self.total > 0:
+            fraction = min(1.0, self.done / self.total)
+        left = ""
+        if fraction > 0:
+            left = f", about {spent * (1 - fraction) / fraction:.0f} s left"
         return f"{text}, {100 * fraction:.0f} % after {spent:.0f} s{left}"
 
     def step(self, what: str) -> None:
@@ -148,7 +156,10 @@ def progress(title: str, total: float, *, shown: bool = True) -> Generator[NullP
         yield NullProgress()
         return
     try:
-        bar = _Bar(title, total) if is_interactive() else _Lines(title, total)
+        if is_interactive():
+            bar = _Bar(title, total)
+        else:
+            bar = _Lines(title, total)
         try:
             yield bar
         finally:

@@ -20,21 +20,31 @@ HEAD = ("measure", "value", "error", "better", "what it is")
 BETTER = {"lower": "lower", "higher": "higher", "none": "-"}
 # a measure with at least this many numbers is one row of the printed table
 FOLDED_FROM = 5
+# lines that fit a terminal
 MAX_LINES = 15
 USAGE = "no reference values exist: compare networks that were trained alike"
 
 
 def _describe(title: str, units: str, note: str) -> str:
     """Describe a number by title, units and caveats."""
-    quantity = f"{title} [{units}]" if title and units else title or units
+    if title and units:
+        quantity = f"{title} [{units}]"
+    else:
+        quantity = title or units
     return "; ".join(part for part in (quantity, note) if part)
 
 
 def _row(reading: Reading) -> tuple[str, ...]:
-    value = "no value" if math.isnan(reading.value) else format_number(reading.value, 4)
-    error = "" if math.isnan(reading.value) else "exact"
+    value = "no value"
+    if not math.isnan(reading.value):
+        value = format_number(reading.value, 4)
+    error = "exact"
+    if math.isnan(reading.value):
+        error = ""
     if reading.standard_error is not None:
-        error = "± ?" if math.isnan(reading.standard_error) else f"± {reading.standard_error:.2g}"
+        error = "± ?"
+        if not math.isnan(reading.standard_error):
+            error = f"± {reading.standard_error:.2g}"
     description = _describe(reading.title, reading.units, reading.note)
     return (reading.name, value, error, BETTER[reading.direction], description)
 
@@ -121,7 +131,9 @@ class Reading:
     @property
     def name(self) -> str:
         """`measure`, or `measure.number` for measures with several numbers."""
-        return self.measure if self.number == self.measure else f"{self.measure}.{self.number}"
+        if self.number == self.measure:
+            return self.measure
+        return f"{self.measure}.{self.number}"
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Reading:
@@ -173,7 +185,9 @@ class Readings(StoredRows[Reading]):
         if key in self.unmeasured:
             raise NotMeasurable(f"{key} has no value: {self.unmeasured[key]}")
         names = [reading.name for reading in self]
-        among = f" among {', '.join(names)}" if names else ""
+        among = ""
+        if names:
+            among = f" among {', '.join(names)}"
         raise NotMeasurable(f"There is no reading {key!r}{among}.{did_you_mean(key, names)}")
 
     def values(self) -> dict[str, float]:
@@ -218,7 +232,10 @@ class Readings(StoredRows[Reading]):
         max_rows = MAX_LINES - len(notes) - len(missing) - 1
         if len(rows) > max_rows:
             rows = [*rows[: max_rows - 1], (f"... and {len(rows) - max_rows + 1} more; .to_pandas() has all",)]
-        rows = [HEAD, *rows] if rows else []
+        if rows:
+            rows = [HEAD, *rows]
+        else:
+            rows = []
         widths = [max((len(row[i]) for row in rows if len(row) > 1), default=0) for i in range(len(HEAD))]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows

@@ -73,7 +73,9 @@ class Record:
     @property
     def gap_kind(self) -> str:
         """Kind of the gap: "accuracy" (train minus test) or "loss" (test minus train)."""
-        return "accuracy" if "train_accuracy" in self.scores else "loss"
+        if "train_accuracy" in self.scores:
+            return "accuracy"
+        return "loss"
 
     @property
     def gap(self) -> float:
@@ -127,7 +129,9 @@ def read_with_warning(folder: Path) -> tuple[Record, str]:
     """Read the record of one run, and a note if its history is corrupted."""
     path = folder / RECORD
     content = read_json(path)
-    schema = content.get("schema") if is_dict(content) else None
+    schema = None
+    if is_dict(content):
+        schema = content.get("schema")
     if not isinstance(schema, int):
         raise DamagedFile(f"{path} must be a gapscope record; it has no integer 'schema'. Is this a pool folder?")
     if schema > SCHEMA:
@@ -215,7 +219,10 @@ def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested settings in one mapping, with paths such as "data.name" as keys."""
     flat: dict[str, Any] = {}
     for key, value in content.items():
-        name = f"{prefix}.{key}" if prefix else str(key)
+        if prefix:
+            name = f"{prefix}.{key}"
+        else:
+            name = str(key)
         if is_mapping(value):
             flat |= flatten(value, name)
         elif is_list_or_tuple(value):

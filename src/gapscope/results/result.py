@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas
 
 
+# rows and pixels of a cell in a notebook
 MAX_ROWS, MAX_SIDE = 20, 64
 
 
@@ -51,13 +52,18 @@ def data_uri(sample: Any) -> str:
     import numpy
     from PIL import Image
 
-    sample = sample if hasattr(sample, "shape") else numpy.asarray(sample)
+    if not hasattr(sample, "shape"):
+        sample = numpy.asarray(sample)
     shape = tuple(sample.shape)
     if len(shape) not in (2, 3) or min(shape[-2:]) < 2 or (len(shape) == 3 and shape[0] not in (1, 3)):
         return ""
     step = -(-max(shape[-2:]) // MAX_SIDE)
     image = numpy.array(sample[..., ::step, ::step].tolist(), dtype=float)
-    image = image if image.ndim == 2 else image[0] if len(image) == 1 else image.transpose(1, 2, 0)
+    if image.ndim != 2:
+        if len(image) == 1:
+            image = image[0]
+        else:
+            image = image.transpose(1, 2, 0)
     finite = numpy.isfinite(image)
     low, high = (image[finite].min(), image[finite].max()) if finite.any() else (0.0, 1.0)
     scaled = numpy.where(finite, (image - low) / (high - low or 1.0), 0.0)
@@ -72,10 +78,13 @@ def _format_cell(value: float) -> str:
 
 def to_html(result: Any, sentences: Iterable[str], table: Any = None, *, index: bool = True) -> str:
     """Return paragraphs, table (default `result.to_pandas()`) and plot of a result."""
-    table = result.to_pandas() if table is None else table
+    if table is None:
+        table = result.to_pandas()
     lines = "".join(f"<p>{html.escape(line)}</p>" for line in sentences)
     rows = table.head(MAX_ROWS).to_html(float_format=_format_cell, index=index)
-    more = f"<p>{len(table) - MAX_ROWS} more rows: to_pandas()</p>" if len(table) > MAX_ROWS else ""
+    more = ""
+    if len(table) > MAX_ROWS:
+        more = f"<p>{len(table) - MAX_ROWS} more rows: to_pandas()</p>"
     return f"<div>{lines}{rows}{more}{picture(result)}</div>"
 
 
@@ -101,7 +110,9 @@ def to_builtin(value: Any) -> Any:
         return [to_builtin(item) for item in value]
     # tensors and NumPy arrays and scalars, without importing either
     to_list = getattr(value, "tolist", None)
-    return value if to_list is None else to_list()
+    if to_list is None:
+        return value
+    return to_list()
 
 
 class Result:

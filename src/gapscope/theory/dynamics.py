@@ -25,6 +25,7 @@ from gapscope.theory.statistical_mechanics import (
 )
 
 Method = Literal["weight_norm", "sgd"]
+# order parameters far beyond any solution, before they overflow
 _DIVERGED = 1e6
 
 
@@ -58,7 +59,12 @@ def start_length(method: Method, gamma: float, length: float | None) -> float:
     """Resolve a student's length: free for weight norm (None is 1), always gamma for SGD."""
     if method == "sgd" and length not in (None, gamma):
         raise InvalidInput(f"Got length {length} for method 'sgd'; its length is gamma. Omit length.")
-    resolved = gamma if method == "sgd" else 1.0 if length is None else length
+    if method == "sgd":
+        resolved = gamma
+    else:
+        resolved = 1.0
+        if length is not None:
+            resolved = length
     check_range("gamma" if method == "sgd" else "length", resolved, 0, low_open=True)
     return resolved
 

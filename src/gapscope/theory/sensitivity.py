@@ -254,5 +254,7 @@ def finite_noise_sensitivity(
     a, b = np.square(x).sum(1), np.square(noisy).sum(1)
     w, d = -(noise * (x + noisy)).sum(1), np.square(noise).sum(1)
     second_moment = float(_squared_difference(a, b, w, d, layers).mean())
-    mean = _mean_shift(x, noisy, layers) if centred else 0.0
+    mean = 0.0
+    if centred:
+        mean = _mean_shift(x, noisy, layers)
     return (second_moment - mean) / n_outputs

@@ -30,7 +30,9 @@ class OrderParameterIntegrals(NamedTuple):
 def activity(student: Student) -> float:
     """Return the activity E[g'(s)] = E[g(s)^2] / gamma^2: 1/2 for ReLU, 1 for linear."""
     check_choice("student", student, ("relu", "linear"))
-    return 0.5 if student == "relu" else 1.0
+    if student == "relu":
+        return 0.5
+    return 1.0
 
 
 def validate_array(parameter: str, argument: ArrayLike, low: float, *, low_open: bool = False) -> Numbers:

@@ -33,12 +33,16 @@ def pre_activations(inputs: Inputs, weights: Weights) -> Targets:
 
 def activate(pre_activation: Targets, student: Student) -> Targets:
     """Return the outputs g(s) of a student or a teacher."""
-    return np.maximum(pre_activation, 0) if student == "relu" else pre_activation
+    if student == "relu":
+        return np.maximum(pre_activation, 0)
+    return pre_activation
 
 
 def _delta(pre_activation: Targets, targets: Targets, student: Student) -> Targets:
     residual = targets - activate(pre_activation, student)
-    return residual * (pre_activation > 0) if student == "relu" else residual
+    if student == "relu":
+        return residual * (pre_activation > 0)
+    return residual
 
 
 def _weighted_inputs(inputs: Inputs, factors: Targets) -> Weights:
@@ -81,6 +85,7 @@ def steps(
     return turn, np.sum(delta * u, axis=1) / size
 
 
+# weights far beyond any solution, before they overflow
 _DIVERGED = 1e9
 Parameters = Float[np.ndarray, "k n_plus_1"]  # weights, then the gain
 
@@ -102,7 +107,9 @@ def _start(task: TeacherTask, method: TrainingMethod, student: Student) -> Param
     # Descent never changes the part of w outside the span of the data: a start along the correlation lets linear
     # students reach the shortest solution. SGD starts short, because ReLU keeps the part of w at which no sample is
     # active.
-    length = 0.01 if method == "sgd" else 1.0
+    length = 1.0
+    if method == "sgd":
+        length = 0.01
     weights = np.einsum("kpn,kp->kn", task.inputs, activate(task.targets, student))  # sum_j g(y_j) x_j per student
     norms = np.linalg.norm(weights, axis=1, keepdims=True)
     if not norms.all():
@@ -183,8 +190,14 @@ def train_students(
     True
     """
     samples = task.inputs.shape[1]
-    batch = samples if batch_size is None else batch_size
-    saved_epochs = [epochs] if checkpoints is None else list(checkpoints)
+    if batch_size is None:
+        batch = samples
+    else:
+        batch = batch_size
+    if checkpoints is None:
+        saved_epochs = [epochs]
+    else:
+        saved_epochs = list(checkpoints)
     _check(task, method, batch, epochs, zeta, saved_epochs)
     check_range("learning_rate", learning_rate, 0, low_open=True)
     check_range("zeta", zeta, 0)
@@ -195,7 +208,10 @@ def train_students(
     parameters = _start(task, method, student)
     weights_at = {0: _effective_weights(method, parameters, task)}
     for epoch in range(epochs):
-        rate = peak * (1 + np.cos(np.pi * epoch / epochs)) / 2 if anneal else peak
+        if anneal:
+            rate = peak * (1 + np.cos(np.pi * epoch / epochs)) / 2
+        else:
+            rate = peak
         for part in _batches(task, batch, generator):
             weights, gains = parameters[:, :-1], parameters[:, -1]
             turn, growth = steps(method, weights, gains, part.inputs, part.targets, student)
@@ -210,6 +226,7 @@ def train_students(
     return StudentWeights(weights[0] if checkpoints is None else weights, task.teachers, student)
 
 
+# steps whose random numbers are sampled at once
 _BLOCK = 64
 
 

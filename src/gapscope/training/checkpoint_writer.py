@@ -27,7 +27,7 @@ from torch import Tensor
 from gapscope.base.errors import DamagedFile, DamagedFileWarning, UnreadableFile
 from gapscope.base.files import read_json_lines, to_json, write_atomically
 from gapscope.training.checkpoints import encode_tensors, load_tensors
-from gapscope.training.run import TrainingState
+from gapscope.training.run import Trainer
 
 CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.jsonl"
 # Seconds of training after which files are synced to disk, so that a checkpoint survives a power cut. Syncing takes
@@ -47,7 +47,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[st
     return tensors, metadata, history[:epoch]
 
 
-def resume(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
+def resume(run: Trainer, folder: Path) -> list[dict[str, Any]]:
     """Load the state of interrupted training, and return the rows of its finished epochs."""
     if not (folder / CHECKPOINT).exists():
         return []
@@ -62,7 +62,10 @@ def resume(run: TrainingState, folder: Path) -> list[dict[str, Any]]:
         # a checkpoint of another network, or an unreadable one, raises; a corrupted one is ignored with a warning
         if isinstance(error, UnreadableFile) and not isinstance(error, DamagedFile):
             raise
-        reason = error if isinstance(error, DamagedFile) else f"{folder / CHECKPOINT} lacks what training needs."
+        if isinstance(error, DamagedFile):
+            reason = error
+        else:
+            reason = f"{folder / CHECKPOINT} lacks what training needs."
         warnings.warn(f"{reason} Training in {folder} begins again.", DamagedFileWarning, stacklevel=3)
         return []
 
@@ -79,7 +82,7 @@ class CheckpointWriter:
         self._staged: tuple[str, bytes, bool] | None = None
         self._last_write = -WRITE_INTERVAL
 
-    def stage(self, run: TrainingState, history: Sequence[dict[str, Any]]) -> None:
+    def stage(self, run: Trainer, history: Sequence[dict[str, Any]]) -> None:
         """Stage the state after an epoch, and write it if a write is due."""
         durable = sum(row.get("seconds", 0.0) for row in history) >= SYNC_AFTER
         self._lines += [to_json(row) + "\n" for row in history[len(self._lines) :]]

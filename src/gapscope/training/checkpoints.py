@@ -36,7 +36,9 @@ def _checksum(tensors: Mapping[str, Tensor]) -> int:
     total = 0
     for name in sorted(tensors):
         flat = tensors[name].reshape(-1)
-        content = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
+        content = b""
+        if flat.numel():
+            content = flat.view(torch.uint8).numpy().tobytes()
         total = zlib.crc32(content, zlib.crc32(name.encode(), total))
     return total
 
@@ -91,7 +93,9 @@ def _mismatch(state: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str
                 "type, network.to(...), or save it again."
             )
     unknown = sorted(set(weights) - set(state))
-    return f"the network has no '{unknown[0]}'. {advice}" if unknown else ""
+    if unknown:
+        return f"the network has no '{unknown[0]}'. {advice}"
+    return ""
 
 
 def set_weights(network: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:

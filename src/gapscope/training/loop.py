@@ -21,7 +21,7 @@ from gapscope.penalties.base import Penalty, make_penalty
 from gapscope.results.records import Status
 from gapscope.training.checkpoint_writer import CheckpointWriter, resume
 from gapscope.training.randomness import RngState, reproducible
-from gapscope.training.run import OnBatch, TrainingState
+from gapscope.training.run import OnBatch, Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,9 @@ def _stop_reason(settings: TrainingSpec, history: Sequence[dict[str, Any]]) -> s
         n_below = sum(float(row["train_loss"]) <= threshold for row in history)
         if n_below >= settings.stop_epochs:
             return f"training loss at most {threshold:g} in {settings.stop_epochs} epoch(s)"
-    return f"{settings.epochs} epochs" if len(history) >= settings.epochs else ""
+    if len(history) >= settings.epochs:
+        return f"{settings.epochs} epochs"
+    return ""
 
 
 class Training:
@@ -74,14 +76,23 @@ class Training:
         check_module(network)
         with reproducible(device_of(network), derive_seed(seed, "data")):
             prepared = ready(network, data, needs=("targets", "outputs"))
-            self.held_out = None if test is None else prepared.adapt(test)
+            if test is None:
+                self.held_out = None
+            else:
+                self.held_out = prepared.adapt(test)
         self.samples = prepared.samples
         if penalties is None:
             penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
-        called = network if prepared.network is prepared.bare else prepared.network
-        self.run = TrainingState(network, settings, penalties, seed, on_epoch, called=called)
+        if prepared.network is prepared.bare:
+            called = network
+        else:
+            called = prepared.network
+        self.run = Trainer(network, settings, penalties, seed, on_epoch, called=called)
         self.seed, self.folder, self.on_epoch, self.on_batch = seed, folder, on_epoch, on_batch
-        self._writer = None if folder is None else CheckpointWriter(folder)
+        if folder is None:
+            self._writer = None
+        else:
+            self._writer = CheckpointWriter(folder)
         self.history: list[dict[str, Any]] = []
         self.result: TrainingResult | None = None
 
@@ -102,7 +113,10 @@ class Training:
 
     def _begin(self) -> None:
         """Resume interrupted training, or let the monitor observe the untrained network."""
-        self.history = [] if self.folder is None else resume(self.run, self.folder)
+        if self.folder is None:
+            self.history = []
+        else:
+            self.history = resume(self.run, self.folder)
         if hasattr(self.on_epoch, "plan_epochs"):
             self.on_epoch.plan_epochs(self.run.settings.epochs)  # type: ignore[union-attr]
         if not self.history and hasattr(self.on_epoch, "begin"):

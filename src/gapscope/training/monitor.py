@@ -68,8 +68,11 @@ def _subset(data: Any, n_samples: int, seed: int, required: torch.Tensor | None)
         samples = as_samples(data, at_most=n_samples if is_stream else None)
     if indices is None:
         n = len(samples)
-        indices = torch.arange(n) if n <= n_samples else choose(n)
-        samples = samples if n <= n_samples else samples.subset(indices)
+        if n <= n_samples:
+            indices = torch.arange(n)
+        else:
+            indices = choose(n)
+            samples = samples.subset(indices)
     if required is not None and len(samples) != len(indices):
         raise InvalidInput(
             f"Got {len(indices) - len(samples)} samples without a label; this alarm needs all labels. Drop these "
@@ -145,7 +148,8 @@ class Monitor(Recordings):
             check_range("epochs", epochs, 1)
         if "GS301" in checks and alarm is None:
             alarm = make_alarm("joint")
-        alarm = make_alarm(alarm) if isinstance(alarm, str) else alarm
+        if isinstance(alarm, str):
+            alarm = make_alarm(alarm)
         if not isinstance(alarm, Alarm | None):
             raise InvalidInput(f"alarm must be an alarm or the name of one, such as 'joint'; got {alarm!r}.")
         self.samples, indices = _subset(data, n_samples, seed, None if alarm is None else alarm.required_indices)
@@ -157,8 +161,14 @@ class Monitor(Recordings):
                 )
             alarm.set_indices(indices)
         if measures is None:
-            measures = ("loss",) if checks else DEFAULT_MEASURES
-        self.checks = RunChecks(checks, self.samples) if checks else None
+            if checks:
+                measures = ("loss",)
+            else:
+                measures = DEFAULT_MEASURES
+        if checks:
+            self.checks = RunChecks(checks, self.samples)
+        else:
+            self.checks = None
         self.max_time_fraction = max_time_fraction
         self.planned_epochs = epochs
         self.skipped = 0
@@ -207,7 +217,9 @@ class Monitor(Recordings):
 
     def state_dict(self) -> dict[str, Any]:
         """Return JSON-serializable values from which resumed training continues exactly."""
-        checks = {} if self.checks is None else {"checks": self.checks.state_dict()}
+        checks = {}
+        if self.checks is not None:
+            checks = {"checks": self.checks.state_dict()}
         return checks | {
             "epochs": list(self.epochs),
             "rows": [dict(row) for row in self.rows],
@@ -252,9 +264,14 @@ class Monitor(Recordings):
             self._reset(epoch)
         start = time.process_time()
         if not is_affordable(
-            self.max_time_fraction, self._spans, self._started_at, start, epoch=epoch,
-            last_epoch=self.epochs[-1] if self.epochs else 0, epochs=self.planned_epochs,
-        ):  # fmt: skip
+            self.max_time_fraction,
+            self._spans,
+            self._started_at,
+            start,
+            epoch=epoch,
+            last_epoch=self.epochs[-1] if self.epochs else 0,
+            epochs=self.planned_epochs,
+        ):
             self.skipped += 1
             return {}
         try:
@@ -296,7 +313,9 @@ class Monitor(Recordings):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings of `checks` so far."""
-        return () if self.checks is None else tuple(self.checks.findings)
+        if self.checks is None:
+            return ()
+        return tuple(self.checks.findings)
 
     def _reset(self, epoch: int) -> None:
         warn_or_print(
@@ -343,7 +362,9 @@ class Monitor(Recordings):
         if not self.rows:
             raise InvalidInput("Got no recordings; a plot needs one or more. Call plot() after an epoch.")
         alarm = self.alarm
-        epochs = {} if alarm is None else {"alarm raised": alarm.raised_at, "best epoch by the alarm": alarm.peak}
+        epochs = {}
+        if alarm is not None:
+            epochs = {"alarm raised": alarm.raised_at, "best epoch by the alarm": alarm.peak}
         # a vertical line replaces the 0/1 column
         names = [name for name in self.rows[0] if name != "alarm.raised"] or list(self.rows[0])
         columns = {name: [row[name] for row in self.rows] for name in names}

@@ -77,7 +77,9 @@ class RngState:
             self._states = self._read()
 
     def _read(self) -> dict[str, Tensor]:
-        cuda = {"random.cuda": torch.cuda.get_rng_state(self.device)} if self.device.type == "cuda" else {}
+        cuda = {}
+        if self.device.type == "cuda":
+            cuda = {"random.cuda": torch.cuda.get_rng_state(self.device)}
         return host_random_states() | cuda
 
     @contextmanager

@@ -50,7 +50,9 @@ class Recordings(Result):
     def load(path: str | Path) -> Recordings:
         """Read a file that `save` wrote, or raise UnreadableFile."""
         content = read_json(Path(path))
-        rows = content.get("rows") if isinstance(content, dict) else None
+        rows = None
+        if isinstance(content, dict):
+            rows = content.get("rows")
         if not isinstance(rows, list) or not all(isinstance(row, dict) and "epoch" in row for row in rows):
             raise UnreadableFile(f"{path} must hold recordings; it does not. Pass a file that Monitor.save wrote.")
         numbers = [{name: float(value) for name, value in row.items() if name != "epoch"} for row in rows]
@@ -119,13 +121,19 @@ class Cost:
     @property
     def seconds_per_recording(self) -> float:
         """Mean seconds per recording, NaN before the first."""
-        return self.seconds / self.recordings if self.recordings else math.nan
+        if self.recordings:
+            return self.seconds / self.recordings
+        return math.nan
 
     def __str__(self) -> str:
-        share = "" if math.isnan(self.share) else f", {percent(self.share, 1)} of the time between them"
+        share = ""
+        if not math.isnan(self.share):
+            share = f", {percent(self.share, 1)} of the time between them"
         if not self.recordings:
             return "no recordings"
-        plural = "" if self.recordings == 1 else "s"
+        plural = "s"
+        if self.recordings == 1:
+            plural = ""
         return f"{self.recordings} recording{plural} of {self.seconds_per_recording:.3g} s each{share}"
 
 
@@ -164,5 +172,8 @@ def is_affordable(
     if total > FREE_SECONDS:
         return False
     affordable = FREE_SECONDS * len(seconds) / max(sum(seconds), 1e-9)
-    horizon = HORIZON if epochs is None else epochs
+    if epochs is None:
+        horizon = HORIZON
+    else:
+        horizon = epochs
     return affordable >= horizon or epoch >= last_epoch * horizon ** (1 / affordable)

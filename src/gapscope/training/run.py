@@ -24,6 +24,7 @@ from gapscope.training.randomness import host_random_states, set_host_random_sta
 
 OnBatch = Callable[[Tensor, Tensor], None]
 
+# reading the sums waits for the device: every 50th step does
 CHECK_FINITE_EVERY = 50
 
 
@@ -66,7 +67,7 @@ WITH_ACCURACY = ("classification", "multi-label")
 """Kinds of tasks whose training accuracy is summed batch by batch."""
 
 
-class TrainingState:
+class Trainer:
     """State of one training run, as stored in checkpoints, and its steps."""
 
     def __init__(
@@ -81,9 +82,15 @@ class TrainingState:
     ) -> None:
         self.network, self.settings, self.penalties = network, settings, penalties
         # from one input tensor to outputs [n, K]: the network or its adapter
-        self.called = network if called is None else called
+        if called is None:
+            self.called = network
+        else:
+            self.called = called
         # a monitor is saved and resumed with the run
-        self.monitor = on_epoch if hasattr(on_epoch, "load_state_dict") else None
+        if hasattr(on_epoch, "load_state_dict"):
+            self.monitor = on_epoch
+        else:
+            self.monitor = None
         self.device = device_of(network)
         self.mixed = settings.precision == "mixed"
         if self.mixed and self.device.type != "cuda":
@@ -98,7 +105,9 @@ class TrainingState:
 
     def loss(self, outputs: Tensor, y: Tensor, indices: Tensor) -> Tensor:
         """Return the loss of a batch, without penalties."""
-        return default_loss(outputs, y) if self.robust_loss is None else self.robust_loss(outputs, y, indices)
+        if self.robust_loss is None:
+            return default_loss(outputs, y)
+        return self.robust_loss(outputs, y, indices)
 
     def step(self, x: Tensor, y: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Take an optimizer step, and return outputs, loss, penalty and number of correct samples."""
@@ -153,7 +162,7 @@ class TrainingState:
         row = {"epoch": self.epoch, "train_loss": loss, "penalty": penalty, "learning_rate": rate}
         return row | ({"train_accuracy": accuracy} if has_accuracy else {})
 
-    def state(self, *, with_monitor: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the tensors (not copied) and other values on which the next epoch depends."""
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         # buffers that the state dictionary omits (persistent=False)
@@ -161,8 +170,9 @@ class TrainingState:
         buffers = self.network.named_buffers()
         tensors |= {f"buffer.{name}": tensor for name, tensor in buffers if name not in persistent}
         for index, values in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in values.items()
-                        if value is not None}  # fmt: skip
+            tensors |= {
+                f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in values.items() if value is not None
+            }
         for index, penalty in enumerate(self.penalties):
             tensors |= {f"penalty.{index}.{key}": value for key, value in penalty.state_dict().items()}
         if self.robust_loss is not None:
@@ -171,7 +181,7 @@ class TrainingState:
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
         metadata = {"epoch": self.epoch, "scaler": self.scaler.state_dict()}
-        if self.monitor is not None and with_monitor:
+        if self.monitor is not None:
             metadata["watcher"] = self.monitor.state_dict()
         return tensors, metadata
 

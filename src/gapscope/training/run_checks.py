@@ -60,7 +60,8 @@ class RunState:
 
     def correct(self, network: nn.Module | None = None) -> Tensor:
         """Return which samples a network classifies correctly, in evaluation mode, [n]."""
-        network = self.network if network is None else network
+        if network is None:
+            network = self.network
         with inspection_mode(network):
             outputs = network_outputs(network, self.samples.inputs)
         return class_logits(outputs).argmax(1).cpu() == self.samples.y.cpu()
@@ -69,7 +70,9 @@ class RunState:
 # Fall of the loss, over the last fifth of the recordings, below which it has stopped; chosen on seeds 0 and 1 of the
 # planted faults (results/checks/planted_faults.json), as the margin below.
 MIN_FALL = 0.02
+# relative fall of the loss over the last fifth of the epochs, by judgment
 STEEP_FALL = 0.1
+# accuracy below the kernel's that is no finding, by judgment
 MARGIN = 0.05
 
 
@@ -134,7 +137,9 @@ def memorization(run: RunState) -> Outcome:
     if alarm is None:
         return NotChecked("pass monitor=, a gapscope.Monitor with an alarm")
     if alarm.raised:
-        best = "" if alarm.peak is None else f"; the estimated best epoch is {alarm.peak}"
+        best = ""
+        if alarm.peak is not None:
+            best = f"; the estimated best epoch is {alarm.peak}"
         return Finding(
             f"the overfitting alarm was raised at epoch {alarm.raised_at}{best}",
             "memorization has begun: correct the labels, or train with gapscope.GradientSimilarityPenalty; to choose "
@@ -148,6 +153,7 @@ def memorization(run: RunState) -> Outcome:
 
 # Losses of training accuracy, significant at 90 %: by running statistics, and by those of small batches.
 MIN_STALE, MIN_BATCH_LOSS = 0.02, 0.05
+# a standard error of the accuracy of at most about .02
 N_BATCH_SAMPLES = 512
 
 

@@ -170,3 +170,54 @@ def age_statistics(network: nn.Module) -> nn.Module:
             module.running_mean.mul_(0.5)
             module.running_var.mul_(0.5).add_(0.5)
     return network
+
+
+def rare_class(data: Data, generator: torch.Generator) -> Data:
+    """Leave one to four samples of one class."""
+    x, y = data
+    rare = int(torch.randint(int(y.max()) + 1, (), generator=generator))
+    members = torch.nonzero(y == rare).flatten()
+    keep = torch.ones(len(y), dtype=torch.bool)
+    keep[members[int(torch.randint(1, 5, (), generator=generator)) :]] = False
+    return x[keep], y[keep]
+
+
+def overlapping_windows(data: Data, generator: torch.Generator) -> Data:
+    """Average each sample with the next three of its class, in the order of the classes, as windows of a series are."""
+    x, y = data
+    order = torch.randperm(len(y), generator=generator)
+    order = order[y[order].argsort(stable=True)]
+    x, y = x[order], y[order]
+    parts = [x[i : len(x) - 3 + i] for i in range(4)]
+    return torch.stack(parts).mean(0), y[:-3]
+
+
+def add_label_column(data: Data, generator: torch.Generator) -> Data:
+    """Add a column that is the label plus noise of a tenth, or a function of it."""
+    x, y = data
+    column = y.to(x.dtype) + 0.1 * torch.randn(len(y), generator=generator)
+    if bool(torch.rand((), generator=generator) < 0.5):
+        column = torch.exp(column)
+    return torch.cat([x, column[:, None]], 1), y
+
+
+def add_counter(data: Data, generator: torch.Generator) -> Data:
+    """Add a column that counts the rows."""
+    x, y = data
+    first = int(torch.randint(1000, (), generator=generator))
+    return torch.cat([x, torch.arange(first, first + len(y)).to(x.dtype)[:, None]], 1), y
+
+
+def toss_coins(data: Data, generator: torch.Generator) -> Data:
+    """Replace the labels by random classes."""
+    x, y = data
+    return x, torch.randint(int(y.max()) + 1, y.shape, generator=generator)
+
+
+def train_without_first_layer(network: nn.Module, data: Data, seed: int) -> nn.Module:
+    """Train a network of which the first layer keeps its initial weights, as if the optimizer had not got them."""
+    first = next(network.parameters())
+    first.requires_grad_(False)
+    gs.train(network, data, gs.TrainingSpec(epochs=30, learning_rate=0.05, momentum=0.9), seed=seed)
+    first.requires_grad_(True)
+    return network

@@ -88,7 +88,9 @@ class Alarm(ABC):
     def __repr__(self) -> str:
         name = type(self).__name__
         if self.peak is None:
-            return f"{name}(no verdict yet)" if self.raised_at is None else f"{name}(raised at {self.raised_at})"
+            if self.raised_at is None:
+                return f"{name}(no verdict yet)"
+            return f"{name}(raised at {self.raised_at})"
         if self.raised_at is None:
             return f"{name}(not raised; estimated best epoch so far: {self.peak})"
         return (
@@ -112,7 +114,11 @@ def _decode(value: Any, current: Any) -> Any:
     if isinstance(value, Mapping):
         return torch.tensor(value["values"], dtype=getattr(torch, value["dtype"]))
     # JSON stores NaN and infinities as strings
-    return float(value) if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else value
+    if isinstance(value, str):
+        return float(value)
+    if isinstance(value, list | tuple):
+        return list(value)
+    return value
 
 
 class PeakAlarm(Alarm):
@@ -154,7 +160,10 @@ class PeakAlarm(Alarm):
                 smooth = math.fsum(self._recent) / self.window
                 if self._best is None or smooth > self._best:
                     self._best, self.peak = smooth, epoch
-                self._below = self._below + 1 if allowed and smooth < self._best - self.fall else 0
+                if allowed and smooth < self._best - self.fall:
+                    self._below = self._below + 1
+                else:
+                    self._below = 0
                 if self._below >= self.patience:
                     self._raise(epoch)
         return {"alarm.value": value, "alarm.smoothed": smooth, "alarm.raised": float(self.raised)}

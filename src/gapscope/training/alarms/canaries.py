@@ -18,6 +18,7 @@ from gapscope.labels.monitored import MonitoredLabels
 from gapscope.labels.noise_rate import margins_of, noise_rate_bound
 from gapscope.training.alarms.base import PeakAlarm, outputs_of, register_alarm
 
+# the standard error of a fraction of 24 canaries is about .1; the part of the labels is by judgment
 MIN_CANARIES, MIN_FRACTION = 24, 0.005
 
 
@@ -55,7 +56,8 @@ class Canaries:
             raise InvalidInput(f"labels must be a tensor; got {type(labels).__name__}. Use torch.as_tensor(labels).")
         require_labels(labels, "Canaries")
         n, classes = len(labels), int(labels.max()) + 1 if n_classes is None else n_classes
-        number = max(MIN_CANARIES, math.ceil(MIN_FRACTION * n)) if number is None else number
+        if number is None:
+            number = max(MIN_CANARIES, math.ceil(MIN_FRACTION * n))
         if classes < 2:
             raise InvalidInput(f"Got {classes} class; canaries need two or more. Pass n_classes.")
         if not 2 <= number <= n // 2:
@@ -71,7 +73,9 @@ class Canaries:
         self.labels[self.positions] = (labels[self.positions] + shift) % classes
 
     def __repr__(self) -> str:
-        state = ", restored" if self.is_restored else ""
+        state = ""
+        if self.is_restored:
+            state = ", restored"
         return f"Canaries({len(self.positions)} of {len(self.labels)} labels of {self.n_classes} classes{state})"
 
     def restore(self) -> None:
@@ -161,7 +165,9 @@ class CanaryAlarm(PeakAlarm):
     @property
     def margins(self) -> Tensor:
         """Mean margin per monitored sample, empty before the first observation."""
-        return torch.empty(0) if self._sums is None else self._sums / self._looks
+        if self._sums is None:
+            return torch.empty(0)
+        return self._sums / self._looks
 
     @property
     def noise_rate(self) -> float:

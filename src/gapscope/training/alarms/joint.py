@@ -17,6 +17,7 @@ from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.training.alarms.base import PeakAlarm, outputs_of, register_alarm
 from gapscope.training.alarms.shared_learning import Neighbourhood, label_support
 
+# those of `SharedLearning`
 NEIGHBOURS, WEIGHT = 20, 0.5
 
 

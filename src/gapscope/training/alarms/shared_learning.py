@@ -111,7 +111,10 @@ class SharedLearning(Alarm):
         self, probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], neighbours: Int[Tensor, "n k"], epoch: int
     ) -> dict[str, float]:
         """Update with one observation, and return its numbers by name."""
-        best = probabilities if self._best is None else self._best
+        if self._best is None:
+            best = probabilities
+        else:
+            best = self._best
         # both supports use the current neighbours
         p, q, support = label_support(probabilities, labels, neighbours, self.weight)
         fall = label_support(best, labels, neighbours, self.weight)[2] - support
@@ -120,7 +123,10 @@ class SharedLearning(Alarm):
             self._best, self.peak = probabilities.clone(), epoch
         error = float(fall.std()) / len(fall) ** 0.5
         is_below = float(fall.mean()) > max(self.smallest_fall, self.threshold * error)
-        self._below = self._below + 1 if is_below and conflict >= self.smallest_conflict else 0
+        if is_below and conflict >= self.smallest_conflict:
+            self._below = self._below + 1
+        else:
+            self._below = 0
         if self._below >= self.patience:
             self._raise(epoch)
         return {

@@ -1,0 +1,62 @@
+"""Expected accuracy and its interval: what an estimate cannot be above, and what repeats do not raise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import gapscope as gs
+from gapscope.base.specs import TrainingSpec
+
+
+def rings(n: int = 160) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(n) % 4
+    return torch.randn(4, 8, generator=g)[y] + 0.7 * torch.randn(n, 8, generator=g), y
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def test_the_expected_accuracy_is_not_above_that_on_training_samples() -> None:
+    data, short = rings(), network()
+    initial = {name: value.clone() for name, value in short.state_dict().items()}
+    gs.train(short, data, TrainingSpec(epochs=8, learning_rate=0.02))
+    account = gs.check(short, data, initial_state=initial).account
+    assert account is not None and account.expected is not None and account.training < 0.9
+    assert account.expected.low < account.expected.value <= account.training < account.expected.high
+
+
+def test_repeats_do_not_raise_the_expected_accuracy() -> None:
+    (x, y), trained = rings(), network()
+    gs.train(trained, (x, y), TrainingSpec(epochs=20, learning_rate=0.05))
+    twice = (torch.cat([x, x[:120]]), torch.cat([y, y[:120]]))
+    once, repeated = (gs.check(trained, data) for data in ((x, y), twice))
+    assert "GS101" in repeated.codes
+    for result in (once, repeated):
+        assert result.account is not None and result.account.expected is not None
+    first, second = (result.account.expected.value for result in (once, repeated))  # type: ignore[union-attr]
+    assert second == pytest.approx(first, abs=0.03)
+
+
+def test_the_most_frequent_of_many_classes_is_rarer_in_new_data() -> None:
+    g = torch.Generator().manual_seed(1)
+    labels = torch.cat([torch.arange(20), torch.randint(20, (180,), generator=g)])
+    diverged = nn.Linear(3, 20)
+    nn.init.constant_(diverged.weight, float("nan"))
+    x = torch.nn.functional.one_hot(labels, 20).float() + 0.1 * torch.randn(200, 20, generator=g)
+    account = gs.check(diverged, (x @ torch.randn(20, 3, generator=g), labels)).account
+    assert account is not None and account.expected is not None
+    assert account.expected.low < 1 / 20 < account.expected.value
+
+
+def test_more_samples_than_a_network_is_read_on_are_judged() -> None:
+    (x, y), trained = rings(2200), network()
+    gs.train(trained, (x, y), TrainingSpec(epochs=4, learning_rate=0.05))
+    result = gs.check(trained, (x, y), only=["GS402"], time_budget=None)
+    assert result.n_samples == 2000 and result.not_judged == ""
+    assert result.account is not None and result.account.expected is not None
+    assert abs(result.account.expected.value - 0.95) < 0.1
