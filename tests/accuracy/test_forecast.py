@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.accuracy.forecast import forecast_accuracy
-from gapscope.accuracy.loo_rows import NETWORK_ERROR
+from gapscope.accuracy.loo_rows import NETWORK_ERROR, combine_rows
 from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import DataSpec, TrainingSpec
 from gapscope.data import prepare
@@ -19,7 +19,7 @@ from gapscope.inspection.losses import evaluate
 from gapscope.measures.embed import embed
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.networks import build_network
-from gapscope.statistics.baselines import linear_ridge
+from gapscope.statistics.baselines import LooRow, linear_ridge, most_frequent_class, scored_row
 
 
 def untrained(problem: Problem, name: str = "fully_connected", **options: Any) -> nn.Module:
@@ -174,3 +174,51 @@ def test_interrupts_keep_the_finished_rows(monkeypatch: pytest.MonkeyPatch, name
     monkeypatch.setattr("gapscope.accuracy.forecast.loo_baselines", stop)
     with pytest.raises(KeyboardInterrupt):
         forecast_accuracy(None, problem.train)
+
+
+def _clusters(n: int, d: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Vectors of three overlapping classes."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 3
+    centres = torch.randn(3, d, generator=generator)
+    return centres[labels] + torch.randn(n, d, generator=generator), labels
+
+
+def test_the_interval_of_vectors_by_hand_and_narrower_with_more_samples() -> None:
+    widths = []
+    for n in (60, 400, 1600):
+        forecast = forecast_accuracy(None, _clusters(n))
+        first, _, last, _ = forecast.curve
+        growth = max((last.score - first.score) / 2, 0.0)
+        s = forecast.score
+        spread = 1.645 * (s * (1 - s) * (1.5 / n + 4 * 0.03**2) + (0.3 * growth) ** 2) ** 0.5
+        assert forecast.interval == pytest.approx((s - spread, min(1, s + spread)))
+        widths.append(2 * spread)
+    assert widths[0] > 1.5 * widths[1] > 1.8 * widths[2]
+
+
+def test_images_and_forecasts_without_a_curve_keep_the_interval_of_networks() -> None:
+    x, y = _clusters(400, 16)
+    of_vectors = forecast_accuracy(None, (x, y)).interval
+    images = forecast_accuracy(None, (x.reshape(400, 1, 4, 4), y))
+    assert of_vectors is not None and images.interval is not None
+    spread = 1.645 * (images.score * (1 - images.score) * (1 / 400 + 4 * NETWORK_ERROR**2)) ** 0.5
+    assert images.interval[0] == pytest.approx(images.score - spread)
+    assert of_vectors[1] - of_vectors[0] < images.interval[1] - images.interval[0]
+
+
+@pytest.mark.parametrize(("n_right", "has_ntk", "wide", "combined"),
+                         [(90, False, True, ["linear ridge", "RBF ridge"]), (82, False, True, ["RBF ridge"]),
+                          (90, False, False, ["RBF ridge"]), (90, True, True, ["RBF ridge", "NTK"])])  # fmt: skip
+def test_a_significantly_better_linear_ridge_joins_the_forecast(
+    n_right: int, has_ntk: bool, wide: bool, combined: list[str]
+) -> None:
+    labels = torch.arange(100) % 2
+
+    def row(method: str, right: int) -> LooRow:
+        predicted = torch.where(torch.arange(100) < right, labels, 1 - labels)
+        return scored_row(method, "inputs", torch.nn.functional.one_hot(predicted, 2).double(), labels)
+
+    rows = [most_frequent_class(labels), row("linear ridge", n_right), row("RBF ridge", 80)]
+    rows += [row("NTK", 80)] * has_ntk
+    assert [each.method for each in combine_rows(rows, labels, wide=wide)] == combined

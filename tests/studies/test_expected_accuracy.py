@@ -12,7 +12,9 @@ from gapscope.accuracy.extrapolation import DECAY, MEAN_GROWTH
 from gapscope.data import load_dataset
 from gapscope_studies.expected_accuracy.fit import COLUMNS, Candidate, as_table, fit, fitted_table, select_simplest
 from gapscope_studies.expected_accuracy.held_out import CLOSED
+from gapscope_studies.expected_accuracy.intervals import intervals
 from gapscope_studies.expected_accuracy.judged import FOLDS, HOLD_OUT, SHIPPED, estimates, refusals
+from gapscope_studies.expected_accuracy.monitored_run import monitored_run
 from gapscope_studies.expected_accuracy.pools import (
     ADAM,
     FIRST_JUDGED,
@@ -180,3 +182,16 @@ def test_held_out_probabilities_at_smoke_scale(tmp_path: Path) -> None:
     (row,) = [row for row in numbers["0%"] if row["method"] == CLOSED]
     chosen = table[(table["method"] == CLOSED) & (table["noise"] == 0)]
     assert row["cross-entropy"] == pytest.approx(chosen["cross-entropy"].mean())
+
+
+def test_intervals_at_smoke_scale(tmp_path: Path) -> None:
+    setting = RunSettings(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
+    outcome = intervals(setting)
+    rows = outcome.numbers["smoke"]
+    assert {row["forecast"] for row in rows} == {"without a network", "with a network"}
+    assert all(row["width"] < row["width before"] for row in rows if row["samples"] != "60 to 120")
+
+
+def test_a_run_predicts_its_own_samples_better_than_new_ones(tmp_path: Path) -> None:
+    outcome = monitored_run(RunSettings(scale="smoke", work=tmp_path, workers=1, say=lambda line: None))
+    assert outcome.numbers["rows"][-1]["excess"][0] > 0.05

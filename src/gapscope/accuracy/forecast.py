@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,6 +87,22 @@ def _learning_curve(
     points = [(size, value + score - rbf_score) for size, value in points]
     doubled = extrapolate_power_law(points, 2 * n)
     return (*(LearningCurvePoint(*point) for point in points), LearningCurvePoint(2 * n, doubled, extrapolated=True))
+
+
+def _growth(curve: Sequence[LearningCurvePoint]) -> float | None:
+    """Return the gain of the score per doubling of the samples, None without a curve."""
+    measured = [point for point in curve if not point.extrapolated]
+    if len(measured) < 2:
+        return None
+    first, last = measured[0], measured[-1]
+    return (last.score - first.score) / math.log2(last.samples / first.samples)
+
+
+def _are_vectors(samples: Samples) -> bool:
+    """Return whether each input is a vector of numbers: a row of a table, or features."""
+    x = samples.inputs
+    parts = (x,) if samples.form is None else samples.form.unpack(x)
+    return all(part.ndim == 2 and part.is_floating_point() for part in parts)
 
 
 def _curve_seconds(features: Tensor, n_targets: int) -> float:
@@ -199,10 +216,14 @@ def forecast_accuracy(
     network at its current weights, untrained or pretrained: ridge regression on its last hidden features and on its
     neural tangent kernel (`gapscope.functional.kernel_leave_one_out`). The forecast is the mean of the RBF and NTK
     rows; if the hidden features are significantly better than the RBF kernel, as those of pretrained networks are, it
-    is the mean of the two rows of the network, above a million parameters that of the features alone.
+    is the mean of the two rows of the network, above a million parameters that of the features alone. Without a network
+    it is the RBF row, or its mean with the linear ridge if that one is significantly better and there are at least as
+    many columns as samples, as for features and texts.
 
-    The 90 % interval joins the binomial error of the samples with the differences between trained networks, $1.645
-    \sqrt{s (1 - s) (1 / n + 4 \cdot 0.060^2)}$. It applies to new data with the same label noise. For regression the
+    The 90 % interval joins the error of the samples with the differences between trained networks. For vectors (tables,
+    features) it narrows with n samples: $1.645 \sqrt{s (1 - s) (1.5 / n + 4 \cdot 0.030^2) + (0.3 g)^2}$, g the gain
+    of accuracy per doubling of the samples in the curve. For images, and without a curve, it is $1.645 \sqrt{s (1 - s)
+    (1 / n + 4 \cdot 0.060^2)}$. It applies to new data with the same label noise. For regression the
     score is $R^2$, without an interval. With several labels per sample the score is the accuracy over all labels; with
     one label per position (tokens, pixels) that over positions, each predicted without its whole sample by the row of
     the smallest held-out cross-entropy (`out_of_sample`). No interval was judged for these two. The forecast abstains
@@ -263,7 +284,7 @@ def forecast_accuracy(
     curve: tuple[LearningCurvePoint, ...] = ()
     targets = samples.y.cpu()
     large = (prepared is not None and is_large(prepared.bare)) or features is not None
-    interrupted = False
+    interrupted = wide = False
     with (
         progress("forecasting", 3) as bar,
         memo_scope(),
@@ -271,6 +292,7 @@ def forecast_accuracy(
     ):
         try:
             inputs = sample_features(samples)
+            wide = inputs.shape[1] >= len(samples)
             bar.step("baselines")
             squares = squared_distances(inputs)
 
@@ -289,7 +311,7 @@ def forecast_accuracy(
             bar.step("learning curve")
             rbf = next((row.score for row in rows if row.method == RBF), None)
             if rbf is not None and affords(_curve_seconds(inputs, rows[0].predictions.shape[1])):
-                score = mean_score(combine_rows(rows, targets, large=large))
+                score = mean_score(combine_rows(rows, targets, large=large, wide=wide))
                 curve = _learning_curve(inputs, squares, targets, n_classes, rbf, score, seed)
             elif rbf is not None:
                 notes.append(f"The learning curve was left out to keep time_budget={budget.seconds:.3g}.")
@@ -299,8 +321,9 @@ def forecast_accuracy(
                 raise
             interrupted = True
             notes.append("Interrupted: only the finished rows are shown.")
-    combined = combine_rows(rows, targets, large=large)
+    combined = combine_rows(rows, targets, large=large, wide=wide)
     score = mean_score(combined)
+    growth = _growth(curve) if features is not None or _are_vectors(samples) else None
     by_name = {row.method: row for row in rows}
     unequal = None
     if n_classes is not None and are_unequal(targets):
@@ -309,7 +332,7 @@ def forecast_accuracy(
         task=samples.kind,
         samples=len(samples),
         score=score,
-        interval=forecast_interval(score, len(samples)) if n_classes is not None else None,
+        interval=forecast_interval(score, len(samples), growth) if n_classes is not None else None,
         combined=tuple(row.method for row in combined),
         rows=tuple(rows),
         network_gain=paired_gain(by_name[NTK], by_name[RBF], targets) if {NTK, RBF} <= by_name.keys() else None,

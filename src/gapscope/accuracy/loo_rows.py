@@ -21,12 +21,15 @@ from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import FEATURES, features_row, network_before_training, paired_gain
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.results.estimate import percent
-from gapscope.statistics.baselines import RBF, LooRow, scored_row
+from gapscope.statistics.baselines import LINEAR, RBF, LooRow, scored_row
 
 NTK = "NTK"
 # Standard deviation of trained networks around their forecast, at an accuracy of 50 %: chosen for a coverage of 90 %
 # on 141 networks; coverage 91 % on 113 further ones (results/expected_accuracy/small/baselines.json).
 NETWORK_ERROR = 0.060
+# Constants for vectors (results/expected_accuracy/small/intervals.json): sampling error, deviation of networks, and
+# fraction of the growth per doubling of the samples.
+SAMPLING, VECTOR_ERROR, GROWTH = 1.5, 0.030, 0.3
 NORMAL_90 = 1.645
 NORMAL_95_ONE_SIDED, NORMAL_99_ONE_SIDED = 1.645, 2.326
 # Above so many, the NTK costs many times the features, and adds nothing to those of pretrained networks: leave-one-out
@@ -102,16 +105,30 @@ def is_large(network: nn.Module) -> bool:
     return sum(p.numel() for p in network.parameters()) > MANY_PARAMETERS
 
 
-def combine_rows(rows: Sequence[LooRow], targets: Tensor, *, large: bool = False) -> tuple[LooRow, ...]:
+def combine_rows(
+    rows: Sequence[LooRow], targets: Tensor, *, large: bool = False, wide: bool = False
+) -> tuple[LooRow, ...]:
     """Return the rows whose mean score is the forecast.
 
     These are the RBF and NTK rows; the rows of the network (last hidden features and NTK) if its features are
     significantly better than the RBF kernel, as those of pretrained networks are; else the best row. Of a large network
-    with such features they are the features alone, and the better of features and RBF kernel without an NTK.
+    with such features they are the features alone, and the better of features and RBF kernel without an NTK. Without an
+    NTK they are the linear and the RBF ridge, if the linear one is significantly better on wide data, such as features
+    and texts. The mean of both errs less than the better row, whose score was chosen for being larger; on narrow tables
+    RBF ridge alone errs least.
+
+    Args:
+        rows: Rows, the first of which uses the labels alone.
+        targets: Targets.
+        large: Whether the network has more than a million parameters, or features stand for one.
+        wide: Whether there are at least as many columns as samples.
     """
     by_name = {row.method: row for row in rows}
     features, rbf = by_name.get(FEATURES), by_name.get(RBF)
+    linear = by_name.get(LINEAR)
     names = (RBF, NTK)
+    if wide and rbf and linear and NTK not in by_name and paired_gain(linear, rbf, targets).low > 0:
+        names = (LINEAR, RBF)
     if features is not None and rbf is not None:
         gain = paired_gain(features, rbf, targets)
         if gain.low > 0:
@@ -122,11 +139,22 @@ def combine_rows(rows: Sequence[LooRow], targets: Tensor, *, large: bool = False
     return tuple(available) if available else (max(rows, key=lambda row: row.score),)
 
 
-def forecast_interval(score: float, n: int) -> tuple[float, float]:
-    """90 % interval of a forecast of accuracy, see `forecast_accuracy`."""
+def forecast_interval(score: float, n: int, growth: float | None = None) -> tuple[float, float]:
+    """Return the 90 % interval of a forecast of accuracy, see `forecast_accuracy`.
+
+    Args:
+        score: The forecast.
+        n: Number of samples.
+        growth: Gain of accuracy per doubling of the samples, for vectors; None for images and other inputs, for which
+            networks deviate from kernels by as much with many samples.
+    """
     # the variance per sample, at least that of one error among n samples
     variance = max(score * (1 - score), (1 - 1 / n) / n)
-    spread = NORMAL_90 * (variance * (1 / n + 4 * NETWORK_ERROR**2)) ** 0.5
+    if growth is None:
+        error = variance * (1 / n + 4 * NETWORK_ERROR**2)
+    else:
+        error = variance * (SAMPLING / n + 4 * VECTOR_ERROR**2) + (GROWTH * max(growth, 0.0)) ** 2
+    spread = NORMAL_90 * error**0.5
     return max(0.0, score - spread), min(1.0, score + spread)
 
 

