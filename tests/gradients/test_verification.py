@@ -15,9 +15,10 @@ from torch.utils.checkpoint import checkpoint
 
 from gapscope.base.errors import NeverSupported, SlowGradients
 from gapscope.gradients import tape as tape_module
+from gapscope.gradients import verification
 from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.per_sample import per_sample_jacobian
-from gapscope.gradients.tape import record_forward
+from gapscope.gradients.tape import Tape, record_forward
 from gapscope.gradients.traces import per_sample_traces
 from gapscope.gradients.verification import verify
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
@@ -107,6 +108,42 @@ def test_a_second_derivative_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyP
     x = torch.randn(5, 4, dtype=torch.float64)
     with pytest.warns(SlowGradients, match=r"by 1\.weight are computed"):
         value = GradientSimilarityPenalty(1.0, method="exact", reduction="sum")(network, x)
+    expected = dense_jacobian(network, x, create_graph=True).square().sum()
+    torch.testing.assert_close(gradient_of(value, network), gradient_of(expected, network))
+
+
+class Cube(torch.autograd.Function):
+    """x^3 with a derivative of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return 3 * ctx.saved_tensors[0] ** 2 * gradients[0]
+
+
+@pytest.mark.parametrize(("activation", "first_uses"), [(torch.tanh, [8, 16]), (Cube.apply, [0, 8, 16])])
+def test_second_derivatives_are_compared_at_once_where_the_user_wrote_one(
+    activation: Any, first_uses: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+    original = verification._second_derivative_differs
+
+    def record(tape: Tape, outputs: Tensor, seed: int) -> bool:
+        compared.append(seed)
+        return original(tape, outputs, seed)
+
+    monkeypatch.setattr(verification, "_second_derivative_differs", record)
+    network = Wrapped(lambda net, x: net.head(activation(net.layer(x))), layer=nn.Linear(4, 6), head=nn.Linear(6, 2))
+    network.double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    penalty = GradientSimilarityPenalty(1.0, method="exact", reduction="sum")
+    for _ in range(20):
+        value = penalty(network, x)
+    assert compared == first_uses
     expected = dense_jacobian(network, x, create_graph=True).square().sum()
     torch.testing.assert_close(gradient_of(value, network), gradient_of(expected, network))
 

@@ -222,3 +222,9 @@ def test_interruption_returns_finished_readings(interrupted: Any) -> None:
     for strict, names in ((True, ["loss", "axle"]), (False, ["axle", "loss"])):
         with pytest.raises(KeyboardInterrupt):
             gs.measure(network(), (X, Y), names, strict=strict)
+
+
+def test_a_backward_pass_for_each_of_thousands_of_outputs_needs_a_request() -> None:
+    network, x = nn.Sequential(nn.Linear(3, 1), nn.Linear(1, 5000)), torch.randn(64, 3)
+    result = gs.measure(network, x, ["input_jacobian_norm"], time_budget=1e-3)
+    assert "time_budget=None" in result.unmeasured["input_jacobian_norm"]

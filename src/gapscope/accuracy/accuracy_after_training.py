@@ -20,6 +20,7 @@ from gapscope.accuracy.accuracy_estimator import (
 )
 from gapscope.accuracy.forecast import check_prediction_data, count_duplicates
 from gapscope.accuracy.forecast_result import describe_duplicates
+from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.samples import as_samples
 from gapscope.base.tables import check_columns
@@ -29,7 +30,7 @@ from gapscope.inspection.validation import Ready, equals_trained_weights, matchi
 from gapscope.labels.label_issues import estimate_label_noise
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.labels.results import LabelNoiseEstimate
-from gapscope.measures.cpu_budget import CpuBudget, affordable_kernel
+from gapscope.measures.cpu_budget import affordable_kernel
 from gapscope.measures.embed import extract_features
 from gapscope.networks.initialization import resampled_state
 from gapscope.results.estimate import IntervalEstimate, percent

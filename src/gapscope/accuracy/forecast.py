@@ -21,16 +21,18 @@ from gapscope.accuracy.loo_rows import (
     reason_to_abstain,
     with_new_head,
 )
+from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import require_targets
+from gapscope.data.frames import encode_inputs
 from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.labels.duplicates import exact_repeats
-from gapscope.measures.cpu_budget import COMBINATIONS, DEFAULT_BUDGET, CpuBudget
+from gapscope.measures.cpu_budget import COMBINATIONS
 from gapscope.measures.embed import checked_features
 from gapscope.measures.fitted_labels import features_row, paired_gain
 from gapscope.results.progress import progress
@@ -234,7 +236,8 @@ def forecast_accuracy(
 
     Args:
         network: The network with the weights as they are before training; None for the rows that need no network.
-        data: Training data with targets, in any form that `gapscope.measure` takes.
+        data: Training data with targets, in any form that `gapscope.measure` takes. Without a network also a pair
+            (frame, targets) with columns of text and dates and missing numbers, which are encoded as notes say.
         head: Replaces the last linear layer on a copy: "new" by an untrained one with one output per class, a module by
             itself. None changes nothing.
         features: Features [n, d] of the samples, such as those of `embed` (tensor, array or frame), for the row of last
@@ -259,11 +262,14 @@ def forecast_accuracy(
     check_range("landmarks", landmarks, 2)
     budget = CpuBudget(time_budget)
     network, data = unwrap_estimator(network, data)
+    encoded: tuple[str, ...] = ()
+    if network is None:
+        data, _, encoded = encode_inputs(data)
     samples = as_samples(data)
     check_prediction_data(samples, kinds=("classification", "regression", "multi-label", "positions"))
     if samples.kind == "positions":
         return _forecast_positions(network if features is None else features, samples, head, seed)
-    notes = list(samples.notes)
+    notes = [*samples.notes, *encoded]
     n_classes = int(samples.y.max()) + 1 if samples.is_classification else None
     prepared = None
     if network is not None and features is None:

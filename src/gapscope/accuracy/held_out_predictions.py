@@ -34,6 +34,7 @@ from gapscope.accuracy.subset_problems import NetworkProblem, check_no_run, is_e
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
+from gapscope.data.frames import encode_inputs
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.measures.embed import checked_features
@@ -73,7 +74,8 @@ def out_of_sample(
               folds (3 or more).
             - An estimator with scikit-learn's interface: out-of-bag samples, if it has them (1), or folds (2 or more).
         data: Training data with targets, in any form that `gapscope.measure` takes; for an estimator a pair (x, y) that
-            it takes itself. None for a `gs.RunSpec`.
+            it takes itself. None for a `gs.RunSpec`. With None as the source also a pair (frame, targets) with columns
+            of text and dates and missing numbers, which are encoded as notes say.
         groups: One label per sample; samples of one group (patient, author, period) are held out together.
         cost: Training runs that may be spent, in multiples of one on all samples. The most expensive method within it
             is used; 0 takes the cheapest that the source has (five folds for an estimator without out-of-bag samples).
@@ -102,7 +104,11 @@ def out_of_sample(
         data = prepare_data(source, data_root)[0].train
     if is_estimator(source):
         source, data = unwrap_estimator(source, data)
+    encoded: tuple[str, ...] = ()
+    if source is None:
+        data, _, encoded = encode_inputs(data)
     samples = as_samples(data)
+    samples = replace(samples, notes=(*samples.notes, *encoded))
     _check(samples)
     numbers = _groups(samples.per_sample(groups), len(samples))
     if samples.kind == "positions":

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
@@ -16,7 +17,7 @@ from gapscope.inspection.copies import copy_network
 from gapscope.inspection.execution import exclusive
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures._forward import forward_pass
-from gapscope.measures.cpu_budget import CpuBudget, affordable_kernel, forward_seconds
+from gapscope.measures.cpu_budget import affordable_kernel, forward_seconds
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import FEATURES, features_row, network_before_training, paired_gain
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out

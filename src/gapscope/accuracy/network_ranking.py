@@ -31,6 +31,7 @@ from gapscope.accuracy.ranking_result import (
     instantiate,
     name_candidates,
 )
+from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
@@ -42,7 +43,7 @@ from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
-from gapscope.measures.cpu_budget import COMBINATIONS, DEFAULT_BUDGET, CpuBudget, forward_seconds
+from gapscope.measures.cpu_budget import COMBINATIONS, forward_seconds
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import FEATURES
 from gapscope.measures.output_sensitivity import output_sensitivity

@@ -26,7 +26,7 @@ from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_ch
 from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
 from gapscope.checks.trials import MAX_TRAININGS, TriedAdvice, try_fixes
-from gapscope.data.frames import encode_frame, split_frame
+from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
@@ -200,16 +200,6 @@ def _try_advice(
         return str(error).rstrip(".")
 
 
-def _encoded(data: Any, test: Any) -> tuple[Any, Any, tuple[str, ...]]:
-    """Return data and test samples with columns of numbers in place of frames, and notes about what was changed."""
-    if not isinstance(data, tuple | list) or len(data) != 2 or not hasattr(data[0], "select_dtypes"):
-        return data, test, ()
-    columns, notes = encode_frame(data[0])
-    if isinstance(test, tuple | list) and len(test) == 2 and hasattr(test[0], "select_dtypes"):
-        test = (encode_frame(test[0], like=columns)[0], test[1])
-    return (columns, data[1]), test, notes
-
-
 def _make_context(
     network: Any, data: Any, test: Any, initial_state: Mapping[str, Tensor] | None, *, is_raw: bool = False
 ) -> Context:
@@ -218,8 +208,8 @@ def _make_context(
     raw, raw_test = data, test
     module, contents = unwrap_estimator(network, data)
     # a pipeline that ends with a network encodes the columns itself
-    if is_estimator(module) or (is_raw and module is network):
-        data, test, notes = _encoded(data, test)
+    if is_estimator(module) or module is None or (is_raw and module is network):
+        data, test, notes = encode_inputs(data, test)
         module, contents = unwrap_estimator(network, data)
     is_usable = isinstance(module, nn.Module) and not has_diverged(module)
     if module is not None and not isinstance(module, nn.Module) and not is_estimator(module):

@@ -55,6 +55,7 @@ def batch_norm(
     ),
     passes: int = typer.Option(10, help="Random partitions into batches; more reduce the error."),
     samples: int | None = typer.Option(None, help="Number of training samples. Default: all."),
+    time_budget: float = typer.Option(60.0, help="CPU seconds for single layers; `inf` for no limit."),
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
@@ -71,6 +72,7 @@ def batch_norm(
         new_batch_size=new_batch_size,
         dropout_before=dropout_before or None,
         passes=passes,
+        time_budget=time_budget,
     )
     if json:
         print_json(advice)

@@ -124,6 +124,21 @@ def encode_frame(
     return encoded, tuple(notes)
 
 
+def encode_inputs(data: Any, test: Any = None) -> tuple[Any, Any, tuple[str, ...]]:
+    """Return pairs (frame, targets) with columns of numbers, other data as they are, and notes about what was changed.
+
+    Args:
+        data: Training data in any form.
+        test: More data, whose frame gets the columns of the training data; None for none.
+    """
+    if not isinstance(data, tuple | list) or len(data) != 2 or not hasattr(data[0], "select_dtypes"):
+        return data, test, ()
+    columns, notes = encode_frame(data[0])
+    if isinstance(test, tuple | list) and len(test) == 2 and hasattr(test[0], "select_dtypes"):
+        test = (encode_frame(test[0], like=columns)[0], test[1])
+    return (columns, data[1]), test, notes
+
+
 def split_frame(frame: Any, target: str) -> tuple[pandas.DataFrame, pandas.Series]:
     """Return the columns other than the target, and the target, of a pandas frame.
 

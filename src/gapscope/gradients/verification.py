@@ -21,7 +21,8 @@ $$\sum_n s_n J_n^\top u_n = \nabla_\theta \sum_n s_n u_n \cdot f(x_n).$$
 
 The left side comes from a backward pass weighted by u alone. So the sides differ if a parameter is used outside a call
 of its own module, if rows belong to no sample or to another one (no two s are equal), or if samples interact. For
-differentiable rows, the gradient of one sample's squared norm is compared with that of plain autograd as well.
+differentiable rows, the gradient of one sample's squared norm is compared with that of plain autograd as well: at once
+where parameters bypass the rules or the user wrote a derivative, else when the routing is verified again.
 
 Perturbed weights reveal branches after a zero-initialized layer. Three samples suffice if the samples of a batch
 do not interact and the layers receive them in the same form. Otherwise all samples are compared, in another order.
@@ -37,12 +38,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
 
 from gapscope.base.errors import GapscopeError, NeverSupported, NotMeasurable
 from gapscope.gradients.backward import gradients_at
 from gapscope.gradients.broadcasts import merge_contributions
 from gapscope.gradients.tape import Tape, join_names, record_forward
-from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint
+from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint, graph_nodes
 from gapscope.inspection.independence import Perturbation, highest_precision_dtype, is_sample_independent
 from gapscope.inspection.outputs import as_real
 from gapscope.inspection.restoring import preserve_state
@@ -132,8 +134,8 @@ def _few_samples(tape: Tape, seed: int) -> list[Tensor] | None:
     return [torch.randperm(tape.n, generator=torch.Generator().manual_seed(seed))[:_N_COMPARED]]
 
 
-def _failing_parameters(tape: Tape, outputs: Tensor, seed: int, *, zero_is_failure: bool) -> set[int]:
-    """Return the parameters whose layer-wise sums differ from autograd, or cannot be verified."""
+def _failing_parameters(tape: Tape, outputs: Tensor, seed: int, *, zero_is_failure: bool) -> tuple[set[int], set[int]]:
+    """Return the parameters whose layer-wise sums differ from autograd, or cannot be verified, and those unreached."""
     generator = torch.Generator().manual_seed(seed)
     by_output = torch.randn(outputs.shape, generator=generator).to(outputs)
     by_sample = torch.randn(tape.n, generator=generator).to(outputs)
@@ -158,7 +160,7 @@ def _failing_parameters(tape: Tape, outputs: Tensor, seed: int, *, zero_is_failu
         unverified = zero_is_failure and bool(gradient.norm() <= tolerance * norm)
         if unverified or not bool(difference <= tolerance * (gradient.norm() + 1e-2 * norm)):  # NaN fails
             failing.add(key)
-    return failing
+    return failing, {id(p) for p, gradient in zip(compared, expected, strict=True) if gradient is None}
 
 
 def _squares(gradients: list[Tensor | None]) -> Tensor:
@@ -204,24 +206,39 @@ def _gradient(value: Tensor, sources: list[Tensor]) -> Tensor:
     return torch.cat([as_real(gradient.to_dense()).flatten() for gradient in gradients])
 
 
+def _are_composed(tape: Tape, outputs: Tensor) -> bool:
+    """Return whether equal first derivatives imply equal second ones.
+
+    Rules compose differentiable operations of torch, so that the derivative of an equal function is equal. Parameters
+    that bypass the rules, and derivatives written by the user (or by a compiler), promise nothing.
+    """
+    if tape.whole_network or tape.per_sample or any(call.rule is None and call.parameters for call in tape.calls):
+        return False
+    functions = (type(node)._forward_cls for node in graph_nodes(outputs) if isinstance(node, BackwardCFunction))
+    return all(function.__module__.startswith("gapscope.") for function in functions)
+
+
 def _escalate_until_correct(
     tape: Tape, outputs: Tensor, routing: _Routing, seed: int, *, create_graph: bool, zero_is_failure: bool
-) -> _Routing:
-    """Escalate failing parameters until all pass, then verify second derivatives."""
+) -> tuple[_Routing, set[int]]:
+    """Escalate failing parameters until all pass, then verify second derivatives (returns unreached ones as well)."""
     while True:
         tape.whole_network, tape.per_sample = routing.whole_network, routing.per_sample
-        failing = _failing_parameters(tape, outputs, seed, zero_is_failure=zero_is_failure)
+        failing, unreached = _failing_parameters(tape, outputs, seed, zero_is_failure=zero_is_failure)
         if not failing:
             break
         routing = routing.escalate(failing)
+    # The first use has no time for what is known; the comparison is made up for when the routing is verified again.
+    if not create_graph or (seed == 0 and _are_composed(tape, outputs)):
+        return routing, unreached
     everything = {id(parameter) for parameter in tape.parameters.values()}
     without_rule = {id(p) for call in tape.calls if call.rule is None for p in call.parameters.values()}
     for candidates in (routing.whole_network | without_rule, everything):
-        if not create_graph or not _second_derivative_differs(tape, outputs, seed):
+        if not _second_derivative_differs(tape, outputs, seed):
             break
         routing = _Routing(routing.whole_network | candidates, routing.per_sample | candidates)
         tape.whole_network, tape.per_sample = routing.whole_network, routing.per_sample
-    return routing
+    return routing, unreached
 
 
 class _OtherCalls(Exception):
@@ -244,10 +261,10 @@ def _verify_replays(
                 return None
             # the second derivative of one sample is the same in every order
             twice = create_graph and number == 0
-            routing = _escalate_until_correct(
+            routing, missing = _escalate_until_correct(
                 replayed, results, routing, seed, create_graph=twice, zero_is_failure=zero_is_failure
             )
-            unreached |= _unreached(replayed, results)
+            unreached |= missing
     # Parameters that the replay could not substitute, such as those of compiled code, are unverified.
     unverified = unreached - _unreached(tape, outputs) if unreached else unreached
     return _Routing(routing.whole_network | unverified, routing.per_sample | unverified)
@@ -281,7 +298,7 @@ def _find_routing(
             return routing
     if outputs.dtype not in _TOLERANCE:
         return _Routing(per_sample=frozenset(id(parameter) for parameter in tape.parameters.values()))
-    return _escalate_until_correct(tape, outputs, initial, seed, create_graph=create_graph, zero_is_failure=True)
+    return _escalate_until_correct(tape, outputs, initial, seed, create_graph=create_graph, zero_is_failure=True)[0]
 
 
 def _unreached(tape: Tape, outputs: Tensor) -> set[int]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
+from torch.autograd.graph import Node
 from torch.utils.checkpoint import CheckpointFunction
 
 from gapscope.base.errors import ReplaceLayer
@@ -39,14 +40,19 @@ def direct_checkpoints() -> Iterator[None]:
             CheckpointFunction.apply = own
 
 
-def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
-    """Raise ReplaceLayer if the outputs' graph hides the parameters that it uses."""
-    visited, waiting = set(), [outputs.grad_fn]
+def graph_nodes(outputs: Tensor) -> Iterator[Node]:
+    """Yield the nodes of autograd's graph of `outputs`, each once."""
+    visited, waiting = set[Node](), [outputs.grad_fn]
     while waiting:
         node = waiting.pop()
         if node is None or node in visited:
             continue
-        if node.name() == "CheckpointFunctionBackward":
-            raise ReplaceLayer(REENTRANT)
         visited.add(node)
+        yield node
         waiting += [following for following, _ in node.next_functions]
+
+
+def check_no_reentrant_checkpoint(outputs: Tensor) -> None:
+    """Raise ReplaceLayer if the outputs' graph hides the parameters that it uses."""
+    if any(node.name() == "CheckpointFunctionBackward" for node in graph_nodes(outputs)):
+        raise ReplaceLayer(REENTRANT)

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.labels.error_model import ErrorProbabilities, error_probabilities
 from gapscope.labels.kernel_views import ClassView, best_view
 from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
-from gapscope.measures.cpu_budget import CpuBudget
 
 # Flagged labels are more likely wrong than right.
 MIN_PROBABILITY = 0.5

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
@@ -18,7 +19,7 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.boosted_trees import out_of_fold_log_probabilities
 from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES, tempered_loss
 from gapscope.labels.noise_rate import fit_robustly
-from gapscope.measures.cpu_budget import COMBINATIONS, CpuBudget, affordable_kernel, forward_seconds
+from gapscope.measures.cpu_budget import COMBINATIONS, affordable_kernel, forward_seconds
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import FEATURES, features_spectrum, network_before_training
 from gapscope.measures.kernel_leave_one_out import kernel_columns

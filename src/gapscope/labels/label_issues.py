@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
-from gapscope.data.frames import encode_frame, split_frame
+from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.validation import unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_labels
@@ -28,7 +29,6 @@ from gapscope.labels.regression_targets import assess_targets
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details, with_class_names
 from gapscope.labels.several_labels import assess_positions, assess_several_labels
-from gapscope.measures.cpu_budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.statistics.baselines import RBF, rbf_spectrum, sample_features
 
 MIN_SAMPLES = 50
@@ -148,6 +148,16 @@ def _assess(
     return _assess_run(source, seed)
 
 
+def _encoded(source: Any, data: Any, target: str | None, test: Any) -> tuple[Any, Any, tuple[str, ...]]:
+    """Return data and test set with columns of numbers in place of raw frames, and notes about what was changed."""
+    if target is not None:
+        data = split_frame(data, target)
+        test = None if test is None else split_frame(test, target)
+    elif source is not None:
+        return data, test, ()
+    return encode_inputs(data, test)
+
+
 def estimate_label_noise(
     source: nn.Module | Any = None,
     data: Any = None,
@@ -202,9 +212,7 @@ def estimate_label_noise(
     True
     """
     source, data = unwrap_estimator(source, data)
-    if target is not None:
-        columns, label = split_frame(data, target)
-        data = (encode_frame(columns)[0], label)
+    data, _, _ = _encoded(source, data, target, None)
     _, noise = _assess(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
     if reason := noise.unreliable_because:
         raise NotMeasurable(reason)
@@ -272,13 +280,10 @@ def find_label_issues(
     if precision is not None:
         check_range("precision", precision, 0, 1, low_open=True)
     source, data = unwrap_estimator(source, data)
-    given, notes = (data if features is None else features), ()
+    given = data if features is None else features
     if target is not None:
-        columns, label = split_frame(data, target)
-        encoded, notes = encode_frame(columns)
-        given, data = columns, (encoded, label)
-        if test is not None:
-            test = encode_frame(split_frame(test, target)[0], like=encoded)[0]
+        given = split_frame(data, target)[0]
+    data, test, notes = _encoded(source, data, target, test)
     issues, _ = _assess(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
     if issues.samples is not None:
         issues = replace(

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.labels.class_labels import assess_labels
@@ -25,7 +26,6 @@ from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES
 from gapscope.labels.given_predictions import SEVERAL, SMALLEST, check_probabilities, is_held_out
 from gapscope.labels.kernel_views import ClassView, class_view, iterate_kernels
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
-from gapscope.measures.cpu_budget import CpuBudget
 from gapscope.measures.positions import LabelledPositions, position_scores, prepare_positions, require_scores
 from gapscope.results.formatting import pluralize
 from gapscope.statistics.baselines import RBF, RIDGES

@@ -270,10 +270,11 @@ def _cheapest(
     """Return the cost of the exact measure, or of its probes if the exact one is too slow."""
     total, allowed = len(ready.samples), LARGER_TRIAL_FRACTION * budget
     if not sampling.probe:
-        if item.name == "input_jacobian_norm" and ready.n_outputs > MANY_OUTPUTS:
+        passes = sampling.passes(ready.n_outputs)
+        if passes > 2 * MANY_OUTPUTS:
             raise InvalidInput(
-                f"it needs one backward pass per output, here {ready.n_outputs:,}; name it with "
-                "options={'input_jacobian_norm': {'squared': True, 'method': 'probe'}}"
+                f"it needs {passes:,.0f} passes over the samples, for {ready.n_outputs:,} outputs; a budget allows "
+                f"{2 * MANY_OUTPUTS:,}. Pass time_budget=None to measure it anyway."
             )
         cost = _trial_of(item, ready, evaluate, allowed)
         return _Cost(cost.once, _PASSES[sampling.kind] * cost.per_sample), Allocation(total)

@@ -1,26 +1,21 @@
-"""One budget in CPU seconds for functions that may take long, and what of the NTK fits into it."""
+"""What of the NTK fits into a budget of CPU seconds."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from gapscope.base.errors import NotMeasurable, check_range
+from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.samples import Samples
 from gapscope.inspection.outputs import measurement_mode, network_outputs
 from gapscope.inspection.validation import Ready
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 
-# Seconds of functions with a budget, if none is passed.
-DEFAULT_BUDGET = 60.0
-# Work in progress is ended when this multiple of the budget is spent: estimates from few samples err by some per cent.
-ENFORCED_AT = 1.1
 # Samples of the two trials, the timings of which the smallest counts, and the fraction of the budget for all of them.
 TRIAL, TIMINGS, TRIAL_FRACTION = 8, 3, 0.1
 # samples, and part of the budget, of a larger trial, by judgment
@@ -33,78 +28,6 @@ SURE_FRACTION = 0.2
 # A pass back takes at least as long as a pass forward per output, and all gradients at most 10 times as long; one
 # core multiplies and adds at least 5e9 numbers per second.
 MIN_PASSES, MAX_PASSES, OPERATIONS_PER_SECOND = 1.0, 10.0, 5e9
-
-
-class BudgetSpent(NotMeasurable):
-    """Work that was ended because the budget of CPU seconds was spent."""
-
-
-class CpuBudget:
-    """CPU seconds of this process, all threads together, from now on.
-
-    Args:
-        seconds: The budget; None for no limit.
-
-    Raises:
-        InvalidInput: It is not positive.
-
-    >>> budget = CpuBudget(10.0)
-    >>> budget.affords(1.0), budget.affords(60.0), CpuBudget(None).affords(1e9)
-    (True, False, True)
-    """
-
-    def __init__(self, seconds: float | None) -> None:
-        self.seconds = math.inf
-        if seconds is not None:
-            check_range("time_budget", seconds, 0, low_open=True)
-            self.seconds = float(seconds)
-        self._start = time.process_time()
-
-    @property
-    def spent(self) -> float:
-        """CPU seconds since the start."""
-        return time.process_time() - self._start
-
-    @property
-    def remaining(self) -> float:
-        """CPU seconds that are left, at least 0."""
-        return max(0.0, self.seconds - self.spent)
-
-    def affords(self, seconds: float) -> bool:
-        """Return whether work of so many seconds fits into what is left."""
-        return seconds <= self.remaining
-
-    def shortage(self, seconds: float) -> str:
-        """Return what a forward pass of all samples takes and which budget suffices; empty if it fits.
-
-        Args:
-            seconds: Estimated CPU seconds of the pass.
-        """
-        if self.affords(seconds):
-            return ""
-        enough = math.ceil(2 * (self.spent + seconds))
-        return (
-            f"a forward pass of all samples takes about {seconds:.2g} CPU s, and {self.remaining:.2g} are left. "
-            f"Pass time_budget={enough}."
-        )
-
-    def part(self, fraction: float) -> CpuBudget:
-        """Return a budget, from now on, of a fraction of what is left."""
-        return CpuBudget(None if math.isinf(self.seconds) else max(fraction * self.remaining, 1e-9))
-
-    @contextmanager
-    def enforced(self, network: nn.Module) -> Iterator[None]:
-        """Raise BudgetSpent at a forward pass of the network, once 1.1 times the budget is spent."""
-
-        def check(*_: Any) -> None:
-            if self.spent > ENFORCED_AT * self.seconds:
-                raise BudgetSpent(f"time_budget={self.seconds:.3g} was spent before it ended. Pass a larger budget.")
-
-        handle = network.register_forward_pre_hook(check)
-        try:
-            yield
-        finally:
-            handle.remove()
 
 
 def smallest_timing(work: Callable[[], Any]) -> float:

@@ -442,20 +442,24 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--data", choices=("chosen_on", "judged"), default="judged")
     parser.add_argument("--per-data-set", type=int, default=5, help="cases per data set, the sound one included")
+    parser.add_argument("--finished", action="store_true", help="summarize what is finished, run nothing")
     parser.add_argument("--root", type=Path, default=Path("data"), help="folder of the data sets that are no tables")
     parser.add_argument("--work", type=Path, default=Path("study-work/tried_advice"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     names = JUDGED if arguments.data == "judged" else CHOSEN_ON
     plan = units(names, arguments.per_data_set)
+    planned = len(plan)
+    if arguments.finished:
+        plan = [unit for unit in plan if (arguments.work / f"{' '.join(map(str, unit))}.json").exists()]
     jobs = {" ".join(map(str, unit)): partial(run_case, *unit, arguments.root) for unit in plan}
     cases = list(run_cached(jobs, arguments.work, workers=1).values())
     content = {
         "environment": environment(),
         "data": arguments.data,
-        "names": list(names),
+        "names": list(dict.fromkeys(case["data"] for case in cases)),
         "data sets": len({case["data"] for case in cases}),
-        "planned cases": len(plan),
+        "planned cases": planned,
         "rule": RULE,
         "samples": N,
         "commit": commit(),

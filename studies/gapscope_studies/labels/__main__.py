@@ -3,8 +3,8 @@
     pip install cleanlab  # for targets, several and positions
     python -m gapscope_studies.labels small results/labels/ranking.json
 
-The file is `ranking` for "small", `own` for "final", else named as what is run. The cells of these
-two, of "targets", "uneven", "several", "fitted" and "positions" are cached, from which a stopped run resumes.
+The file is `ranking` for "small", `own` for "final", else named as what is run. All cells but those of "hard_clean" and
+"embeddings" are cached, from which a stopped run resumes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,24 @@ from gapscope.base.files import to_json, write_atomically
 from gapscope.pools.jobs import run_cached
 from gapscope_studies.kit.page import light_json
 from gapscope_studies.kit.provenance import commit
-from gapscope_studies.labels import fitted, noise_rates, positions, ranking, several, summary, targets, uneven
+from gapscope_studies.labels import (
+    beside_cleanlab,
+    fitted,
+    noise_rates,
+    positions,
+    ranking,
+    several,
+    summary,
+    targets,
+    uneven,
+)
 
 
 def main() -> None:
     """Run the missing cells, and write the summary of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    own = {"targets": targets, "uneven": uneven, "several": several, "fitted": fitted, "positions": positions}
+    parts = (targets, uneven, several, fitted, positions, beside_cleanlab)
+    own = {part.__name__.rpartition(".")[2]: part for part in parts}
     parser.add_argument("what", choices=(*ranking.SCALES, *own, "hard_clean", "embeddings"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--cells", type=Path, default=Path("study-work/labels"), help="folder of finished cells")

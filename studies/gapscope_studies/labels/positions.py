@@ -35,11 +35,11 @@ from gapscope_studies.labels.several import (
     coverage,
     draw_rows,
     flag_means,
-    ranking_scores,
     suspicion_of_labels,
     suspicion_of_samples,
     timed,
 )
+from gapscope_studies.labels.summary import scores
 
 RATES, SEEDS = (0.02, 0.05, 0.1), (1, 2)
 DATA = {
@@ -99,8 +99,8 @@ def _judge(issues: Any, others: Mapping[str, tuple[np.ndarray, np.ndarray]], wro
     own = (suspicion_of_labels(issues, wrong.shape), suspicion_of_samples(issues, len(wrong)))
     rankings = {"gapscope": own} | {name: (-a, -b) for name, (a, b) in others.items()}
     any_wrong: Any = wrong.reshape(len(wrong), -1).any(1)
-    of_samples = {} if any_wrong.all() else {name: ranking_scores(b, any_wrong) for name, (_, b) in rankings.items()}
-    of_labels = {name: ranking_scores(a.ravel(), wrong.ravel()) for name, (a, _) in rankings.items()}
+    of_samples = {} if any_wrong.all() else {name: scores(b, any_wrong) for name, (_, b) in rankings.items()}
+    of_labels = {name: scores(a.ravel(), wrong.ravel()) for name, (a, _) in rankings.items()}
     return {"labels": of_labels, "samples": of_samples, **answer_of(issues, wrong)}
 
 
@@ -195,10 +195,10 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     keys = ("task", "source", "data", "kind", "rate", "seed")
     table = pandas.DataFrame(
         [
-            {key: answer[key] for key in keys} | {"of": of, "method": method, **scores}
+            {key: answer[key] for key in keys} | {"of": of, "method": method, **found}
             for answer in answers
             for of in ("labels", "samples")
-            for method, scores in answer[of].items()
+            for method, found in answer[of].items()
         ]
     ).astype({"auroc": float, "average_precision": float})
     values = ["auroc", "average_precision"]

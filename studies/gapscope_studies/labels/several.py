@@ -17,12 +17,12 @@ import numpy as np
 import pandas
 import torch
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.model_selection import cross_val_predict
 from torch import Tensor
 
 import gapscope as gs
 from gapscope.base.randomness import derive_seed
+from gapscope_studies.labels.summary import scores
 from gapscope_studies.labels.uneven_data import load_clean
 
 RATES, SEEDS, N_LABELLED = (0.02, 0.05, 0.1), (1, 2, 3, 4), 600
@@ -41,14 +41,6 @@ def draw_rows(name: str, n: int, generator: torch.Generator) -> tuple[Tensor, Te
     rows = torch.randperm(len(x), generator=generator)[:n]
     x = x[rows].flatten(1).double()
     return ((x - x.mean(0)) / x.std(0).clamp_min(1e-6)).float(), y[rows]
-
-
-def ranking_scores(suspicion: np.ndarray, wrong: np.ndarray) -> dict[str, float]:
-    """Return AUROC and average precision."""
-    return {
-        "auroc": float(roc_auc_score(wrong.ravel(), suspicion.ravel())),
-        "average_precision": float(average_precision_score(wrong.ravel(), suspicion.ravel())),
-    }
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:
@@ -117,12 +109,14 @@ def attributes(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
         "given label, logistic regression": (logistic, logistic_seconds),
     }.items():
         suspicion[method] = (1 - np.where(labels, values, 1 - values), cost)
-    methods = {key: {**ranking_scores(value, truth), "cpu_seconds": cost} for key, (value, cost) in suspicion.items()}
+    methods = {
+        key: {**scores(value.ravel(), truth.ravel()), "cpu_seconds": cost} for key, (value, cost) in suspicion.items()
+    }
     samples = {"gapscope": suspicion_of_samples(issues, len(x))}
     for method, values in {"cleanlab, same probabilities": held, "cleanlab, logistic regression": logistic}.items():
         samples[method] = 1 - _cleanlab_scores(labels, values)
     is_wrong: Any = truth.any(1)
-    of_samples = {key: ranking_scores(value, is_wrong) for key, value in samples.items()}
+    of_samples = {key: scores(value, is_wrong) for key, value in samples.items()}
     return {"methods": methods, "samples": of_samples, **answer_of(issues, truth)}
 
 
@@ -180,10 +174,10 @@ def flag_means(answers: Sequence[dict[str, Any]], *by: str) -> list[dict[str, An
 def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return mean scores by method, the precision of the flagged labels, and the coverage of the rate."""
     rows = [
-        {"kind": cell["kind"], "data": cell["data"], "of": of, "method": method, **scores}
+        {"kind": cell["kind"], "data": cell["data"], "of": of, "method": method, **found}
         for cell in cells
         for key, of in (("methods", "labels"), ("samples", "samples"))
-        for method, scores in cell[key].items()
+        for method, found in cell[key].items()
     ]
     table = pandas.DataFrame(rows).astype({"auroc": float, "average_precision": float, "cpu_seconds": float})
 

@@ -33,10 +33,11 @@ from gapscope_studies.labels.uneven_data import EVALUATED, load_clean
 
 KINDS = ("even", "pairs", "one pair", "two classes", "class-similar", "human")
 RATES = (0.0, 0.05, 0.1, 0.2, 0.4)
-N, SUBSETS, DRAWS = 500, range(2), 6
+N, SUBSETS, DRAWS = 500, range(1), 6
 MAX_CLASS_RATE, MAX_SAMPLE_RATE = 0.45, 0.6
 TARGETS = (0.5, 0.7, 0.8, 0.9)
 BINS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0)
+MIN_LISTED = 50  # samples in the lists of a data set, of which the precision is compared
 EASY = 0.9  # accuracy on clean labels from which on the width of an interval counts
 
 
@@ -176,6 +177,23 @@ def _cuts(frame: pandas.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
+def _sets_within(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return per cut how many data sets hold within 0.1 of what was told, less, and more."""
+    found = []
+    for cut in dict.fromkeys(row["cut"] for row in rows):
+        excess = [
+            float(row["told"] - row["found"]) for row in rows if row["cut"] == cut and row["samples"] >= MIN_LISTED
+        ]
+        found.append(
+            {
+                "cut": cut, "sets": len(excess), "within": sum(abs(value) <= 0.1 for value in excess),
+                "fewer errors": sum(value > 0.1 for value in excess),
+                "more errors": sum(value < -0.1 for value in excess),
+            }
+        )  # fmt: skip
+    return found
+
+
 def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return coverage and width per kind and rate, and what was told and found, per data set too."""
     frame = pandas.DataFrame([{"data": cell["data"], **answer} for cell in cells for answer in cell["answers"]])
@@ -199,12 +217,15 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
         answers = answered[answered["data"] == data]
         row = {
             "data": data, "draws": len(part), "answered": len(answers), "covered": float(answers["covered"].mean()),
+            "promised": float(part[part["asked"].between(0.01, 0.3)]["cuts"].notna().mean()),
             "width": float(answers["width"].median()), "auroc": float(part["auroc"].mean()),
             "average precision": float(part["average_precision"].mean()),
         }  # fmt: skip
         by_data.append(row)
     told = frame[frame["cuts"].notna() & frame["asked"].between(0.01, 0.3)]
     bins = np.array([*told["bins"]])
+    by_cut = [{"data": data, **row} for data, part in told.groupby("data", sort=False) for row in _cuts(part)]
+    asked = frame[frame["asked"].between(0.01, 0.3)]
     return {
         "draws": len(frame),
         "answered": len(answered),
@@ -213,9 +234,9 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "coverage": coverage,
         "by_data": by_data,
         "cuts": _cuts(told),
-        "cuts_by_data": [
-            {"data": data, **row} for data, part in told.groupby("data", sort=False) for row in _cuts(part)
-        ],
+        "cuts_by_data": by_cut,
+        "sets_within": _sets_within(by_cut),
+        "promised": len(told) / len(asked),
         "probabilities": [
             {"from": BINS[k], "to": BINS[k + 1]} | _told_and_found(bins[:, k]) for k in range(len(BINS) - 1)
         ],
@@ -232,4 +253,4 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def jobs() -> dict[str, Callable[[], dict[str, Any]]]:
     """Return the cells by name."""
-    return {f"uneven {name} {k}": partial(run_cell, name, k) for name in EVALUATED for k in SUBSETS}
+    return {f"uneven {name} {k}": partial(run_cell, name, k) for k in SUBSETS for name in EVALUATED}

@@ -98,7 +98,9 @@ def _advise(root: str | None, spec: RunSpec, sizes: Sequence[int], large: int) -
     """Train in small batches, and get advice on other batch sizes and on remedies."""
     network, problem, result = _train_network(spec, root)
     normal = spec.training.batch_size
-    advice = advise_batch_norm(network, problem.train, batch_size=normal, new_batch_size=large, passes=PASSES)
+    advice = advise_batch_norm(
+        network, problem.train, batch_size=normal, new_batch_size=large, passes=PASSES, time_budget=None
+    )
     frozen = {size: _measure_excess(network, problem.train, size) for size in sizes if size != large}
     frozen |= {normal: advice.total.excess, large: advice.total.new_excess}
     return {

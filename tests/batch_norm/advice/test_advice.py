@@ -92,6 +92,15 @@ def test_smaller_batches_regularize_more(signs: Data) -> None:
     assert "would grow by 0.04" in advice.sentences[1] and "population norm" in advice.sentences[2]
 
 
+def test_a_budget_leaves_out_layers_and_changes_no_number() -> None:
+    network, data = warmed_up(plain()), images(200)
+    whole = gapscope.advise_batch_norm(network, data, batch_size=16, passes=4, time_budget=None)
+    part = gapscope.advise_batch_norm(network, data, batch_size=16, passes=4, time_budget=1e-6)
+    assert [layer.layer for layer in part.layers] == ["1"] and part.left_out == ("4", "8")
+    assert part.layers[0] == whole.layers[0] and part.total == whole.total and part.missing == whole.missing
+    assert "2 of 3 layers have no row" in repr(part) and whole.left_out == ()
+
+
 def test_without_batch_statistics_all_regularization_is_missing() -> None:
     network, data = warmed_up(plain()), images(200)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}

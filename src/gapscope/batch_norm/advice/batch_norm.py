@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.budget import DEFAULT_BUDGET
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, did_you_mean
 from gapscope.base.samples import Samples, slices
 from gapscope.base.targets import require_targets
@@ -153,6 +154,7 @@ def advise_batch_norm(
     draws: int = 4,
     chunk_size: int | None = None,
     seed: int = 0,
+    time_budget: float | None = DEFAULT_BUDGET,
 ) -> BatchNormAdvice:
     r"""Estimate the regularization by batch norm, its change with batch size and replacements.
 
@@ -175,6 +177,8 @@ def advise_batch_norm(
         draws: Dropout masks per rate, for the equivalent dropout rate.
         chunk_size: Samples per pass where batches do not matter; None for what fits into memory.
         seed: Seed of partitions and masks.
+        time_budget: CPU seconds for the rows of single layers, None for no limit. Layers for which they do not suffice
+            are named; the advice, from all layers at once, is the same.
 
     Raises:
         InvalidInput: The two batch sizes are equal, or do not fit the data.
@@ -193,7 +197,7 @@ def advise_batch_norm(
     exact, _ = copy_with_population(network, samples, None, chunk_size)
     rows = batch_norm_excess(
         exact, samples, batch_sizes=sizes, passes=passes, noise_draws=2, chunk_size=chunk_size,
-        generator=torch.Generator().manual_seed(seed),
+        generator=torch.Generator().manual_seed(seed), time_budget=time_budget,
     )  # fmt: skip
     layers = _regularizations(network, rows, batch_size, new_batch_size)
     total = layers[-1]
@@ -210,6 +214,7 @@ def advise_batch_norm(
         running_loss=evaluate(network, samples, chunk_size=chunk_size)["loss"],
         layers=tuple(layer for layer in layers if layer.layer != ALL_LAYERS),
         total=total,
+        left_out=tuple(name for name in batch_norm_layers(exact) if name not in {layer.layer for layer in layers}),
         missing=missing,
         ghost_size=batch_size if batch_size < (new_batch_size or 0) else None,
         dropout=dropout.matching_rate(missing) if is_missing else None,

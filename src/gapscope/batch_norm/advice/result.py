@@ -51,6 +51,7 @@ class BatchNormAdvice(Result):
         batch_size, new_batch_size: Current and future batch size; None for no batch statistics.
         loss, running_loss: Mean loss with population statistics, and with the network's own running statistics.
         layers, total: The layers in forward order, and all of them at once.
+        left_out: Layers that were not measured one by one within the time budget.
         missing: Regularization at M minus that at the new batch size, in units of the loss.
         ghost_size: Size of ghost batches that restores it; None if the new batches are smaller or there are no
             batch statistics.
@@ -66,6 +67,7 @@ class BatchNormAdvice(Result):
     running_loss: float
     layers: tuple[LayerRegularization, ...]
     total: LayerRegularization
+    left_out: tuple[str, ...] = ()
     missing: Estimate
     ghost_size: int | None
     dropout: Estimate | None
@@ -94,6 +96,12 @@ class BatchNormAdvice(Result):
         error, largest = self.missing.standard_error or 0.0, max(self.batch_size, self.new_batch_size or 0)
         difference = abs(excess - predicted)
         noise = 3 * ((excess.standard_error or 0) + (predicted.standard_error or 0))
+        if self.left_out:
+            layers = len(self.left_out) + len(self.layers)
+            caveats.append(
+                f"{len(self.left_out)} of {layers} layers have no row, because the time budget was spent: pass a "
+                "larger time_budget. All layers together were measured."
+            )
         if difference > max(noise, 0.25 * abs(excess)):
             caveats.append(
                 f"theory (first order in 1/M, sum over layers) predicts {float(predicted):.3g}, measured is "
@@ -145,7 +153,16 @@ class BatchNormAdvice(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-serializable values."""
-        names = ("batch_size", "new_batch_size", "samples", "loss", "running_loss", "ghost_size", "dropout_before")
+        names = (
+            "batch_size",
+            "new_batch_size",
+            "samples",
+            "loss",
+            "running_loss",
+            "ghost_size",
+            "dropout_before",
+            "left_out",
+        )
         return {
             **{name: to_builtin(getattr(self, name)) for name in (*names, "missing", "dropout", "decay_strength")},
             "layers": self.to_pandas().to_dict("records"),
@@ -168,7 +185,7 @@ def _present(advice: BatchNormAdvice) -> str:
         f"Batch norm with batches of {advice.batch_size} adds {_value(total)} to the training loss of {advice.loss:.3g}"
     )
     text += f" ({percent(total / advice.loss, 1)})" if advice.loss else ""
-    if len(advice.layers) > 1 and total > 0:
+    if len(advice.layers) > 1 and total > 0 and not advice.left_out:
         largest = max(advice.layers, key=lambda layer: float(layer.excess))
         total_of_layers = sum(float(layer.excess) for layer in advice.layers)
         fraction = percent(largest.excess / total_of_layers)

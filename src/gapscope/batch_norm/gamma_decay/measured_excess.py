@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.budget import CpuBudget
 from gapscope.base.random_streams import resolve_generator
 from gapscope.batch_norm.gamma_decay.curvature import (
     EvaluationData,
@@ -77,6 +77,12 @@ def random_batches(
         yield from order.split(per_chunk)
 
 
+def skip_batches(n_samples: int, passes: int, generator: torch.Generator) -> None:
+    """Draw the numbers of `random_batches` without a use, so that later batches do not depend on earlier layers."""
+    for _ in range(passes):
+        torch.randperm(n_samples, generator=generator)
+
+
 class _Comparison:
     """Comparison of a network in its population form with batch statistics in some layers."""
 
@@ -135,6 +141,7 @@ def batch_norm_excess(
     loss: Loss | None = None,
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
+    time_budget: float | None = None,
     **decay_options: Any,
 ) -> BatchNormExcess:
     r"""Measure the expected loss with batch minus population statistics, and predict it.
@@ -161,6 +168,8 @@ def batch_norm_excess(
         loss: Loss of each sample [n] from outputs [n, K] and targets; None for cross-entropy or squared error.
         chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
         generator: Source of random batches and noise; None for the same ones in every call.
+        time_budget: CPU seconds, None for no limit. Layers for which they do not suffice have no rows; all layers at
+            once are always measured, with the same batches.
         **decay_options: Options of `gamma_decay` (covariance, curvature, draws, ...).
 
     >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).repeat(500, 1)
@@ -169,6 +178,7 @@ def batch_norm_excess(
     >>> abs(row.ratio - 1) < 0.15
     True
     """
+    budget = CpuBudget(time_budget)
     network, samples = prepare(network, data, loss)
     check_batch_sizes("batch_sizes", batch_sizes, len(samples))
     generator, loss = resolve_generator(generator), loss or sample_losses
@@ -187,10 +197,20 @@ def batch_norm_excess(
         comparison = _Comparison(EvaluationData(network, in_layers, samples, loss, chunk_size), decays[batch_sizes[0]])
         layers = [*in_order, ALL_LAYERS] if len(in_order) > 1 else in_order
         with progress("batch statistics", len(layers) * len(decays)) as bar:
-            for name, (size, decay) in itertools.product(layers, decays.items()):
-                bar.step(f"{name} at {size}")
-                prediction = decay if name == ALL_LAYERS else decay[name]
-                measured = comparison.excess(in_order if name == ALL_LAYERS else [name], size, passes, generator)
-                rows.append(ExcessRow(name, size, measured, prediction.decay, prediction.predicted))
-                bar.advance()
+            slowest = 0.0
+            for name in layers:
+                # the last row, all layers at once, is always measured: time for it is kept back
+                is_measured = name == layers[-1] or budget.affords(2 * len(decays) * slowest)
+                for size, decay in decays.items():
+                    bar.step(f"{name} at {size}")
+                    if is_measured:
+                        before = budget.spent
+                        prediction = decay if name == ALL_LAYERS else decay[name]
+                        together = in_order if name == ALL_LAYERS else [name]
+                        measured = comparison.excess(together, size, passes, generator)
+                        rows.append(ExcessRow(name, size, measured, prediction.decay, prediction.predicted))
+                        slowest = max(slowest, budget.spent - before)
+                    else:
+                        skip_batches(len(samples), passes, generator)
+                    bar.advance()
     return BatchNormExcess(rows)

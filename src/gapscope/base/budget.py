@@ -1,0 +1,90 @@
+"""A budget in CPU seconds, for functions that may take long."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from gapscope.base.errors import NotMeasurable, check_range
+
+# Seconds of functions with a budget, if none is passed.
+DEFAULT_BUDGET = 60.0
+# Work in progress is ended when this multiple of the budget is spent: estimates from few samples err by some per cent.
+ENFORCED_AT = 1.1
+
+
+class BudgetSpent(NotMeasurable):
+    """Work that was ended because the budget of CPU seconds was spent."""
+
+
+class CpuBudget:
+    """CPU seconds of this process, all threads together, from now on.
+
+    Args:
+        seconds: The budget; None for no limit.
+
+    Raises:
+        InvalidInput: It is not positive.
+
+    >>> budget = CpuBudget(10.0)
+    >>> budget.affords(1.0), budget.affords(60.0), CpuBudget(None).affords(1e9)
+    (True, False, True)
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = math.inf
+        if seconds is not None:
+            check_range("time_budget", seconds, 0, low_open=True)
+            self.seconds = float(seconds)
+        self._start = time.process_time()
+
+    @property
+    def spent(self) -> float:
+        """CPU seconds since the start."""
+        return time.process_time() - self._start
+
+    @property
+    def remaining(self) -> float:
+        """CPU seconds that are left, at least 0."""
+        return max(0.0, self.seconds - self.spent)
+
+    def affords(self, seconds: float) -> bool:
+        """Return whether work of so many seconds fits into what is left."""
+        return seconds <= self.remaining
+
+    def shortage(self, seconds: float) -> str:
+        """Return what a forward pass of all samples takes and which budget suffices; empty if it fits.
+
+        Args:
+            seconds: Estimated CPU seconds of the pass.
+        """
+        if self.affords(seconds):
+            return ""
+        enough = math.ceil(2 * (self.spent + seconds))
+        return (
+            f"a forward pass of all samples takes about {seconds:.2g} CPU s, and {self.remaining:.2g} are left. "
+            f"Pass time_budget={enough}."
+        )
+
+    def part(self, fraction: float) -> CpuBudget:
+        """Return a budget, from now on, of a fraction of what is left."""
+        return CpuBudget(None if math.isinf(self.seconds) else max(fraction * self.remaining, 1e-9))
+
+    @contextmanager
+    def enforced(self, network: nn.Module) -> Iterator[None]:
+        """Raise BudgetSpent at a forward pass of the network, once 1.1 times the budget is spent."""
+
+        def check(*_: Any) -> None:
+            if self.spent > ENFORCED_AT * self.seconds:
+                raise BudgetSpent(f"time_budget={self.seconds:.3g} was spent before it ended. Pass a larger budget.")
+
+        handle = network.register_forward_pre_hook(check)
+        try:
+            yield
+        finally:
+            handle.remove()
