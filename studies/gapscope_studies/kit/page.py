@@ -81,7 +81,7 @@ def _seeds(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
     """Save a figure as small, byte-reproducible SVG with its text as text."""
     import matplotlib
 
@@ -158,7 +158,7 @@ def write_part(
         body += [f"## {name}", "", markdown_table(list(table.columns), list(table.itertuples(index=False)))]
     for name, figure in figures.items():
         path = folder / f"{content['part']}-{name}.svg"
-        _save(figure, path)
+        save_figure(figure, path)
         body += [f"![{name}]({path.name})", ""]
     write_atomically(folder / f"{content['part']}.md", page_of(content, "\n".join(body)))
     write_atomically(folder / f"{content['part']}.json", light_json(to_json(stored_content(content))))

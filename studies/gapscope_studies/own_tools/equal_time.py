@@ -31,6 +31,8 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import LossSpec, PenaltySpec, TrainingSpec
 from gapscope.penalties.base import Penalty
 from gapscope.pools.jobs import run_cached
+from gapscope_studies.kit.page import save_figure
+from gapscope_studies.kit.plots import legend, panels, set_labels
 from gapscope_studies.kit.provenance import commit
 
 DATA = ("cifar10", "fashion_mnist")
@@ -56,6 +58,7 @@ class LabelSmoothing(Penalty):
         self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
     ) -> Tensor:
         """Return the difference to the cross-entropy, a mean over the batch."""
+        assert targets is not None  # the loop passes them, see needs_targets
         smoothed = nn.functional.cross_entropy(outputs, targets, label_smoothing=self.strength)
         return smoothed - nn.functional.cross_entropy(outputs, targets)
 
@@ -154,6 +157,32 @@ def summarize(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def by_budget(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row per data set and method: its accuracies over the budgets, best at the largest budget first."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in summary:
+        named = rows.setdefault((row["data"], row["method"]), {"data": row["data"], "method": row["method"]})
+        named[f"{row['seconds']:g} s"] = row["accuracy"]
+    last = f"{BUDGETS[-1]:g} s"
+    return sorted(rows.values(), key=lambda row: (row["data"], -row.get(last, 0.0)))
+
+
+def draw(summary: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the accuracy over the budgets, with standard errors, one panel per data set."""
+    figure, axes = panels(len(DATA))
+    for axis, data in zip(axes, DATA, strict=True):
+        for number, method in enumerate(METHODS):
+            rows = [row for row in summary if (row["data"], row["method"]) == (data, method)]
+            seconds, accuracies = [row["seconds"] for row in rows], [row["accuracy"] for row in rows]
+            errors = [row["standard_error"] for row in rows]
+            axis.errorbar(seconds, accuracies, errors, color=f"C{number}", marker="o", ms=3, lw=1.3, label=method)
+        set_labels(axis, title=data, xlabel="CPU seconds", ylabel="test accuracy", xscale="log", xticks=BUDGETS)
+        axis.set_xticklabels([f"{seconds:g}" for seconds in BUDGETS])
+        axis.minorticks_off()
+    legend(figure)
+    save_figure(figure, path)
+
+
 def main() -> None:
     """Run the missing trainings, and write the summary of all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -170,7 +199,15 @@ def main() -> None:
         for method in METHODS
     }
     runs = list(run_cached(jobs, arguments.work, workers=1).values())
-    content = {"environment": environment(), "commit": commit(), "summary": summarize(runs), "runs": runs}
+    summary = summarize(runs)
+    content = {
+        "environment": environment(),
+        "commit": commit(),
+        "by_budget": by_budget(summary),
+        "summary": summary,
+        "runs": runs,
+    }
+    draw(summary, arguments.path.with_suffix(".svg"))
     arguments.path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(arguments.path, to_json(content) + "\n")
 
