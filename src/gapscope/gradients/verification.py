@@ -35,6 +35,7 @@ import weakref
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -214,8 +215,9 @@ def _are_composed(tape: Tape, outputs: Tensor) -> bool:
     """
     if tape.whole_network or tape.per_sample or any(call.rule is None and call.parameters for call in tape.calls):
         return False
-    functions = (type(node)._forward_cls for node in graph_nodes(outputs) if isinstance(node, BackwardCFunction))
-    return all(function.__module__.startswith("gapscope.") for function in functions)
+    # torch keeps the class that the user wrote as `_forward_cls`
+    written: list[Any] = [type(node) for node in graph_nodes(outputs) if isinstance(node, BackwardCFunction)]
+    return all(node._forward_cls.__module__.startswith("gapscope.") for node in written)
 
 
 def _escalate_until_correct(
