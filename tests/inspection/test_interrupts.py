@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import signal
 import sys
@@ -35,11 +36,13 @@ def _do(work: Callable[[], Any], call: int = -1, number: int = signal.SIGINT) ->
             sys.setprofile(None)
             signal.raise_signal(number)
 
+    gc.disable()  # Python drops exceptions in what it calls while it collects garbage
     try:
         sys.setprofile(count)
         work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return seen
 
 

@@ -119,7 +119,7 @@ class NetworkProblem:
         """Return the network that is trained on a subset."""
         train_fn = equal_steps(self.train_fn, len(self), len(indices), steps)
         part = self.samples.subset(torch.from_numpy(indices))
-        network = run_configuration(train_fn, inputs_of(part), part.y, seed, self.root)
+        network = run_configuration(train_fn, inputs_of(part), part.targets_as_passed, seed, self.root)
         if not isinstance(network, nn.Module):
             raise InvalidInput(
                 f"train_fn must return the trained network, a torch.nn.Module; it returned {type(network).__name__}. "

@@ -56,6 +56,8 @@ class Samples:
         columns: Names of the columns, if the inputs were a frame; else empty.
         class_axis: Axis of the classes in outputs with positions, if the caller named it: 1 (task "pixels") or -1
             ("tokens"); else None.
+        passed_form: Shape of a sample's targets as they were passed, and their type (`targets_as_passed`); None if the
+            targets were passed in the form of their task.
         task: What the targets are, see `gapscope.base.task`; None infers it from their type.
     """
 
@@ -70,6 +72,7 @@ class Samples:
     has_order: bool
     class_axis: int | None
     columns: tuple[str, ...]
+    passed_form: tuple[torch.Size, torch.dtype] | None
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class Samples:
         has_order: bool = True,
         class_axis: int | None = None,
         columns: tuple[str, ...] = (),
+        passed_form: tuple[torch.Size, torch.dtype] | None = None,
         *,
         task: str | None = None,
     ) -> None:
@@ -101,6 +105,7 @@ class Samples:
             has_order: Whether the order is the same each time.
             class_axis: Axis of the classes in outputs with positions.
             columns: Names of the columns of a frame.
+            passed_form: Shape and type of a sample's targets as they were passed.
             task: "classification", "binary", "multi-label", "positions" ("tokens", "pixels") or "regression"; None to
                 infer it from the type of `targets`.
 
@@ -110,7 +115,10 @@ class Samples:
         if task is not None and targets is not None:
             targets = parse_targets(targets, [], parse_kind(task))
             class_axis = CLASS_AXES.get(task)
-        values = (inputs, targets, form, notes, class_names, rows, n_rows, unsettled, has_order, class_axis, columns)
+        values = (
+            inputs, targets, form, notes, class_names, rows, n_rows, unsettled, has_order, class_axis, columns,
+            passed_form,
+        )  # fmt: skip
         for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
         _check_inputs(inputs)
@@ -219,6 +227,26 @@ class Samples:
     def y(self) -> Tensor:
         """The targets, or InvalidInput if there are none."""
         return require_targets(self.targets)
+
+    @property
+    def targets_as_passed(self) -> Tensor:
+        """The targets in the shape and type in which they were passed, for functions of the user.
+
+        Numbers [n] of regression, floats of two classes, one-hot rows and zeros and ones of several labels come back as
+        such; integers are int64.
+        """
+        targets = self.y
+        if self.passed_form is None:
+            return targets
+        shape, dtype = self.passed_form
+        classes = shape.numel()
+        if self.is_classification and classes > 1 and int(targets.max()) < classes:
+            targets = torch.nn.functional.one_hot(targets, classes)
+        if targets.numel() != len(targets) * classes:  # changed since they were passed
+            return targets
+        if dtype.is_floating_point or dtype == torch.bool:
+            targets = targets.to(dtype)
+        return targets.reshape(len(targets), *shape)
 
     @cached_property
     def task(self) -> Task:
@@ -411,6 +439,7 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         has_order=collated.has_order,
         class_axis=CLASS_AXES.get(task or ""),
         columns=collated.columns,
+        passed_form=None if raw is None else (raw.shape[1:], raw.dtype),
     )
 
 

@@ -9,10 +9,8 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from gapscope.accuracy.subset_problems import is_estimator
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
@@ -131,8 +129,7 @@ def check(
     trainer = None
     if train_fn is not None:
         bare = context.diverged if context.prepared is None else context.prepared.bare
-        is_flat = context.everything.kind == "regression" and _is_flat(data)
-        trainer = make_trainer(train_fn, bare, context.initial_state, context.estimator, is_flat=is_flat)
+        trainer = make_trainer(train_fn, bare, context.initial_state, context.estimator)
     outcomes: list[Outcome] = []
     tried: TriedAdvice | str | None = None
     interrupted = False
@@ -166,15 +163,6 @@ def _with_row_numbers(outcome: Outcome, context: Context) -> Outcome:
     if not isinstance(outcome, Finding) or len(outcome.indices) == 0 or context.given is None:
         return outcome
     return replace(outcome, indices=tuple(context.given.original(outcome.indices).tolist()))
-
-
-def _is_flat(data: Any) -> bool:
-    """Return whether regression targets were passed as one number per sample, not as a column."""
-    if isinstance(data, tuple | list) and len(data) == 2:
-        return numpy.ndim(data[1]) == 1
-    if isinstance(data, Dataset):
-        return numpy.ndim(data[0][1]) == 0
-    return False
 
 
 def _try_advice(

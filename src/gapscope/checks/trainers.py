@@ -153,11 +153,10 @@ class FunctionTrainer:
     Args:
         function: The training function; it returns the trained network.
         network: The network that is checked, of the kind that the function returns; None if there is none.
-        is_flat: Whether the function gets regression targets [n, 1] as [n], as they were passed.
     """
 
-    def __init__(self, function: Callable[..., Any], network: nn.Module | None, *, is_flat: bool = False) -> None:
-        self.function, self.network, self.is_flat = function, network, is_flat
+    def __init__(self, function: Callable[..., Any], network: nn.Module | None) -> None:
+        self.function, self.network = function, network
         parameters = inspect.signature(function).parameters
         self.spec: Spec = {
             name: parameters[name].default
@@ -178,9 +177,7 @@ class FunctionTrainer:
             NotMeasurable: The function raised, or returned no network.
         """
         assert isinstance(spec, Mapping)
-        targets = samples.y
-        if self.is_flat and targets.shape[1:] == (1,):
-            targets = targets[:, 0]
+        targets = samples.targets_as_passed
         function = partial(self.function, **spec)
         network = _call("train_fn", run_configuration, function, inputs_of(samples), targets, seed)
         if not isinstance(network, nn.Module):
@@ -257,8 +254,6 @@ def make_trainer(
     network: nn.Module | None,
     initial_state: Mapping[str, Tensor] | None,
     estimator: Any,
-    *,
-    is_flat: bool = False,
 ) -> Trainer:
     """Return the trainer of a configuration.
 
@@ -268,7 +263,6 @@ def make_trainer(
         network: The network that is checked; needed for a spec.
         initial_state: Its state dictionary before training.
         estimator: Scores of a scikit-learn estimator; None without.
-        is_flat: Whether a function gets regression targets as [n].
 
     Raises:
         InvalidInput: `train_fn` is none of these.
@@ -278,7 +272,7 @@ def make_trainer(
     if estimator is not None and train_fn is True:
         return EstimatorTrainer(estimator)
     if callable(train_fn):
-        return FunctionTrainer(train_fn, network, is_flat=is_flat)
+        return FunctionTrainer(train_fn, network)
     raise InvalidInput(
         f"train_fn must be a function (inputs, targets) that returns a trained network, a TrainingSpec for a torch "
         f"network, or True for a scikit-learn estimator; got {train_fn!r}. Pass one of these."

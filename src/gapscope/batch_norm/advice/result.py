@@ -161,7 +161,6 @@ class BatchNormAdvice(Result):
             "running_loss",
             "ghost_size",
             "dropout_before",
-            "left_out",
         )
         return {
             **{name: to_builtin(getattr(self, name)) for name in (*names, "missing", "dropout", "decay_strength")},
