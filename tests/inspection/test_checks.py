@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,6 +46,10 @@ def test_what_is_no_module_gets_a_message(verb: str) -> None:
         VERBS[verb](lambda x: x, X)
     with pytest.raises(InvalidInput, match=r"class Linear. Pass"):
         VERBS[verb](nn.Linear, X)
+    with pytest.raises(InvalidInput, match=r"a SimpleNamespace. Pass the network that it holds, its attribute model"):
+        VERBS[verb](SimpleNamespace(model=_network()), X)
+    with pytest.raises(InvalidInput, match=r"a Monitor, which records a training run"):
+        VERBS[verb](gs.Monitor((X, torch.arange(len(X)) % 2), ["loss"]), X)
 
 
 @pytest.mark.parametrize("verb", VERBS)

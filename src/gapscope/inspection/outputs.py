@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -51,6 +51,15 @@ def dtype_mismatch_message(error: BaseException) -> str:
     )
 
 
+def _held_by(holder: Any) -> str:
+    """Return the attribute with the network of a trainer, pipeline or wrapper; empty if there is none."""
+    for name in ("model", "network", "module_", "lightning_module"):
+        with suppress(Exception):  # properties of trainers raise before a network is attached
+            if isinstance(getattr(holder, name, None), nn.Module):
+                return name
+    return ""
+
+
 def check_module(network: Any) -> None:
     """Raise InvalidInput unless this is a module (with advice for classes and functions)."""
     if isinstance(network, nn.Module):
@@ -69,6 +78,11 @@ def check_module(network: Any) -> None:
             "Pass None to forecast_accuracy or find_label_issues, a network of torch, or this estimator to "
             "learning_curve (its accuracy on new data), out_of_sample or check."
         )
+    elif holder := _held_by(network):
+        got, advice = f"a {type(network).__name__}", f"Pass the network that it holds, its attribute {holder}."
+    elif type(network).__module__.startswith(("gapscope.training.", "gapscope.integrations.")):
+        got = f"a {type(network).__name__}, which records a training run and holds no network"
+        advice = "Pass the network that was trained."
     else:
         got, advice = type(network).__name__, "Wrap it in a module whose forward calls it."
     raise InvalidInput(f"network must be a torch.nn.Module; got {got}. {advice}")

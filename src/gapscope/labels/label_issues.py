@@ -18,6 +18,7 @@ from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.inspection.memory import explained_memory
+from gapscope.inspection.outputs import check_module
 from gapscope.inspection.validation import unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_labels
 from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test
@@ -141,6 +142,9 @@ def _assess(
         has_inputs = data is not None or features is not None
         return _assess_data(source, samples, pred_probs, seed, budget, has_inputs=has_inputs)
     if data is not None or labels is not None or pred_probs is not None:
+        run = getattr(source, "monitor", source)
+        if not hasattr(run, "alarm") and not hasattr(run, "monitored_labels"):
+            check_module(source)
         raise InvalidInput(
             f"Got data as well as a {type(source).__name__}, which has its data. Pass the monitor alone, or an "
             "untrained network (or None) with data."
