@@ -148,12 +148,9 @@ class Samples:
             None if values is None else values[indices.to(values.device)] for values in (self.targets, self.unsettled)
         )
         inputs = self.inputs[indices.to(self.inputs.device)]
-        rows = None
+        rows, n_rows = None, 0
         if keeps_rows:
-            rows = self.original(indices.cpu())
-        n_rows = 0
-        if keeps_rows:
-            n_rows = self.n_rows
+            rows, n_rows = self.original(indices.cpu()), self.n_rows
         return replace(self, inputs=inputs, targets=targets, unsettled=unsettled, rows=rows, n_rows=n_rows)
 
     def first(self, n: int | None) -> Samples:
@@ -409,10 +406,8 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
     if raw is not None:
         targets = parse_targets(raw, notes, kind)
     unsettled = None
-    if raw is not None and kind is None and raw.ndim == 2 and raw.shape[1] > 1 and targets is not None:
-        unsettled = None
-        if is_zero_one(raw) or not raw.is_floating_point():
-            unsettled = raw
+    if raw is not None and kind is None and raw.ndim == 2 and raw.shape[1] > 1:
+        unsettled = raw if is_zero_one(raw) or not raw.is_floating_point() else None
     samples_rows, n_rows = collated.rows, collated.n_rows
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
         is_labelled = targets != IGNORED

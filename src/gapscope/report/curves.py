@@ -80,10 +80,8 @@ def curves(view: PoolView) -> dict[str, Any]:
     rows = [row for histories in groups.values() for history in histories.values() for row in history]
     values = [row[key] for row in rows for key in scores if math.isfinite(row.get(key, math.nan))]
     top = 1.0
-    if score != "accuracy":
-        top = 1.0
-        if values:
-            top = float(numpy.quantile(values, 0.99)) * 1.05
+    if values and score != "accuracy":
+        top = float(numpy.quantile(values, 0.99)) * 1.05
     figures = [
         {
             "title": label,

@@ -153,15 +153,7 @@ class BatchNormAdvice(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-serializable values."""
-        names = (
-            "batch_size",
-            "new_batch_size",
-            "samples",
-            "loss",
-            "running_loss",
-            "ghost_size",
-            "dropout_before",
-        )
+        names = ("batch_size", "new_batch_size", "samples", "loss", "running_loss", "ghost_size", "dropout_before")
         return {
             **{name: to_builtin(getattr(self, name)) for name in (*names, "missing", "dropout", "decay_strength")},
             "layers": self.to_pandas().to_dict("records"),
