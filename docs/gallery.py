@@ -20,7 +20,8 @@ ROOT = Path(__file__).parent.parent
 CACHE = ROOT / "site-cache"
 GROUPS = {
     "Data": ["check_a_table", "tried_advice", "label_errors_in_images", "label_errors_in_a_table",
-             "correct_labels_and_retrain", "learning_curve_of_a_function", "held_out_predictions_for_other_tools"],
+             "correct_labels_and_retrain", "learning_curve_of_a_function", "held_out_predictions_for_other_tools",
+             "prediction_sets_without_a_split"],
     "Before and after training": ["forecast_before_training", "which_network_to_train", "compare_trained_networks",
                                   "california_with_pandas"],
     "While training": ["cnn_with_batch_norm", "penalty_against_label_noise", "batch_size_and_batch_norm",
