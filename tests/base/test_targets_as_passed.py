@@ -41,26 +41,24 @@ def test_smaller_integers_and_names_are_class_numbers() -> None:
         assert targets.dtype == torch.int64 and torch.equal(targets, X.argmax(1))
 
 
-def _one_logit(x: Tensor, y: Tensor) -> nn.Module:
-    """The loop of many users: one output without its axis, and a loss of floats."""
-    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+def _trained(network: nn.Module, loss: Any, x: Tensor, y: Tensor, steps: int) -> nn.Module:
+    """The loop of many users: one output without its axis."""
     optimizer = torch.optim.Adam(network.parameters(), 0.05)
-    for _ in range(60):
+    for _ in range(steps):
         optimizer.zero_grad()
-        nn.functional.binary_cross_entropy_with_logits(network(x).squeeze(1), y).backward()
+        # of targets [n, 1] the squared error would be that of all pairs, whose minimum is the mean
+        loss(network(x).squeeze(1), y).backward()
         optimizer.step()
     return network
+
+
+def _one_logit(x: Tensor, y: Tensor) -> nn.Module:
+    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    return _trained(network, nn.functional.binary_cross_entropy_with_logits, x, y, 60)
 
 
 def _one_number(x: Tensor, y: Tensor) -> nn.Module:
-    network = nn.Linear(3, 1)
-    optimizer = torch.optim.Adam(network.parameters(), 0.05)
-    for _ in range(150):
-        optimizer.zero_grad()
-        # of targets [n, 1] this would be the loss of all pairs, whose minimum is the mean
-        nn.functional.mse_loss(network(x).squeeze(1), y).backward()
-        optimizer.step()
-    return network
+    return _trained(nn.Linear(3, 1), nn.functional.mse_loss, x, y, 150)
 
 
 @pytest.mark.parametrize(("function", "targets"), [(_one_logit, "floats of two classes"), (_one_number, "numbers")])

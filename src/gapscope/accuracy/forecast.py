@@ -102,9 +102,7 @@ def _growth(curve: Sequence[LearningCurvePoint]) -> float | None:
 
 def _are_vectors(samples: Samples) -> bool:
     """Return whether each input is a vector of numbers: a row of a table, or features."""
-    x = samples.inputs
-    parts = (x,) if samples.form is None else samples.form.unpack(x)
-    return all(part.ndim == 2 and part.is_floating_point() for part in parts)
+    return all(part.ndim == 2 and part.is_floating_point() for part in samples.parts)
 
 
 def _curve_seconds(features: Tensor, n_targets: int) -> float:

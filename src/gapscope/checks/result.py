@@ -198,7 +198,7 @@ class CheckResult(Result):
 
     def _limit(self, finding: Finding) -> str:
         """Return the sentence of the first finding."""
-        # unscaled inputs are mended in training: samples and labels are not at fault
+        # unscaled inputs are corrected in training: samples and labels are not at fault
         is_training = CAUSES.get(finding.code) == "training" and finding.code.startswith("GS1")
         kind = "3" if is_training else finding.code[2]
         if kind == "1" and self.not_judged:

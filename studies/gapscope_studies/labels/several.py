@@ -1,9 +1,9 @@
-"""Rankings of wrong labels where a sample has several: attributes of handwritten digits, textures and texts.
+"""Rankings of label errors where a sample has several: attributes of handwritten digits, textures and texts.
 
 Errors are planted: labels are flipped at random, or present ones are forgotten, as people do. Nothing was chosen on
 these data. Beside gapscope, on the same held-out probabilities: the probability of the given label (cleanlab's score
 of a label), and cleanlab's score of a sample with several labels; and that of logistic regression in five folds.
-Rankings are judged by AUROC and average precision; the interval of the rate by the fraction of wrong labels.
+Rankings are judged by AUROC and average precision; the interval of the rate by the label noise rate.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def jobs() -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 def coverage(answers: Sequence[dict[str, Any]], *by: str) -> list[dict[str, Any]]:
-    """Return how many rates were answered, and how many intervals hold the fraction of wrong labels."""
+    """Return how many rates were answered, and how many intervals hold the label noise rate."""
     table = pandas.DataFrame([{key: answer[key] for key in (*by, "wrong", "low", "high")} for answer in answers])
     table = table.astype({"wrong": float, "low": float, "high": float})
     table["answered"] = table["high"].notna()

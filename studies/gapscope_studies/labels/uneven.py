@@ -2,7 +2,7 @@
 
 Six kinds of errors at five rates. All constants of `gapscope.labels.error_model`, and the rule when a precision is
 promised, were chosen on the data sets `CHOSEN_ON`, with other draws of errors; they were committed before one of the
-data sets `EVALUATED` was opened. The method is that of `find_label_issues(None, data)`; boosted trees are left out in
+data sets `EVALUATED` was opened. The method is that of `find_label_issues(None, data)`; boosted trees are omitted in
 all but the first draw, for time.
 
 "human" errors lie at samples near other classes, more in some classes than in others: their probability is proportional

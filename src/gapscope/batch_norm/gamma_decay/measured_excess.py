@@ -77,12 +77,6 @@ def random_batches(
         yield from order.split(per_chunk)
 
 
-def skip_batches(n_samples: int, passes: int, generator: torch.Generator) -> None:
-    """Draw the numbers of `random_batches` without a use, so that later batches do not depend on earlier layers."""
-    for _ in range(passes):
-        torch.randperm(n_samples, generator=generator)
-
-
 class _Comparison:
     """Comparison of a network in its population form with batch statistics in some layers."""
 
@@ -211,6 +205,8 @@ def batch_norm_excess(
                         rows.append(ExcessRow(name, size, measured, prediction.decay, prediction.predicted))
                         slowest = max(slowest, budget.spent - before)
                     else:
-                        skip_batches(len(samples), passes, generator)
+                        # drawn without a use, so that later batches do not depend on earlier layers
+                        for _ in random_batches(len(samples), size, passes, len(samples), generator):
+                            pass
                     bar.advance()
     return BatchNormExcess(rows)
