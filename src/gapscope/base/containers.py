@@ -352,8 +352,8 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     """
     if isinstance(data, nn.Module):  # nn.Sequential has a length and items, like a data set
         raise InvalidInput(
-            f"data must be {FORMS}; got a network ({type(data).__name__}). Where a network is passed too, it comes first: "
-            "f(network, data)."
+            f"data must be {FORMS}; got a network ({type(data).__name__}). "
+            "Where a network is passed too, it comes first: f(network, data)."
         )
     data, notes = convert_foreign(data)
     if notes:
