@@ -14,7 +14,7 @@ import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
-from gapscope.checks.fixes import FIXES, get_setting, with_setting
+from gapscope.checks.fixes import FIXES, Fix, get_setting, with_setting
 from gapscope.checks.trials import TriedAdvice, candidates
 
 SPEC = TrainingSpec(epochs=8, learning_rate=0.05, momentum=0.9, batch_size=16)
@@ -262,6 +262,25 @@ def test_a_fix_that_fails_does_not_end_the_others() -> None:
 
     result = gs.check(None, blobs(), train_fn=fit, only=["GS101"])
     assert result.best_fix is FIXES["learning rate x 3"] and "larger batches failed: " in repr(result)
+
+
+def test_a_fix_that_changes_nothing_on_a_fresh_half_gains_nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    halves: list[torch.Tensor] = []
+
+    def repeat(data: Samples) -> Samples:
+        if len(data) < 120:
+            halves.append(data.inputs)
+        if len(halves) > 1 and not torch.equal(data.inputs, halves[0]):
+            return data
+        return Samples(data.inputs.repeat(30, 1), data.y.repeat(30))
+
+    monkeypatch.setattr("gapscope.checks.trials.FIXES", {"repeat": Fix("repeat", change_data=repeat)})
+    slow = replace(SPEC, learning_rate=1e-4)
+    network = mlp()
+    gs.train(network, blobs(), slow)
+    tried = gs.check(network, blobs(), train_fn=slow, only=["GS302"]).tried
+    assert isinstance(tried, TriedAdvice) and len(halves) == 3
+    assert tried.trials[0].gain is not None and tried.trials[0].gain.value == 0
 
 
 def test_ctrl_c_keeps_the_fixes_that_were_tried() -> None:

@@ -153,6 +153,14 @@ class _Splits:
         changed, epochs = fix.change_spec(self.spec), get_setting(self.spec, "epochs")
         return 0.5 if changed is None or not epochs else 0.5 * float(get_setting(changed, "epochs") or 0) / epochs
 
+    def gains(self, fix: Fix, split: int) -> Tensor:
+        """Return the weighted scores with a fix minus those without, 0 where the fix changes nothing on this half."""
+        without = self.scores(None, split)[1]
+        try:
+            return self.scores(fix, split)[1] - without
+        except InvalidInput:
+            return torch.zeros_like(without)
+
     def scores(self, fix: Fix | None, split: int) -> tuple[Tensor, Tensor]:
         """Return the scored samples of a split, and their weighted scores with a fix (None: without)."""
         seed = run_seed(self.seed, split)
@@ -243,7 +251,7 @@ def try_fixes(
         for split in range(1, 1 + FRESH_SPLITS):
             best, first = results[0] if results else (None, baseline)
             if best is not None and float(first.mean()) > 0 and is_affordable(splits.cost(best) + splits.cost(None)):
-                fresh.append(splits.scores(best, split)[1] - splits.scores(None, split)[1])
+                fresh.append(splits.gains(best, split))
     except KeyboardInterrupt:
         interrupted = True
         results.sort(key=lambda item: -float(item[1].mean()))
