@@ -261,6 +261,7 @@ def test_checkpoints_of_own_classes_become_a_pool_a_leaderboard_and_a_gap(checkp
     assert shown.returncode == 0 and "net_3" in shown.stdout and "gap" in shown.stdout and "…" not in shown.stdout
     rows = json.loads(gapscope("pool", "show", "pool", "--json").stdout)["networks"]
     assert len(rows) == 12 and all(abs(row["gap"]) <= 1 for row in rows)
+    assert [row["test_accuracy"] for row in rows] == sorted((row["test_accuracy"] for row in rows), reverse=True)
     # a pool, its folder and its table are the same to a leaderboard
     boards = [gs.rank_measures(source, n_permutations=20) for source in (pool, "pool", pool.to_pandas())]
     assert [row.measure for row in boards[0]] == [row.measure for row in boards[1]]

@@ -100,7 +100,7 @@ def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
 
 @app.command("show")
 def show(folder: Path = FOLDER, json: bool = JSON) -> None:
-    """List the networks of a pool with the settings that vary, accuracies and gaps."""
+    """List the networks of a pool with the settings that vary, accuracies and gaps; the best test accuracy first."""
     from gapscope.gap.columns import hyperparameter_columns
     from gapscope.pools import open_pool
 
@@ -110,6 +110,9 @@ def show(folder: Path = FOLDER, json: bool = JSON) -> None:
     order = [name for name in ("name", "network.name", *varied, "status", *scores) if name in table]
     columns = [name for name in dict.fromkeys(order) if not table[name].isna().all()]
     table = table[["id", *columns]]
+    for column, ascending in (("name", True), ("test_accuracy", False)):  # the last one decides
+        if column in table:
+            table = table.sort_values(column, ascending=ascending, kind="stable")
     if json:
         print_json({"folder": str(folder), "networks": table.to_dict("records")})
         return

@@ -194,7 +194,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
             return (*sentences, "The table has no size (parameter_count) to compare with.")
         message = f"Size alone has R2 {size.r_squared.value:.2f} on held-out training configurations"
         better = sum(row.r_squared.value > size.r_squared.value for row in trusted)
-        return (*sentences, f"{message}; {better} of the {len(trusted)} have more." if trusted else f"{message}.")
+        return (*sentences, f"{message}; measures with more: {better} of {len(trusted)}." if trusted else f"{message}.")
 
     def _why_not_judged(self) -> str:
         """Return why no measure was judged at equal hyperparameters, and what to do."""
