@@ -84,7 +84,7 @@ def check(
 
     Args:
         network: Trained or untrained network; None for the checks of the data alone; or a fitted scikit-learn
-            classifier, for which checks of the data and of its accuracy run.
+            estimator, for which checks of the data and of its accuracy (R^2 of a regressor) run.
         data: Training data with targets, in any form that `gapscope.measure` takes.
         target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame. Text becomes one column
             per value, and missing numbers are filled with the median; a scikit-learn estimator gets the raw columns.
@@ -92,7 +92,8 @@ def check(
             network.
         monitor: `gapscope.Monitor` of the training run, for GS301 and the losses of GS302.
         history: One mapping per epoch with `train_loss`, as `gapscope.train` returns it, for GS302.
-        test: Held-out samples, used by GS401 and GS402 in place of an estimate, and compared with `data` by GS101.
+        test: Held-out samples, used by GS106, GS401 and GS402 in place of an estimate, and compared with `data` by
+            GS101 and GS110. Regression has an account, GS401 and GS402 with them alone, or with an estimator.
         batch_size: Batch size of training, for GS203.
         train_fn: Training configuration with which advice is tried (`gapscope.checks.trials`): a function
             `train_fn(inputs, targets)` that returns a newly trained network, a `TrainingSpec` for copies of `network`
@@ -220,7 +221,7 @@ def _make_context(
         return replace(context, test=second.samples, test_network=second.network)
     held_out = None if test is None else as_second(test, samples, "test")
     if is_estimator(module):
-        scores = EstimatorScores(module, raw, raw_test)
+        scores = EstimatorScores(module, raw, raw_test, is_regression=samples.kind == "regression")
         return Context(None, samples, indices, estimator=scores, test=held_out, given=given)
     state = None if initial_state is None else dict(initial_state)
     return Context(None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given)

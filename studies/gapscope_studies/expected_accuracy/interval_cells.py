@@ -58,16 +58,27 @@ def _read(package: str, name: str) -> Any:
     return pandas.read_csv(files[0], low_memory=False)
 
 
-def _frame(words: str) -> tuple[Tensor, Tensor]:
-    """Return a table of a package: complete rows, one column per value of at most 60 categories."""
+def read_frame(words: str) -> tuple[Tensor, Any]:
+    """Return inputs and the target column of a table of a package: complete rows, one column per value of categories.
+
+    Args:
+        words: Package, table, target, and columns that are left out after a minus sign.
+    """
     import pandas
 
     package, name, target, *omitted = words.split(" ")
     table = _read(package, name).drop(columns=[column.removeprefix("-") for column in omitted]).dropna()
-    labels = np.unique(table.pop(target).astype(str), return_inverse=True)[1]
+    column = table.pop(target)
     many = [name for name in table.select_dtypes(exclude="number") if table[name].nunique() > MAX_CATEGORIES]
     x = pandas.get_dummies(table.drop(columns=many), dtype=float).astype("float32")
-    return torch.from_numpy(x.to_numpy().copy()), torch.from_numpy(labels.reshape(-1)).long()
+    return torch.from_numpy(x.to_numpy().copy()), column
+
+
+def _frame(words: str) -> tuple[Tensor, Tensor]:
+    """Return a table of a package with the values of its target as classes."""
+    inputs, column = read_frame(words)
+    labels = np.unique(column.astype(str), return_inverse=True)[1]
+    return inputs, torch.from_numpy(labels.reshape(-1)).long()
 
 
 def _pixels(name: str) -> tuple[Tensor, Tensor]:
