@@ -10,6 +10,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from gapscope.accuracy.subset_problems import is_estimator
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.checks.expected import regression_score
 from gapscope.results.estimate import IntervalEstimate
@@ -136,6 +137,23 @@ class EstimatorScores:
 
         fitted: Any = clone(self.estimator)
         return fitted.fit(inputs, labels).predict
+
+
+def has_task(estimator: Any, kind: str) -> bool:
+    """Return whether a value is a scikit-learn estimator of a kind.
+
+    Args:
+        estimator: Any value.
+        kind: "classifier" or "regressor".
+    """
+    if not is_estimator(estimator):
+        return False
+    from sklearn import base
+
+    try:
+        return bool(base.is_classifier(estimator) if kind == "classifier" else base.is_regressor(estimator))
+    except (AttributeError, TypeError):  # an object of another library, without tags
+        return getattr(estimator, "_estimator_type", "") == kind
 
 
 def _pair(data: Any) -> tuple[Any, Any]:

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from gapscope.accuracy.subset_problems import is_estimator
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
-from gapscope.base.samples import as_samples
+from gapscope.base.samples import as_samples, with_task
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
 from gapscope.checks.account import order_findings
 from gapscope.checks.context import MAX_SAMPLES, Context
-from gapscope.checks.estimators import EstimatorScores
+from gapscope.checks.estimators import EstimatorScores, has_task
 from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
@@ -86,7 +86,8 @@ def check(
         network: Trained or untrained network; None for the checks of the data alone; or a fitted scikit-learn
             estimator, for which checks of the data and of its accuracy (R^2 of a regressor) run.
         data: Training data with targets, in any form that `gapscope.measure` takes.
-        target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame. Text becomes one column
+        target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame. More than 20 different
+            integers that are not numbered from 0 or 1 are targets of regression. Text becomes one column
             per value, and missing numbers are filled with the median; a scikit-learn estimator gets the raw columns.
         initial_state: Clone of the state dictionary before training; GS201 to GS204 and GS303 need it for a trained
             network.
@@ -121,8 +122,7 @@ def check(
     start = time.process_time()
     deadline = None if time_budget is None else start + time_budget
     if target is not None:
-        data = split_frame(data, target)
-        test = None if test is None else split_frame(test, target)
+        data, test = _split(network, data, test, target)
     context = _make_context(network, data, test, initial_state, is_raw=target is not None)
     context = replace(
         context, monitor=monitor, history=_checked_history(history), batch_size=batch_size, seed=seed, deadline=deadline
@@ -157,6 +157,14 @@ def check(
         issues = replace(result.label_issues, samples=context.given)
         result = replace(result, label_issues=issues.with_row_numbers())
     return result if trainer is None else result.with_tried(tried or "interrupted", trainer.spec)
+
+
+def _split(network: Any, data: Any, test: Any, target: str) -> tuple[Any, Any]:
+    """Return raw frames as pairs; integers are classes where a classifier was fitted to them."""
+    parts = [None if frame is None else split_frame(frame, target) for frame in (data, test)]
+    if has_task(network, "classifier"):
+        parts = [part and (part[0], frame[target]) for part, frame in zip(parts, (data, test), strict=True)]
+    return parts[0], parts[1]
 
 
 def _with_row_numbers(outcome: Outcome, context: Context) -> Outcome:
@@ -205,6 +213,8 @@ def _make_context(
         ready(network, data)  # raises the error for what is no network
     prepared = ready(network, data, needs=("outputs",)) if is_usable else None
     given = as_samples(contents) if prepared is None else prepared.samples
+    if given.kind == "classification" and has_task(module, "regressor"):
+        given = with_task(given, "regression")  # integers
     given = replace(given, notes=(*given.notes, *notes))
     # findings are about indices of these samples; `check` converts them to row numbers at its end
     samples = replace(given, rows=None, n_rows=0)
