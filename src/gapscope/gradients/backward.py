@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gapscope.base.errors import NotMeasurable, check_choice
 from gapscope.gradients.frozen_batch_stats import freeze_batch_stats
+from gapscope.gradients.products import FastProducts
 from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint
 from gapscope.inspection.execution import exclusive
 from gapscope.inspection.outputs import as_real, explain_torch_errors
@@ -62,7 +63,8 @@ def gradients_at(
     with freeze_batch_stats(parameters=any(map(_is_leaf, sources))):
         if not create_graph and len(rows_of_cotangents) > 1:
             try:
-                gradients = torch.autograd.grad(outputs, sources, cotangents, is_grads_batched=True, **settings)
+                with FastProducts():
+                    gradients = torch.autograd.grad(outputs, sources, cotangents, is_grads_batched=True, **settings)
                 return [_dense(gradient) for gradient in gradients]
             except RuntimeError:  # an operation whose backward vmap cannot batch: one cotangent after the other
                 pass
