@@ -28,6 +28,10 @@ def _is_leaf(source: Any) -> bool:
     return isinstance(source, Tensor) or source.node.name() == "torch::autograd::AccumulateGrad"
 
 
+def _is_convolution(source: Any) -> bool:
+    return not isinstance(source, Tensor) and source.node.name() == "ConvolutionBackward0"
+
+
 @torch.enable_grad()
 def _weighted(outputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Tensor:
     """Return the weighted sum of the outputs; its gradient with respect to them is the weights.
@@ -61,7 +65,8 @@ def gradients_at(
     settings: dict[str, Any] = {"retain_graph": True, "create_graph": create_graph, "allow_unused": True}
     rows_of_cotangents = list(zip(*cotangents, strict=True))
     with freeze_batch_stats(parameters=any(map(_is_leaf, sources))):
-        if not create_graph and len(rows_of_cotangents) > 1:
+        # vmap computes convolutions row by row and copies them, which does not pay for second derivatives
+        if len(rows_of_cotangents) > 1 and not (create_graph and any(map(_is_convolution, sources))):
             try:
                 with FastProducts():
                     gradients = torch.autograd.grad(outputs, sources, cotangents, is_grads_batched=True, **settings)
