@@ -90,7 +90,7 @@ def _outputs_agree(network: nn.Module, x: Tensor) -> bool | None:
         if not isinstance(outputs, Tensor) or not bool(torch.isfinite(outputs).all()):
             return None
         reversed_rows = torch.arange(len(x) - 1, -1, -1, device=x.device)
-        # Every second row, so that no two neighbours stay together; of two samples each alone.
+        # Every second row, so that no neighbours are passed together. Two samples are passed one by one.
         parts = [reversed_rows[1::2]] if len(x) > 2 else reversed_rows.split(1)
         return all(_has_outputs(network, x[part], outputs[part]) for part in parts)
 
