@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.cli import app
+from gapscope.results.formatting import format_number
 from gapscope.statistics.intervals import r_squared_interval
 
 Data = tuple[Tensor, Tensor]
@@ -190,4 +191,4 @@ def test_a_second_table_needs_all_columns_and_gets_the_medians_of_the_first() ->
         gs.check(None, train, target="price", test=test.drop(columns="b"))
     test["a"] = np.nan
     finding = gs.check(None, train, target="price", test=test, only=["GS110"]).findings[0]
-    assert f"{train['a'].median():.3g}" in finding.evidence
+    assert format_number(float(train["a"].median())) in finding.evidence
