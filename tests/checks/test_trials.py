@@ -313,3 +313,17 @@ def test_a_pipeline_is_fitted_again_on_its_own_columns() -> None:
     result = gs.check(model.fit(repeated, labels), (repeated, labels), train_fn=True, only=["GS101"])
     assert isinstance(result.tried, TriedAdvice) and result.tried.trials[0].name == "drop duplicates"
     assert result.tried.score > 0.5
+
+
+def test_what_was_passed_is_not_advised_again() -> None:
+    """Advice of a check names what a check takes: train_fn= until it was passed, and never n_training=."""
+    torch.manual_seed(0)
+    x, y = torch.randn(120, 30), torch.arange(120) % 3  # nothing to learn: the training labels are memorized
+    network = nn.Sequential(nn.Linear(30, 256), nn.ReLU(), nn.Linear(256, 3))
+    spec = TrainingSpec(epochs=150, learning_rate=0.1, momentum=0.9, batch_size=16)
+    gs.train(network, (x, y), spec)
+    test = (torch.randn(60, 30), torch.arange(60) % 3)
+    without = gs.check(network, (x, y), test=test, only=["GS402"])
+    assert "pass train_fn= to try it" in without.findings[0].action
+    assert "train_fn=" not in str(gs.check(network, (x, y), test=test, only=["GS402"], train_fn=spec))
+    assert "n_training" not in str(gs.check(network, (x, y), only=["GS401", "GS402"]))

@@ -159,7 +159,9 @@ def make_account(
     return Account(training, expected, tuple(entries), unexplained, score)
 
 
-ALONE = "regularize (weight decay, dropout, gapscope.GradientSimilarityPenalty): pass train_fn= to try it"
+# End of advice that fixes of the training configuration may follow; it goes once `train_fn=` was passed.
+TRY_IT = ": pass train_fn= to try it"
+REGULARIZE = f"regularize (weight decay, dropout, gapscope.GradientSimilarityPenalty){TRY_IT}"
 
 
 def _share_costs(findings: Sequence[Finding], shortfall: IntervalEstimate | None) -> list[Finding]:
@@ -205,5 +207,5 @@ def order_findings(findings: Sequence[Finding], shortfall: IntervalEstimate | No
 
     ordered = sorted(_share_costs(findings, shortfall), key=key)
     if len(ordered) == 1 and ordered[0].code == "GS402":
-        return (replace(ordered[0], action=ALONE),)
+        return (replace(ordered[0], action=REGULARIZE),)
     return tuple(ordered)

@@ -304,7 +304,14 @@ class Context:
         samples = self._without_repeats(self.everything, torch.arange(len(self.everything)))
         estimate = self._try("estimate", lambda: estimate_accuracy(bare, samples, **options))
         if estimate is not None and estimate.same_noise is None:
-            self.failures["estimate"] = estimate.abstained_because
+            reason = estimate.abstained_because
+            if estimate.bracket is not None:  # `estimate_accuracy` advises n_training=, which a check has not
+                low, high = (percent(end) for end in estimate.bracket)
+                reason = (
+                    f"between {low} and {high}, because these may not be all samples that the network was trained on; "
+                    "if they are, pass initial_state=, a clone of the state dictionary before training"
+                )
+            self.failures["estimate"] = reason
         return estimate
 
     @cached_property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gapscope.base.errors import InvalidInput
-from gapscope.checks.account import CAUSES, Account, make_account, order_findings
+from gapscope.checks.account import CAUSES, TRY_IT, Account, make_account, order_findings
 from gapscope.checks.fixes import FIXES, Fix, Spec
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, list_checks
 from gapscope.checks.trials import TriedAdvice
@@ -139,7 +139,7 @@ class CheckResult(Result):
             tried: What was tried, or the reason why nothing was.
             spec: Training configuration.
         """
-        findings = self.findings
+        findings = tuple(replace(finding, action=finding.action.removesuffix(TRY_IT)) for finding in self.findings)
         if isinstance(tried, TriedAdvice):
             best = tried.best
             without = {trial.name for trial in tried.trials if not trial.helps}

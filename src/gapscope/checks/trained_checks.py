@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.task import class_logits
+from gapscope.checks.account import REGULARIZE
 from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.inspection.hooks import forward_hooks, named_modules
@@ -67,8 +68,7 @@ def overfitting(context: Context) -> Outcome:
         return Fine(text)
     return Finding(
         text,
-        "act on the findings above first; then regularize (weight decay, dropout, "
-        "gapscope.GradientSimilarityPenalty): pass train_fn= to try it",
+        f"act on the findings above first; then {REGULARIZE}",
         fixes=("weight decay", "half the epochs"),
     )
 
