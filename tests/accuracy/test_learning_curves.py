@@ -193,8 +193,8 @@ def test_under_trained_subsets_give_no_prediction() -> None:
     quarter, half = curve.trainings
     assert quarter.training_score < half.training_score
     for run in curve.trainings:
-        assert f"{run.training_score:.3f}" in curve.unreliable_because
-    assert not gs.learning_curve(least_squares, two_blobs(200, apart=3.0), design="half and quarter").unreliable_because
+        assert f"{run.training_score:.3f}" in curve.abstained_because
+    assert not gs.learning_curve(least_squares, two_blobs(200, apart=3.0), design="half and quarter").abstained_because
 
 
 def test_a_falling_curve_is_named() -> None:
@@ -259,10 +259,10 @@ def test_an_interruption_returns_what_is_finished(tmp_path: Path) -> None:
     data = two_blobs(120)
     part = gs.learning_curve(stopped, data, design="five folds and quarter", cache_dir=tmp_path)
     assert [run.name for run in part.trainings] == ["quarter", "fold 1 of 5"] and part.cost == 2
-    assert "interrupted" in part.unreliable_because and "No prediction" in repr(part)
+    assert "interrupted" in part.abstained_because and "No answer: interrupted" in repr(part)
     assert part.score == part.trainings[1].score and part.interrupted
     whole = gs.learning_curve(stopped, data, design="five folds and quarter", cache_dir=tmp_path)
-    assert calls == 3 + 4 and not whole.unreliable_because
+    assert calls == 3 + 4 and not whole.abstained_because
     assert whole == gs.learning_curve(least_squares, data, design="five folds and quarter")
     calls = 2
     with pytest.raises(KeyboardInterrupt):

@@ -184,7 +184,7 @@ def test_an_estimate_as_text_and_json(factory: str) -> None:
 
 def test_an_abstention_has_a_reason_and_exit_code_2(factory: str) -> None:
     done = CliRunner().invoke(app, ["estimate", f"{factory}:meaningless"])
-    assert done.exit_code == 3 and "no answer: before training its gradients predict no better" in done.output
+    assert done.exit_code == 3 and "No answer: before training its gradients predict no better" in done.output
 
 
 def test_an_estimator_file_shifts_the_estimate(factory: str) -> None:

@@ -185,11 +185,9 @@ def _forecast_positions(source: Any, samples: Samples, head: Any, seed: int) -> 
         task="positions",
         samples=len(samples),
         score=chosen.score,
-        interval=None,
+        score_name="accuracy per position",
         combined=(chosen.method,),
         rows=tuple(rows),
-        network_gain=None,
-        curve=(),
         abstained_because=reason_to_abstain(rows, labels, n=len(samples)),
         duplicates=duplicates,
         contradicting_duplicates=contradicting,
@@ -332,11 +330,19 @@ def forecast_accuracy(
     unequal = None
     if n_classes is not None and are_unequal(targets):
         unequal = ClassScores.mean([class_scores(row.predictions, targets) for row in combined])
+    score_name = samples.task.score_name
+    if samples.kind == "multi-label":
+        score_name = "accuracy per label"
+    low = high = math.nan
+    if n_classes is not None:
+        low, high = forecast_interval(score, len(samples), growth)
     return AccuracyForecast(
         task=samples.kind,
         samples=len(samples),
         score=score,
-        interval=forecast_interval(score, len(samples), growth) if n_classes is not None else None,
+        low=low,
+        high=high,
+        score_name=score_name,
         combined=tuple(row.method for row in combined),
         rows=tuple(rows),
         network_gain=paired_gain(by_name[NTK], by_name[RBF], targets) if {NTK, RBF} <= by_name.keys() else None,

@@ -149,7 +149,8 @@ def _of_positions(source: Any, samples: Samples, has_groups: bool, seed: int) ->
     _, held = found.best()
     result = _result(held, positions.labels.numpy(), names, of_sample, True, samples.notes)
     index = torch.cat([samples.original(positions.samples)[:, None], positions.passed_places], 1)
-    return replace(result, task="positions", groups=len(np.unique(of_sample)), positions=index.numpy())
+    n = len(np.unique(of_sample))
+    return replace(result, task="positions", samples=n, groups=n, positions=index.numpy())
 
 
 def _check(samples: Samples) -> None:
@@ -262,9 +263,15 @@ def _result(
         cautious = (scores.sum() + 2) / (n + 4)  # a score of 1 is no certainty
         effective = min(n, cautious * (1 - cautious) / variance) if has_groups else n
         low, high = wilson_interval(score, max(float(effective), 1.0))
-    task = "regression" if is_regression else "classification" if targets.ndim == 1 else "multi-label"
+    task, score_name = "multi-label", "accuracy"
+    if is_regression:
+        task, score_name = "regression", "R^2"
+    elif targets.ndim == 1:
+        task = "classification"
     return HeldOutPredictions(
         task=task,
+        samples=len(predictions),
+        score_name=score_name,
         predictions=predictions,
         targets=targets,
         classes=() if is_regression else classes,

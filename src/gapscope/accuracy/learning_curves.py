@@ -211,7 +211,7 @@ def learning_curve(
 
     Training on a subset takes as many optimizer steps as on all samples if `train_fn` is a spec; a function should
     count steps, not epochs. Networks that fit their subset worse than those on larger subsets are
-    under-trained: there is no prediction then, and `unreliable_because` has the reason. A note names a falling curve.
+    under-trained: there is no prediction then, and `abstained_because` has the reason. A note names a falling curve.
     Ctrl-C returns the finished training runs, without a prediction.
 
     Args:
@@ -368,8 +368,8 @@ def _curve(
         design=design.name,
         cost=subset_runs.cost,
         trainings=runs,
-        unreliable_because=unreliable,
-        note=" ".join(text for text in notes if text),
+        abstained_because=unreliable,
+        notes=tuple(text for text in notes if text),
         interrupted=bool(interruption),
         score_name=problem.score_name,
     )

@@ -358,6 +358,6 @@ def rank_networks(
     rbf_accuracy = None if rbf is None else rbf.score
     notes = {name: " ".join(item.notes) for name, item in scores.items() if item.notes}
     return NetworkRanking(
-        rows, by=by, rbf_accuracy=rbf_accuracy, unreliable_because=unreliable, not_ranked=not_ranked, notes=notes,
+        rows, by=by, rbf_accuracy=rbf_accuracy, abstained_because=unreliable, not_ranked=not_ranked, notes=notes,
         interrupted=interrupted,
     )  # fmt: skip

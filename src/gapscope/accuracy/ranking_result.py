@@ -146,7 +146,7 @@ class NetworkRanking(RowResult[RankedNetwork]):
     Attributes:
         by: What the order is by.
         rbf_accuracy: Leave-one-out accuracy of the RBF ridge, which needs no network; None without labels.
-        unreliable_because: Why the order means nothing, if no method predicts these labels; else empty.
+        abstained_because: Why the order means nothing, if no method predicts these labels; else empty.
         not_ranked: Name -> why this network could not be ranked.
         notes: Name -> approximations, what was left out to keep the budget, and whether its weights were resampled,
             because they had fitted the labels.
@@ -155,7 +155,7 @@ class NetworkRanking(RowResult[RankedNetwork]):
 
     by: str
     rbf_accuracy: float | None
-    unreliable_because: str
+    abstained_because: str
     not_ranked: dict[str, str]
     notes: dict[str, str]
     interrupted: bool
@@ -168,8 +168,8 @@ class NetworkRanking(RowResult[RankedNetwork]):
     def sentences(self) -> tuple[str, ...]:
         """Ties, the baseline, and networks that are not ranked, one sentence each."""
         lines, tied = list[str](), [row.name for row in self if row.tied_with_best]
-        if self.unreliable_because:
-            lines.append(f"Do not use this order: {self.unreliable_because}.")
+        if self.abstained_because:
+            lines.append(f"Do not use this order: {self.abstained_because}.")
         if len(tied) > 1:
             lines.append(
                 f"Tied: {', '.join(tied)}. Their differences are not significant; any of them is a fair choice."

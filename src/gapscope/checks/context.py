@@ -282,7 +282,7 @@ class Context:
         options["initial_state"] = self.initial_state
         samples = self._without_repeats(self.everything, torch.arange(len(self.everything)))
         estimate = self._try("estimate", lambda: estimate_accuracy(bare, samples, **options))
-        if estimate is not None and estimate.same_noise is None:
+        if estimate is not None and estimate.estimate is None:
             self.failures["estimate"] = estimate.abstained_because
         return estimate
 

@@ -66,9 +66,9 @@ def expected_accuracy(context: Context) -> Expected:
         accuracy, n = context.estimator.cross_validated(context.seconds_left), len(context.everything)
         return Expected(accuracy, *wilson_interval(accuracy, n), "in five folds")
     estimate = context.estimate
-    if estimate is None or estimate.same_noise is None:
+    if estimate is None or estimate.estimate is None:
         raise NotMeasurable(f"{context.failures.get('estimate', 'it cannot be estimated')}. Pass test=")
-    return _widened(context, estimate.same_noise)
+    return _widened(context, estimate.estimate)
 
 
 # Half-widths of the estimate's interval are multiplied by this: on 21 data sets, its ends were too near.

@@ -29,7 +29,7 @@ def rank_label_issues(
     unreliable, and no precision is expected if it is an upper bound.
     """
     order = margins.argsort(stable=True)
-    reason, n = noise.unreliable_because, len(order)
+    reason, n = noise.abstained_because, len(order)
     curve, n_flagged, expected = torch.empty(0), 0, math.nan
     if not reason:
         below = torch.searchsorted(canaries.double().sort().values, margins[order].double(), right=True) / len(canaries)

@@ -60,7 +60,7 @@ def _rank(view: ClassView, labels: Tensor, found: ErrorProbabilities, noise: Lab
         order = order[is_flagged[order].int().argsort(descending=True, stable=True)]
     error = found.error[order].cpu()
     curve, n_flagged, expected = torch.empty(0), 0, math.nan
-    reason = noise.unreliable_because
+    reason = noise.abstained_because
     # where the rate could be anything, so could the probability of each error
     if not reason:
         n_flagged = int(is_flagged.sum())

@@ -218,7 +218,7 @@ def estimate_label_noise(
     source, data = unwrap_estimator(source, data)
     data, _, _ = _encoded(source, data, target, None)
     _, noise = _assess(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
-    if reason := noise.unreliable_because:
+    if reason := noise.abstained_because:
         raise NotMeasurable(reason)
     return noise
 

@@ -91,7 +91,7 @@ class LabelNoiseEstimate(Result):
         return replace(self, low=0.0 if bound else self.low, width=width, is_upper_bound=bound)
 
     @property
-    def unreliable_because(self) -> str:
+    def abstained_because(self) -> str:
         """Reason why the estimate is unreliable (empty if it is reliable)."""
         if self.refused:
             return self.refused

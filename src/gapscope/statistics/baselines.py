@@ -52,6 +52,11 @@ class LooRow:
     score: float  # accuracy, or R^2 for regression
     predictions: Float[Tensor, "n k"]  # scores of classes, or regression targets; float64
 
+    @property
+    def name(self) -> str:
+        """The method without its setting: "nearest neighbours" of "nearest neighbours (5)"."""
+        return self.method.split(" (", 1)[0]
+
     def correct(self, labels: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, " n"]:
         """True for samples that are predicted correctly; of several labels per sample the fraction that is."""
         labels = labels.to(self.predictions.device)
