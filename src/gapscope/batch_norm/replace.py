@@ -148,7 +148,7 @@ def replace_batch_norm(
     The evaluation function is $y = s h + t$ with $s = \gamma/\sigma$, $t = \beta - s\mu$ of the running statistics.
     "batch", "population" and "ghost" keep all parameters and statistics; "mean_only" sets gamma = s; "variance_only"
     sets beta = t; "none" merges s and t into the weights and bias of the layer before (as in fine-tuning without batch
-    norm; the paper omits the bias). In training mode the kinds differ.
+    norm; the paper omits the bias). In training mode the kinds give different outputs.
 
     Args:
         network: Network with BatchNorm, PopulationNorm or GhostBatchNorm layers, unchanged unless stated.

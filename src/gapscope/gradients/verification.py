@@ -125,12 +125,15 @@ def _perturbed_replay(tape: Tape, order: Tensor, seed: int, perturbation: float)
 
 
 def _few_samples(tape: Tape, seed: int) -> list[Tensor] | None:
-    """Return the indices of samples that may suffice for the comparison (None if all are needed)."""
+    """Return the indices of samples that may suffice for the comparison (None if all are needed).
+
+    At the first use the replay alone looks behind zero weights: it differs from autograd where its samples interact.
+    """
     if tape.n <= _SMALL_BATCH:
         return None
     with preserve_state(tape.network):
         tape.network.eval()
-        if not is_sample_independent(tape.network, tape.inputs):
+        if not is_sample_independent(tape.network, tape.inputs, perturbed=seed > 0):
             return None
     return [torch.randperm(tape.n, generator=torch.Generator().manual_seed(seed))[:_N_COMPARED]]
 

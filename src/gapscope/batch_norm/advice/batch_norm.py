@@ -134,7 +134,7 @@ def _regularizations(
 def _strength(
     missing: Estimate, decay: Estimate, samples: int, batch_size: int, new_batch_size: int | None
 ) -> Estimate | None:
-    """Return the missing amount over that of a GammaDecayPenalty of strength 1."""
+    """Return the strength at which a GammaDecayPenalty adds the missing amount."""
     # The penalty samples with replacement: its decay lacks the factor (n - M) / (n - 1), and it adds 1 - M/M_new of it.
     with_replacement = decay * (samples - 1) / (samples - batch_size)
     added = with_replacement * (1 if new_batch_size is None else 1 - batch_size / new_batch_size)
