@@ -72,9 +72,7 @@ class AccuracyForecast(Answer):
         """Return the rows: method, score, and what it uses."""
         import pandas
 
-        return pandas.DataFrame(
-            {"method": row.method, self._column: row.score, "uses": row.uses} for row in self.rows
-        )
+        return pandas.DataFrame({"method": row.method, self._column: row.score, "uses": row.uses} for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the per-sample predictions as JSON-serializable values."""

@@ -49,7 +49,7 @@ def add_network_rows(
     """Add the rows of the last hidden features and of the NTK that fit into the budget, and notes on the others.
 
     Args:
-        rows: Rows without the network; the last one is the baseline of `network_before_training`.
+        rows: Rows without the network; RBF ridge, or else the last one, is the baseline of `network_before_training`.
         notes: Sentences about the data and missing rows, added to.
         prepared: The network with its samples.
         n_classes: Number of classes, None for regression.
@@ -65,7 +65,8 @@ def add_network_rows(
         notes.append(f"There are no rows of the network: {shortage}")
         return None
     with budget.enforced(prepared.network):
-        before = network_before_training(prepared, rows[-1].predictions)
+        baseline = next((row for row in rows if row.method == RBF), rows[-1])
+        before = network_before_training(prepared, baseline.predictions)
     notes += [before.note] if before.note else []
     if before.prepared is None:
         return None

@@ -7,8 +7,9 @@ Common parameters:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float, Shaped
@@ -245,20 +246,69 @@ def rbf_ridge(
     return kernel_row(RBF, "inputs", rbf_spectrum(features.double(), squares), targets, n_classes)
 
 
+@dataclass(frozen=True)
+class InputKernel:
+    """A kernel of inputs or features, for all verbs: forecasts, label errors, held-out predictions, positions.
+
+    Attributes:
+        name: Name of its row.
+        decompose: Function of features [n, d] and their `squared_distances` (None if they are not known).
+        seconds: Function of n samples, d features and k targets that returns rough CPU seconds of its row.
+    """
+
+    name: str
+    decompose: Callable[[Tensor, Tensor | None], Spectrum]
+    seconds: Callable[[int, int, int], float]
+
+    def row(
+        self, features: Tensor, targets: Tensor, n_classes: int | None = None, squares: Tensor | None = None
+    ) -> LooRow:
+        """Fit ridge regression with this kernel."""
+        return kernel_row(self.name, "inputs", self.decompose(features.double(), squares), targets, n_classes)
+
+
+def _n_ridges(n: int) -> int:
+    """Return how often a ridge multiplies vectors and targets: one that is computed in blocks is selected on a part."""
+    return len(RIDGES) if n <= MAX_ROWS_IN_MEMORY else 1
+
+
+def _linear_seconds(n: int, d: int, k: int) -> float:
+    rank = min(n, d)
+    return (n * d * rank + 10 * rank**3 + _n_ridges(n) * n * rank * (k + 1)) / MULTIPLICATIONS_PER_SECOND
+
+
+def _rbf_seconds(n: int, d: int, k: int) -> float:
+    rank, kernel = n, n * n * d + 10 * n**3
+    if n > MAX_EXACT:
+        rank = min(n, N_LANDMARKS if n <= MANY_SAMPLES else N_LANDMARKS_OF_MANY)
+        kernel = 2 * n * rank**2 + 10 * rank**3
+    return (kernel + _n_ridges(n) * n * rank * (k + 1)) / MULTIPLICATIONS_PER_SECOND
+
+
+INPUT_KERNELS = [
+    InputKernel(LINEAR, lambda features, squares: linear_spectrum(features), _linear_seconds),
+    InputKernel(RBF, rbf_spectrum, _rbf_seconds),
+]
+"""Kernels of inputs and features; a further one is one more entry."""
+
+
+def input_spectra(features: Float[Tensor, "n d"], what: str = "") -> Iterator[tuple[str, Spectrum]]:
+    """Yield name and decomposition of every kernel of some features.
+
+    Args:
+        features: [n, d], standardized.
+        what: The features in words, which their names then end with; empty for the names alone.
+    """
+    for kernel in INPUT_KERNELS:
+        name = f"{kernel.name} on {what}" if what else kernel.name
+        yield name, kernel.decompose(features, None)
+
+
 def baseline_seconds(n: int, d: int, k: int) -> dict[str, float]:
     """Return rough CPU seconds of the baselines of n samples with d features and k targets, by method."""
-    rank, landmarks = min(n, d), min(n, N_LANDMARKS if n <= MANY_SAMPLES else N_LANDMARKS_OF_MANY)
-    is_exact = n <= MAX_EXACT
-    kernel = n * n * d + 10 * n**3 if is_exact else 2 * n * landmarks**2 + 10 * landmarks**3
-    # a ridge multiplies vectors and targets once; one that is computed in blocks is selected on a part
-    ridges = len(RIDGES) if n <= MAX_ROWS_IN_MEMORY else 1
-    rank_of_rbf = n if is_exact else landmarks
     components = d if n <= MAX_EXACT_NEIGHBOURS else min(d, N_COMPONENTS)
-    return {
-        LINEAR: (n * d * rank + 10 * rank**3 + ridges * n * rank * (k + 1)) / MULTIPLICATIONS_PER_SECOND,
-        RBF: (kernel + ridges * n * rank_of_rbf * (k + 1)) / MULTIPLICATIONS_PER_SECOND,
-        NEIGHBOURS: n * n * (components / MULTIPLICATIONS_PER_SECOND + SECONDS_PER_DISTANCE),
-    }
+    neighbours = n * n * (components / MULTIPLICATIONS_PER_SECOND + SECONDS_PER_DISTANCE)
+    return {NEIGHBOURS: neighbours} | {kernel.name: kernel.seconds(n, d, k) for kernel in INPUT_KERNELS}
 
 
 def loo_baselines(
@@ -285,10 +335,10 @@ def loo_baselines(
         return tuple(rows)
     squares = squared_distances(features) if squares is None else squares
     fits: dict[str, Callable[[], LooRow]] = {
-        NEIGHBOURS: lambda: nearest_neighbours(features, targets, n_classes=n_classes, squares=squares),
-        LINEAR: lambda: linear_ridge(features, targets, n_classes=n_classes),
-        RBF: lambda: rbf_ridge(features, targets, n_classes=n_classes, squares=squares),
+        NEIGHBOURS: lambda: nearest_neighbours(features, targets, n_classes=n_classes, squares=squares)
     }
+    for kernel in INPUT_KERNELS:
+        fits[kernel.name] = partial(kernel.row, features, targets, n_classes, squares)
     seconds = baseline_seconds(n, d, rows[0].predictions.shape[1])
     finished = {name: fits[name]() for name in sorted(fits, key=seconds.__getitem__) if affords(seconds[name])}
     return (*rows, *(finished[name] for name in fits if name in finished))

@@ -106,9 +106,7 @@ def _forecast(network: nn.Module | None, x: Tensor, y: Tensor) -> dict[str, Any]
         "answered": not result.abstained_because,
         "combined": list(result.combined),
         "rows": {row.name: row.score for row in result.rows},
-        "correct": {
-            row.name: np.packbits(row.correct(y).cpu().numpy()).tobytes().hex() for row in result.rows
-        },
+        "correct": {row.name: np.packbits(row.correct(y).cpu().numpy()).tobytes().hex() for row in result.rows},
         "curve": [[point.samples, point.score] for point in result.curve],
         "cpu_seconds": time.process_time() - start,
     }
