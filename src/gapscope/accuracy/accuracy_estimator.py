@@ -86,6 +86,7 @@ def accuracy_readings(
 
 
 SHIPPED = Path(__file__).with_name("shipped_accuracy_estimator.json")
+# raised when stored estimators change
 SCHEMA = 1
 LOO = "kernel_leave_one_out.initial"
 TARGETS = ("like_training", "clean")

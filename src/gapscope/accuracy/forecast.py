@@ -48,9 +48,11 @@ from gapscope.statistics.baselines import (
 )  # fmt: skip
 from gapscope.statistics.kernel_ridge import ClassScores, are_unequal, class_scores
 
+# Three samples in the smallest subset, a quarter; labels of so many unused numbers are codes, not classes, by judgment.
 MIN_SAMPLES, MAX_UNUSED_CLASSES = 12, 1000
 # Rows without a network below so many CPU seconds are computed in any case.
 SHORT_SECONDS = 1.0
+# Two halvings suffice for a power law; above so many samples the scores of subsets hardly differ: by judgment.
 SUBSET_FRACTIONS, N_SUBSETS, ONE_SUBSET_ABOVE = (0.25, 0.5), 3, 5000
 
 

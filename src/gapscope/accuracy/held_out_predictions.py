@@ -42,7 +42,9 @@ from gapscope.pools.from_spec import prepare_data
 from gapscope.statistics.baselines import sample_features
 from gapscope.statistics.intervals import normal_quantile, wilson_interval
 
+# as for a forecast; one group cannot be predicted from others
 MIN_SAMPLES, MIN_GROUPS = 12, 2
+# In training runs on all samples: two halves, each with a quarter of the steps, and with all.
 SHORT_COST, HALVES_COST = 0.5, 2.0
 
 

@@ -53,11 +53,13 @@ from gapscope.base.samples import as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.inspection.memory import explained_memory
 from gapscope.pools.from_spec import prepare_data
+from gapscope.results.estimate import NORMAL_99_ONE_SIDED
 from gapscope.results.progress import progress
 
 AUTO = "auto"
+# ten samples in the smallest training set, three groups: by judgment
 MIN_SAMPLES, MIN_GROUPS = 40, 12
-NORMAL_99_ONE_SIDED, MIN_DIFFERENCE = 2.326, 0.05
+MIN_DIFFERENCE = 0.05  # of scores, by judgment
 
 
 def _choose_design(design: str, problem: NetworkProblem | MetricProblem, groups: Any, width: float | None) -> str:

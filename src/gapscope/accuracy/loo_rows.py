@@ -21,7 +21,7 @@ from gapscope.measures.cpu_budget import affordable_kernel, forward_seconds
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import FEATURES, features_row, network_before_training, paired_gain
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
-from gapscope.results.estimate import percent
+from gapscope.results.estimate import NORMAL_90, NORMAL_99_ONE_SIDED, percent
 from gapscope.statistics.baselines import LINEAR, RBF, LooRow, scored_row
 
 NTK = "NTK"
@@ -31,8 +31,6 @@ NETWORK_ERROR = 0.060
 # Constants for vectors (results/expected_accuracy/small/intervals.json): sampling error, deviation of networks, and
 # fraction of the growth per doubling of the samples.
 SAMPLING, VECTOR_ERROR, GROWTH = 1.5, 0.030, 0.3
-NORMAL_90 = 1.645
-NORMAL_95_ONE_SIDED, NORMAL_99_ONE_SIDED = 1.645, 2.326
 # Above so many, the NTK costs many times the features, and adds nothing to those of pretrained networks: leave-one-out
 # accuracy of EfficientNet-Lite0 on 120 photographs 0.942 with features, 0.942 with both.
 MANY_PARAMETERS = 1_000_000
@@ -178,7 +176,7 @@ def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor, n: int | None = N
         return "" if best > 0 else "no method explains any of the variance"
     base, methods = rows[0].score, rows[1:]
     n = n or len(targets)
-    level = NORMAL_95_ONE_SIDED if len(methods) < 2 else NORMAL_99_ONE_SIDED
+    level = NORMAL_90 if len(methods) < 2 else NORMAL_99_ONE_SIDED
     error = (base * (1 - base) / n) ** 0.5
     if any(row.score > base + level * error for row in methods):
         return ""

@@ -53,6 +53,7 @@ from gapscope.statistics.baselines import LooRow, most_frequent_class, rbf_ridge
 from gapscope.statistics.kernel_ridge import log_evidence_per_sample
 
 BY = ("loo_accuracy", "output_sensitivity")
+# by judgment, one pass with gradients
 MAX_SAMPLES_OF_SCORES = 128
 # PyTorch has no public base classes of these layers
 _TRAINING_ONLY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # pyright: ignore[reportPrivateUsage]

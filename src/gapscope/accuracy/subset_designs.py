@@ -17,6 +17,7 @@ from gapscope.base.errors import InvalidInput
 CONTINUED_ERROR = 0.045
 # the standard error of a tenth of these samples is at most 0.01, and the network of the other nine tenths is usable
 LARGE = 20_000
+# the usual hold-out
 HELD_OUT = 0.1
 
 

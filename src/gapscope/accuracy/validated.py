@@ -26,6 +26,7 @@ from gapscope.statistics.intervals import paired_difference_interval, wilson_int
 if TYPE_CHECKING:
     import pandas
 
+# by judgment: Fisher's standard error is 0.38 there
 MIN_SAMPLES = 10
 OTHER_TASKS = "gs.check(network, train, test=validation) judges these, from the validation samples alone."
 MAX_CORRELATION = 0.999  # Fisher's transform of 1 is infinite

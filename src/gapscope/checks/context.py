@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 MIN_DUPLICATES, MAX_BY_CHANCE = 0.02, 0.5
 # Samples of which the network's gradients are read. Quantities of the data alone use as many as the budget allows.
 MAX_SAMPLES = 2000
+# accuracy above the most frequent class, by judgment
 UNTRAINED_BELOW = 0.1
 # Of more samples, the estimate's kernels are approximated, and have this many CPU seconds.
 MAX_SECONDS_OF_ESTIMATE = 8.0

@@ -15,6 +15,7 @@ from gapscope.statistics.baselines import find_nearest, rbf_ridge, sample_featur
 
 # Kernel machines of costs are exact, on at most this many samples.
 MAX_EXACT = 1000
+# two random splits into halves, by judgment
 N_HALVES = 4
 
 

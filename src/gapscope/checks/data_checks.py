@@ -46,6 +46,7 @@ def duplicates(context: Context) -> Outcome:
     return Finding(evidence + note, action, indices=tuple(repeats), fixes=("drop duplicates",))
 
 
+# by judgment
 MIN_NOISE = 0.02
 
 
@@ -91,6 +92,7 @@ def _memorized(context: Context, flagged: torch.Tensor) -> float:
     return float(context.correct[inside].double().mean()) if bool(inside.any()) else 1.0
 
 
+# accuracy that is worth collecting twice the data, by judgment
 MIN_GAIN = 0.03
 
 
@@ -129,6 +131,7 @@ def _more_data_without_interval(gain: float, is_accuracy: bool) -> Outcome:
     return Finding(text, "collect more samples; confirm with gapscope.learning_curve", cost=gain)
 
 
+# samples of the largest class per sample of the smallest; samples of a class that can be learned: by judgment
 MAX_RATIO, MIN_SAMPLES = 5.0, 5
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
 
+# the usual number
 N_FOLDS = 5
 
 

@@ -82,7 +82,9 @@ def _names(context: Context, columns: list[int]) -> str:
 
 # A column gives the label away if it predicts this fraction alone, and the others predict less by this much.
 MIN_ALONE, MIN_LESS = 0.98, 0.03
+# one fit per column, by judgment for its time
 MAX_COLUMNS = 512
+# fewer rows repeat by chance, by judgment
 MIN_ROWS = 30
 
 

@@ -10,6 +10,7 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.measures.ntk import empirical_ntk
 
 NEEDS_INITIAL_STATE = NotChecked("pass initial_state=, a clone of the state dictionary before training")
+# standard deviation of outputs; 1 by the usual initializations, the factors by judgment
 MIN_SPREAD, MAX_SPREAD = 1e-3, 20.0
 
 
@@ -44,6 +45,7 @@ def signal(context: Context) -> Outcome:
     )
 
 
+# by judgment: 2,016 pairs
 N_SAMPLES, MAX_CORRELATION = 64, 0.99
 
 
@@ -71,6 +73,7 @@ def indistinguishable(context: Context) -> Outcome:
     )
 
 
+# by judgment, as the gain of more data
 MIN_LOSS_OF_ACCURACY = 0.03
 
 

@@ -10,10 +10,8 @@ from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.outputs import inspection_mode, network_outputs
-from gapscope.results.estimate import percent
+from gapscope.results.estimate import NORMAL_90, percent
 from gapscope.statistics.intervals import wilson_interval
-
-MIN_FIT_MARGIN = 1.645
 
 
 @register_check("GS401", title="accuracy below the forecast", seconds=3.0, information=True, generalization=True)
@@ -36,7 +34,7 @@ def configuration(context: Context) -> Outcome:
         accuracy = context.train_accuracy
         high, source = wilson_interval(accuracy, len(context.samples))[1], "on training samples"
     text = f"accuracy {percent(accuracy)} {source}, {best.method} {percent(best.score)}"
-    if high < best.score - MIN_FIT_MARGIN * error:
+    if high < best.score - NORMAL_90 * error:
         return Finding(
             text,
             "tune learning rate, epochs and regularization: the data allow more",
@@ -48,6 +46,7 @@ def configuration(context: Context) -> Outcome:
     return Fine(text)
 
 
+# accuracy, by judgment
 MIN_GAP = 0.07
 
 
@@ -70,6 +69,7 @@ def overfitting(context: Context) -> Outcome:
 
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6)
+# fraction of units, by judgment
 MIN_DEAD = 0.2
 
 
@@ -154,6 +154,7 @@ def _unit_axis(output: Tensor, is_last: bool | None) -> int | None:
     return 1
 
 
+# in standard deviations of each input; fraction of changed predictions: by judgment
 NOISE, MIN_CHANGED = 0.05, 0.1
 
 

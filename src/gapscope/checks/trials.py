@@ -17,7 +17,9 @@ from gapscope.results.estimate import IntervalEstimate, paired_difference, perce
 from gapscope.results.formatting import pluralize
 
 R2 = "R^2"
+# full training runs, by judgment
 MAX_TRAININGS = 6.0
+# as for a learning curve
 MIN_SAMPLES = 40
 # The winner is trained again on this many fresh splits: the best of several fixes on one split looks better than it is.
 FRESH_SPLITS = 2

@@ -40,6 +40,7 @@ def drop_word(class_names: Sequence[str]) -> str:
 
 PLACE_COLUMNS = {"multi-label": "output", "positions": "position"}
 """Column of the place of a label within its sample, by the kind of the task."""
+# default of `torch.nn.CrossEntropyLoss(ignore_index=)`
 IGNORED_LABEL = -100
 
 

@@ -15,6 +15,7 @@ from gapscope.statistics.baselines import find_nearest, sample_features
 
 # A near-duplicate is closer than this fraction of the median distance to the nearest neighbour.
 NEAR = 0.05
+# all pairs are compared: 4e8 distances
 MAX_SAMPLES = 20_000
 
 
@@ -64,6 +65,7 @@ def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
     return sorted(pairs)
 
 
+# by judgment
 N_SHUFFLES = 3
 
 

@@ -41,7 +41,9 @@ MAX_COMPARED = 5000
 # Chosen on digits, MNIST, breast cancer, California thirds and features of CIFAR-10 with eight models, fitted and in
 # five folds; evaluated on others (results/labels/fitted.json). One-sided levels of 99 %.
 LEVEL = 0.98
+# a label more likely wrong than right; preferences for a first and for a sufficient test: by judgment
 HELD_FOR_ERROR, MIN_PREFERENCES, ENOUGH_PREFERENCES = 0.5, 15, 30
+# nats per sample, by judgment
 MIN_GAIN = 0.03
 # Of regression, the median residual in units of that of the held-out method: fitted models of five tables had 0.2 to
 # 0.9, the same models in five folds 0.95 to 2.8.

@@ -33,6 +33,7 @@ from gapscope.labels.several_labels import assess_positions, assess_several_labe
 from gapscope.measures.embed import checked_features
 from gapscope.statistics.baselines import RBF, rbf_spectrum, sample_features
 
+# by judgment: one error is then 2 % of the labels
 MIN_SAMPLES = 50
 
 # the ranking, and the rate whether it is reliable or not

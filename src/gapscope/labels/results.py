@@ -22,6 +22,7 @@ from gapscope.results.result import Result
 if TYPE_CHECKING:
     import pandas
 
+# by judgment
 RECALL = 0.9
 # Below this accuracy on clean labels, label errors cannot be distinguished from mistakes of the kernel machine.
 MIN_CLEAN_ACCURACY = 0.6

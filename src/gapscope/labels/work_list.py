@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
     from gapscope.labels.results import LabelIssues
 
+# what a page shows, by judgment
 MIN_CARDS, MAX_CARDS = 24, 500
+# pairs on a page
 MAX_PAIRS = 50
+# columns, tokens and characters on a card
 MAX_COLUMNS, MAX_TOKENS, MAX_TEXT = 16, 24, 600
 # Values this many standard deviations from the mean of their column are marked.
 FAR = 3.0

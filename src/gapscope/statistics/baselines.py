@@ -27,12 +27,15 @@ from gapscope.statistics.kernel_ridge import (
 
 # In units of the mean eigenvalue of the kernel; the leave-one-out error varies little between neighbours of this grid.
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+# samples, by judgment: an exact kernel of 2,000 takes 32 MB, and its decomposition 8e10 multiplications
 MAX_EXACT, N_LANDMARKS = 2000, 1000
 # Above so many samples the RBF kernel has fewer landmarks: their cost grows with the square, 1,000,000 rows take 30 s.
 MANY_SAMPLES, N_LANDMARKS_OF_MANY = 200_000, 500
+# rows of a block of distances, by judgment: 33 MB per 2,048 others
 BLOCK = 2048
 # Above this many samples, neighbours are those among the first principal components, in float32.
 MAX_EXACT_NEIGHBOURS, N_COMPONENTS = 5000, 64
+# columns of token frequencies; larger vocabularies are hashed
 N_TOKENS = 2048
 LINEAR, RBF, NEIGHBOURS = "linear ridge", "RBF ridge", "nearest neighbours"
 # One core of a server of 2022: 25e9 multiplications of float64 per second; a distance with its part of a sort takes

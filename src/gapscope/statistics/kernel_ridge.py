@@ -254,6 +254,7 @@ def select_ridge(kernel: Spectrum, targets: Float[Tensor, "n k"], ridges: tuple[
     return min(results, key=lambda item: item[1].squared_error)
 
 
+# a limit and a relative change of the ridge, by judgment
 MAX_ITERATIONS, TOLERANCE = 200, 1e-6
 
 

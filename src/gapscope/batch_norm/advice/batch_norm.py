@@ -26,6 +26,7 @@ from gapscope.inspection.losses import evaluate, sample_losses
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
 from gapscope.results.estimate import Estimate
 
+# largest dropout rate, by judgment
 MAX_RATE = 0.9
 
 
