@@ -196,7 +196,10 @@ def estimate_accuracy(
         check_range("n_training", n_training, len(samples))
     counts = samples.y.bincount()
     bare, network = prepared.bare, prepared.class_network
-    state = resampled_state(bare) if initial_state is None else _known_state(bare, initial_state)
+    if initial_state is None:
+        state = resampled_state(bare)
+    else:
+        state = _known_state(bare, initial_state)
     names = {name: f"network.{name}" if isinstance(network, NetworkAdapter) else name for name in state}
     options: dict[str, Any] = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
     n = len(samples)
@@ -270,7 +273,9 @@ def _bracket(
     try:
         features = extract_features(prepared.network, prepared.samples).values.flatten(1)
     except InvalidInput:  # no layer whose input is the features
-        return None if n_training is None else (like.low, 1.0)
+        if n_training is None:
+            return None
+        return (like.low, 1.0)
     reached = linear_ridge(feature_matrix(features), prepared.samples.y.cpu()).score
     if n_training is None and reached - like.value <= MAX_DISAGREEMENT:
         return None
@@ -343,11 +348,10 @@ def fit_accuracy_estimator(
     """
     import pandas
 
-    table = (
-        known
-        if isinstance(known, pandas.DataFrame)
-        else pandas.DataFrame([_readings_and_accuracy(item) for item in known])
-    )
+    if isinstance(known, pandas.DataFrame):
+        table = known
+    else:
+        table = pandas.DataFrame([_readings_and_accuracy(item) for item in known])
     if not len(table):
         raise InvalidInput("known must hold one network or more; got none. Pass [(network, data, accuracy), ...].")
     check_columns(table, [*NEEDED, ACCURACY])

@@ -84,7 +84,10 @@ def _learning_curve(
         for draw in range(min(N_SUBSETS, round(1 / fraction)) if n <= ONE_SUBSET_ABOVE else 1):
             generator = torch.Generator().manual_seed(derive_seed(seed, f"subset {fraction} {draw}"))
             subset = torch.randperm(n, generator=generator)[:size].to(features.device)
-            part = None if squares is None else squares[subset][:, subset]
+            if squares is None:
+                part = None
+            else:
+                part = squares[subset][:, subset]
             scores.append(rbf_ridge(features[subset], targets[subset], n_classes=n_classes, squares=part).score)
         points.append((size, sum(scores) / len(scores)))
     points.append((n, rbf_score))
@@ -112,7 +115,10 @@ def _curve_seconds(features: Tensor, n_targets: int) -> float:
     n, d = features.shape
     total = 0.0
     for fraction in SUBSET_FRACTIONS:
-        draws = min(N_SUBSETS, round(1 / fraction)) if n <= ONE_SUBSET_ABOVE else 1
+        if n <= ONE_SUBSET_ABOVE:
+            draws = min(N_SUBSETS, round(1 / fraction))
+        else:
+            draws = 1
         total += draws * baseline_seconds(max(3, round(fraction * n)), d, n_targets)[RBF]
     return total
 
@@ -127,7 +133,9 @@ def _rows_left_out(rows: Sequence[LooRow], features: Tensor, budget: CpuBudget) 
         for name, seconds in baseline_seconds(n, d, rows[0].predictions.shape[1]).items()
         if not any(row.method.startswith(name) for row in rows)
     ]
-    return [f"Left out to keep time_budget={budget.seconds:.3g}: {', '.join(missing)}."] if missing else []
+    if missing:
+        return [f"Left out to keep time_budget={budget.seconds:.3g}: {', '.join(missing)}."]
+    return []
 
 
 def count_duplicates(samples: Samples) -> tuple[int, int]:
@@ -162,7 +170,10 @@ def check_prediction_data(
         raise InvalidInput(f"{what} needs {least} samples or more; got {len(samples)} samples. Pass more.")
     values = targets.unique(dim=0)
     if len(values) < 2:
-        got = "labels of one class" if samples.is_classification else "the same target for all samples"
+        if samples.is_classification:
+            got = "labels of one class"
+        else:
+            got = "the same target for all samples"
         raise InvalidInput(f"{what} needs two classes or targets or more; got {got}. Pass other samples too.")
     if samples.is_classification and int(values.max()) > MAX_UNUSED_CLASSES + 10 * len(values):
         raise InvalidInput(
@@ -268,7 +279,10 @@ def forecast_accuracy(
     if samples.kind == "positions":
         return _forecast_positions(network if features is None else features, samples, head, seed)
     notes = [*samples.notes, *encoded]
-    n_classes = int(samples.y.max()) + 1 if samples.is_classification else None
+    if samples.is_classification:
+        n_classes = int(samples.y.max()) + 1
+    else:
+        n_classes = None
     prepared = None
     if network is not None and features is None:
         if head is not None:
@@ -327,7 +341,10 @@ def forecast_accuracy(
             notes.append("Interrupted: only the finished rows are shown.")
     combined = combine_rows(rows, targets, large=large, wide=wide)
     score = mean_score(combined)
-    growth = _growth(curve) if features is not None or _are_vectors(samples) else None
+    if features is not None or _are_vectors(samples):
+        growth = _growth(curve)
+    else:
+        growth = None
     by_name = {row.method: row for row in rows}
     unequal = None
     if n_classes is not None and are_unequal(targets):

@@ -66,7 +66,9 @@ class AccuracyForecast(Answer):
     @property
     def gain_from_doubling_data(self) -> float:
         """Extrapolated score at twice the samples minus the forecast (NaN without a curve)."""
-        return self.curve[-1].score - self.score if self.curve else float("nan")
+        if self.curve:
+            return self.curve[-1].score - self.score
+        return float("nan")
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the rows: method, score, and what it uses."""
@@ -80,7 +82,9 @@ class AccuracyForecast(Answer):
 
     @property
     def _column(self) -> str:
-        return "R^2" if self.task == "regression" else "accuracy"
+        if self.task == "regression":
+            return "R^2"
+        return "accuracy"
 
     @property
     def warning(self) -> str:

@@ -76,7 +76,9 @@ class HeldOutPredictions(Answer):
     @property
     def calibration_error(self) -> float:
         """Expected calibration error of the predicted class, or over all labels (NaN for regression)."""
-        return math.nan if self.reliability is None else self.reliability.error
+        if self.reliability is None:
+            return math.nan
+        return self.reliability.error
 
     @property
     def cross_entropy(self) -> float:
@@ -99,7 +101,10 @@ class HeldOutPredictions(Answer):
         names = [str(name) for name in self.classes] or [f"target {i}" for i in range(self.predictions.shape[1])]
         table = pandas.DataFrame(self.predictions, columns=names, index=self.rows)
         if self.positions is not None:
-            places = ["position"] if self.positions.shape[1] == 2 else ["row", "column"]
+            if self.positions.shape[1] == 2:
+                places = ["position"]
+            else:
+                places = ["row", "column"]
             for number, name in enumerate(["sample", *places]):
                 table.insert(number, name, self.positions[:, number])
         if self.task in ("classification", "positions"):

@@ -71,7 +71,10 @@ def best_kernel(
     for name, kernel in kernels.items():
         _, scores = select_held_out(kernel, encoded, RIDGES, groups)
         predictions, calibration = to_probabilities(scores, targets)
-        left_out = "leave-one-out" if groups is None else "leave-one-group-out"
+        if groups is None:
+            left_out = "leave-one-out"
+        else:
+            left_out = "leave-one-group-out"
         candidates.append(Held(f"{name}, {left_out}", 0.0, predictions, calibration, tuple(notes)))
     return min(candidates, key=lambda item: _error(item.predictions, targets))
 
@@ -123,7 +126,10 @@ def continued(problem: NetworkProblem, n_classes: int, steps: float, seed: int) 
         part = continued_predictions(network, problem.samples.subset(rows))
         scores[rows] = _columns(part, n_classes, problem.samples.y)
     predictions, calibration = to_probabilities(scores, problem.samples.y.cpu())
-    name = "two halves, continued on each other" if steps == 1 else "two short halves, continued on each other"
+    if steps == 1:
+        name = "two halves, continued on each other"
+    else:
+        name = "two short halves, continued on each other"
     return Held(name, 2 * steps, predictions, calibration)
 
 

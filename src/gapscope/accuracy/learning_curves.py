@@ -70,8 +70,12 @@ def _choose_design(design: str, problem: NetworkProblem | MetricProblem, groups:
         return HOLD_OUT.name
     if design == AUTO and width is None:
         if can_continue:
-            return SHORT_CONTINUED.name if can_be_short else CONTINUED.name
-        return LADDER[1].name if is_estimator(problem.train_fn) else LADDER[0].name
+            if can_be_short:
+                return SHORT_CONTINUED.name
+            return CONTINUED.name
+        if is_estimator(problem.train_fn):
+            return LADDER[1].name
+        return LADDER[0].name
     if not DESIGNS.get(design, LADDER[0]).is_continued:
         return design
     if groups is not None:
@@ -103,7 +107,10 @@ def _run_cheapest_design(
     quarter, half, other_half = quarter_and_halves(subset_runs.groups, _generator(seed, "halves"))
     small = subset_runs.run([quarter])
     rest = LADDER if name == AUTO else (DESIGNS[name],)
-    max_width = math.inf if width is None or name != AUTO else width
+    if width is None or name != AUTO:
+        max_width = math.inf
+    else:
+        max_width = width
     design, result, note = None, None, ""
     while True:
         widths = {item: predicted_width(item, small, growth, n) for item in LADDER}
@@ -182,7 +189,10 @@ def _problem_of(
             advice="Pass score=, a function (network, inputs, targets) that returns your metric.",
         )
         return NetworkProblem(train_fn, samples, target_variance(samples), root)
-    problem = estimator_problem(train_fn, data) if score is None else metric_problem(train_fn, data, score, root)
+    if score is None:
+        problem = estimator_problem(train_fn, data)
+    else:
+        problem = metric_problem(train_fn, data, score, root)
     if len(problem) < MIN_SAMPLES:
         raise InvalidInput(
             f"A learning curve needs {MIN_SAMPLES} samples or more; got {len(problem)} samples. Pass more."

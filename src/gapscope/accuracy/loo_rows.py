@@ -86,7 +86,10 @@ def add_network_rows(
         targets = samples.y.to(samples.inputs.device)
         several = targets.dtype == torch.bool
         with budget.enforced(network):
-            fitted = targets.to(samples.inputs.dtype) if several else targets
+            if several:
+                fitted = targets.to(samples.inputs.dtype)
+            else:
+                fitted = targets
             result = kernel_leave_one_out(network, samples.inputs, fitted, **affordable)
     except GapscopeError as error:
         notes.append(f"There is no NTK row: {error}")
@@ -95,7 +98,10 @@ def add_network_rows(
     if several:
         rows.append(scored_row(NTK, "network", predictions, samples.y.cpu()))
     else:
-        score = result.explained if result.labels is None else result.accuracy
+        if result.labels is None:
+            score = result.explained
+        else:
+            score = result.accuracy
         rows.append(LooRow(NTK, "network", score, predictions))
     return prepared
 
@@ -136,7 +142,9 @@ def combine_rows(
         elif large and NTK not in by_name and gain.value > 0:
             names = (FEATURES,)
     available = [by_name[name] for name in names if name in by_name]
-    return tuple(available) if available else (max(rows, key=lambda row: row.score),)
+    if available:
+        return tuple(available)
+    return (max(rows, key=lambda row: row.score),)
 
 
 def forecast_interval(score: float, n: int, growth: float | None = None) -> tuple[float, float]:
@@ -173,10 +181,15 @@ def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor, n: int | None = N
     """
     if targets.is_floating_point():
         best = max(row.score for row in rows)
-        return "" if best > 0 else "no method explains any of the variance"
+        if best > 0:
+            return ""
+        return "no method explains any of the variance"
     base, methods = rows[0].score, rows[1:]
     n = n or len(targets)
-    level = NORMAL_90 if len(methods) < 2 else NORMAL_99_ONE_SIDED
+    if len(methods) < 2:
+        level = NORMAL_90
+    else:
+        level = NORMAL_99_ONE_SIDED
     error = (base * (1 - base) / n) ** 0.5
     if any(row.score > base + level * error for row in methods):
         return ""

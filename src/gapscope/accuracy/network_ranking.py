@@ -83,7 +83,9 @@ class _Scores:
 
     @property
     def sensitivity(self) -> float | None:
-        return statistics.fmean(self.sensitivities) if self.sensitivities else None
+        if self.sensitivities:
+            return statistics.fmean(self.sensitivities)
+        return None
 
 
 def _sensitivities(
@@ -116,7 +118,10 @@ def _loo(
     """Forecast of one network, its two readings, the scores of other authors, and notes."""
     samples = prepared.samples
     targets = samples.y.cpu()
-    n_classes = max(prepared.n_outputs, int(targets.max()) + 1) if samples.is_classification else None
+    if samples.is_classification:
+        n_classes = max(prepared.n_outputs, int(targets.max()) + 1)
+    else:
+        n_classes = None
     generator = torch.Generator().manual_seed(derive_seed(seed, "landmarks"))
     rows, notes = [rbf], list[str]()
     options: dict[str, Any] = {
@@ -169,7 +174,10 @@ def _evaluate(
         network = build_untrained(instance, samples, settings["n_outputs"], instance.initialization, seeds[0])
     prepared = ready(network, samples, needs=() if rbf is None else ("outputs",))
     # S uses all samples if it is what the order is by, else those of the other scores
-    few = samples if rbf is None else samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
+    if rbf is None:
+        few = samples
+    else:
+        few = samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
     training_only = any(isinstance(module, _TRAINING_ONLY) for module in prepared.bare.modules())
     with measurement_mode(prepared.network) as network, torch.no_grad():
         calls = record_module_calls(network, prepare_inputs(network, prepared.samples.inputs[:1]))

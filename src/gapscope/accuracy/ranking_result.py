@@ -33,9 +33,18 @@ def name_candidates(candidates: Mapping[str, Candidate] | Sequence[Candidate]) -
     elif is_list_or_tuple(candidates):
         named = {}
         for candidate in candidates:
-            network = candidate[0] if isinstance(candidate, tuple) else candidate
-            base = network if isinstance(network, str) else getattr(network, "name", None)
-            base = base if isinstance(base, str) else getattr(network, "__name__", type(network).__name__)
+            if isinstance(candidate, tuple):
+                network = candidate[0]
+            else:
+                network = candidate
+            if isinstance(network, str):
+                base = network
+            else:
+                base = getattr(network, "name", None)
+            if isinstance(base, str):
+                base = base
+            else:
+                base = getattr(network, "__name__", type(network).__name__)
             number = 2
             name = base
             while name in named:
@@ -61,13 +70,17 @@ def instantiate(name: str, candidate: Any, samples: Samples, seed: int) -> Netwo
         network = instantiate(name, candidate[0], samples, seed)
         if isinstance(network, NetworkSpec):
             raise InvalidInput(f"A head replaces the last layer of a module; {name!r} is a spec. Pass the spec alone.")
-        n_classes = (
-            int(samples.targets.max()) + 1 if samples.targets is not None and samples.is_classification else None
-        )
+        if samples.targets is not None and samples.is_classification:
+            n_classes = int(samples.targets.max()) + 1
+        else:
+            n_classes = None
         return with_new_head(network, samples, candidate[1], n_classes, seed)
     if isinstance(candidate, str):
         return NetworkSpec(name=candidate)
-    network = candidate if isinstance(candidate, NetworkSpec | nn.Module) or not callable(candidate) else candidate()
+    if isinstance(candidate, NetworkSpec | nn.Module) or not callable(candidate):
+        network = candidate
+    else:
+        network = candidate()
     if not isinstance(network, NetworkSpec | nn.Module):
         raise InvalidInput(
             f"Candidates must be names, NetworkSpecs, modules, functions without arguments that return one, or pairs "
@@ -88,7 +101,10 @@ def build_untrained(
     if n_outputs is None:
         if samples.targets is None:
             raise InvalidInput("n_outputs is needed for data without targets; got inputs alone. Pass n_outputs.")
-        n_outputs = int(samples.targets.max()) + 1 if samples.is_classification else samples.targets.shape[1]
+        if samples.is_classification:
+            n_outputs = int(samples.targets.max()) + 1
+        else:
+            n_outputs = samples.targets.shape[1]
     check_range("n_outputs", n_outputs, 1)
     return build_network(
         candidate.name,

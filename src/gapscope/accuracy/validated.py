@@ -125,7 +125,10 @@ def adjusted_mean(values: np.ndarray, control: np.ndarray, rest: np.ndarray) -> 
     covariance = float(np.cov(values, control)[0, 1])
     explained = covariance**2 / (spread * unadjusted * m)
     adjusted = 1 - (1 - explained) * (m - 1) / (m - 2)
-    shrinkage = max(0.0, adjusted / explained) if explained > 0 else 0.0
+    if explained > 0:
+        shrinkage = max(0.0, adjusted / explained)
+    else:
+        shrinkage = 0.0
     slope = n / (m + n) * covariance / spread * shrinkage
     variance = float((values - slope * control).var(ddof=1)) / m + slope**2 * float(rest.var(ddof=1)) / n
     value = float(values.mean() - slope * (control.mean() - rest.mean()))

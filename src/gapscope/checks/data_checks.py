@@ -39,7 +39,10 @@ def duplicates(context: Context) -> Outcome:
     if context.is_classifier and context.everything.targets is not None:
         labels = context.everything.targets
         conflicts = sum(int(labels[i]) != int(labels[j]) for i, j in pairs)
-    note = f"; {pluralize(conflicts, 'pair')} with different labels" if conflicts else ""
+    if conflicts:
+        note = f"; {pluralize(conflicts, 'pair')} with different labels"
+    else:
+        note = ""
     action = "remove them: accuracies measured on these data are too high"
     if fraction < MIN_DUPLICATES:
         action = "remove them from the test samples, whose accuracy is too high"
@@ -89,7 +92,9 @@ def _memorized(context: Context, flagged: torch.Tensor) -> float:
     if context.is_untrained:
         return 1.0
     inside = torch.isin(context.indices, flagged.cpu())
-    return float(context.correct[inside].double().mean()) if bool(inside.any()) else 1.0
+    if bool(inside.any()):
+        return float(context.correct[inside].double().mean())
+    return 1.0
 
 
 # accuracy that is worth collecting twice the data, by judgment
@@ -124,7 +129,10 @@ def more_data(context: Context) -> Outcome:
 
 
 def _more_data_without_interval(gain: float, is_accuracy: bool) -> Outcome:
-    points = f"{100 * gain:.1f} points" if is_accuracy else f"{gain:.3f} of R^2"
+    if is_accuracy:
+        points = f"{100 * gain:.1f} points"
+    else:
+        points = f"{gain:.3f} of R^2"
     text = f"twice the data add about {points} (power law of leave-one-out scores, without an interval)"
     if gain < MIN_GAIN:
         return Fine(text)
@@ -163,7 +171,10 @@ def imbalance(context: Context) -> Outcome:
         mean = balanced(context.correct, context.samples.y.cpu())
         evidence += f"; training accuracy {percent(context.train_accuracy)}, balanced {percent(mean)}"
     row = context.kernel() if context.is_classifier else None
-    cost = None if row is None else max(cost_of_imbalance(row, context.distinct.y.cpu()), 0.0)
+    if row is None:
+        cost = None
+    else:
+        cost = max(cost_of_imbalance(row, context.distinct.y.cpu()), 0.0)
     return Finding(
         evidence,
         "report balanced accuracy, and collect or weight samples of the rare classes",
@@ -174,7 +185,9 @@ def imbalance(context: Context) -> Outcome:
 
 def _class_name(context: Context, label: int) -> str:
     names = context.everything.class_names
-    return names[label] if label < len(names) else str(label)
+    if label < len(names):
+        return names[label]
+    return str(label)
 
 
 @register_check("GS109", title="few samples per class", seconds=0.01)
@@ -236,12 +249,18 @@ def no_signal(context: Context) -> Outcome:
     text += percent(forecast.rows[0].score)
     if not forecast.abstained_because:
         return Fine(text)
-    trained = context.network_forecast if context.initial_network is not None else None
+    if context.initial_network is not None:
+        trained = context.network_forecast
+    else:
+        trained = None
     if trained is not None and not trained.abstained_because:
         return Fine(f"{text}; the network's kernel predicts more")
     if context.is_untrained:
         return NotChecked(f"{text}: more samples, other features or a trained network are needed")
-    test = context.expected if context.test is not None else None
+    if context.test is not None:
+        test = context.expected
+    else:
+        test = None
     if test is not None and test.low > context.most_frequent:
         return Fine(f"{text}; the network predicts {percent(test.value)} of the test samples")
     accuracy = context.train_accuracy

@@ -128,7 +128,9 @@ def _standardized(inputs: Any) -> Any:
 
 
 def _take(values: Any, rows: numpy.ndarray) -> Any:
-    return values.iloc[rows] if hasattr(values, "iloc") else numpy.asarray(values)[rows]
+    if hasattr(values, "iloc"):
+        return values.iloc[rows]
+    return numpy.asarray(values)[rows]
 
 
 def _correct(estimator: Any, inputs: Any, labels: Any) -> Tensor:

@@ -135,7 +135,10 @@ def leak(context: Context) -> Outcome:
     others = torch.cat([columns[:, :best], columns[:, best + 1 :]], 1)
     spread = others.std(0)
     others = ((others - others.mean(0)) / spread)[:, spread > 0]
-    rest = rbf_ridge(others, labels, n_classes=context.n_classes).score if others.shape[1] else context.most_frequent
+    if others.shape[1]:
+        rest = rbf_ridge(others, labels, n_classes=context.n_classes).score
+    else:
+        rest = context.most_frequent
     if rest > scores[best] - MIN_LESS:
         return Fine(f"{text}, the others {percent(rest)}")
     return Finding(

@@ -36,7 +36,10 @@ def signal(context: Context) -> Outcome:
         return Fine(f"outputs before training vary by {spread:.2g}")
     verb = "explode" if spread > MAX_SPREAD else "vanish"
     # without the initial state a network that died in training looks like one that was not trained
-    when = "outputs, untrained or after a training that failed," if context.initial_state is None else "initial outputs"
+    if context.initial_state is None:
+        when = "outputs, untrained or after a training that failed,"
+    else:
+        when = "initial outputs"
     return Finding(
         f"{when} {verb}: standard deviation {spread:.2g} over samples",
         "standardize the inputs, and initialize the layers for their fan-in (torch.nn.init.kaiming_normal_)",

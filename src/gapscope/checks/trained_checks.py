@@ -78,7 +78,10 @@ def dead_units(context: Context) -> Outcome:
     """Report a fifth or more of the units after rectifiers that no training sample activates."""
     if context.prepared is None:
         return NotChecked("needs a torch network")
-    network = context.initial_network if context.is_untrained else context.network
+    if context.is_untrained:
+        network = context.initial_network
+    else:
+        network = context.network
     assert network is not None
     modules = {name: module for name, module in named_modules(network).items() if isinstance(module, RECTIFIERS)}
     if not modules:
@@ -176,7 +179,10 @@ def sensitivity(context: Context) -> Outcome:
     if context.is_untrained:
         return NotChecked("the network is untrained")
     generator = torch.Generator().manual_seed(context.seed)
-    columns = x if x.ndim == 2 else x.movedim(1, -1).flatten(0, -2)
+    if x.ndim == 2:
+        columns = x
+    else:
+        columns = x.movedim(1, -1).flatten(0, -2)
     # outliers in a column of a table would raise its standard deviation, and with it the noise of all samples
     spread = (robust_spread(x) if x.ndim == 2 else columns.std(0)).reshape(1, -1, *[1] * (x.ndim - 2))
     noise = torch.randn(x.shape, generator=generator).to(x) * spread * NOISE

@@ -38,7 +38,10 @@ def rank_label_issues(
         n_flagged = min(round(fraction * n), n)
         if not noise.is_upper_bound:
             curve = (fraction * below.double() * n / torch.arange(1, n + 1)).clamp(max=1.0)
-            expected = float(curve[n_flagged - 1]) if n_flagged else math.nan
+            if n_flagged:
+                expected = float(curve[n_flagged - 1])
+            else:
+                expected = math.nan
     return LabelIssues(
         indices=indices[order],
         given_labels=labels[order],

@@ -66,7 +66,10 @@ def _rank(view: ClassView, labels: Tensor, found: ErrorProbabilities, noise: Lab
         n_flagged = int(is_flagged.sum())
     if not reason and not noise.is_upper_bound:
         curve = error.cumsum(0) / torch.arange(1, len(error) + 1)
-        expected = float(curve[n_flagged - 1]) if n_flagged else math.nan
+        if n_flagged:
+            expected = float(curve[n_flagged - 1])
+        else:
+            expected = math.nan
     return LabelIssues(
         indices=order.cpu(),
         given_labels=labels[order].cpu(),

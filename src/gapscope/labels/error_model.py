@@ -259,10 +259,16 @@ def error_probabilities(
 
     _, temperature = tempered_loss(scores, labels, temperatures)
     _, plain_odds = _error_odds(class_probabilities(scores, temperature), labels)
-    weight = min(HARDNESS * hardness, 1.0) if groups is None else 1.0
+    if groups is None:
+        weight = min(HARDNESS * hardness, 1.0)
+    else:
+        weight = 1.0
     suggestion = joint.gather(1, predicted[:, None]).squeeze(1) / joint.sum(1)
 
-    n_independent = n if groups is None else independent_labels(~is_agreed, groups)
+    if groups is None:
+        n_independent = n
+    else:
+        n_independent = independent_labels(~is_agreed, groups)
     half = NORMAL_90 * math.sqrt(raw_rate * (1 - raw_rate) / n_independent)
     low = raw_rate * (1 - HARDNESS_OF_LOW * hardness) - hardness**2 - half
     # errors that the machine follows are not contradicted

@@ -26,7 +26,9 @@ FAR = 3.0
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 class _Contents:
@@ -36,7 +38,10 @@ class _Contents:
         self.samples = issues.samples
         self.details = issues.details
         self.table = self._table()
-        numbers = None if self.table is None else self.table.select_dtypes("number")
+        if self.table is None:
+            numbers = None
+        else:
+            numbers = self.table.select_dtypes("number")
         self.means = None if numbers is None else numbers.mean()
         self.spreads = None if numbers is None else numbers.std()
 
@@ -77,7 +82,9 @@ class _Contents:
 
 
 def _chance(probability: float) -> str:
-    return "" if math.isnan(probability) else percent(probability)
+    if math.isnan(probability):
+        return ""
+    return percent(probability)
 
 
 def render(issues: LabelIssues, n: int | None = None) -> str:
@@ -99,8 +106,14 @@ def render(issues: LabelIssues, n: int | None = None) -> str:
         place = {"place_name": issues.place_name, "place": row.get(issues.place_name, "")}
         return contents.of(int(row["sample"])) | labels | chances | place | {"flagged": bool(row["flagged"])}
 
-    pairs = issues.conflicts[:MAX_PAIRS] if issues.samples is not None else ()
-    class_names = () if issues.samples is None else issues.samples.class_names
+    if issues.samples is not None:
+        pairs = issues.conflicts[:MAX_PAIRS]
+    else:
+        pairs = ()
+    if issues.samples is None:
+        class_names = ()
+    else:
+        class_names = issues.samples.class_names
     return render_page(
         "label_issues.html",
         title="Label issues",

@@ -100,7 +100,10 @@ def _token_counts(ids: Tensor) -> Tensor:
 def sample_features(samples: Samples) -> Float[Tensor, "n d"]:
     """Return features [n, d] on the CPU: `feature_matrix`, or frequencies of token ids."""
     x = samples.inputs.cpu()
-    parts = (x,) if samples.form is None else samples.form.unpack(x)
+    if samples.form is None:
+        parts = (x,)
+    else:
+        parts = samples.form.unpack(x)
     blocks = [feature_matrix(part) if part.is_floating_point() else _token_counts(part) for part in parts]
     return torch.cat(blocks, 1)
 
@@ -120,7 +123,10 @@ def scored_row(method: str, uses: str, predictions: Tensor, targets: Tensor) -> 
     truth, n = targets.double().reshape(len(targets), -1), len(targets)
     # a sample's residual from the mean of all others is n / (n - 1) times that from the mean of all
     of_mean = ((truth - truth.mean(0)) * n / (n - 1)).square().sum()
-    score = float(1 - (predictions - truth).square().sum() / of_mean) if float(of_mean) else float("nan")
+    if float(of_mean):
+        score = float(1 - (predictions - truth).square().sum() / of_mean)
+    else:
+        score = float("nan")
     return LooRow(method, uses, score, predictions)
 
 
@@ -140,7 +146,9 @@ def most_frequent_class(targets: Shaped[Tensor, "n ..."], n_classes: int | None 
 def squared_distances(features: Float[Tensor, "n d"]) -> Float[Tensor, "n n"] | None:
     """Return squared distances of all pairs in float64 (None above 2,000 samples)."""
     features = features.double()
-    return torch.cdist(features, features).square_() if len(features) <= MAX_EXACT else None
+    if len(features) <= MAX_EXACT:
+        return torch.cdist(features, features).square_()
+    return None
 
 
 def find_nearest(
@@ -154,7 +162,10 @@ def find_nearest(
             rows = torch.arange(len(block), device=block.device)
             block[rows, rows + start] = torch.inf
         # of equal distances, `min` takes the first
-        nearest = block.min(1, keepdim=True) if k == 1 else block.topk(k, largest=False)
+        if k == 1:
+            nearest = block.min(1, keepdim=True)
+        else:
+            nearest = block.topk(k, largest=False)
         distances.append(nearest.values)
         indices.append(nearest.indices)
     return torch.cat(distances), torch.cat(indices)
@@ -216,10 +227,16 @@ def rbf_spectrum(features: Float[Tensor, "n d"], squares: Float[Tensor, "n n"] |
     Exact up to 2,000 samples; beyond, the Nystroem approximation with 1,000 landmarks, above 200,000 with 500.
     """
     n = len(features)
-    squares = squared_distances(features) if squares is None else squares
+    if squares is None:
+        squares = squared_distances(features)
+    else:
+        squares = squares
     if squares is not None:
         return spectrum((squares / -_median(squares)).exp_())
-    n_landmarks = N_LANDMARKS if n <= MANY_SAMPLES else N_LANDMARKS_OF_MANY
+    if n <= MANY_SAMPLES:
+        n_landmarks = N_LANDMARKS
+    else:
+        n_landmarks = N_LANDMARKS_OF_MANY
     landmarks = features[
         torch.randperm(n, generator=torch.Generator().manual_seed(0))[:n_landmarks].to(features.device)
     ]
@@ -272,7 +289,9 @@ class InputKernel:
 
 def _n_ridges(n: int) -> int:
     """Return how often a ridge multiplies vectors and targets: one that is computed in blocks is selected on a part."""
-    return len(RIDGES) if n <= MAX_ROWS_IN_MEMORY else 1
+    if n <= MAX_ROWS_IN_MEMORY:
+        return len(RIDGES)
+    return 1
 
 
 def _linear_seconds(n: int, d: int, k: int) -> float:
@@ -303,13 +322,19 @@ def input_spectra(features: Float[Tensor, "n d"], what: str = "") -> Iterator[tu
         what: The features in words, which their names then end with; empty for the names alone.
     """
     for kernel in INPUT_KERNELS:
-        name = f"{kernel.name} on {what}" if what else kernel.name
+        if what:
+            name = f"{kernel.name} on {what}"
+        else:
+            name = kernel.name
         yield name, kernel.decompose(features, None)
 
 
 def baseline_seconds(n: int, d: int, k: int) -> dict[str, float]:
     """Return rough CPU seconds of the baselines of n samples with d features and k targets, by method."""
-    components = d if n <= MAX_EXACT_NEIGHBOURS else min(d, N_COMPONENTS)
+    if n <= MAX_EXACT_NEIGHBOURS:
+        components = d
+    else:
+        components = min(d, N_COMPONENTS)
     neighbours = n * n * (components / MULTIPLICATIONS_PER_SECOND + SECONDS_PER_DISTANCE)
     return {NEIGHBOURS: neighbours} | {kernel.name: kernel.seconds(n, d, k) for kernel in INPUT_KERNELS}
 
@@ -336,7 +361,10 @@ def loo_baselines(
     n, d = features.shape
     if not d:
         return tuple(rows)
-    squares = squared_distances(features) if squares is None else squares
+    if squares is None:
+        squares = squared_distances(features)
+    else:
+        squares = squares
     fits: dict[str, Callable[[], LooRow]] = {
         NEIGHBOURS: lambda: nearest_neighbours(features, targets, n_classes=n_classes, squares=squares)
     }

@@ -190,7 +190,10 @@ def advise_batch_norm(
     20
     """
     network, samples = prepare(network, data)
-    sizes = (batch_size,) if new_batch_size is None else (batch_size, new_batch_size)
+    if new_batch_size is None:
+        sizes = (batch_size,)
+    else:
+        sizes = (batch_size, new_batch_size)
     check_batch_sizes("batch_size", sizes[:1], len(samples))
     check_batch_sizes("new_batch_size", sizes[1:], len(samples))
     if batch_size == new_batch_size:
