@@ -19,7 +19,7 @@ from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
 from gapscope.base.task import class_logits
 from gapscope.batch_norm.refresh import with_data_statistics
-from gapscope.checks.expected import Expected, expected_accuracy
+from gapscope.checks.expected import Expected, expected_score, regression_score
 from gapscope.checks.trainers import sample_scores
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
@@ -27,7 +27,7 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import duplicate_pairs, repeats_by_chance
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
-from gapscope.results.estimate import NORMAL_90, IntervalEstimate
+from gapscope.results.estimate import NORMAL_90, IntervalEstimate, percent
 from gapscope.statistics.baselines import RBF, LooRow, most_frequent_class
 from gapscope.statistics.intervals import wilson_interval
 from gapscope.training.run_checks import RunState
@@ -180,20 +180,39 @@ class Context:
         A network whose weights are not finite counts as one that predicts the most frequent class.
         """
         if self.estimator is not None:
-            return self.estimator.train_correct[self.indices].double()
+            return self.estimator.correct[self.indices]
         labels = self.samples.y.cpu()
         if self.diverged is not None:
             return (labels == self.labels.bincount().argmax()).double()
         return sample_scores(self.samples, self.logits)
 
     @cached_property
-    def train_accuracy(self) -> float:
-        """Accuracy on the training samples."""
-        return float(self.correct.double().mean())
+    def train_score(self) -> float:
+        """Accuracy on the training samples, or R^2 of regression."""
+        if self.has_accuracy:
+            return float(self.correct.double().mean())
+        if self.estimator is not None:
+            return self.estimator.train_score.value
+        if self.diverged is not None:
+            return 0.0  # as the mean of the targets
+        return regression_score(self.logits, self.samples.y).value
+
+    @property
+    def score_name(self) -> str:
+        """Name of the score: "accuracy", or "R^2" of regression."""
+        return "accuracy" if self.has_accuracy else "R^2"
+
+    def show(self, score: float) -> str:
+        """Return a score as text, an accuracy in percent.
+
+        Args:
+            score: Accuracy, or R^2 of regression.
+        """
+        return percent(score) if self.has_accuracy else f"{score:.2f}"
 
     @cached_property
     def most_frequent(self) -> float:
-        """Fraction of the most frequent class; with several labels, of the more frequent value of each."""
+        """Fraction of the most frequent class (of several labels, of the more frequent value); R^2 of the mean."""
         return most_frequent_class(self.labels).score
 
     @cached_property
@@ -212,7 +231,9 @@ class Context:
         if self.initial_state is not None:
             state = self.prepared.bare.state_dict()
             return all(torch.equal(state[name], tensor) for name, tensor in self.initial_state.items() if name in state)
-        return not self.history and self.has_accuracy and self.train_accuracy < self.most_frequent + UNTRAINED_BELOW
+        if self.history or (self.test is not None and not self.has_accuracy):
+            return False
+        return self.train_score < self.most_frequent + UNTRAINED_BELOW
 
     @cached_property
     def initial_network(self) -> nn.Module | None:
@@ -305,8 +326,21 @@ class Context:
 
     @cached_property
     def expected(self) -> Expected | None:
-        """Accuracy on new data by the best available route (None: the reason is in `failures`)."""
-        return self._try("expected", lambda: expected_accuracy(self))
+        """Accuracy or R^2 on new data by the best available route (None: the reason is in `failures`)."""
+        return self._try("expected", lambda: expected_score(self))
+
+    @cached_property
+    def best_method(self) -> tuple[str, IntervalEstimate] | None:
+        """Name and score (90 % interval) of the best method without the network; None if the forecast abstains."""
+        forecast = self.forecast
+        if forecast is None or forecast.abstained_because:
+            return None
+        best = max(forecast.rows, key=lambda row: row.score)
+        if self.has_accuracy:
+            return best.method, IntervalEstimate(best.score, *wilson_interval(best.score, len(self.distinct)))
+        score = regression_score(best.predictions, self.distinct.y)
+        shift = best.score - score.value  # against the leave-one-out mean
+        return best.method, IntervalEstimate(best.score, score.low + shift, min(score.high + shift, 1.0))
 
     @cached_property
     def shortfall(self) -> float | None:
@@ -325,18 +359,15 @@ class Context:
 
         Errors: of the best method's score, of the network's accuracy, and of how near a sound network comes to it.
         """
-        if self.is_untrained or not self.has_accuracy or self.forecast is None or self.forecast.abstained_because:
+        if self.is_untrained or self.best_method is None or (self.diverged is not None and not self.is_classifier):
             return None
-        if self.diverged is not None and not self.is_classifier:
-            return None
-        best = max(row.score for row in self.forecast.rows)
-        best_low, best_high = wilson_interval(best, len(self.distinct))
-        accuracy = low = high = self.train_accuracy
+        best = self.best_method[1]
+        score = low = high = self.train_score
         if self.expected is not None:
-            accuracy, low, high = self.expected.value, self.expected.low, self.expected.high
-        value, reach = best - accuracy, NORMAL_90 * SPREAD_OF_METHODS
-        ends = (value, value - math.hypot(best - best_low + high - accuracy, reach))
-        ends += (value + math.hypot(best_high - best + accuracy - low, reach),)
+            score, low, high = self.expected.value, self.expected.low, self.expected.high
+        value, reach = best.value - score, NORMAL_90 * SPREAD_OF_METHODS
+        ends = (value, value - math.hypot(best.value - best.low + high - score, reach))
+        ends += (value + math.hypot(best.high - best.value + score - low, reach),)
         return IntervalEstimate(*(min(max(end, 0.0), 1.0) for end in ends))
 
     def run_state(self) -> RunState:

@@ -39,13 +39,10 @@ def duplicates(context: Context) -> Outcome:
     if context.is_classifier and context.everything.targets is not None:
         labels = context.everything.targets
         conflicts = sum(int(labels[i]) != int(labels[j]) for i, j in pairs)
-    if conflicts:
-        note = f"; {pluralize(conflicts, 'pair')} with different labels"
-    else:
-        note = ""
-    action = "remove them: accuracies measured on these data are too high"
+    note = f"; {pluralize(conflicts, 'pair')} with different labels" if conflicts else ""
+    action = "remove them: scores measured on these data are too high"
     if fraction < MIN_DUPLICATES:
-        action = "remove them from the test samples, whose accuracy is too high"
+        action = "remove them from the test samples, whose score is too high"
     return Finding(evidence + note, action, indices=tuple(repeats), fixes=("drop duplicates",))
 
 
@@ -169,7 +166,7 @@ def imbalance(context: Context) -> Outcome:
     evidence += f"{int(present.max())}"
     if context.is_classifier and (context.prepared is not None or context.estimator is not None):
         mean = balanced(context.correct, context.samples.y.cpu())
-        evidence += f"; training accuracy {percent(context.train_accuracy)}, balanced {percent(mean)}"
+        evidence += f"; training accuracy {percent(context.train_score)}, balanced {percent(mean)}"
     row = context.kernel() if context.is_classifier else None
     if row is None:
         cost = None
@@ -239,14 +236,14 @@ MEMORIZED, MIN_ABOVE = 0.9, 0.15
 @register_check("GS106", title="no signal found", seconds=0.5)
 def no_signal(context: Context) -> Outcome:
     """Report labels that a network fits, and that no method predicts better than the most frequent class."""
-    if not context.has_accuracy:
-        return NotChecked("needs class labels")
     forecast = context.forecast
     if forecast is None:
         return NotChecked(context.failures["forecast"])
     best = max(forecast.rows[1:], key=lambda row: row.score, default=forecast.rows[0])
     text = f"{best.method} predicts {percent(best.score)} of held-out labels, the most frequent class "
     text += percent(forecast.rows[0].score)
+    if not context.has_accuracy:
+        text = f"{best.method} has an R^2 of {best.score:.2f} on held-out samples, the mean target 0"
     if not forecast.abstained_because:
         return Fine(text)
     if context.initial_network is not None:
@@ -262,13 +259,14 @@ def no_signal(context: Context) -> Outcome:
     else:
         test = None
     if test is not None and test.low > context.most_frequent:
-        return Fine(f"{text}; the network predicts {percent(test.value)} of the test samples")
-    accuracy = context.train_accuracy
-    if accuracy < MEMORIZED or accuracy < context.most_frequent + MIN_ABOVE:
-        return NotChecked(f"{forecast.abstained_because}, and training accuracy is {percent(accuracy)}")
+        return Fine(f"{text}; the network has an {context.score_name} of {context.show(test.value)} on test samples")
+    score = context.train_score
+    training = f"training {context.score_name}"
+    if score < MEMORIZED or score < context.most_frequent + MIN_ABOVE:
+        return NotChecked(f"{forecast.abstained_because}, and {training} is {context.show(score)}")
     return Finding(
-        f"training accuracy {percent(accuracy)}; {text}",
+        f"{training} {context.show(score)}; {text}",
         "check that inputs and labels belong together: what this network learned from them is memorized, or lies in "
         "features that no kernel of the inputs sees (pass test=, or embeddings as data)",
-        cost=accuracy - best.score,
+        cost=score - best.score,
     )

@@ -51,7 +51,7 @@ def scaling(context: Context) -> Outcome:
         return Fine(f"spread {typical:.3g}" + (f", {constant} constant {noun}s" if constant and is_table else ""))
     if context.estimator is not None and is_table and not context.estimator.depends_on_scale():
         return Fine(f"{evidence}; the estimator predicts the same from standardized columns")
-    cost = None
+    cost = None if context.has_accuracy else context.shortfall
     interval = None
     if is_table and context.is_classifier and context.most_frequent < 1:
         answer = cost_of_scales(context.data, context.n_classes)

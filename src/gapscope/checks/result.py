@@ -59,7 +59,7 @@ class CheckResult(Result):
         total: Number of samples that were passed.
         task: "classifier", "regressor", "classifier of positions" or "multi-label classifier".
         seconds: CPU seconds.
-        account: Where the accuracy goes; None without a trained classifier.
+        account: Where the accuracy goes, or R^2; None without a trained network or estimator.
         not_judged: Why the accuracy on new data was not judged; empty if it was.
         interrupted: Whether Ctrl-C ended the checks early.
         tried: Fixes that were tried; the reason if none was; None without `train_fn=`.
@@ -102,8 +102,8 @@ class CheckResult(Result):
         found = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
         findings = order_findings(found, computed.get("shortfall_interval"))
         account = None
-        if "train_accuracy" in computed and not context.is_untrained:
-            account = make_account(context.train_accuracy, computed.get("expected"), findings)
+        if "train_score" in computed and not context.is_untrained:
+            account = make_account(context.train_score, computed.get("expected"), findings, context.score_name)
         by_code = sorted(outcomes, key=lambda outcome: outcome.code)
         return cls(
             findings=findings,
@@ -373,6 +373,6 @@ def _reason_not_judged(outcomes: Sequence[Outcome], context: Context) -> str:
     if any(not isinstance(outcome, NotChecked) for outcome in answers):
         return ""
     if not answers:
-        return f"the accuracy on new data ({', '.join(sorted(judges))} did not run)"
+        return f"the {context.score_name} on new data ({', '.join(sorted(judges))} did not run)"
     reason = next(outcome.reason for outcome in reversed(answers) if isinstance(outcome, NotChecked))
-    return f"the accuracy on new data ({context.failures.get('expected', reason)})"
+    return f"the {context.score_name} on new data ({context.failures.get('expected', reason)})"
