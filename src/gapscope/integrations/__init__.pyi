@@ -1,2 +1,3 @@
 from .memorization_monitor import MemorizationMonitor as MemorizationMonitor
 from .memorization_monitor import add_memorization_monitor as add_memorization_monitor
+from .model_cards import model_card as model_card

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gapscope import __version__
+from gapscope.base.environment import version
 from gapscope.base.errors import InvalidInput
 from gapscope.checks.result import CheckResult
 from gapscope.results.answer import Answer
@@ -44,14 +44,15 @@ def model_card(result: Answer | CheckResult, *, name: str, dataset: str) -> str:
     >>> x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
     >>> card = model_card(gapscope.forecast_accuracy(None, (x, (x[:, 0] > 0).long())), name="mine", dataset="points")
     >>> [line for line in card.splitlines() if "value" in line]
-    ['      value: 0.9750']
+    ['      value: 0.9850']
     """
     if isinstance(result, CheckResult):
         account = result.account
         if account is None:
             raise InvalidInput("result must have an account of the accuracy; this check had none. Pass a network.")
         lines = ["```text", *account.lines, "", result.headline, "```"]
-        expected, task, score_name = account.expected, result.task, account.score
+        expected, score_name = account.expected, account.score
+        task = "classification" if result.samples is None else result.samples.kind
         value = None if expected is None else expected.value
         title = "" if expected is None else f"{score_name} {expected.source}"
     elif isinstance(result, Answer):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
@@ -64,7 +65,7 @@ def model_card(result: Answer | CheckResult, *, name: str, dataset: str) -> str:
             f"result must be an answer of gapscope with a score on new data; got {type(result).__name__}. Pass that of "
             "forecast_accuracy, estimate_accuracy, learning_curve, out_of_sample or check."
         )
-    section = "\n".join([f"## Expected {score_name}", "", *lines, "", f"From the training data, by gapscope {__version__}."])
+    section = "\n".join([f"## Expected {score_name}", "", *lines, "", f"Computed by gapscope {version()}."])
     if value is None:
         return f"{section}\n"
     # JSON strings are YAML strings, whatever a name holds
