@@ -108,7 +108,7 @@ def cell(rule: dict[str, Any], data: str, seed: int) -> dict[str, Any]:
     ntk = timed("NTK", lambda: projected_kernel(model, inputs[:n], n_classes, settings["combinations"], seed))
     of_features = features @ features.T
     forecasts = {
-        name: ridge_accuracies(kernel, n, labels, n_classes)[0] for name, kernel in (
+        name: ridge_accuracies(kernel, n, labels[:n], n_classes)[0] for name, kernel in (
             ("features", of_features), ("NTK", ntk),
             ("sum of kernels", of_features / of_features.diagonal().mean() + ntk / ntk.diagonal().mean()),
         )
