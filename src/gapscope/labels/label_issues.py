@@ -20,7 +20,7 @@ from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import check_module
 from gapscope.inspection.validation import unwrap_estimator
-from gapscope.labels.class_labels import assess_classes, assess_labels
+from gapscope.labels.class_labels import assess_classes, assess_labels, refuse_repeats
 from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test
 from gapscope.labels.given_predictions import assess_given
 from gapscope.labels.kernel_views import ClassView, kernel_class_view, target_views
@@ -79,6 +79,8 @@ def _assess_data(
     """Assess labels or targets with the held-out predictions of the smallest error."""
     if samples.kind == "multi-label":
         issues, noise = assess_several_labels(network, samples, pred_probs=pred_probs, budget=budget)
+        if has_inputs:
+            issues, noise = refuse_repeats(samples, issues, noise)
         return replace(issues, samples=samples), noise
     if samples.kind == "positions":
         issues, noise = assess_positions(network, samples, pred_probs=pred_probs, seed=seed)
@@ -93,6 +95,8 @@ def _assess_data(
             raise InvalidInput("No input varies between the samples, so no target can be checked. Pass other features.")
         issues, noise = assess_targets(views[0], samples.y, seed)
         issues = replace(issues, notes=tuple(notes))
+    if has_inputs and samples.is_classification:
+        issues, noise = refuse_repeats(samples, issues, noise)
     conflicts = conflicting_duplicates(samples) if has_inputs else ()
     return replace(issues, samples=samples, conflicts=conflicts), noise
 
@@ -180,8 +184,8 @@ def estimate_label_noise(
     that of its last hidden features or the NTK) and, on tables, boosted trees in five folds. The rate is the mean
     probability of an error (`gapscope.labels.error_model`). Errors may be uneven over the classes. The upper end of the
     interval is at least the fraction of labels that differ from the prediction, because these may all be wrong; the
-    lower end is 0 if fewer than 88 % of clean labels are predicted, because a hard problem looks the same as label
-    noise.
+    lower end is 0 if fewer than 85 % of clean labels are predicted, because a hard problem looks the same as label
+    noise. No rate is given if half of the samples or more have the same inputs as another one.
 
     For regression targets, a robust fit is used, and the rate is always an upper bound: of targets that are as wrong as
     the target of another sample.
