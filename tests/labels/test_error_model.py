@@ -187,7 +187,7 @@ def test_labels_of_repeated_inputs_are_not_told_to_be_wrong(n_copies: int) -> No
     assert "240 of 240 samples have the same inputs" in issues.note
     assert issues.n_flagged == 0
     assert issues.to_pandas()["error_probability"].isna().all()
-    with pytest.raises(NotMeasurable, match="120 are different"):
+    with pytest.raises(NotMeasurable, match="different inputs: 120"):
         gs.estimate_label_noise(None, data)
 
 

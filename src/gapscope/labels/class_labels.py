@@ -63,7 +63,7 @@ def refuse_repeats(
         return issues, noise
     reason = (
         f"The rate of label noise cannot be estimated: {n_shared:,} of {len(samples):,} samples have the same inputs "
-        f"as another one ({len(samples) - len(repeats):,} are different). An error cannot be told from an input to "
+        f"as another one (different inputs: {len(samples) - len(repeats):,}). An error cannot be told from an input to "
         "which two labels belong. Drop repeated rows, or pass more columns."
     )
     nothing = torch.empty(0)

@@ -16,17 +16,18 @@ from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
+from gapscope.base.type_guards import is_list
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import check_module
 from gapscope.inspection.validation import unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_labels, refuse_repeats
 from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test
-from gapscope.labels.given_predictions import assess_given
+from gapscope.labels.given_predictions import assess_given, in_class_order, to_values
 from gapscope.labels.kernel_views import ClassView, kernel_class_view, target_views
 from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
 from gapscope.labels.noise_rate import margins_of
-from gapscope.labels.regression_targets import assess_targets
+from gapscope.labels.regression_targets import assess_targets, note_on_whole_numbers
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details, with_class_names
 from gapscope.labels.several_labels import assess_positions, assess_several_labels
@@ -48,11 +49,13 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
         raise InvalidInput("Got pred_probs as well as a network. Pass pred_probs with data, or with labels alone.")
     if labels is not None:
         inputs = features
+        if is_list(features):
+            inputs = np.asarray(features)
         if inputs is None and pred_probs is None:
             raise InvalidInput("Got labels without features. Pass features= or pred_probs= too.")
         if inputs is None:
-            predicted = np.asarray(pred_probs)
-            if len(predicted) != len(labels) or not np.isfinite(predicted).all():
+            predicted = to_values(pred_probs)
+            if len(predicted) != len(labels) or not bool(predicted.isfinite().all()):
                 raise InvalidInput(
                     f"Got pred_probs {list(predicted.shape)} for {len(labels)} labels; one row of finite numbers per "
                     "label is needed. Pass both for the same samples."
@@ -86,6 +89,7 @@ def _assess_data(
         issues, noise = assess_positions(network, samples, pred_probs=pred_probs, seed=seed)
         return replace(issues, samples=samples), noise
     if pred_probs is not None:
+        pred_probs = in_class_order(pred_probs, samples.class_names)
         issues, noise = assess_given(pred_probs, samples, with_inputs=has_inputs, seed=seed)
     elif samples.is_classification:
         issues, noise = assess_classes(network, samples, seed=seed, budget=budget)
@@ -95,6 +99,8 @@ def _assess_data(
             raise InvalidInput("No input varies between the samples, so no target can be checked. Pass other features.")
         issues, noise = assess_targets(views[0], samples.y, seed)
         issues = replace(issues, notes=tuple(notes))
+    if not samples.is_classification and (note := note_on_whole_numbers(samples.y)):
+        issues = replace(issues, notes=(*issues.notes, note))
     if has_inputs and samples.is_classification:
         issues, noise = refuse_repeats(samples, issues, noise)
     conflicts = conflicting_duplicates(samples) if has_inputs else ()
