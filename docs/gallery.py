@@ -26,7 +26,7 @@ GROUPS = {
                                   "california_with_pandas"],
     "While training": ["cnn_with_batch_norm", "penalty_against_label_noise", "batch_size_and_batch_norm",
                        "lightning_module"],
-    "Pretrained networks": ["label_errors_in_photographs", "intents_of_texts"],
+    "Pretrained networks": ["label_errors_in_photographs", "check_photographs", "intents_of_texts", "confused_intents"],
     "Fine-tuning": ["fine_tune_memorizing", "hf_trainer", "bert_with_lora"],
     "Many networks": ["many_networks", "own_pool_to_an_estimate"],
     "Papers": ["output_sensitivity_and_test_loss", "unit_sparsity_and_label_noise", "batch_norm_theory"],
@@ -120,9 +120,11 @@ def gallery() -> dict[str, str | bytes]:
             pictures = sorted(folder.glob("*.png"))
             files |= {f"examples/{name}-{picture.name}": picture.read_bytes() for picture in pictures}
             shown = f"[![{title_of(name)}]({name}-{pictures[0].name})]({name}.md)\n" if pictures else ""
+            seconds = json.loads((folder / "output.json").read_text())["seconds"]
+            took = f" {seconds:.0f} CPU s." if seconds else ""
             index += [
                 f'<div class="card" markdown>\n{shown}\n[{title_of(name)}]({name}.md)\n',
-                f"{summary_of(path)}\n</div>\n",
+                f"{summary_of(path)}{took}\n</div>\n",
             ]
         index += ["</div>", ""]
     files["examples/index.md"] = "\n".join(index)

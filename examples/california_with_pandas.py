@@ -1,5 +1,6 @@
 """Tabular regression from pandas: California housing where scikit-learn has it on disk, a random table elsewhere."""
 
+import matplotlib.pyplot as plt
 import numpy
 import pandas
 import torch
@@ -26,3 +27,6 @@ for _ in range(100):
     nn.functional.mse_loss(network(x), y).backward()
     optimizer.step()
 print(gs.measure(network, (frame, target)))
+plt.scatter(target, network(x).detach(), s=8)
+plt.xlabel("target")
+plt.ylabel("prediction")

@@ -114,7 +114,7 @@ def test_the_chunk_size_has_no_effect(case: str) -> None:
 
 @torch.no_grad()
 def test_rows_that_tie_are_those_of_the_masked_forward_pass() -> None:
-    # rows of the head come in equal pairs: every prediction is a tie, up to rounding that depends on the batch
+    # each row of the head has an equal row, so that every prediction is a tie, up to rounding that depends on the batch
     network = initialized(lambda: nn.Sequential(nn.Linear(4, 30), nn.ReLU(), nn.Linear(30, 6)))
     head: Any = network[2]
     head.weight[3:] = head.weight[:3]

@@ -40,6 +40,8 @@ def test_inputs_alone_are_samples() -> None:
         ("words", "must be a tensor x, a pair"),
         ((X, Y, X), r"a pair \(x, y\); got a tuple of 3: Tensor \[7, 3\], Tensor \[7\], Tensor \[7, 3\]"),
         ((X, Y[:3]), "same length; got 7 and 3"),
+        (torch.nn.Sequential(torch.nn.Linear(2, 2)), r"got a network \(Sequential\)"),
+        (torch.nn.Linear(2, 2), r"got a network \(Linear\)"),
         (X[0], r"shape \[n, ...\] with one row per sample"),
         (X[:0], "at least one sample"),
         (torch.full((2, 2), float("nan")), "must be finite; 2 of 2 samples"),

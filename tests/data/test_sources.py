@@ -24,7 +24,7 @@ def test_every_data_set_has_its_name() -> None:
 @pytest.mark.parametrize("name", dataset_names())
 def test_every_problem_agrees_with_its_source(data_root: Path, name: str) -> None:
     if not find_dataset(name, root=data_root):
-        with pytest.raises(DataNotFound, match=f"gapscope data fetch {name}"):
+        with pytest.raises(DataNotFound, match=f"gapscope data fetch {name}|an absolute path as folder="):
             load_dataset(name, root=data_root)
         return
     problem = load_dataset(name, root=data_root)

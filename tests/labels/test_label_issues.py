@@ -215,3 +215,30 @@ def test_many_small_classes_and_constant_columns() -> None:
         gs.find_label_issues(None, (torch.ones(60, 3), torch.arange(60) % 2))
     with pytest.raises(InvalidInput, match="finite; 1 of 600"):
         gs.find_label_issues(None, (x.index_fill(0, torch.tensor([4]), torch.nan), y))
+
+
+def test_features_of_data_replace_its_inputs_and_keep_its_pictures(tmp_path: Path) -> None:
+    train = gs.load_dataset("digits").train.subset(torch.arange(200))
+    labels = with_wrong_labels(train.y, 0.1, 10, torch.Generator().manual_seed(0))
+    labels[3] = -100  # no label: the features of all 200 are passed, too
+    features = train.inputs.flatten(1)
+    result = gs.find_label_issues(None, (torch.rand(200, 1, 8, 8), labels), features=features)
+    alone = gs.find_label_issues(features=features, labels=labels)
+    assert result.indices.tolist() == alone.indices.tolist() and 3 not in result.indices
+    result.write_html(tmp_path / "review.html")
+    assert (tmp_path / "review.html").read_text().count("data:image/png") >= 24
+    noise = gs.estimate_label_noise(None, (train.inputs, labels), features=features)
+    assert noise.rate == gs.estimate_label_noise(None, (features, labels)).rate
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": torch.rand(9, 2)}, r"for the 60 samples; got \[9, 2\]"),
+        ({"features": torch.rand(60, 2), "pred_probs": torch.rand(60, 2)}, "as well as pred_probs"),
+        ({"features": torch.rand(60, 2), "source": nn.Linear(2, 2)}, "as well as a network"),
+    ],
+)
+def test_features_that_do_not_go_with_the_data(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        gs.find_label_issues(**{"data": (torch.rand(60, 2), torch.arange(60) % 2)} | options)  # type: ignore[arg-type]

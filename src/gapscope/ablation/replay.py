@@ -44,7 +44,8 @@ def record_calls_before(network: nn.Module, layer: nn.Module) -> Iterator[list[C
     These are the calls by the code around the layer, which are repeated when this code runs again; calls within them
     are not. Their outputs are copied, because later code may change them in place.
 
-    `layer` is a module that is called once. The pass in the body fills the list.
+    `layer` is a module that is called once. The list is filled by the forward pass that the caller runs inside the
+    `with` block.
     """
     earlier: list[Call] = []
     # for every call that has not ended, the calls that ended directly within it; the first is for code around the

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from gapscope.base.columns import column, column_names, is_column, label_column, library_of, naming_note
@@ -351,6 +351,11 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     Raises:
         InvalidInput: The data have another form, or hold nothing usable.
     """
+    if isinstance(data, nn.Module):  # nn.Sequential has a length and items, like a data set
+        raise InvalidInput(
+            f"data must be {FORMS}; got a network ({type(data).__name__}). "
+            "Where a network is passed too, it comes first: f(network, data)."
+        )
     data, notes = convert_foreign(data)
     if notes:
         collated = collate_data(data, at_most)

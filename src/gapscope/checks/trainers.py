@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,6 +19,7 @@ from gapscope.base.specs import TrainingSpec
 from gapscope.base.targets import IGNORED
 from gapscope.checks.estimators import EstimatorScores
 from gapscope.checks.fixes import Fix, Spec
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.networks.initialization import resampled_state
@@ -129,9 +129,11 @@ class SpecTrainer:
             fix: Fix whose change of the network is made, before or after training; None for none.
         """
         assert isinstance(spec, TrainingSpec)
-        with torch.inference_mode(False):
-            network = copy.deepcopy(self.network)
-        state = resampled_state(network) if self.initial_state is None else self.initial_state
+        network = copy_network(self.network)
+        if self.initial_state is None:
+            state = resampled_state(network)
+        else:
+            state = self.initial_state
         network.load_state_dict(dict(state))
         if fix is not None and fix.change_network is not None:
             fix.change_network(network)

@@ -59,14 +59,16 @@ def locate(layout: FileLayout, root: str | Path | None = None) -> dict[str, Path
             result |= {role: _first(layout, base / folder, file_names) for role, file_names in layout.optional.items()}
             return {role: path for role, path in result.items() if path is not None}
     expected = ", ".join(file_names[0] for file_names in layout.required.values())
+    fetch = f"Run `gapscope data fetch {layout.source}`"
     if layout.of_folders:
         files = f"folders {expected}"
+        fetch = "Pass an absolute path as folder="
     else:
         files = f"files {expected} (plain or .gz)"
     raise DataNotFound(
         f"Data set '{layout.source}' needs the {files} together in one of the folders "
         f"{', '.join(layout.folders)} of {base}; they are missing. "
-        f"Run `gapscope data fetch {layout.source}`, or name another data root with --data-root or GAPSCOPE_DATA."
+        f"{fetch}, or name another data root with --data-root or GAPSCOPE_DATA."
     )
 
 

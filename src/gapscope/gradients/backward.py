@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gapscope.base.errors import NotMeasurable, check_choice
 from gapscope.gradients.frozen_batch_stats import freeze_batch_stats
+from gapscope.gradients.products import FastProducts
 from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint
 from gapscope.inspection.execution import exclusive
 from gapscope.inspection.outputs import as_real, explain_torch_errors
@@ -25,6 +26,10 @@ def _dense(gradient: Tensor | None) -> Tensor | None:
 
 def _is_leaf(source: Any) -> bool:
     return isinstance(source, Tensor) or source.node.name() == "torch::autograd::AccumulateGrad"
+
+
+def _is_convolution(source: Any) -> bool:
+    return not isinstance(source, Tensor) and source.node.name() == "ConvolutionBackward0"
 
 
 @torch.enable_grad()
@@ -60,9 +65,11 @@ def gradients_at(
     settings: dict[str, Any] = {"retain_graph": True, "create_graph": create_graph, "allow_unused": True}
     rows_of_cotangents = list(zip(*cotangents, strict=True))
     with freeze_batch_stats(parameters=any(map(_is_leaf, sources))):
-        if not create_graph and len(rows_of_cotangents) > 1:
+        # vmap computes convolutions row by row and copies them, which does not pay for second derivatives
+        if len(rows_of_cotangents) > 1 and not (create_graph and any(map(_is_convolution, sources))):
             try:
-                gradients = torch.autograd.grad(outputs, sources, cotangents, is_grads_batched=True, **settings)
+                with FastProducts():
+                    gradients = torch.autograd.grad(outputs, sources, cotangents, is_grads_batched=True, **settings)
                 return [_dense(gradient) for gradient in gradients]
             except RuntimeError:  # an operation whose backward vmap cannot batch: one cotangent after the other
                 pass

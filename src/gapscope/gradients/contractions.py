@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gapscope.base.samples import slices
+from gapscope.gradients.products import multiply
 
 # Floats that a temporary of one contraction may take (128 MiB in float32).
 TEMPORARY = 2**25
@@ -30,13 +31,13 @@ def gram_matrix(rows: Float[Tensor, "r p"]) -> Float[Tensor, "r r"]:
     """Return rows @ rows.T (multiplies only the lower half if there are many rows)."""
     r, p = rows.shape
     if r < 1000 or p < 512:
-        return rows @ rows.T
+        return multiply(rows, rows.T)
     # G = [[A, B^T], [B, D]] is symmetric: with the lower half [B, D] and A known, B^T is copied, which saves one of
     # four quarters of the multiplications.
     half = r // 2
     product = rows.new_empty(r, r)
-    product[:half, :half] = rows[:half] @ rows[:half].T
-    product[half:] = rows[half:] @ rows.T
+    product[:half, :half] = multiply(rows[:half], rows[:half].T)
+    product[half:] = multiply(rows[half:], rows.T)
     product[:half, half:] = product[half:, :half].T
     return product
 
@@ -83,7 +84,7 @@ def _explicit(first: KernelSide, second: KernelSide, floats: int) -> Tensor:
     kernel = first.columns.new_zeros(n * c, m * d)
     for channels in slices(o, max(1, floats // (max(n * c, m * d) * k))):
         rows = first.jacobian(channels)
-        kernel += gram_matrix(rows) if second is first else rows @ second.jacobian(channels).T
+        kernel += gram_matrix(rows) if second is first else multiply(rows, second.jacobian(channels).T)
     return kernel.view(n, c, m, d)
 
 
@@ -94,8 +95,8 @@ def _gram(first: KernelSide, second: KernelSide, _: int) -> Tensor:
         # J_nc = g_nc a_n^T has rank one, and <g a^T, g' a'^T> = (g . g') (a . a'): the Gram matrix of the g, over
         # (c, n) and (d, m) as they lie in memory, times that of the a, over n and m, which is broadcast over c and d.
         g, g_second = (side.gradients.reshape(-1, o) for side in (first, second))
-        g_products = gram_matrix(g) if second is first else g @ g_second.T
-        a_products = first.columns[..., 0] @ second.columns[..., 0].T
+        g_products = gram_matrix(g) if second is first else multiply(g, g_second.T)
+        a_products = multiply(first.columns[..., 0], second.columns[..., 0].T)
         return g_products.view(c, n, d, m).mul_(a_products[:, None]).permute(1, 0, 3, 2)
     # For sample i of the rows and all samples of the columns: a_it . a_ms as [M, T S, 1] and g_cit . g_dms as
     # [M, C D, T S]. The batched product sums over the pairs of positions (t, s).
@@ -103,8 +104,8 @@ def _gram(first: KernelSide, second: KernelSide, _: int) -> Tensor:
     a_second = second.columns.transpose(1, 2).reshape(m * s, k)
     kernel = first.columns.new_empty(n, c, m, d)
     for i in range(n):
-        a_products = (first.columns[i].T @ a_second.T).view(t, m, s).transpose(0, 1).reshape(m, t * s, 1)
-        g_products = (first.by_position[i] @ g_second.T).view(c, t, m, d, s).permute(2, 0, 3, 1, 4)
+        a_products = multiply(first.columns[i].T, a_second.T).view(t, m, s).transpose(0, 1).reshape(m, t * s, 1)
+        g_products = multiply(first.by_position[i], g_second.T).view(c, t, m, d, s).permute(2, 0, 3, 1, 4)
         kernel[i] = torch.bmm(g_products.reshape(m, c * d, t * s), a_products).view(m, c, d).transpose(0, 1)
     return kernel
 
@@ -118,8 +119,8 @@ def _mixed(first: KernelSide, second: KernelSide, _: int) -> Tensor:
     g_second = second.gradients.permute(1, 2, 3, 0).reshape(m, o * s, d)
     kernel = first.columns.new_empty(n, c, m, d)
     for i in range(n):
-        jacobian = first.gradients[:, i].reshape(c * o, -1) @ first.columns[i].T
-        applied = (jacobian @ a_second).view(c, o, m, s).permute(2, 0, 1, 3).reshape(m, c, o * s)
+        jacobian = multiply(first.gradients[:, i].reshape(c * o, -1), first.columns[i].T)
+        applied = multiply(jacobian, a_second).view(c, o, m, s).permute(2, 0, 1, 3).reshape(m, c, o * s)
         kernel[i] = torch.bmm(applied, g_second).transpose(0, 1)
     return kernel
 
@@ -165,12 +166,13 @@ def traced_block(first: KernelSide, second: KernelSide, floats: int = TEMPORARY)
     if fits and n * m * t * s * (c * o + k + 4) <= c * o * k * (n * m + (n * t + m * s) / 2):
         g, g_second = (side.gradients.permute(1, 3, 0, 2).reshape(-1, c * o) for side in (first, second))
         a, a_second = (side.columns.transpose(1, 2).reshape(-1, k) for side in (first, second))
-        return ((g @ g_second.T).mul_(a @ a_second.T)).view(n, t, m, s).sum((1, 3))
+        return multiply(g, g_second.T).mul_(multiply(a, a_second.T)).view(n, t, m, s).sum((1, 3))
     # The explicit order, with c among the summed entries: [N, C O' K] @ [C O' K, M]
     kernel = first.columns.new_zeros(n, m)
     for channels in slices(o, max(1, floats // (max(n, m) * c * k))):
         rows = first.jacobian(channels).view(n, -1)
-        kernel += rows @ (rows if second is first else second.jacobian(channels).view(m, -1)).T
+        others = rows if second is first else second.jacobian(channels).view(m, -1)
+        kernel += multiply(rows, others.T)
     return kernel
 
 
@@ -185,10 +187,10 @@ def _gradient_by_gram(side: KernelSide, weights: Tensor) -> tuple[Tensor, Tensor
     for i in range(n):
         # all have the dimensions [C, T, N, C, T] of the indices c, t, m, d, s
         doubled = (2 * weights[i]).view(c, 1, n, c, 1)
-        a_products = (side.columns[i].T @ a.T).view(1, t, n, 1, t)
-        by_gradients[:, i] = ((a_products * doubled).view(c * t, n * c * t) @ g).view(c, t, o).transpose(1, 2)
-        g_products = (side.by_position[i] @ g.T).view(c, t, n, c, t)
-        by_columns[i] = ((g_products * doubled).sum((0, 3)).view(t, n * t) @ a).T
+        a_products = multiply(side.columns[i].T, a.T).view(1, t, n, 1, t)
+        by_gradients[:, i] = multiply((a_products * doubled).view(c * t, n * c * t), g).view(c, t, o).transpose(1, 2)
+        g_products = multiply(side.by_position[i], g.T).view(c, t, n, c, t)
+        by_columns[i] = multiply((g_products * doubled).sum((0, 3)).view(t, n * t), a).T
     return by_columns, by_gradients
 
 
@@ -203,7 +205,7 @@ def kernel_block_gradient(
     if t * t * (o + 16) > 0.6 * o * k or n * (c * t) ** 2 > TEMPORARY:
         # S = tr(J^T W J) has dS/dJ = 2 W J for symmetric W. By the chain rule through J_nc = sum_t g_cnt a_nt^T,
         # dS/dg_cnt = (dS/dJ_nc) a_nt and dS/da_nt = sum_c (dS/dJ_nc)^T g_cnt: the sum over c is that over the rows.
-        by_jacobian = (2 * weights.reshape(n * c, n * c) @ side.jacobian(slice(0, o))).view(n, c * o, k)
+        by_jacobian = multiply(2 * weights.reshape(n * c, n * c), side.jacobian(slice(0, o))).view(n, c * o, k)
         by_gradients = torch.bmm(by_jacobian, side.columns).view(n, c, o, t).transpose(0, 1)
         return torch.bmm(by_jacobian.mT, side.by_sample) if by_columns else None, by_gradients
     return _gradient_by_gram(side, weights)

@@ -30,6 +30,7 @@ from gapscope.gradients.contractions import (
     traced_block,
 )
 from gapscope.gradients.layouts import Layout, PrecomputedColumns
+from gapscope.gradients.products import multiply
 from gapscope.gradients.square_norms import jacobian_square_norms
 
 
@@ -144,7 +145,7 @@ class OuterProductFactors(Contribution):
         # sum_n w_n sum_ct g_cnt a_nt^T = sum_nt (w_n sum_c g_cnt) a_nt^T: all outputs c share the a_nt, so that the sum
         # over c comes first; then samples and positions are the inner dimension of one product, [O, N T] @ [N T, K].
         weighted = (side.gradients * weights[:, None, None]).sum(0).transpose(0, 1).flatten(1)
-        return self._split(weighted @ side.columns.transpose(0, 1).flatten(1).T)
+        return self._split(multiply(weighted, side.columns.transpose(0, 1).flatten(1).T))
 
     @override
     def square_norms(self) -> Tensor:
@@ -319,11 +320,11 @@ class DenseJacobian(Contribution):
     def kernel(self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False) -> Tensor:
         assert isinstance(other, DenseJacobian)
         if traced:  # sum_c <J_nc, J_mc> has (c, p) as its inner dimension: [N, C P] @ [C P, M]
-            return self._rows().flatten(1) @ other._rows().flatten(1).T
+            return multiply(self._rows().flatten(1), other._rows().flatten(1).T)
         (c, n, _), (d, m, _) = self.values.shape, other.values.shape
         # <J_nc, J_md> for all pairs of rows: [N C, P] @ [P, M D]
         rows = self._rows().flatten(0, 1)
-        product = gram_matrix(rows) if other is self else rows @ other._rows().flatten(0, 1).T
+        product = gram_matrix(rows) if other is self else multiply(rows, other._rows().flatten(0, 1).T)
         return product.view(n, c, m, d)
 
     @override

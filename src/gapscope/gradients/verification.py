@@ -55,6 +55,7 @@ from gapscope.results.progress import notify
 # Largest relative difference of two correct gradients. Half precision has none: a tolerance above its rounding errors
 # would hide a use of a weight that no layer records.
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
+# large against rounding, small against weights of the usual initializations: by judgment
 _PERTURBATION = 0.3
 # From this use on, a routing is verified again at every power of two, at the current weights.
 _RETRY_FROM_USE = 8
@@ -62,6 +63,7 @@ _RETRY_FROM_USE = 8
 _SMALL_BATCH = 8
 # Enough to show a failing gradient of individual samples; comparing a whole batch costs tens of training steps.
 _N_COMPARED = 3
+# shorter waits need no message
 _NOTIFY_AFTER_SECONDS = 1.0
 
 
@@ -125,12 +127,15 @@ def _perturbed_replay(tape: Tape, order: Tensor, seed: int, perturbation: float)
 
 
 def _few_samples(tape: Tape, seed: int) -> list[Tensor] | None:
-    """Return the indices of samples that may suffice for the comparison (None if all are needed)."""
+    """Return the indices of samples that may suffice for the comparison (None if all are needed).
+
+    At the first use the replay alone looks behind zero weights: it differs from autograd where its samples interact.
+    """
     if tape.n <= _SMALL_BATCH:
         return None
     with preserve_state(tape.network):
         tape.network.eval()
-        if not is_sample_independent(tape.network, tape.inputs):
+        if not is_sample_independent(tape.network, tape.inputs, perturbed=seed > 0):
             return None
     return [torch.randperm(tape.n, generator=torch.Generator().manual_seed(seed))[:_N_COMPARED]]
 

@@ -90,8 +90,11 @@ def _outputs_agree(network: nn.Module, x: Tensor) -> bool | None:
         if not isinstance(outputs, Tensor) or not bool(torch.isfinite(outputs).all()):
             return None
         reversed_rows = torch.arange(len(x) - 1, -1, -1, device=x.device)
-        # Every second row, so that no two neighbours stay together; of two samples each alone.
-        parts = [reversed_rows[1::2]] if len(x) > 2 else reversed_rows.split(1)
+        # Every second row, so that no neighbours are passed together. Two samples are passed one by one.
+        if len(x) > 2:
+            parts = [reversed_rows[1::2]]
+        else:
+            parts = reversed_rows.split(1)
         return all(_has_outputs(network, x[part], outputs[part]) for part in parts)
 
 
@@ -124,11 +127,11 @@ def _checked_rows(n: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:_N_CHECKED].clone()
 
 
-def is_sample_independent(network: nn.Module, x: Tensor) -> bool:
+def is_sample_independent(network: nn.Module, x: Tensor, *, perturbed: bool = True) -> bool:
     """Return whether samples have the same outputs in different batches and when repeated.
 
-    A few samples are run together, and some of them again: at the network's weights, and in float64 at perturbed
-    weights, which open branches after a zero weight.
+    A few samples are run together, and some of them again: at the network's weights, and if `perturbed` in float64 at
+    perturbed weights, which open branches after a zero weight.
     """
     x = x[_checked_rows(len(x)).to(x.device)].detach()
     forms = _INDEPENDENT_FORMS.setdefault(network, set())
@@ -138,12 +141,12 @@ def is_sample_independent(network: nn.Module, x: Tensor) -> bool:
         return True
     with preserve_state(network), torch.autocast(x.device.type, enabled=False):
         # The result at perturbed weights does not depend on the current ones, and is cached.
-        if key not in forms:
+        if perturbed and key not in forms:
             if _agree_when_perturbed(network, x) is False:
                 return False
             forms.add(key)
         independent = _outputs_agree(network, x) is not False
-    if independent:
+    if independent and key in forms:
         _LAST_CHECK[network] = values
     return independent
 

@@ -85,12 +85,14 @@ class ParameterSubstitution(TorchFunctionMode):
         """Return the substitute of a network's tensor (other tensors unchanged)."""
         return self._by_identity.get(id(tensor), tensor)
 
+    def _cast(self, tensor: Tensor) -> Tensor:
+        if tensor.dtype == self.dtype:  # most tensors; a call of `to` takes ten times as long
+            return tensor
+        return cast_like(tensor, self.dtype)
+
     def _substitute_leaf(self, leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
-            other = self._by_identity.get(id(leaf))
-            if other is None:
-                return cast_like(leaf, self.dtype)
-            return other
+            return self._cast(self._by_identity.get(id(leaf), leaf))
         if isinstance(leaf, torch.dtype) and self.dtype is not None:
             return of_precision(leaf, self.dtype)
         return leaf
@@ -125,7 +127,7 @@ class ParameterSubstitution(TorchFunctionMode):
             return func(target, *arguments[1:], **keywords)
         result = func(*arguments, **keywords)
         if isinstance(result, Tensor):
-            return cast_like(result, self.dtype)
+            return self._cast(result)
         return result
 
 

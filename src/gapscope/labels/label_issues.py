@@ -31,8 +31,10 @@ from gapscope.labels.regression_targets import assess_targets, note_on_whole_num
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details, with_class_names
 from gapscope.labels.several_labels import assess_positions, assess_several_labels
+from gapscope.measures.embed import checked_features
 from gapscope.statistics.baselines import RBF, rbf_spectrum, sample_features
 
+# by judgment: one error is then 2 % of the labels
 MIN_SAMPLES = 50
 
 # the ranking, and the rate whether it is reliable or not
@@ -41,8 +43,12 @@ Assessment = tuple[LabelIssues, LabelNoiseEstimate]
 
 def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any) -> Samples:
     """Return the samples, from `data`, from features and labels, or from probabilities and labels."""
-    if features is not None and labels is None:
-        raise InvalidInput("Got features without labels. Pass both.")
+    if features is not None and labels is None and data is None:
+        raise InvalidInput("Got features without labels. Pass labels= too, or the data that the features are of.")
+    if features is not None and source is not None:
+        raise InvalidInput("Got features as well as a network. Pass one of them.")
+    if features is not None and data is not None and pred_probs is not None:
+        raise InvalidInput("Got features as well as pred_probs. Pass one of them with the data.")
     if labels is not None and (data is not None or source is not None):
         raise InvalidInput("Got labels as well as a network or data. Pass features and labels alone.")
     if pred_probs is not None and source is not None:
@@ -60,7 +66,10 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
                     f"Got pred_probs {list(predicted.shape)} for {len(labels)} labels; one row of finite numbers per "
                     "label is needed. Pass both for the same samples."
                 )
-            inputs = predicted[:, None] if predicted.ndim == 1 else predicted
+            if predicted.ndim == 1:
+                inputs = predicted[:, None]
+            else:
+                inputs = predicted
         data = (inputs, labels)
     if data is None:
         raise InvalidInput("Got no training data; an untrained network, or None, needs them. Pass data as (x, y).")
@@ -74,6 +83,15 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
     if samples.is_classification and len(targets.unique()) < 2:
         raise InvalidInput("Got labels of one class; two or more are needed. Pass samples of other classes too.")
     return samples
+
+
+def _with_features(samples: Samples, features: Any) -> Samples:
+    """Return the samples with features [n, d] in place of the inputs; rows without a label are dropped from them."""
+    if samples.kind == "positions":
+        raise InvalidInput("Got features with labels of positions, which have inputs of their own. Pass data alone.")
+    if samples.rows is not None and len(features) == samples.n_rows:
+        features = torch.as_tensor(np.asarray(features))[samples.rows]
+    return replace(samples, inputs=checked_features(features, len(samples)))
 
 
 def _assess_data(
@@ -103,7 +121,10 @@ def _assess_data(
         issues = replace(issues, notes=(*issues.notes, note))
     if has_inputs and samples.is_classification:
         issues, noise = refuse_repeats(samples, issues, noise)
-    conflicts = conflicting_duplicates(samples) if has_inputs else ()
+    if has_inputs:
+        conflicts = conflicting_duplicates(samples)
+    else:
+        conflicts = ()
     return replace(issues, samples=samples, conflicts=conflicts), noise
 
 
@@ -150,7 +171,14 @@ def _assess(
     if source is None or isinstance(source, nn.Module):
         samples = _collect(source, data, features, labels, pred_probs)
         has_inputs = data is not None or features is not None
-        return _assess_data(source, samples, pred_probs, seed, budget, has_inputs=has_inputs)
+        judged = samples
+        if features is not None and data is not None:
+            judged = _with_features(samples, features)
+        only_data = judged is samples
+        issues, noise = _assess_data(source, judged, pred_probs, seed, budget, has_inputs=has_inputs and only_data)
+        if not only_data:  # pictures, rows and copies are those of the data
+            issues = replace(issues, samples=samples, conflicts=conflicting_duplicates(samples))
+        return issues, noise
     if data is not None or labels is not None or pred_probs is not None:
         run = getattr(source, "monitor", source)
         if not hasattr(run, "alarm") and not hasattr(run, "monitored_labels"):
@@ -166,7 +194,10 @@ def _encoded(source: Any, data: Any, target: str | None, test: Any) -> tuple[Any
     """Return data and test set with columns of numbers in place of raw frames, and notes about what was changed."""
     if target is not None:
         data = split_frame(data, target)
-        test = None if test is None else split_frame(test, target)
+        if test is None:
+            test = None
+        else:
+            test = split_frame(test, target)
     elif source is not None:
         return data, test, ()
     return encode_inputs(data, test)
@@ -204,7 +235,9 @@ def estimate_label_noise(
             Trained weights have fitted the labels to be checked and are not suitable.
         data: Training data with class labels or regression targets, in any form that `gapscope.measure` takes; None
             with a monitor.
-        features: Embeddings [n, d] in place of a network and data.
+        features: Features [n, d] of the samples, such as those of `gapscope.embed`, by which labels are predicted in
+            place of the inputs; with `labels`, or with `data`, which then serve for the labels, the copies and the
+            review.
         labels: Labels of the features or of `pred_probs`; strings are accepted.
         pred_probs: Out-of-sample probabilities [n, C] of another model, column k of the label k, or predicted targets
             [n] for regression. They replace the predictions above. Where there are inputs, predictions that look
@@ -228,7 +261,7 @@ def estimate_label_noise(
     source, data = unwrap_estimator(source, data)
     data, _, _ = _encoded(source, data, target, None)
     _, noise = _assess(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
-    if reason := noise.unreliable_because:
+    if reason := noise.abstained_because:
         raise NotMeasurable(reason)
     return noise
 
@@ -266,7 +299,9 @@ def find_label_issues(
             Trained weights have fitted the labels to be checked and are not suitable.
         data: Training data with class labels or regression targets, in any form that `gapscope.measure` takes; None
             with a monitor.
-        features: Embeddings [n, d] in place of a network and data.
+        features: Features [n, d] of the samples, such as those of `gapscope.embed`, by which labels are predicted in
+            place of the inputs; with `labels`, or with `data`, which then serve for the labels, the copies and the
+            review.
         labels: Labels of the features or of `pred_probs`; strings are accepted.
         pred_probs: Out-of-sample probabilities [n, C] of another model, column k of the label k, or predicted targets
             [n] for regression. They replace the predictions of the kernel machines, unless there are inputs and they
@@ -294,7 +329,10 @@ def find_label_issues(
     if precision is not None:
         check_range("precision", precision, 0, 1, low_open=True)
     source, data = unwrap_estimator(source, data)
-    given = data if features is None else features
+    if features is None or data is not None:
+        given = data
+    else:
+        given = features
     if target is not None:
         given = split_frame(data, target)[0]
     data, test, notes = _encoded(source, data, target, test)
@@ -314,4 +352,6 @@ def find_label_issues(
         in_test = second.original([j for _, j in pairs]).tolist()
         issues = replace(issues, test_duplicates=tuple((i, j) for (i, _), j in zip(pairs, in_test, strict=True)))
     issues = issues.with_row_numbers()
-    return issues if precision is None else issues.with_precision(precision)
+    if precision is None:
+        return issues
+    return issues.with_precision(precision)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -55,7 +54,7 @@ def _fill_bias(module: Any, kind: str, generator: torch.Generator) -> None:
 
 def _reset(module: nn.Module) -> None:
     # A copy in CPU memory does not use the random state of another device.
-    reset = copy.deepcopy(module).cpu()
+    reset = copy_network(module).cpu()
     reset.reset_parameters()  # type: ignore[operator]
     module.load_state_dict(reset.state_dict())
 

@@ -5,7 +5,6 @@ Each code has one rule, which both callers evaluate on a `RunState`.
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from gapscope.base.samples import Samples
 from gapscope.base.task import class_logits
 from gapscope.batch_norm.norm_layers import BATCH_NORMS
 from gapscope.batch_norm.refresh import refresh_population
+from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.results.estimate import paired_difference, percent
@@ -159,8 +159,7 @@ N_BATCH_SAMPLES = 512
 
 def _with_batches(run: RunState, batch_size: int) -> tuple[Tensor, Tensor]:
     """Return samples, and which are correct if batch norm uses the statistics of random whole batches."""
-    with torch.inference_mode(False):
-        network = copy.deepcopy(run.network).eval()
+    network = copy_network(run.network).eval()
     for module in network.modules():
         if isinstance(module, BATCH_NORMS):
             module.train()
@@ -187,8 +186,7 @@ def batch_statistics(run: RunState) -> Outcome:
     if not run.samples.is_classification:
         return NotChecked("needs class labels")
     run = replace(run, samples=run.samples.first(N_BATCH_SAMPLES))
-    with torch.inference_mode(False):
-        refreshed = copy.deepcopy(run.network)
+    refreshed = copy_network(run.network)
     refresh_population(refreshed, run.samples.inputs, layers=layers)
     running = run.correct().double()
     population = run.correct(refreshed).double()

@@ -1,8 +1,8 @@
 """Predictions of one run for the samples that it was trained on, beside those for new samples.
 
-A run whose own predictions are to serve as out-of-sample ones would be read at an epoch before it memorizes. Canaries
-(mislabelled training samples) find it without new data: the epoch at which most of them are predicted as the class that
-they have, not as the label that is trained on.
+To use a run's own predictions as out-of-sample ones, read them at an epoch before it memorizes. Canaries (mislabelled
+training samples) find this epoch without new data: most of them are still predicted as their true class, not as the
+label that is trained on.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from gapscope.inspection.losses import evaluate, sample_losses
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
 from gapscope.results.estimate import Estimate
 
+# largest dropout rate, by judgment
 MAX_RATE = 0.9
 
 
@@ -134,7 +135,7 @@ def _regularizations(
 def _strength(
     missing: Estimate, decay: Estimate, samples: int, batch_size: int, new_batch_size: int | None
 ) -> Estimate | None:
-    """Return the missing amount over that of a GammaDecayPenalty of strength 1."""
+    """Return the strength at which a GammaDecayPenalty adds the missing amount."""
     # The penalty samples with replacement: its decay lacks the factor (n - M) / (n - 1), and it adds 1 - M/M_new of it.
     with_replacement = decay * (samples - 1) / (samples - batch_size)
     added = with_replacement * (1 if new_batch_size is None else 1 - batch_size / new_batch_size)
@@ -189,7 +190,10 @@ def advise_batch_norm(
     20
     """
     network, samples = prepare(network, data)
-    sizes = (batch_size,) if new_batch_size is None else (batch_size, new_batch_size)
+    if new_batch_size is None:
+        sizes = (batch_size,)
+    else:
+        sizes = (batch_size, new_batch_size)
     check_batch_sizes("batch_size", sizes[:1], len(samples))
     check_batch_sizes("new_batch_size", sizes[1:], len(samples))
     if batch_size == new_batch_size:

@@ -92,8 +92,8 @@ class Canaries:
 class CanaryAlarm(PeakAlarm):
     r"""Alarm on label errors that are learned faster than all other labels.
 
-    It follows the mean probability of the labels of ordinary samples less that of the canaries' false labels, which
-    rises while the network learns what samples have in common. It is raised only if at least a fraction
+    It tracks the mean probability of the labels of ordinary samples minus that of the canaries' false labels. This
+    difference rises while the network learns what samples have in common. It is raised only if at least a fraction
     `smallest_noise` of the labels may be errors, because memorization of few errors hardly lowers the accuracy. This
     fraction is the `noise_rate_bound` of the margins averaged over the observations,
     $AUM_i = \operatorname{mean}_t (z_{y_i} - \max_{c \ne y_i} z_c)$ (Pleiss et al. 2020, arXiv:2001.10528, eq. 1, there
