@@ -322,7 +322,7 @@ class CheckResult(Result):
         ]
         fine = [(outcome.code, outcome.title, outcome.evidence) for outcome in self.fine]
         not_checked = [(outcome.code, outcome.title, outcome.reason) for outcome in self.not_checked]
-        account = None if self.account is None else {"lines": self.account.lines, "bar": self.account.segments}
+        account = None if self.account is None else {"rows": self.account.rows, "bar": self.account.segments}
         return {
             "headline": self.headline,
             "notes": self.notes,
