@@ -209,7 +209,10 @@ def order_findings(findings: Sequence[Finding], shortfall: IntervalEstimate | No
     codes = list(CAUSES)
 
     def key(finding: Finding) -> tuple[bool, float, int, str]:
-        place = codes.index(finding.code) if finding.code in codes else len(codes)
+        if finding.code in codes:
+            place = codes.index(finding.code)
+        else:
+            place = len(codes)
         return finding.cost is None, -(finding.cost or 0.0), place, finding.code
 
     ordered = sorted(_share_costs(findings, shortfall), key=key)

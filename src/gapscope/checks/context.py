@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 MIN_DUPLICATES, MAX_BY_CHANCE = 0.02, 0.5
 # Samples of which the network's gradients are read. Quantities of the data alone use as many as the budget allows.
 MAX_SAMPLES = 2000
+# accuracy above the most frequent class, by judgment
 UNTRAINED_BELOW = 0.1
 # Of more samples, the estimate's kernels are approximated, and have this many CPU seconds.
 MAX_SECONDS_OF_ESTIMATE = 8.0
@@ -92,12 +93,16 @@ class Context:
     @property
     def seconds_left(self) -> float | None:
         """CPU seconds of the time budget that remain (None for no limit)."""
-        return None if self.deadline is None else max(self.deadline - time.process_time(), 0.0)
+        if self.deadline is None:
+            return None
+        return max(self.deadline - time.process_time(), 0.0)
 
     @property
     def seconds_for_kernel(self) -> float | None:
         """Half of the remaining seconds, because at most two quantities need the NTK."""
-        return None if self.seconds_left is None else self.seconds_left / 2
+        if self.seconds_left is None:
+            return None
+        return self.seconds_left / 2
 
     @property
     def network(self) -> nn.Module:
@@ -108,7 +113,9 @@ class Context:
     @cached_property
     def samples(self) -> Samples:
         """The training samples of which the network is read."""
-        return self.everything.subset(self.indices) if self.prepared is None else self.prepared.samples
+        if self.prepared is None:
+            return self.everything.subset(self.indices)
+        return self.prepared.samples
 
     @property
     def is_part(self) -> bool:
@@ -129,7 +136,9 @@ class Context:
     @cached_property
     def data(self) -> Samples:
         """The samples at `rows`."""
-        return self.everything if len(self.rows) == len(self.everything) else self.everything.subset(self.rows)
+        if len(self.rows) == len(self.everything):
+            return self.everything
+        return self.everything.subset(self.rows)
 
     @cached_property
     def distinct(self) -> Samples:
@@ -138,7 +147,9 @@ class Context:
 
     def _without_repeats(self, samples: Samples, rows: Tensor) -> Samples:
         keep = torch.nonzero(~torch.isin(rows, torch.tensor(self.repeats, dtype=torch.long))).flatten()
-        return samples if len(keep) == len(rows) else samples.subset(keep)
+        if len(keep) == len(rows):
+            return samples
+        return samples.subset(keep)
 
     @property
     def is_classifier(self) -> bool:
@@ -208,7 +219,9 @@ class Context:
     def labels(self) -> Tensor:
         """Labels of all samples on the CPU: class numbers [n] (of positions one after the other), or several [n, K]."""
         labels = self.everything.y.cpu()
-        return labels[labels != IGNORED] if self.everything.kind == "positions" else labels
+        if self.everything.kind == "positions":
+            return labels[labels != IGNORED]
+        return labels
 
     @cached_property
     def is_untrained(self) -> bool:
@@ -228,7 +241,9 @@ class Context:
         if self.prepared is None:
             return None
         if self.initial_state is None:
-            return with_data_statistics(self.network, self.samples.inputs) if self.is_untrained else None
+            if self.is_untrained:
+                return with_data_statistics(self.network, self.samples.inputs)
+            return None
         with torch.inference_mode(False):
             bare = copy_network(self.prepared.bare)
             bare.load_state_dict(dict(self.initial_state))
@@ -282,7 +297,9 @@ class Context:
     def kernel(self, name: str = RBF) -> LooRow | None:
         """Return a row of the forecast of the data; None if it abstains."""
         forecast = self.forecast
-        return None if forecast is None or forecast.abstained_because else forecast.row(name)
+        if forecast is None or forecast.abstained_because:
+            return None
+        return forecast.row(name)
 
     @cached_property
     def estimate(self) -> AccuracyEstimate | None:
@@ -303,7 +320,7 @@ class Context:
         options["initial_state"] = self.initial_state
         samples = self._without_repeats(self.everything, torch.arange(len(self.everything)))
         estimate = self._try("estimate", lambda: estimate_accuracy(bare, samples, **options))
-        if estimate is not None and estimate.same_noise is None:
+        if estimate is not None and estimate.estimate is None:
             self.failures["estimate"] = estimate.abstained_because
         return estimate
 
@@ -332,7 +349,9 @@ class Context:
         The accuracy of the network is the expected one, else that on the training samples, which is hardly lower.
         """
         interval = self.shortfall_interval
-        return None if interval is None else interval.value
+        if interval is None:
+            return None
+        return interval.value
 
     @cached_property
     def shortfall_interval(self) -> IntervalEstimate | None:

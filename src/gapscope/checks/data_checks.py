@@ -46,6 +46,7 @@ def duplicates(context: Context) -> Outcome:
     return Finding(evidence + note, action, indices=tuple(repeats), fixes=("drop duplicates",))
 
 
+# by judgment
 MIN_NOISE = 0.02
 
 
@@ -88,9 +89,12 @@ def _memorized(context: Context, flagged: torch.Tensor) -> float:
     if context.is_untrained:
         return 1.0
     inside = torch.isin(context.indices, flagged.cpu())
-    return float(context.correct[inside].double().mean()) if bool(inside.any()) else 1.0
+    if bool(inside.any()):
+        return float(context.correct[inside].double().mean())
+    return 1.0
 
 
+# accuracy that is worth collecting twice the data, by judgment
 MIN_GAIN = 0.03
 
 
@@ -122,13 +126,17 @@ def more_data(context: Context) -> Outcome:
 
 
 def _more_data_without_interval(gain: float, is_accuracy: bool) -> Outcome:
-    points = f"{100 * gain:.1f} points" if is_accuracy else f"{gain:.3f} of R^2"
+    if is_accuracy:
+        points = f"{100 * gain:.1f} points"
+    else:
+        points = f"{gain:.3f} of R^2"
     text = f"twice the data add about {points} (power law of leave-one-out scores, without an interval)"
     if gain < MIN_GAIN:
         return Fine(text)
     return Finding(text, "collect more samples; confirm with gapscope.learning_curve", cost=gain)
 
 
+# samples of the largest class per sample of the smallest; samples of a class that can be learned: by judgment
 MAX_RATIO, MIN_SAMPLES = 5.0, 5
 
 
@@ -160,7 +168,10 @@ def imbalance(context: Context) -> Outcome:
         mean = balanced(context.correct, context.samples.y.cpu())
         evidence += f"; training accuracy {percent(context.train_score)}, balanced {percent(mean)}"
     row = context.kernel() if context.is_classifier else None
-    cost = None if row is None else max(cost_of_imbalance(row, context.distinct.y.cpu()), 0.0)
+    if row is None:
+        cost = None
+    else:
+        cost = max(cost_of_imbalance(row, context.distinct.y.cpu()), 0.0)
     return Finding(
         evidence,
         "report balanced accuracy, and collect or weight samples of the rare classes",
@@ -171,7 +182,9 @@ def imbalance(context: Context) -> Outcome:
 
 def _class_name(context: Context, label: int) -> str:
     names = context.everything.class_names
-    return names[label] if label < len(names) else str(label)
+    if label < len(names):
+        return names[label]
+    return str(label)
 
 
 @register_check("GS109", title="few samples per class", seconds=0.01)
@@ -233,12 +246,18 @@ def no_signal(context: Context) -> Outcome:
         text = f"{best.method} has an R^2 of {best.score:.2f} on held-out samples, the mean target 0"
     if not forecast.abstained_because:
         return Fine(text)
-    trained = context.network_forecast if context.initial_network is not None else None
+    if context.initial_network is not None:
+        trained = context.network_forecast
+    else:
+        trained = None
     if trained is not None and not trained.abstained_because:
         return Fine(f"{text}; the network's kernel predicts more")
     if context.is_untrained:
         return NotChecked(f"{text}: more samples, other features or a trained network are needed")
-    test = context.expected if context.test is not None else None
+    if context.test is not None:
+        test = context.expected
+    else:
+        test = None
     if test is not None and test.low > context.most_frequent:
         return Fine(f"{text}; the network has an {context.score_name} of {context.show(test.value)} on test samples")
     score = context.train_score

@@ -16,6 +16,7 @@ from gapscope.checks.expected import regression_score
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.statistics.intervals import wilson_interval
 
+# the usual number
 N_FOLDS = 5
 # Predictions of a regressor differ by this fraction of the spread of the targets or more.
 MIN_CHANGE = 0.01
@@ -176,7 +177,9 @@ def _standardized(inputs: Any) -> Any:
 
 
 def _take(values: Any, rows: numpy.ndarray) -> Any:
-    return values.iloc[rows] if hasattr(values, "iloc") else numpy.asarray(values)[rows]
+    if hasattr(values, "iloc"):
+        return values.iloc[rows]
+    return numpy.asarray(values)[rows]
 
 
 def _predicted(estimator: Any, inputs: Any) -> numpy.ndarray:

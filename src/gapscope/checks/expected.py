@@ -85,9 +85,9 @@ def expected_score(context: Context) -> Expected:
         score = context.estimator.cross_validated(context.seconds_left)
         return Expected(score.value, score.low, score.high, "in five folds")
     estimate = context.estimate
-    if estimate is None or estimate.same_noise is None:
+    if estimate is None or estimate.estimate is None:
         raise NotMeasurable(f"{context.failures.get('estimate', 'it cannot be estimated')}. Pass test=")
-    return _widened(context, estimate.same_noise)
+    return _widened(context, estimate.estimate)
 
 
 def _on_test(context: Context) -> Expected:

@@ -116,11 +116,17 @@ def check(
     """
     if time_budget is not None:
         check_range("time_budget", time_budget, 0)
-    checks = list(list_checks().values()) if only is None else get_checks(list(only))
+    if only is None:
+        checks = list(list_checks().values())
+    else:
+        checks = get_checks(list(only))
     omitted = {item.code for item in get_checks(list(ignore))}
     checks = sorted((item for item in checks if item.code not in omitted), key=lambda item: item.seconds)
     start = time.process_time()
-    deadline = None if time_budget is None else start + time_budget
+    if time_budget is None:
+        deadline = None
+    else:
+        deadline = start + time_budget
     if target is not None:
         data, test = _split(network, data, test, target)
     context = _make_context(network, data, test, initial_state, is_raw=target is not None)
@@ -129,7 +135,10 @@ def check(
     )
     trainer = None
     if train_fn is not None:
-        bare = context.diverged if context.prepared is None else context.prepared.bare
+        if context.prepared is None:
+            bare = context.diverged
+        else:
+            bare = context.prepared.bare
         trainer = make_trainer(train_fn, bare, context.initial_state, context.estimator)
     outcomes: list[Outcome] = []
     tried: TriedAdvice | str | None = None
@@ -156,7 +165,9 @@ def check(
     if result.label_issues is not None and context.given is not None:
         issues = replace(result.label_issues, samples=context.given)
         result = replace(result, label_issues=issues.with_row_numbers())
-    return result if trainer is None else result.with_tried(tried or "interrupted", trainer.spec)
+    if trainer is None:
+        return result
+    return result.with_tried(tried or "interrupted", trainer.spec)
 
 
 def _split(network: Any, data: Any, test: Any, target: str) -> tuple[Any, Any]:
@@ -222,18 +233,27 @@ def _make_context(
     n = len(samples)
     indices = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
     if prepared is not None:
-        initial = None if initial_state is None else matching_state(prepared.bare, initial_state)
+        if initial_state is None:
+            initial = None
+        else:
+            initial = matching_state(prepared.bare, initial_state)
         part = prepared.with_samples(samples.subset(indices))
         context = Context(part, samples, indices, initial_state=initial, given=given)
         if test is None:
             return context
         second = prepared.adapt(test)
         return replace(context, test=second.samples, test_network=second.network)
-    held_out = None if test is None else as_second(test, samples, "test")
+    if test is None:
+        held_out = None
+    else:
+        held_out = as_second(test, samples, "test")
     if is_estimator(module):
         scores = EstimatorScores(module, raw, raw_test, is_regression=samples.kind == "regression")
         return Context(None, samples, indices, estimator=scores, test=held_out, given=given)
-    state = None if initial_state is None else dict(initial_state)
+    if initial_state is None:
+        state = None
+    else:
+        state = dict(initial_state)
     return Context(None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given)
 
 
@@ -241,7 +261,10 @@ def _checked_history(history: Sequence[Mapping[str, Any]] | None) -> tuple[Mappi
     """Return the history, or raise InvalidInput unless its losses are numbers."""
     rows = () if history is None else tuple(history)
     for row in rows:
-        loss = row.get("train_loss", 0.0) if isinstance(row, Mapping) else None
+        if isinstance(row, Mapping):
+            loss = row.get("train_loss", 0.0)
+        else:
+            loss = None
         if not isinstance(loss, int | float):
             raise InvalidInput(
                 f"history must hold one mapping per epoch with a number train_loss; got {row!r}. Pass the history of "

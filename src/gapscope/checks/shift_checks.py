@@ -26,6 +26,7 @@ MIN_OUTSIDE = 0.02
 LEVEL = 0.001
 # A kernel machine tells test from training samples if it is right for this fraction, significantly at 99.9 %.
 MIN_TOLD, LEVEL_OF_TOLD = 0.65, 0.999
+# samples of each set, rows compared, rows told apart, columns that are named: by judgment
 MIN_SAMPLES, MAX_ROWS, MAX_TOLD, MAX_NAMES = 10, 5000, 500, 3
 
 

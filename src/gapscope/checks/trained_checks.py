@@ -10,9 +10,8 @@ from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.results.estimate import NORMAL_90
 from gapscope.statistics.intervals import wilson_interval
-
-MIN_FIT_MARGIN = 1.645
 
 
 @register_check("GS401", title="accuracy below the forecast", seconds=3.0, information=True, generalization=True)
@@ -24,7 +23,7 @@ def configuration(context: Context) -> Outcome:
         return NotChecked(f"no baseline beats the {'most frequent class' if context.has_accuracy else 'mean target'}")
     method, best = context.best_method
     # Wilson's interval is not of normal errors
-    reach = MIN_FIT_MARGIN * (best.value * (1 - best.value) / len(context.distinct)) ** 0.5
+    reach = NORMAL_90 * (best.value * (1 - best.value) / len(context.distinct)) ** 0.5
     if not context.has_accuracy:
         reach = best.value - best.low
     expected = context.expected
@@ -52,6 +51,7 @@ def configuration(context: Context) -> Outcome:
     return Fine(text)
 
 
+# accuracy, by judgment
 MIN_GAP = 0.07
 
 
@@ -74,6 +74,7 @@ def overfitting(context: Context) -> Outcome:
 
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6)
+# fraction of units, by judgment
 MIN_DEAD = 0.2
 
 
@@ -82,7 +83,10 @@ def dead_units(context: Context) -> Outcome:
     """Report a fifth or more of the units after rectifiers that no training sample activates."""
     if context.prepared is None:
         return NotChecked("needs a torch network")
-    network = context.initial_network if context.is_untrained else context.network
+    if context.is_untrained:
+        network = context.initial_network
+    else:
+        network = context.network
     assert network is not None
     modules = {name: module for name, module in named_modules(network).items() if isinstance(module, RECTIFIERS)}
     if not modules:
@@ -158,6 +162,7 @@ def _unit_axis(output: Tensor, is_last: bool | None) -> int | None:
     return 1
 
 
+# in standard deviations of each input; fraction of changed predictions: by judgment
 NOISE, MIN_CHANGED = 0.05, 0.1
 
 
@@ -179,7 +184,10 @@ def sensitivity(context: Context) -> Outcome:
     if context.is_untrained:
         return NotChecked("the network is untrained")
     generator = torch.Generator().manual_seed(context.seed)
-    columns = x if x.ndim == 2 else x.movedim(1, -1).flatten(0, -2)
+    if x.ndim == 2:
+        columns = x
+    else:
+        columns = x.movedim(1, -1).flatten(0, -2)
     # outliers in a column of a table would raise its standard deviation, and with it the noise of all samples
     spread = (robust_spread(x) if x.ndim == 2 else columns.std(0)).reshape(1, -1, *[1] * (x.ndim - 2))
     noise = torch.randn(x.shape, generator=generator).to(x) * spread * NOISE

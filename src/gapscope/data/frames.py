@@ -113,7 +113,10 @@ def encode_frame(
         notes.append(f"{pluralize(missing, 'missing number')}: filled with the median of the column.")
     if not set(frame.columns) - set(names):
         listed = ", ".join(map(str, names))
-        got = f"no column but {listed}, of which nearly every row differs" if names else "empty columns alone"
+        if names:
+            got = f"no column but {listed}, of which nearly every row differs"
+        else:
+            got = "empty columns alone"
         raise InvalidInput(
             f"Got {got}; numbers or categories are needed. Pass texts as a list with their labels: "
             "data=(frame[column].tolist(), labels)."

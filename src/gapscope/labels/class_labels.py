@@ -60,13 +60,16 @@ def _rank(view: ClassView, labels: Tensor, found: ErrorProbabilities, noise: Lab
         order = order[is_flagged[order].int().argsort(descending=True, stable=True)]
     error = found.error[order].cpu()
     curve, n_flagged, expected = torch.empty(0), 0, math.nan
-    reason = noise.unreliable_because
+    reason = noise.abstained_because
     # where the rate could be anything, so could the probability of each error
     if not reason:
         n_flagged = int(is_flagged.sum())
     if not reason and not noise.is_upper_bound:
         curve = error.cumsum(0) / torch.arange(1, len(error) + 1)
-        expected = float(curve[n_flagged - 1]) if n_flagged else math.nan
+        if n_flagged:
+            expected = float(curve[n_flagged - 1])
+        else:
+            expected = math.nan
     return LabelIssues(
         indices=order.cpu(),
         given_labels=labels[order].cpu(),

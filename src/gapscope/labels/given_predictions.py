@@ -41,7 +41,9 @@ MAX_COMPARED = 5000
 # Chosen on digits, MNIST, breast cancer, California thirds and features of CIFAR-10 with eight models, fitted and in
 # five folds; evaluated on others (results/labels/fitted.json). One-sided levels of 99 %.
 LEVEL = 0.98
+# a label more likely wrong than right; preferences for a first and for a sufficient test: by judgment
 HELD_FOR_ERROR, MIN_PREFERENCES, ENOUGH_PREFERENCES = 0.5, 15, 30
+# nats per sample, by judgment
 MIN_GAIN = 0.03
 # Of regression, the median residual in units of that of the held-out method: fitted models of five tables had 0.2 to
 # 0.9, the same models in five folds 0.95 to 2.8.
@@ -73,7 +75,10 @@ def check_probabilities(pred_probs: Any, labels: Int[Tensor, " n"]) -> Float[Ten
     sums = probabilities.sum(1)
     off = ~((sums - 1).abs() <= TOLERANCE)
     if bool(off.any()) or bool((probabilities < 0).any()):
-        first = int(off.nonzero()[0]) if bool(off.any()) else int((probabilities < 0).any(1).nonzero()[0])
+        if bool(off.any()):
+            first = int(off.nonzero()[0])
+        else:
+            first = int((probabilities < 0).any(1).nonzero()[0])
         raise InvalidInput(
             f"Got pred_probs of which row {first} sums to {float(sums[first]):.4g}; probabilities that sum to 1 are "
             "needed. Pass logits.softmax(1)."
@@ -199,7 +204,10 @@ def assess_given(
         return _assess_targets(pred_probs, samples, with_inputs, is_known, seed)
     labels = samples.y.cpu()
     probabilities = check_probabilities(pred_probs, labels)
-    reason = _fitted_labels(probabilities, samples, labels, seed) if with_inputs and not is_known else None
+    if with_inputs and not is_known:
+        reason = _fitted_labels(probabilities, samples, labels, seed)
+    else:
+        reason = None
     if reason:
         return _refused(assess_classes(None, samples, seed=seed), reason, "labels")
     view = class_view("pred_probs", probabilities.clamp_min(SMALLEST).log(), labels, LOG_TEMPERATURES)

@@ -33,6 +33,7 @@ from gapscope.labels.several_labels import assess_positions, assess_several_labe
 from gapscope.measures.embed import checked_features
 from gapscope.statistics.baselines import RBF, rbf_spectrum, sample_features
 
+# by judgment: one error is then 2 % of the labels
 MIN_SAMPLES = 50
 
 # the ranking, and the rate whether it is reliable or not
@@ -62,7 +63,10 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
                     f"Got pred_probs {list(predicted.shape)} for {len(labels)} labels; one row of finite numbers per "
                     "label is needed. Pass both for the same samples."
                 )
-            inputs = predicted[:, None] if predicted.ndim == 1 else predicted
+            if predicted.ndim == 1:
+                inputs = predicted[:, None]
+            else:
+                inputs = predicted
         data = (inputs, labels)
     if data is None:
         raise InvalidInput("Got no training data; an untrained network, or None, needs them. Pass data as (x, y).")
@@ -107,7 +111,10 @@ def _assess_data(
             raise InvalidInput("No input varies between the samples, so no target can be checked. Pass other features.")
         issues, noise = assess_targets(views[0], samples.y, seed)
         issues = replace(issues, notes=tuple(notes))
-    conflicts = conflicting_duplicates(samples) if has_inputs else ()
+    if has_inputs:
+        conflicts = conflicting_duplicates(samples)
+    else:
+        conflicts = ()
     return replace(issues, samples=samples, conflicts=conflicts), noise
 
 
@@ -177,7 +184,10 @@ def _encoded(source: Any, data: Any, target: str | None, test: Any) -> tuple[Any
     """Return data and test set with columns of numbers in place of raw frames, and notes about what was changed."""
     if target is not None:
         data = split_frame(data, target)
-        test = None if test is None else split_frame(test, target)
+        if test is None:
+            test = None
+        else:
+            test = split_frame(test, target)
     elif source is not None:
         return data, test, ()
     return encode_inputs(data, test)
@@ -241,7 +251,7 @@ def estimate_label_noise(
     source, data = unwrap_estimator(source, data)
     data, _, _ = _encoded(source, data, target, None)
     _, noise = _assess(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
-    if reason := noise.unreliable_because:
+    if reason := noise.abstained_because:
         raise NotMeasurable(reason)
     return noise
 
@@ -309,7 +319,10 @@ def find_label_issues(
     if precision is not None:
         check_range("precision", precision, 0, 1, low_open=True)
     source, data = unwrap_estimator(source, data)
-    given = data if features is None or data is not None else features
+    if features is None or data is not None:
+        given = data
+    else:
+        given = features
     if target is not None:
         given = split_frame(data, target)[0]
     data, test, notes = _encoded(source, data, target, test)
@@ -329,4 +342,6 @@ def find_label_issues(
         in_test = second.original([j for _, j in pairs]).tolist()
         issues = replace(issues, test_duplicates=tuple((i, j) for (i, _), j in zip(pairs, in_test, strict=True)))
     issues = issues.with_row_numbers()
-    return issues if precision is None else issues.with_precision(precision)
+    if precision is None:
+        return issues
+    return issues.with_precision(precision)

@@ -51,5 +51,8 @@ def assess_targets(view: TargetView, targets: Tensor, seed: int) -> tuple[LabelI
     )  # fmt: skip
     # below the threshold of the bound, the fraction of wrong targets is largest
     _, threshold = smallest_ratio(corrupted.ordinary.flatten(), corrupted.canaries.flatten(), QUANTILE)
-    n_flagged = 0 if noise.unreliable_because else int((margins <= threshold).sum())
+    if noise.abstained_because:
+        n_flagged = 0
+    else:
+        n_flagged = int((margins <= threshold).sum())
     return replace(issues, n_flagged=n_flagged, kind="regression", method=view.method), noise

@@ -22,6 +22,7 @@ from gapscope.results.result import Result
 if TYPE_CHECKING:
     import pandas
 
+# by judgment
 RECALL = 0.9
 # Below this accuracy on clean labels, label errors cannot be distinguished from mistakes of the kernel machine.
 MIN_CLEAN_ACCURACY = 0.6
@@ -86,16 +87,22 @@ class LabelNoiseEstimate(Result):
 
     def bounded_if_hard(self, *, hard: bool = False) -> LabelNoiseEstimate:
         """Return an upper bound (low 0) if under 88 % of clean labels are predicted, or if `hard`."""
-        width = self.high - self.low if math.isnan(self.width) else self.width
+        if math.isnan(self.width):
+            width = self.high - self.low
+        else:
+            width = self.width
         bound = hard or self.is_upper_bound or not self.clean_accuracy >= TIGHT_FROM
         return replace(self, low=0.0 if bound else self.low, width=width, is_upper_bound=bound)
 
     @property
-    def unreliable_because(self) -> str:
+    def abstained_because(self) -> str:
         """Reason why the estimate is unreliable (empty if it is reliable)."""
         if self.refused:
             return self.refused
-        width = self.high - self.low if math.isnan(self.width) else self.width
+        if math.isnan(self.width):
+            width = self.high - self.low
+        else:
+            width = self.width
         needed = self.most_frequent + MIN_ABOVE_CHANCE * (1 - self.most_frequent)
         advice = "Pass more samples"
         if self.r_squared < MIN_R_SQUARED:
@@ -209,7 +216,9 @@ class LabelIssues(Result):
     @property
     def flagged(self) -> Tensor | None:
         """Indices of the flagged samples (None if the labels cannot be predicted well enough)."""
-        return self.indices[: self.n_flagged] if self.is_answered else None
+        if self.is_answered:
+            return self.indices[: self.n_flagged]
+        return None
 
     def with_row_numbers(self) -> LabelIssues:
         """Return the ranking with row numbers of the data that were passed in place of indices of the samples."""
@@ -243,10 +252,17 @@ class LabelIssues(Result):
         return replace(self, n_flagged=0, expected_precision=math.nan, notes=notes)
 
     def _name(self, label: float) -> Any:
-        names = () if self.samples is None or self.kind == "multi-label" else self.samples.class_names
+        if self.samples is None or self.kind == "multi-label":
+            names = ()
+        else:
+            names = self.samples.class_names
         if float(label).is_integer() and names:
-            return names[int(label)] if int(label) < len(names) else int(label)
-        return int(label) if self.given_labels.dtype == torch.int64 else float(label)
+            if int(label) < len(names):
+                return names[int(label)]
+            return int(label)
+        if self.given_labels.dtype == torch.int64:
+            return int(label)
+        return float(label)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per sample, likely errors first (`flagged` is None without a rate)."""
@@ -355,7 +371,10 @@ class LabelIssues(Result):
         if self.is_answered:
             lines.append(self._flagged_sentence())
         if self.method:
-            default = "leave-one-sample-out" if self.kind == "positions" else "leave-one-out"
+            if self.kind == "positions":
+                default = "leave-one-sample-out"
+            else:
+                default = "leave-one-out"
             lines.append(f"Ranked by {self.method} ({HELD_OUT.get(self.method, default)}).")
         if self.conflicts:
             pairs = ", ".join(f"{i} and {j}" for i, j in self.conflicts[:5])

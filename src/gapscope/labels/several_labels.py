@@ -120,7 +120,7 @@ def assess_several_labels(
     places = [torch.full((len(labels), 1), k) for k in checked]
     issues = _joined([replace(part, places=place) for (part, _), place in zip(parts, places, strict=True)])
     noise = _mean_noise({k: noise for k, (_, noise) in zip(checked, parts, strict=True)})
-    reason = noise.unreliable_because
+    reason = noise.abstained_because
     issues = replace(issues, noise=None if reason else noise, note=reason, notes=tuple(notes))
     return replace(issues, place_name="output", kind="multi-label"), noise
 
@@ -136,7 +136,7 @@ def _mean_noise(by_label: Mapping[int, LabelNoiseEstimate]) -> LabelNoiseEstimat
     def mean(read: Callable[[LabelNoiseEstimate], float]) -> float:
         return fmean(map(read, estimates))
 
-    refusals = [f"Label {k}: {reason}" for k, estimate in by_label.items() if (reason := estimate.unreliable_because)]
+    refusals = [f"Label {k}: {reason}" for k, estimate in by_label.items() if (reason := estimate.abstained_because)]
     return LabelNoiseEstimate(
         mean(lambda estimate: estimate.rate),
         mean(lambda estimate: estimate.low),

@@ -131,10 +131,8 @@ def _forecast(network: nn.Module | None, x: Tensor, y: Tensor) -> dict[str, Any]
         "interval": result.interval,
         "answered": not result.abstained_because,
         "combined": list(result.combined),
-        "rows": {row.method.split(" (")[0]: row.score for row in result.rows},
-        "correct": {
-            row.method.split(" (")[0]: np.packbits(row.correct(y).cpu().numpy()).tobytes().hex() for row in result.rows
-        },
+        "rows": {row.name: row.score for row in result.rows},
+        "correct": {row.name: np.packbits(row.correct(y).cpu().numpy()).tobytes().hex() for row in result.rows},
         "curve": [[point.samples, point.score] for point in result.curve],
         "cpu_seconds": time.process_time() - start,
     }
@@ -146,7 +144,7 @@ def _estimate(network: nn.Module, state: dict[str, Tensor], x: Tensor, y: Tensor
         result = gs.estimate_accuracy(network, (x, y), initial_state=state, n_training=len(x), label_noise=0.0)
     except GapscopeError:
         return None
-    value = result.same_noise
+    value = result.estimate
     answer = None if value is None else [value.value, value.low, value.high]
     return {"answer": answer, "readings": dict(result.readings), "cpu_seconds": time.process_time() - start}
 

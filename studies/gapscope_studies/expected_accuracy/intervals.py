@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pandas
 
-from gapscope.accuracy.loo_rows import NORMAL_90, forecast_interval
+from gapscope.accuracy.loo_rows import forecast_interval
+from gapscope.results.estimate import NORMAL_90
 from gapscope.statistics.baselines import LINEAR, RBF
 from gapscope_studies.expected_accuracy.interval_cells import RULE, jobs
 from gapscope_studies.expected_accuracy.rows import rms_difference, rms_error, to_numbers, to_table

@@ -110,7 +110,7 @@ def describe(issues: LabelIssues, noise: Any, clean: Tensor, noisy: Tensor) -> d
     """Return rate, cuts, counts per bin of the printed probability, and scores of the ranking."""
     wrong = (noisy != clean)[issues.indices].numpy()
     suspicion = -np.arange(len(wrong), dtype=float)
-    answer: dict[str, Any] = {"wrong": float(wrong.mean()), "answered": not noise.unreliable_because}
+    answer: dict[str, Any] = {"wrong": float(wrong.mean()), "answered": not noise.abstained_because}
     answer |= {"rate": noise.rate, "low": noise.low, "high": noise.high, "n": len(wrong)}
     right = (issues.suggested_labels == clean[issues.indices]).numpy()
     answer["clean accuracy"] = float(right.mean())
