@@ -63,6 +63,9 @@ bench: $(READY) ## time gapscope beside its peers, one thread, into one table; n
 	for network in lenet fc resnet20; do \
 	  $(BIN)/python benchmarks/gradient_similarity/run.py --task kernel --network $$network --memory --out $(BENCH)/memory_kernel_$$network.json || exit 1; \
 	done
+	for name in by_hand:by_hand_fc first_call:first_call onednn:onednn memory_budgets:memory_budgets_resnet20; do \
+	  $(BIN)/python benchmarks/gradient_similarity/$${name%%:*}.py --out $(BENCH)/$${name##*:}.json || exit 1; \
+	done
 	$(BIN)/python benchmarks/output_sensitivity/run.py --networks fully_connected vgg13 resnet18 --width 0.25 --out $(BENCH)/output_sensitivity.json
 	$(BIN)/python benchmarks/unit_ablation/run.py --tail deep --out $(BENCH)/unit_ablation_deep.json
 	$(BIN)/python benchmarks/unit_ablation/run.py --tail linear --out $(BENCH)/unit_ablation_linear.json

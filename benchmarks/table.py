@@ -82,10 +82,33 @@ def _normalization(found: Mapping[str, Any]) -> Iterator[Row]:
         yield f"normalization, {shape}", message, _listed(times, reference), "-"
 
 
+def _first_call(found: Mapping[str, Any]) -> Iterator[Row]:
+    for row in found["first_calls"]:
+        network = f"ResNet-18 of {row['width']:g} width, {row['normalization']} norm"
+        times = f"first {row['step'] + row['check']:.3g} x, later {row['step']:.3g} x"
+        work = f"penalty's first call, {network}, {row['samples']} samples"
+        yield work, f"plain step, {milliseconds(row['plain_step_seconds'])}", times, "-"
+
+
+def _products(found: Mapping[str, Any]) -> Iterator[Row]:
+    for name, row in found["products"].items():
+        message = f"products by oneDNN, {milliseconds(row['oneDNN'])}"
+        yield name, message, "1 x", f"products by MKL {multiple(row['speedup'])}"
+
+
+def _budgets(found: Mapping[str, Any]) -> Iterator[Row]:
+    for budget, row in found["budgets"].items():
+        work = found["title"].replace("max_bytes in MiB", f"max_bytes={int(budget):,} MiB")
+        yield work, "memory and CPU time", f"{row['megabytes']:,.0f} MB, {milliseconds(row['seconds'])}", "-"
+
+
 # what a file holds -> how it is read; files of other kinds have tables of their own in the docs
 READERS: Mapping[tuple[str, ...], Callable[[Mapping[str, Any]], Iterator[Row]]] = {
     ("rows", "reference"): _candidates,
     ("rows", "title"): _memory,
+    ("first_calls",): _first_call,
+    ("products",): _products,
+    ("budgets",): _budgets,
     ("networks", "paper"): _sensitivity,
     ("ratio_to_gapscope",): _ablation,
     ("forward_and_backward",): _normalization,

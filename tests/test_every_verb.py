@@ -7,7 +7,6 @@ every function meets few forms and few functions meet every form. Most combinati
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import gapscope as gs
 from gapscope.base.errors import GapscopeError
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
+from gapscope.inspection.copies import copy_network
 from support.door_networks import TokensAlone, bert_classifier
 
 N = 60
@@ -160,7 +160,7 @@ def _label_noise(network: nn.Module, data: Any) -> Numbers:
 
 def _curve(network: nn.Module, data: Any) -> Numbers:
     def train(x: Any, y: Tensor) -> nn.Module:
-        trained = copy.deepcopy(network)
+        trained = copy_network(network)
         gs.train(trained, (x, y), gs.TrainingSpec(epochs=2, batch_size=10))
         return trained
 
@@ -194,7 +194,7 @@ FUNCTIONS: dict[str, Callable[[nn.Module, Any], Numbers]] = {
     "train": _trained,
     "Monitor": lambda n, d: gs.Monitor(d, ["loss", "ntk_trace"], n_samples=N).observe(n, 1),
     "compare": lambda n, d: {
-        "rows": float(len(gs.compare({"a": n, "b": copy.deepcopy(n)}, d, ["ntk_trace"]).to_pandas()))
+        "rows": float(len(gs.compare({"a": n, "b": copy_network(n)}, d, ["ntk_trace"]).to_pandas()))
     },
     "check": lambda n, d: {"findings": float(len(gs.check(n, d).findings))},
     "record_network": lambda n, d: numbers(gs.record_network(n, d, name="a", measures=["ntk_trace"]).scores),

@@ -108,7 +108,7 @@ def main() -> None:
     torch.set_num_threads(1)
     result = measure(options.rounds)
     print(json.dumps(result["ratios"], indent=1))
-    options.out.write_text(json.dumps(result | {"environment": environment()}, indent=1) + "\n")
+    options.out.write_text(json.dumps(result | {"environment": environment("cpu")}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

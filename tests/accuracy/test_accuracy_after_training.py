@@ -43,15 +43,15 @@ def test_the_accuracy_of_digits_lies_in_the_interval_and_nothing_is_changed(trai
     network, initial, train, test = trained
     before = copy.deepcopy(network.state_dict())
     result = estimate_accuracy(network, train, initial_state=initial)
-    assert not result.abstained_because and result.same_noise is not None and result.clean_labels is not None
+    assert not result.abstained_because and result.estimate is not None and result.clean_labels is not None
     with torch.no_grad():
         reached = float((network.eval()(test.inputs).argmax(1) == test.y).double().mean())
-    assert result.same_noise.low <= reached <= result.same_noise.high
-    assert abs(result.same_noise.value - reached) < 0.08
-    assert result.same_noise.high - result.same_noise.low < 0.25
+    assert result.estimate.low <= reached <= result.estimate.high
+    assert abs(result.estimate.value - reached) < 0.08
+    assert result.estimate.high - result.estimate.low < 0.25
     assert all(torch.equal(network.state_dict()[name], tensor) for name, tensor in before.items())
-    assert f"Estimated accuracy: {100 * result.same_noise.value:.0f} % (" in repr(result)
-    assert json.loads(result.to_json())["same_noise"]["value"] == result.same_noise.value
+    assert f"Estimated accuracy: {100 * result.score:.1f} % (" in repr(result)
+    assert json.loads(result.to_json())["score"] == result.score
     assert result.to_pandas()["target"].tolist() == ["same_noise", "clean_labels"]
 
 
@@ -62,9 +62,9 @@ def test_initial_weights_that_are_not_known_are_resampled_with_one_seed(trained:
     drawn = estimate_accuracy(network, train)
     assert torch.equal(torch.get_rng_state(), state)
     assert drawn.initial == "resampled" and "Initial weights were resampled" in repr(drawn)
-    assert given.same_noise is not None and drawn.same_noise is not None
-    assert drawn.same_noise == estimate_accuracy(network, train).same_noise
-    assert abs(drawn.same_noise.value - given.same_noise.value) < 0.05
+    assert given.estimate is not None and drawn.estimate is not None
+    assert drawn.estimate == estimate_accuracy(network, train).estimate
+    assert abs(drawn.estimate.value - given.estimate.value) < 0.05
 
 
 def test_a_layer_that_cannot_draw_its_weights_asks_for_them(trained: Trained) -> None:
@@ -84,14 +84,14 @@ def test_labels_without_meaning_get_no_estimate(trained: Trained) -> None:
     network, initial, train, _ = trained
     shuffled = train.y[torch.randperm(200, generator=torch.Generator().manual_seed(0))]
     result = estimate_accuracy(network, (train.inputs, shuffled), initial_state=initial)
-    assert result.same_noise is None and result.to_pandas().empty
+    assert result.estimate is None and result.to_pandas().empty
     assert "predict no better than the most frequent label" in repr(result)
 
 
 def test_a_known_share_of_wrong_labels_is_removed_exactly(trained: Trained) -> None:
     network, initial, train, _ = trained
     result = estimate_accuracy(network, train, initial_state=initial, label_noise=0.0)
-    assert result.clean_labels == result.same_noise and result.label_noise == 0.0
+    assert result.clean_labels == result.estimate and result.label_noise == 0.0
     # .91 right: .91 (1 - .2) + .09 * .2 / 9 = .73
     assert clean_label_accuracy(IntervalEstimate(0.73, 0.64, 0.82), 0.2, 10).value == pytest.approx(0.91)
     assert implied_noise_rate(0.73, 0.91, 10) == pytest.approx(0.2)
@@ -174,8 +174,8 @@ def test_an_interruption_of_the_noise_estimate_keeps_the_other_line(
     whole = estimate_accuracy(network, train, initial_state=initial)
     monkeypatch.setattr("gapscope.accuracy.accuracy_after_training.estimate_label_noise", stop)
     part = estimate_accuracy(network, train, initial_state=initial)
-    assert part.same_noise == whole.same_noise and part.readings == whole.readings
-    assert part.clean_labels is None and "interrupted" in part.clean_abstained_because
+    assert part.estimate == whole.estimate and part.readings == whole.readings
+    assert part.clean_labels is None and part.interrupted
     monkeypatch.setattr("gapscope.accuracy.accuracy_after_training.accuracy_readings", stop)
     with pytest.raises(KeyboardInterrupt):  # nothing is finished
         estimate_accuracy(network, train, initial_state=initial)
@@ -226,14 +226,14 @@ def test_networks_from_anywhere_fit_it_and_a_file_keeps_it(tmp_path: Path) -> No
     initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     gs.train(network, train, gs.TrainingSpec.from_dict({"optimizer": "adam", "learning_rate": 0.01, "epochs": 20}))
     plain = gs.estimate_accuracy(network, train, initial_state=initial)
-    assert plain.same_noise is not None
-    fitted = gs.fit_accuracy_estimator([(network, train, plain.same_noise.value + 0.05, initial)])
+    assert plain.estimate is not None
+    fitted = gs.fit_accuracy_estimator([(network, train, plain.estimate.value + 0.05, initial)])
     fitted.save(tmp_path / "accuracy.json")
     again = gs.estimate_accuracy(
         network, train, initial_state=initial, estimator=AccuracyEstimator.load(tmp_path / "accuracy.json")
     )
-    assert again.same_noise is not None
-    assert again.same_noise.value == pytest.approx(plain.same_noise.value + fitted.shifts["like_training"])
+    assert again.estimate is not None
+    assert again.estimate.value == pytest.approx(plain.estimate.value + fitted.shifts["like_training"])
     assert 0 < fitted.shifts["like_training"] < 0.05
 
 
@@ -260,11 +260,11 @@ def test_a_network_that_may_have_seen_more_samples_gets_a_bracket() -> None:
     gs.train(network, everything, gs.TrainingSpec(optimizer="adam", learning_rate=0.01, epochs=15))
     part = everything.subset(torch.arange(150))  # the kernel learns less from these
     bracket = gs.estimate_accuracy(network, part, label_noise=0.0)
-    assert bracket.same_noise is None and bracket.bracket is not None
+    assert bracket.estimate is None and bracket.bracket is not None
     low, high = bracket.bracket
     assert low < 0.8 and high > 0.93 and "n_training" in bracket.abstained_because
     confirmed = gs.estimate_accuracy(network, part, n_training=150, label_noise=0.0)
-    assert confirmed.same_noise is not None and confirmed.bracket is None
+    assert confirmed.estimate is not None and confirmed.bracket is None
     told = gs.estimate_accuracy(network, part, n_training=1500, label_noise=0.0)
     assert told.bracket == bracket.bracket and "1500" in repr(told)
     with pytest.raises(InvalidInput, match="n_training"):

@@ -69,7 +69,7 @@ def test_duplicates_are_named(call: Callable[..., Any]) -> None:
     x, y = data(N // 2)
     result = call((x.repeat(2, 1), y.repeat(2)))
     text = repr(result)
-    assert f"{N // 2} of" in text.splitlines()[0] + getattr(result, "note", "") and "repeat" in text
+    assert f"{N // 2} of" in text.splitlines()[0] + " ".join(result.notes) and "repeat" in text
 
 
 @pytest.mark.parametrize("kind", ["multi-label", "positions"])

@@ -191,9 +191,10 @@ def test_the_interval_of_vectors_by_hand_and_narrower_with_more_samples() -> Non
         first, _, last, _ = forecast.curve
         growth = max((last.score - first.score) / 2, 0.0)
         s = forecast.score
-        spread = 1.645 * (s * (1 - s) * (1.5 / n + 4 * 0.03**2) + (0.3 * growth) ** 2) ** 0.5
-        assert forecast.interval == pytest.approx((s - spread, min(1, s + spread)))
-        widths.append(2 * spread)
+        below = (s * (1 - s) * (2.5**2 / n + 0.065**2) + growth**2) ** 0.5
+        above = (s * (1 - s) * (1.3**2 / n + 0.085**2) + (0.3 * growth) ** 2) ** 0.5
+        assert forecast.interval == pytest.approx((s - below, min(1, s + above)))
+        widths.append(below + above)
     assert widths[0] > 1.5 * widths[1] > 1.8 * widths[2]
 
 

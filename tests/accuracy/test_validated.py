@@ -53,7 +53,7 @@ def test_on_repeated_draws_it_errs_less_and_its_interval_covers() -> None:
     for seed in range(200):
         x, y = blobs(150, seed)
         results.append(gs.validated_accuracy(network, (x[:50], y[:50]), (x[50:], y[50:])))
-    errors = np.array([[item.score - truth, item.plain_score - truth] for item in results])
+    errors = np.array([[item.score - truth, item.plain.value - truth] for item in results])
     own, plain = np.sqrt((errors**2).mean(0))
     assert own < 0.9 * plain
     assert abs(errors[:, 0].mean()) < 3 * own / 200**0.5 + 0.005
@@ -117,7 +117,7 @@ def test_regression_is_r2() -> None:
     result = gs.validated_accuracy(network, (x[:60], y[:60]), (x[60:], y[60:]))
     held = y[:60]
     expected = 1 - float((network(x[:60]).detach() - held).square().mean() / held.var(correction=0))
-    assert result.task == "regression" and result.plain_score == pytest.approx(expected, abs=1e-6)
+    assert result.task == "regression" and result.plain.value == pytest.approx(expected, abs=1e-6)
     assert result.low < 0.67 < result.high  # signal 2, noise 1
 
 
@@ -128,7 +128,7 @@ def test_the_names_of_classes_are_those_of_the_training_samples() -> None:
     validation = (x[:40][is_right], names[:40][is_right.numpy()])
     result = gs.validated_accuracy(linear(0), validation, (x[40:], names[40:]))
     correct = (linear(0)(validation[0]).argmax(1) == 1).double().mean()
-    assert result.plain_score == pytest.approx(float(correct)) and result.plain_score > 0.5
+    assert result.plain.value == pytest.approx(float(correct)) and result.plain.value > 0.5
 
 
 class CountsOnes(nn.Module):
@@ -187,12 +187,12 @@ def test_several_labels_per_sample() -> None:
     held_out, train = draw(60), draw(150)
     result = gs.validated_accuracy(network, held_out, train)
     right = ((network(held_out[0]) > 0) == held_out[1]).double().mean()
-    assert result.task == "multi-label" and result.plain_score == pytest.approx(float(right))
+    assert result.task == "multi-label" and result.plain.value == pytest.approx(float(right))
     assert result.low < result.score < result.high
-    assert result.high - result.low < result.plain_high - result.plain_low
+    assert result.high - result.low < result.plain.high - result.plain.low
     # labels that agree exactly have an interval all the same
     perfect = gs.validated_accuracy(network, (held_out[0], network(held_out[0]) > 0), train)
-    assert perfect.plain_score == 1 and perfect.plain_low < 0.995
+    assert perfect.plain.value == 1 and perfect.plain.low < 0.995
 
 
 def test_how_many_labels_a_sample_counts_for() -> None:

@@ -16,7 +16,16 @@ def test_every_earlier_name_of_the_package_is_loaded_with_a_warning() -> None:
 
 
 def test_an_earlier_attribute_of_a_result_warns() -> None:
-    curve = LearningCurve("classification", 0.5, 0.4, 0.6, 0.03, 10, "halves", 1.0, (), interrupted=True)
+    curve = LearningCurve(
+        task="classification",
+        score=0.5,
+        samples=10,
+        standard_error=0.03,
+        design="halves",
+        cost=1.0,
+        trainings=(),
+        interrupted=True,
+    )
     with pytest.warns(DeprecationWarning, match=r"LearningCurve.is_interrupted is now LearningCurve.interrupted"):
         assert curve.is_interrupted is True  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(AttributeError, match="'was_interrupted'"):

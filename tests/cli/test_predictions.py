@@ -179,21 +179,21 @@ def test_an_estimate_as_text_and_json(factory: str) -> None:
     assert "Estimated accuracy: " in done.output
     message = CliRunner().invoke(app, ["estimate", "--json", f"{factory}:digits", "--label-noise", "0"])
     answer = json.loads(message.stdout)["networks"][0]
-    assert answer["same_noise"] == answer["clean_labels"] and answer["initial"] == "resampled"
+    assert answer["score"] == answer["clean_labels"]["value"] and answer["initial"] == "resampled"
 
 
 def test_an_abstention_has_a_reason_and_exit_code_2(factory: str) -> None:
     done = CliRunner().invoke(app, ["estimate", f"{factory}:meaningless"])
-    assert done.exit_code == 3 and "no answer: before training its gradients predict no better" in done.output
+    assert done.exit_code == 3 and "No answer: before training its gradients predict no better" in done.output
 
 
 def test_an_estimator_file_shifts_the_estimate(factory: str) -> None:
     command = ["estimate", "--json", f"{factory}:digits"]
     before = json.loads(CliRunner().invoke(app, command).stdout)["networks"][0]
-    row = before["readings"] | {"accuracy": before["same_noise"]["value"] - 0.1}
+    row = before["readings"] | {"accuracy": before["score"] - 0.1}
     estimator = gs.fit_accuracy_estimator(pandas.DataFrame([row] * 3))
     estimator.save("own.json")
     after = json.loads(CliRunner().invoke(app, [*command, "--estimator", "own.json"]).stdout)["networks"][0]
     shift = estimator.shifts["like_training"]
     assert shift < 0
-    assert after["same_noise"]["value"] == pytest.approx(before["same_noise"]["value"] + shift)
+    assert after["score"] == pytest.approx(before["score"] + shift)

@@ -147,7 +147,7 @@ def test_many_wrong_labels_are_not_distinguished_from_a_network_that_knows_littl
     margins = torch.where(torch.arange(400) < 260, -1.0, 1.0).double() + 0.1 * torch.randn(400, generator=generator)
     seen = MonitoredLabels(torch.arange(400), given, runner_up, margins, canary, 5)
     result = seen.noise(generator)
-    assert result.rate > 0.5 and result.clean_accuracy == pytest.approx(0.36) and result.unreliable_because
+    assert result.rate > 0.5 and result.clean_accuracy == pytest.approx(0.36) and result.abstained_because
 
 
 def test_messages(noisy: Watched) -> None:

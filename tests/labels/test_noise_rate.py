@@ -41,4 +41,4 @@ def test_accuracy_on_right_labels_undoes_the_noise(rate: float) -> None:
     ],
 )
 def test_a_rate_that_cannot_be_believed_names_why(noise: LabelNoiseEstimate, why: str) -> None:
-    assert (why in noise.unreliable_because) and bool(noise.unreliable_because) == bool(why)
+    assert (why in noise.abstained_because) and bool(noise.abstained_because) == bool(why)

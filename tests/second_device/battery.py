@@ -33,12 +33,50 @@ PLACEMENTS: dict[str, Callable[[Any, Any], Any]] = {
     "all on the device": lambda x, y: (x.to(DEVICE), y.to(DEVICE)),
     "data on the CPU": lambda x, y: (x, y),
     "labels on the CPU": lambda x, y: (x.to(DEVICE), y),
+    "labels on the device": lambda x, y: (x, y.to(DEVICE)),
 }
 # the smallest network with batch norm has all placements and all measures, the others what differs with the layers
 ALL_PLACEMENTS = ("mlp", "batch norm")
-SUBJECTS = (*ALL_PLACEMENTS, "lenet5", "resnet18")
-HALF_PRECISION = ("measure", "forecast_accuracy", "Monitor", "record_network")
+SUBJECTS = (*ALL_PLACEMENTS, "lenet5", "resnet18", "attention", "gru")
+HALF_PRECISION = (
+    "measure", "forecast_accuracy", "Monitor", "record_network", "embed", "out_of_sample", "check", "train",
+)  # fmt: skip
 HISTORY = [{"epoch": 1, "train_loss": 1.0, "train_accuracy": 0.5, "seconds": 1.0}]
+
+
+class LastOfGRU(nn.Module):
+    """A GRU over 6 steps of 5 numbers, read at its last step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent, self.head = nn.GRU(5, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.recurrent(x)[0][:, -1])
+
+
+def _attention() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+    return nn.Sequential(nn.Linear(5, 8), layer, nn.Flatten(), nn.Linear(48, 3))
+
+
+SEQUENCES: dict[str, Callable[[], nn.Module]] = {"attention": _attention, "gru": LastOfGRU}
+
+
+def made(subject: str) -> Any:
+    """A network with its data."""
+    from test_every_verb import SUBJECTS as MAKERS
+    from test_every_verb import _of_tensor
+
+    if subject not in SEQUENCES:
+        return MAKERS[subject]()
+    torch.manual_seed(0)
+    return _of_tensor(SEQUENCES[subject](), 6, 5)
+
+
+def _embedded(network: nn.Module, data: Any) -> Numbers:
+    features = gs.embed(network, data)
+    return {"sum": float(features.sum()), "norm": float(features.norm())}
 
 
 def _measure(name: str) -> Call:
@@ -75,7 +113,10 @@ def calls(subject: str) -> dict[str, Call]:
     """The calls that one kind of network is put through, by name."""
     from test_every_verb import FUNCTIONS, HAS_BATCH_NORM, OF_BATCH_NORM
 
-    result = {name: call for name, call in FUNCTIONS.items() if subject in HAS_BATCH_NORM or name not in OF_BATCH_NORM}
+    result: dict[str, Call] = {
+        name: call for name, call in FUNCTIONS.items() if subject in HAS_BATCH_NORM or name not in OF_BATCH_NORM
+    }
+    result["embed"] = _embedded
     if subject == "batch norm":
         result |= {f"measure {name}": _measure(name) for name in gs.list_measures()}
         # that of dropout has no value; canaries are made of samples
@@ -107,10 +148,8 @@ def _result(call: Callable[[], Numbers], copies: Callable[[], int]) -> dict[str,
 
 def results(chosen: list[str], copies: Callable[[], int]) -> Iterator[dict[str, Any]]:
     """Each call's name, placement, and results on the CPU and on the device."""
-    from test_every_verb import SUBJECTS as MAKERS
-
     for subject in SUBJECTS:
-        made = MAKERS[subject]()
+        one = made(subject)
         placements = PLACEMENTS if subject in ALL_PLACEMENTS else {"all on the device": PLACEMENTS["all on the device"]}
         for name, call in calls(subject).items():
             if chosen and name not in chosen:
@@ -119,13 +158,16 @@ def results(chosen: list[str], copies: Callable[[], int]) -> Iterator[dict[str, 
             def result(network: nn.Module, x: Any, y: Any, call: Call = call) -> dict[str, Any]:
                 return _result(lambda: call(network, (x, y)), copies)
 
-            cpu = result(copy.deepcopy(made.network), made.x, made.y)
+            cpu = result(copy.deepcopy(one.network), one.x, one.y)
             for placement, place in placements.items():
-                device = result(copy.deepcopy(made.network).to(DEVICE), *place(made.x, made.y))
+                device = result(copy.deepcopy(one.network).to(DEVICE), *place(one.x, one.y))
                 yield {"call": f"{name}, {subject}", "placement": placement, "cpu": cpu, "device": device}
             if subject == "mlp" and name in HALF_PRECISION:
-                half, x = copy.deepcopy(made.network).half(), made.x.half()
-                cpu, device = result(half, x, made.y), result(half.to(DEVICE), x.to(DEVICE), made.y.to(DEVICE))
+                half, x = copy.deepcopy(one.network).half(), one.x.half()
+                cpu, device = (
+                    result(copy.deepcopy(half), x, one.y),
+                    result(half.to(DEVICE), x.to(DEVICE), one.y.to(DEVICE)),
+                )
                 yield {"call": f"{name}, {subject}", "placement": "half precision", "cpu": cpu, "device": device}
     if not chosen or "Pool.run" in chosen:
         cpu, device = _result(lambda: _pool("cpu"), copies), _result(lambda: _pool(DEVICE), copies)

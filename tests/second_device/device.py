@@ -12,7 +12,8 @@ import torch
 def load() -> Any:
     """Compile the device (half a minute the first time), register it, and return the extension.
 
-    It changes the process for good: call it in a process of its own.
+    It changes the process for good: call it in a process of its own. As on other devices outside of torch,
+    `copy.deepcopy` of a buffer fails, because it copies the storage.
     """
     from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
     from torch.utils.cpp_extension import load as compile_extension
@@ -34,4 +35,12 @@ def load() -> Any:
     extension: Any = compile_extension("gapscope_second_device", [str(source)], extra_cflags=["-O1"])
     extension.register_hooks()
     generate_methods_for_privateuse1_backend()
+    copied: Any = torch.UntypedStorage.__deepcopy__
+
+    def refuse(storage: torch.UntypedStorage, memo: dict[int, Any]) -> Any:
+        if storage.device.type == "second":
+            raise RuntimeError("Attempted to set the storage of a tensor to a storage on a different device")
+        return copied(storage, memo)
+
+    torch.UntypedStorage.__deepcopy__ = refuse  # type: ignore[method-assign]
     return extension

@@ -225,6 +225,26 @@ static std::tuple<Tensor, Tensor, Tensor> native_batch_norm(
           to_second_device(std::get<2>(result))};
 }
 
+// The cell of a GRU, which torch has for other devices than the CPU: n' = n + z (h - n), n = tanh(i_n + r h_n).
+static std::tuple<Tensor, Tensor> gru_cell(
+    const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& h, const std::optional<Tensor>& input_bias,
+    const std::optional<Tensor>& hidden_bias) {
+  auto i = (input_bias.has_value() && input_bias->defined() ? input_gates + *input_bias : input_gates).chunk(3, 1);
+  auto g = (hidden_bias.has_value() && hidden_bias->defined() ? hidden_gates + *hidden_bias : hidden_gates).chunk(3, 1);
+  Tensor r = (i[0] + g[0]).sigmoid(), z = (i[1] + g[1]).sigmoid(), n = (i[2] + r * g[2]).tanh();
+  return {n + z * (h - n), at::cat({r, z, n, h, g[2]}, 1)};
+}
+
+static std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(
+    const Tensor& gradient, const Tensor& workspace, bool has_bias) {
+  auto parts = workspace.chunk(5, 1);
+  const Tensor &r = parts[0], &z = parts[1], &n = parts[2], &h = parts[3], &g = parts[4];
+  Tensor by_n = gradient * (1 - z) * (1 - n * n), by_z = gradient * (h - n) * z * (1 - z), by_r = by_n * g * r * (1 - r);
+  Tensor by_input = at::cat({by_r, by_z, by_n}, 1), by_hidden = at::cat({by_r, by_z, by_n * r}, 1);
+  Tensor none;
+  return {by_input, by_hidden, gradient * z, has_bias ? by_input.sum(0) : none, has_bias ? by_hidden.sum(0) : none};
+}
+
 static void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   const auto& name = op.schema().name();
   const size_t n = op.schema().arguments().size();
@@ -267,6 +287,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("native_batch_norm", &native_batch_norm);
   m.impl("_reshape_alias", &reshape_alias);
   m.impl("unfold", &unfold);
+  m.impl("_thnn_fused_gru_cell", &gru_cell);
+  m.impl("_thnn_fused_gru_cell_backward", &gru_cell_backward);
   m.impl("view", &view);
   m.impl("view_as_complex", &view_as_complex);
   m.impl("view_as_real", &view_as_real);

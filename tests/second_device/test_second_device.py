@@ -49,7 +49,8 @@ def differences(row: dict[str, Any]) -> list[str]:
         if cpu.get("error") == device.get("error"):
             return []  # the call does not apply to the network, here as there
         # as in PyTorch, a step of a user's own loop needs its batch where the network is
-        is_own_step = row["call"].startswith("penalty") and "CPU" in row["placement"] and "error" not in cpu
+        is_apart = row["placement"] != "all on the device"
+        is_own_step = row["call"].startswith("penalty") and is_apart and "error" not in cpu
         return [] if is_own_step and "RuntimeError" in device["error"] else [f"{cpu} against {device}"]
     return [
         f"{name}: {value} against {device['numbers'].get(name)}"
@@ -86,6 +87,7 @@ def test_the_simulated_device_tells_the_devices_apart() -> None:
     program = (
         "from second_device.device import load; copies = load().copies; import torch;"
         "a = torch.ones(3, device='second'); before = copies(); float(a.sum()); print(copies() - before)\n"
-        "try: a + torch.ones(3)\nexcept RuntimeError: print('apart')"
+        "try: a + torch.ones(3)\nexcept RuntimeError: print('apart')\n"
+        "import copy\ntry: copy.deepcopy(a)\nexcept RuntimeError: print('no copy of the storage')"
     )
-    assert output("-c", program).split() == ["1", "apart"]
+    assert output("-c", program).splitlines() == ["1", "apart", "no copy of the storage"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -33,9 +34,10 @@ from gapscope.labels.results import LabelNoiseEstimate
 from gapscope.measures.cpu_budget import affordable_kernel
 from gapscope.measures.embed import extract_features
 from gapscope.networks.initialization import resampled_state
+from gapscope.results.answer import Answer
 from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.progress import notify
-from gapscope.results.result import Result, axes_or_new
+from gapscope.results.result import axes_or_new
 from gapscope.statistics.baselines import feature_matrix, linear_ridge
 
 if TYPE_CHECKING:
@@ -46,24 +48,25 @@ OTHER_TASKS = (
     "From parts of the samples: gs.learning_curve(train_fn, data, score=...), with your metric; from test samples: "
     "gs.check(network, data, test=...)."
 )
+RESAMPLED = (
+    "Initial weights were resampled, and these samples taken for all training samples; pass initial_state=, the state "
+    "dictionary before training."
+)
 # Between the estimate and the features' leave-one-out accuracy; beyond it the data do not decide which holds.
 MAX_DISAGREEMENT = 0.15
 
 
-@dataclass(frozen=True, repr=False)
-class AccuracyEstimate(Result):
-    """Accuracy of a trained network on new data, with the same label noise and without.
+@dataclass(frozen=True, repr=False, kw_only=True)
+class AccuracyEstimate(Answer):
+    """Accuracy of a trained network on new data: an `Answer` with the same label noise, and one on clean labels.
+
+    The score is NaN where the estimator abstains.
 
     Attributes:
-        same_noise: Accuracy on new data with the same label noise, as a hold-out measures it. None if the estimator
-            abstains.
         clean_labels: Accuracy on clean labels; None if the estimator abstains, or if the label noise cannot be
-            estimated.
+            estimated, as a note says.
         label_noise: Fraction of wrong training labels, as passed or as estimated; None if it cannot be estimated.
         noise_interval: Its 90 % interval; None for a fraction that was passed.
-        level: Nominal coverage of the intervals.
-        abstained_because: Why there is no answer; empty if there is one.
-        clean_abstained_because: Why there is no answer on clean labels; empty if there is one.
         initial: "given", or "resampled" if no initial weights were passed.
         readings: Readings that the estimate was computed from.
         duplicates: Number of samples that repeat an earlier one.
@@ -71,76 +74,62 @@ class AccuracyEstimate(Result):
             than were passed; None otherwise.
     """
 
-    same_noise: IntervalEstimate | None
-    clean_labels: IntervalEstimate | None
-    label_noise: float | None
-    level: float
-    abstained_because: str
     initial: str
     readings: Mapping[str, float]
+    clean_labels: IntervalEstimate | None = None
+    label_noise: float | None = None
     noise_interval: tuple[float, float] | None = None
-    clean_abstained_because: str = ""
     duplicates: int = 0
     bracket: tuple[float, float] | None = None
+
+    _title = "Estimated"
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per target, none if the estimator abstains."""
         import pandas
 
-        result = {"same_noise": self.same_noise, "clean_labels": self.clean_labels}
+        result = {"same_noise": self.estimate, "clean_labels": self.clean_labels}
         return pandas.DataFrame([{"target": name, **vars(each)} for name, each in result.items() if each is not None])
 
-    def __repr__(self) -> str:
-        lines = []
-        if self.duplicates:
-            lines.append(describe_duplicates(self.duplicates, int(self.readings["samples"])))
-        if self.same_noise is None:
-            return "\n".join([*lines, f"no answer: {self.abstained_because}"])
-        lines.append(
-            f"Estimated accuracy: {_with_interval(self.same_noise)} on new data with the same label noise "
-            f"({percent(self.level)} interval)"
-        )
-        if self.clean_labels is None:
-            lines.append(f"  clean labels  no answer: {self.clean_abstained_because}")
-        else:
+    @property
+    def warning(self) -> str:
+        """A sentence on repeated samples; empty without any."""
+        if not self.duplicates:
+            return ""
+        return describe_duplicates(self.duplicates, self.samples)
+
+    @property
+    def _scope(self) -> str:
+        return " on new data with the same label noise"
+
+    @property
+    def _details(self) -> tuple[str, ...]:
+        if self.abstained_because:
+            return ()
+        lines: list[str] = []
+        if self.clean_labels is not None:
             noise = ""
             if self.noise_interval is not None and self.label_noise is not None:
                 rate = IntervalEstimate(self.label_noise, *self.noise_interval)
-                noise = f" if {_with_interval(rate)} of the training labels are wrong"
-            lines.append(f"  clean labels  {_with_interval(self.clean_labels)}{noise}")
-        accuracy, samples = self.readings["train_accuracy"], self.readings["samples"]
-        lines.append(f"  training      {percent(accuracy)} of {samples:.0f} samples")
-        if self.initial != "given":
-            lines.append(
-                "Initial weights were resampled, and these samples taken for all training samples; pass "
-                "initial_state=, the state dictionary before training."
-            )
-        return "\n".join(lines)
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The answer on new data and on clean labels, one sentence each."""
-        return tuple(line.strip() for line in repr(self).splitlines())
+                noise = f" if {self._format_estimate(rate)} of the training labels are wrong"
+            lines.append(f"  clean labels  {self._format_estimate(self.clean_labels)}{noise}")
+        lines.append(f"  training      {percent(self.readings['train_accuracy'])} of {self.samples} samples")
+        return tuple(lines)
 
     def plot(self, axes: Any = None) -> Any:
         """Plot each accuracy with its interval and the training accuracy, and return the axes."""
-        answers = {"same label noise": self.same_noise, "clean labels": self.clean_labels}
+        answers = {"same label noise": self.estimate, "clean labels": self.clean_labels}
         axes = axes_or_new(axes, height=1.8)
         for row, answer in enumerate(answers.values()):
             if answer is not None:
                 axes.plot([answer.low, answer.high], [row, row], color="tab:blue", linewidth=4, alpha=0.4)
                 axes.plot(answer.value, row, "o", color="tab:blue")
-        if self.same_noise is not None:
+        if not self.abstained_because:
             axes.axvline(self.readings["train_accuracy"], color="tab:gray", label="training accuracy")
             axes.legend(fontsize=8)
         axes.set_yticks(range(len(answers)), list(answers))
         axes.set(ylim=(-0.5, 1.5), xlabel="accuracy on new data")
         return axes
-
-
-def _with_interval(answer: IntervalEstimate) -> str:
-    """Return a fraction and its interval in per cent, such as 71 % (66 to 76 %)."""
-    return f"{percent(answer.value)} ({100 * answer.low:.0f} to {percent(answer.high)})"
 
 
 def estimate_accuracy(
@@ -207,7 +196,10 @@ def estimate_accuracy(
         check_range("n_training", n_training, len(samples))
     counts = samples.y.bincount()
     bare, network = prepared.bare, prepared.class_network
-    state = resampled_state(bare) if initial_state is None else _known_state(bare, initial_state)
+    if initial_state is None:
+        state = resampled_state(bare)
+    else:
+        state = _known_state(bare, initial_state)
     names = {name: f"network.{name}" if isinstance(network, NetworkAdapter) else name for name in state}
     options: dict[str, Any] = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
     n = len(samples)
@@ -230,19 +222,27 @@ def estimate_accuracy(
     if isinstance(label_noise, float | int):
         check_range("label_noise", label_noise, 0, 1 - 1 / readings["classes"], high_open=True)
     fitted, table = estimator or load_default(), pandas.DataFrame([readings])
+    initial, notes = "given", ()
+    if initial_state is None:
+        initial, notes = "resampled", (RESAMPLED,)
     estimate = AccuracyEstimate(
-        same_noise=None, clean_labels=None, label_noise=None, level=level,
+        task=samples.kind,
+        score=math.nan,
+        samples=n,
+        level=level,
         abstained_because="; ".join(fitted.abstention_reasons(table, [float(counts.max()) / n])[0]),
-        initial="resampled" if initial_state is None else "given", readings=readings,
+        notes=notes,
+        initial=initial,
+        readings=readings,
         duplicates=count_duplicates(samples)[0],
-    )  # fmt: skip
+    )
     if estimate.abstained_because:
         return estimate
     like, clean = (fitted.predict(table, level=level)[target][0] for target in ("like_training", "clean"))
     bracket = _bracket(prepared, like, n_training, has_initial=initial_state is not None)
     if bracket is not None:
         return replace(estimate, bracket=bracket, abstained_because=_bracket_reason(bracket, n_training))
-    estimate = replace(estimate, same_noise=like)
+    estimate = replace(estimate, score=like.value, low=like.low, high=like.high)
     if label_noise is None and estimator is not None and "clean" in estimator.shifts:
         implied = implied_noise_rate(like.value, clean.value, readings["classes"])
         return replace(estimate, clean_labels=clean, label_noise=implied)
@@ -251,10 +251,16 @@ def estimate_accuracy(
         try:
             noise = estimate_label_noise(with_state(bare, state), samples)
         except (NotMeasurable, InvalidInput) as error:
-            return replace(estimate, clean_abstained_because=str(error))
+            return _without_clean(estimate, str(error))
         except KeyboardInterrupt:
-            return replace(estimate, clean_abstained_because="interrupted before the label noise was estimated")
+            estimate = replace(estimate, interrupted=True)
+            return _without_clean(estimate, "interrupted before the label noise was estimated")
     return _on_clean_labels(estimate, like, noise)
+
+
+def _without_clean(estimate: AccuracyEstimate, reason: str) -> AccuracyEstimate:
+    """Return the estimate with a note why there is none on clean labels."""
+    return replace(estimate, notes=(f"No answer on clean labels: {reason.removesuffix('.')}.", *estimate.notes))
 
 
 def _bracket(
@@ -267,7 +273,9 @@ def _bracket(
     try:
         features = extract_features(prepared.network, prepared.samples).values.flatten(1)
     except InvalidInput:  # no layer whose input is the features
-        return None if n_training is None else (like.low, 1.0)
+        if n_training is None:
+            return None
+        return (like.low, 1.0)
     reached = linear_ridge(feature_matrix(features), prepared.samples.y.cpu()).score
     if n_training is None and reached - like.value <= MAX_DISAGREEMENT:
         return None
@@ -340,11 +348,10 @@ def fit_accuracy_estimator(
     """
     import pandas
 
-    table = (
-        known
-        if isinstance(known, pandas.DataFrame)
-        else pandas.DataFrame([_readings_and_accuracy(item) for item in known])
-    )
+    if isinstance(known, pandas.DataFrame):
+        table = known
+    else:
+        table = pandas.DataFrame([_readings_and_accuracy(item) for item in known])
     if not len(table):
         raise InvalidInput("known must hold one network or more; got none. Pass [(network, data, accuracy), ...].")
     check_columns(table, [*NEEDED, ACCURACY])

@@ -86,6 +86,7 @@ def accuracy_readings(
 
 
 SHIPPED = Path(__file__).with_name("shipped_accuracy_estimator.json")
+# raised when stored estimators change
 SCHEMA = 1
 LOO = "kernel_leave_one_out.initial"
 TARGETS = ("like_training", "clean")
@@ -143,7 +144,9 @@ def clean_label_accuracy(
 def implied_noise_rate(like: float, clean: float, classes: float) -> float:
     """Return the fraction of label errors that lowers the clean accuracy to the other (or 0)."""
     above = clean - (1 - clean) / (classes - 1)
-    return min(max((clean - like) / above, 0.0), 1.0) if above > 0 else 0.0
+    if above > 0:
+        return min(max((clean - like) / above, 0.0), 1.0)
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,10 @@ class AccuracyEstimator:
         unshifted = replace(self, shifts={name: shift for name, shift in self.shifts.items() if name != target})
         errors = numpy.asarray(accuracy) - [answer.value for answer in unshifted.predict(table)[target]]
         parts = self.errors[target]
-        weight = len(errors) / (len(errors) + (parts.within / parts.between) ** 2) if parts.between else 0.0
+        if parts.between:
+            weight = len(errors) / (len(errors) + (parts.within / parts.between) ** 2)
+        else:
+            weight = 0.0
         return replace(unshifted, shifts={**unshifted.shifts, target: float(errors.mean()) * weight})
 
     def predict(self, table: pandas.DataFrame, *, level: float = 0.9) -> dict[str, list[IntervalEstimate]]:

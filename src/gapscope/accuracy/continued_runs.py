@@ -42,7 +42,10 @@ def kernel_scores(samples: Samples, splits: Sequence[Split], spread: float) -> t
     if features.shape[1] == 0:
         return None
     targets = samples.y.cpu()
-    n_classes = int(targets.max()) + 1 if samples.is_classification else None
+    if samples.is_classification:
+        n_classes = int(targets.max()) + 1
+    else:
+        n_classes = None
 
     def scores(part: Tensor) -> np.ndarray:
         row = rbf_ridge(features[part], targets[part], n_classes=n_classes)

@@ -48,9 +48,11 @@ from gapscope.statistics.baselines import (
 )  # fmt: skip
 from gapscope.statistics.kernel_ridge import ClassScores, are_unequal, class_scores
 
+# Three samples in the smallest subset, a quarter; labels of so many unused numbers are codes, not classes, by judgment.
 MIN_SAMPLES, MAX_UNUSED_CLASSES = 12, 1000
 # Rows without a network below so many CPU seconds are computed in any case.
 SHORT_SECONDS = 1.0
+# Two halvings suffice for a power law; above so many samples the scores of subsets hardly differ: by judgment.
 SUBSET_FRACTIONS, N_SUBSETS, ONE_SUBSET_ABOVE = (0.25, 0.5), 3, 5000
 
 
@@ -82,7 +84,10 @@ def _learning_curve(
         for draw in range(min(N_SUBSETS, round(1 / fraction)) if n <= ONE_SUBSET_ABOVE else 1):
             generator = torch.Generator().manual_seed(derive_seed(seed, f"subset {fraction} {draw}"))
             subset = torch.randperm(n, generator=generator)[:size].to(features.device)
-            part = None if squares is None else squares[subset][:, subset]
+            if squares is None:
+                part = None
+            else:
+                part = squares[subset][:, subset]
             scores.append(rbf_ridge(features[subset], targets[subset], n_classes=n_classes, squares=part).score)
         points.append((size, sum(scores) / len(scores)))
     points.append((n, rbf_score))
@@ -110,7 +115,10 @@ def _curve_seconds(features: Tensor, n_targets: int) -> float:
     n, d = features.shape
     total = 0.0
     for fraction in SUBSET_FRACTIONS:
-        draws = min(N_SUBSETS, round(1 / fraction)) if n <= ONE_SUBSET_ABOVE else 1
+        if n <= ONE_SUBSET_ABOVE:
+            draws = min(N_SUBSETS, round(1 / fraction))
+        else:
+            draws = 1
         total += draws * baseline_seconds(max(3, round(fraction * n)), d, n_targets)[RBF]
     return total
 
@@ -125,7 +133,9 @@ def _rows_left_out(rows: Sequence[LooRow], features: Tensor, budget: CpuBudget) 
         for name, seconds in baseline_seconds(n, d, rows[0].predictions.shape[1]).items()
         if not any(row.method.startswith(name) for row in rows)
     ]
-    return [f"Left out to keep time_budget={budget.seconds:.3g}: {', '.join(missing)}."] if missing else []
+    if missing:
+        return [f"Left out to keep time_budget={budget.seconds:.3g}: {', '.join(missing)}."]
+    return []
 
 
 def count_duplicates(samples: Samples) -> tuple[int, int]:
@@ -160,7 +170,10 @@ def check_prediction_data(
         raise InvalidInput(f"{what} needs {least} samples or more; got {len(samples)} samples. Pass more.")
     values = targets.unique(dim=0)
     if len(values) < 2:
-        got = "labels of one class" if samples.is_classification else "the same target for all samples"
+        if samples.is_classification:
+            got = "labels of one class"
+        else:
+            got = "the same target for all samples"
         raise InvalidInput(f"{what} needs two classes or targets or more; got {got}. Pass other samples too.")
     if samples.is_classification and int(values.max()) > MAX_UNUSED_CLASSES + 10 * len(values):
         raise InvalidInput(
@@ -185,11 +198,9 @@ def _forecast_positions(source: Any, samples: Samples, head: Any, seed: int) -> 
         task="positions",
         samples=len(samples),
         score=chosen.score,
-        interval=None,
+        score_name="accuracy per position",
         combined=(chosen.method,),
         rows=tuple(rows),
-        network_gain=None,
-        curve=(),
         abstained_because=reason_to_abstain(rows, labels, n=len(samples)),
         duplicates=duplicates,
         contradicting_duplicates=contradicting,
@@ -221,16 +232,16 @@ def forecast_accuracy(
     many columns as samples, as for features and texts.
 
     The 90 % interval joins the error of the samples with the differences between trained networks. For vectors (tables,
-    features) it narrows with n samples: $1.645 \sqrt{s (1 - s) (1.5 / n + 4 \cdot 0.030^2) + (0.3 g)^2}$, g the gain
-    of accuracy per doubling of the samples in the curve. For images, and without a curve, it is $1.645 \sqrt{s (1 - s)
-    (1 / n + 4 \cdot 0.060^2)}$. It applies to new data with the same label noise. For regression the
-    score is $R^2$, without an interval. With several labels per sample the score is the accuracy over all labels; with
-    one label per position (tokens, pixels) that over positions, each predicted without its whole sample by the row of
-    the smallest held-out cross-entropy (`out_of_sample`). No interval was judged for these two. The forecast abstains
-    if no row is significantly better than the most frequent class. Batch norm layers that have seen no data get the
-    statistics of these data, on a copy. A network that has already fitted these labels is replaced by a copy with
-    resampled weights, and a note says so. Ctrl-C returns the rows that are finished. Common parameters: see
-    `gapscope.accuracy`.
+    features) it narrows with n samples: it reaches $\sqrt{s (1 - s) (2.5^2 / n + 0.065^2) + g^2}$ below the score s and
+    $\sqrt{s (1 - s) (1.3^2 / n + 0.085^2) + (0.3 g)^2}$ above it, g the gain of accuracy per doubling of the samples in
+    the curve. For images, and without a curve, both are $1.645 \sqrt{s (1 - s) (1 / n + 4 \cdot 0.060^2)}$. It applies
+    to new data with the same label noise. For regression the score is $R^2$, without an interval. With several labels
+    per sample the score is the accuracy over all labels; with one label per position (tokens, pixels) that over
+    positions, each predicted without its whole sample by the row of the smallest held-out cross-entropy
+    (`out_of_sample`). No interval was judged for these two. The forecast abstains if no row is significantly better
+    than the most frequent class. Batch norm layers that have seen no data get the statistics of these data, on a copy.
+    A network that has already fitted these labels is replaced by a copy with resampled weights, and a note says so.
+    Ctrl-C returns the rows that are finished. Common parameters: see `gapscope.accuracy`.
 
     Args:
         network: The network with the weights as they are before training; None for the rows that need no network.
@@ -268,7 +279,10 @@ def forecast_accuracy(
     if samples.kind == "positions":
         return _forecast_positions(network if features is None else features, samples, head, seed)
     notes = [*samples.notes, *encoded]
-    n_classes = int(samples.y.max()) + 1 if samples.is_classification else None
+    if samples.is_classification:
+        n_classes = int(samples.y.max()) + 1
+    else:
+        n_classes = None
     prepared = None
     if network is not None and features is None:
         if head is not None:
@@ -327,16 +341,27 @@ def forecast_accuracy(
             notes.append("Interrupted: only the finished rows are shown.")
     combined = combine_rows(rows, targets, large=large, wide=wide)
     score = mean_score(combined)
-    growth = _growth(curve) if features is not None or _are_vectors(samples) else None
+    if features is not None or _are_vectors(samples):
+        growth = _growth(curve)
+    else:
+        growth = None
     by_name = {row.method: row for row in rows}
     unequal = None
     if n_classes is not None and are_unequal(targets):
         unequal = ClassScores.mean([class_scores(row.predictions, targets) for row in combined])
+    score_name = samples.task.score_name
+    if samples.kind == "multi-label":
+        score_name = "accuracy per label"
+    low = high = math.nan
+    if n_classes is not None:
+        low, high = forecast_interval(score, len(samples), growth)
     return AccuracyForecast(
         task=samples.kind,
         samples=len(samples),
         score=score,
-        interval=forecast_interval(score, len(samples), growth) if n_classes is not None else None,
+        low=low,
+        high=high,
+        score_name=score_name,
         combined=tuple(row.method for row in combined),
         rows=tuple(rows),
         network_gain=paired_gain(by_name[NTK], by_name[RBF], targets) if {NTK, RBF} <= by_name.keys() else None,

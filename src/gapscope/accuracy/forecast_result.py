@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gapscope.results.estimate import IntervalEstimate, percent
-from gapscope.results.result import Result, axes_or_new, to_builtin, to_html
+from gapscope.results.answer import Answer
+from gapscope.results.estimate import IntervalEstimate
+from gapscope.results.result import axes_or_new, to_builtin, to_html
 from gapscope.statistics.baselines import LooRow
 from gapscope.statistics.kernel_ridge import ClassScores
 
 if TYPE_CHECKING:
     import pandas
-
-
-# What is predicted, where a sample has more than one label.
-PER = {"multi-label": "label", "positions": "position"}
 
 
 def describe_duplicates(duplicates: int, samples: int, other: str = "") -> str:
@@ -35,70 +32,59 @@ class LearningCurvePoint:
     extrapolated: bool = False
 
 
-@dataclass(frozen=True, repr=False)
-class AccuracyForecast(Result):
-    """Forecast of `forecast_accuracy`.
+@dataclass(frozen=True, repr=False, kw_only=True)
+class AccuracyForecast(Answer):
+    """Forecast of `forecast_accuracy`: an `Answer` with its leave-one-out rows.
+
+    Without an interval for other tasks than one class label per sample, for which none was judged.
 
     Attributes:
-        task: "classification", "multi-label", "positions" or "regression".
-        samples: Number of training samples.
-        score: The forecast: accuracy (over all labels or positions, if there are several), or R^2 for regression.
-        interval: 90 % interval for one class label per sample; None for other tasks, for which none was judged.
         combined: Names of the rows whose mean is the forecast.
         rows: Leave-one-out rows, those that need no network first.
         network_gain: Score of the NTK row minus the RBF row's, with a paired 95 % interval; None without both.
         curve: Scores at a quarter, a half and all of the samples, and extrapolated to twice as many.
-        abstained_because: Why there is no forecast; empty if there is one.
         duplicates: Number of samples that repeat an earlier one.
         contradicting_duplicates: Number of those with another label.
-        notes: Sentences about the data and about rows that are missing.
-        interrupted: Whether Ctrl-C ended it, so that rows or the curve are missing.
         unequal_classes: Balanced accuracy and area under the ROC curve, means of the combined rows, if the largest
             class has twice the samples of the smallest or more; None otherwise.
     """
 
-    task: str
-    samples: int
-    score: float
-    interval: tuple[float, float] | None
     combined: tuple[str, ...]
     rows: tuple[LooRow, ...]
-    network_gain: IntervalEstimate | None
-    curve: tuple[LearningCurvePoint, ...]
-    abstained_because: str = ""
+    network_gain: IntervalEstimate | None = None
+    curve: tuple[LearningCurvePoint, ...] = ()
     duplicates: int = 0
     contradicting_duplicates: int = 0
-    notes: tuple[str, ...] = ()
     unequal_classes: ClassScores | None = None
-    interrupted: bool = False
+
+    _title = "Forecast"
 
     def row(self, method: str) -> LooRow | None:
-        """Return the row of a method, None if there is none."""
-        return next((row for row in self.rows if row.method.split(" (")[0] == method.split(" (")[0]), None)
+        """Return the row of a method ("RBF ridge", "nearest neighbours"), None if there is none."""
+        return next((row for row in self.rows if row.name == method), None)
 
     @property
     def gain_from_doubling_data(self) -> float:
         """Extrapolated score at twice the samples minus the forecast (NaN without a curve)."""
-        return self.curve[-1].score - self.score if self.curve else float("nan")
+        if self.curve:
+            return self.curve[-1].score - self.score
+        return float("nan")
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the rows: method, score, and what it uses."""
         import pandas
 
-        return pandas.DataFrame(
-            {"method": row.method, self._score_name: row.score, "uses": row.uses} for row in self.rows
-        )
+        return pandas.DataFrame({"method": row.method, self._column: row.score, "uses": row.uses} for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the per-sample predictions as JSON-serializable values."""
         return to_builtin(replace(self, rows=())) | {"rows": self.to_pandas().to_dict("records")}
 
     @property
-    def _score_name(self) -> str:
-        return "R^2" if self.task == "regression" else "accuracy"
-
-    def _format(self, score: float) -> str:
-        return f"{score:.3f}" if self.task == "regression" else percent(score, 1)
+    def _column(self) -> str:
+        if self.task == "regression":
+            return "R^2"
+        return "accuracy"
 
     @property
     def warning(self) -> str:
@@ -109,36 +95,29 @@ class AccuracyForecast(Result):
         return describe_duplicates(self.duplicates, self.samples, other)
 
     @property
-    def headline(self) -> str:
-        """The forecast in one sentence."""
-        if self.abstained_because:
-            return f"No forecast: {self.abstained_because}."
-        if self.task in PER:
-            return (
-                f"Forecast accuracy per {PER[self.task]}: {percent(self.score, 1)} on new data like these "
-                f"{self.samples} samples, with the same label noise (no interval was judged for this task)"
-            )
-        if self.interval is None:
-            return f"Forecast R^2: {self.score:.2f} on new data like these {self.samples} samples"
-        low, high = (f"{100 * end:.0f}" for end in self.interval)
-        return (
-            f"Forecast accuracy: {100 * self.score:.0f} % (90 % interval {low} to {high} %) on new data with the same "
-            "label noise"
-        )
+    def _scope(self) -> str:
+        if self.task == "classification":
+            return " on new data with the same label noise"
+        scope = f" on new data like these {self.samples} samples"
+        if self.task == "regression":
+            return scope
+        return f"{scope}, with the same label noise (no interval was judged for this task)"
 
     @property
-    def sentences(self) -> tuple[str, ...]:
-        """Conclusions from the rows, one sentence each."""
+    def _details(self) -> tuple[str, ...]:
         if self.abstained_because:
-            return self.notes
+            return ()
         lines: list[str] = []
         gain, unequal = self.network_gain, self.unequal_classes
         if gain is not None:
             points = f"{gain.value:+.3f} of R^2 (95 % CI {gain.low:.3f} to {gain.high:.3f})"
             if self.task != "regression":
                 points = f"{100 * gain.value:+.1f} points (95 % CI {100 * gain.low:.1f} to {100 * gain.high:.1f})"
-            what = "adds nothing significant to" if gain.high >= 0 else "is worse than"
-            what = "adds to" if gain.low > 0 else what
+            what = "adds nothing significant to"
+            if gain.high < 0:
+                what = "is worse than"
+            elif gain.low > 0:
+                what = "adds to"
             lines.append(f"The network's NTK {what} the RBF kernel of the inputs: {points}.")
         if self.combined == ("last hidden features",):
             lines.append("The last hidden features carry the forecast, as for a linear probe.")
@@ -149,17 +128,17 @@ class AccuracyForecast(Result):
             )
         if self.curve:
             lines.append(f"Twice the data: about {self._format(self.curve[-1].score)}.")
-        return (*lines, *self.notes)
+        return tuple(lines)
 
-    def __repr__(self) -> str:
+    @property
+    def _table(self) -> str:
         width = max(len(row.method) for row in self.rows)
-        table = [f"  {'method':{width}}  {self._score_name:>8}  uses"]
+        table = [f"  {'method':{width}}  {self._column:>8}  uses"]
         table += [f"  {row.method:{width}}  {self._format(row.score):>8}  {row.uses}" for row in self.rows]
-        return "\n".join([*([self.warning] if self.warning else []), self.headline, *table, *self.sentences])
+        return "\n".join(table)
 
     def _repr_html_(self) -> str:
-        warning = (self.warning,) if self.warning else ()
-        return to_html(self, (*warning, self.headline, *self.sentences), index=False)
+        return to_html(self, self.sentences, index=False)
 
     def plot(self, axes: Any = None) -> Any:
         """Plot the score of every row, the forecast and its interval, and return the axes."""
@@ -172,5 +151,5 @@ class AccuracyForecast(Result):
             if self.interval is not None:
                 axes.axvspan(*self.interval, color="black", alpha=0.1, label="90 % interval")
             axes.legend(fontsize=8)
-        axes.set_xlabel(f"leave-one-out {self._score_name}")
+        axes.set_xlabel(f"leave-one-out {self._column}")
         return axes

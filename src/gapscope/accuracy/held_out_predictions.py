@@ -42,7 +42,9 @@ from gapscope.pools.from_spec import prepare_data
 from gapscope.statistics.baselines import sample_features
 from gapscope.statistics.intervals import normal_quantile, wilson_interval
 
+# as for a forecast; one group cannot be predicted from others
 MIN_SAMPLES, MIN_GROUPS = 12, 2
+# In training runs on all samples: two halves, each with a quarter of the steps, and with all.
 SHORT_COST, HALVES_COST = 0.5, 2.0
 
 
@@ -114,8 +116,14 @@ def out_of_sample(
     if samples.kind == "positions":
         return _of_positions(source, samples, groups is not None, seed)
     targets = samples.y.cpu()
-    n_classes = int(targets.max()) + 1 if targets.dtype == torch.int64 else targets.shape[1]
-    block = None if groups is None else torch.from_numpy(numbers)
+    if targets.dtype == torch.int64:
+        n_classes = int(targets.max()) + 1
+    else:
+        n_classes = targets.shape[1]
+    if groups is None:
+        block = None
+    else:
+        block = torch.from_numpy(numbers)
     with explained_memory():
         if source is None:
             held = best_kernel(input_kernels(sample_features(samples), "inputs"), targets, n_classes, block)
@@ -135,7 +143,9 @@ def out_of_sample(
             )
     names = samples.class_names or tuple(range(n_classes))
     result = _result(held, targets.numpy(), names, numbers, groups is not None, samples.notes)
-    return result if samples.rows is None else replace(result, rows=samples.rows.cpu().numpy())
+    if samples.rows is None:
+        return result
+    return replace(result, rows=samples.rows.cpu().numpy())
 
 
 def _of_positions(source: Any, samples: Samples, has_groups: bool, seed: int) -> HeldOutPredictions:
@@ -149,7 +159,8 @@ def _of_positions(source: Any, samples: Samples, has_groups: bool, seed: int) ->
     _, held = found.best()
     result = _result(held, positions.labels.numpy(), names, of_sample, True, samples.notes)
     index = torch.cat([samples.original(positions.samples)[:, None], positions.passed_places], 1)
-    return replace(result, task="positions", groups=len(np.unique(of_sample)), positions=index.numpy())
+    n = len(np.unique(of_sample))
+    return replace(result, task="positions", samples=n, groups=n, positions=index.numpy())
 
 
 def _check(samples: Samples) -> None:
@@ -172,8 +183,14 @@ def _of_network(network: nn.Module, samples: Samples, targets: Tensor, n_classes
     """Return the predictions of a network's features, or of the inputs if it has fitted these labels."""
     prepared = ready(network, samples)
     inputs = sample_features(samples)
-    kernels = input_kernels(inputs, "inputs") if inputs.shape[1] else {}
-    of_inputs = best_kernel(kernels, targets, n_classes, groups) if kernels else None
+    if inputs.shape[1]:
+        kernels = input_kernels(inputs, "inputs")
+    else:
+        kernels = {}
+    if kernels:
+        of_inputs = best_kernel(kernels, targets, n_classes, groups)
+    else:
+        of_inputs = None
     own = accuracy_of_network(prepared)
     if of_inputs is not None and own > 0:
         correct = fraction_correct(of_inputs.predictions, targets)
@@ -192,11 +209,20 @@ def _of_training(
     """Return the predictions of the most expensive design within the cost."""
     if problem.samples.kind == "multi-label":
         has_groups = True  # halves are continued for one label per sample only
-    cheapest = SHORT_COST if takes_steps_fraction(problem.train_fn) else HALVES_COST
+    if takes_steps_fraction(problem.train_fn):
+        cheapest = SHORT_COST
+    else:
+        cheapest = HALVES_COST
     if cost >= 3 or has_groups:
-        number = max(3, int(cost)) if cost >= 3 else DEFAULT_FOLDS
+        if cost >= 3:
+            number = max(3, int(cost))
+        else:
+            number = DEFAULT_FOLDS
         return network_folds(problem, n_classes, min(number, int(groups.max()) + 1), groups, seed)
-    steps = 1.0 if max(cost, cheapest) >= HALVES_COST else SHORT_COST / 2
+    if max(cost, cheapest) >= HALVES_COST:
+        steps = 1.0
+    else:
+        steps = SHORT_COST / 2
     return continued(problem, n_classes, steps, seed)
 
 
@@ -227,7 +253,10 @@ def _of_estimator(estimator: Any, data: Any, groups: Any, cost: float, seed: int
         number = int(cost) if cost >= 2 else DEFAULT_FOLDS
         number = min(number, int(numbers.max()) + 1)
         held = estimator_folds(estimator, x, truth, n_classes, number, numbers, seed)
-    targets = truth if n_classes else truth.astype(float).reshape(n, -1)
+    if n_classes:
+        targets = truth
+    else:
+        targets = truth.astype(float).reshape(n, -1)
     return _result(held, targets, classes, numbers, groups is not None, ())
 
 
@@ -260,11 +289,20 @@ def _result(
     else:
         n = len(scores)
         cautious = (scores.sum() + 2) / (n + 4)  # a score of 1 is no certainty
-        effective = min(n, cautious * (1 - cautious) / variance) if has_groups else n
+        if has_groups:
+            effective = min(n, cautious * (1 - cautious) / variance)
+        else:
+            effective = n
         low, high = wilson_interval(score, max(float(effective), 1.0))
-    task = "regression" if is_regression else "classification" if targets.ndim == 1 else "multi-label"
+    task, score_name = "multi-label", "accuracy"
+    if is_regression:
+        task, score_name = "regression", "R^2"
+    elif targets.ndim == 1:
+        task = "classification"
     return HeldOutPredictions(
         task=task,
+        samples=len(predictions),
+        score_name=score_name,
         predictions=predictions,
         targets=targets,
         classes=() if is_regression else classes,

@@ -9,55 +9,50 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from gapscope.results.answer import Answer
 from gapscope.results.estimate import percent
-from gapscope.results.result import Result, axes_or_new, to_builtin
+from gapscope.results.result import axes_or_new, to_builtin
 from gapscope.statistics.calibration import Calibration, ReliabilityCurve, cross_entropy, reliability_curve
 
 if TYPE_CHECKING:
     import pandas
 
 
-@dataclass(frozen=True, repr=False)
-class HeldOutPredictions(Result):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class HeldOutPredictions(Answer):
     """Predictions of every training sample by a model that was fitted without it, from `out_of_sample`.
 
     `numpy.asarray(result)` returns the predictions, so that other libraries accept the result itself.
 
+    The score is the accuracy of the most probable class (mean over labels for several labels), or R^2.
+
     Attributes:
-        task: "classification", "multi-label", "positions" or "regression".
         predictions: Probabilities [n, K] of the classes (rows sum to 1) or of each of K labels, or predicted targets
             [n, K]; float64. For positions one row for each of m labelled positions, [m, K].
         targets: Class numbers [n], labels 0 and 1 [n, K], or regression targets [n, K]; of positions [m].
         classes: Names or values of the K classes, in the order of the columns; empty for regression.
         method: How they were made.
         cost: Training runs that it took, in multiples of one on all samples.
-        score: Accuracy of the most probable class (mean over labels for several labels), or R^2.
-        low: Lower end of its 90 % interval.
-        high: Upper end.
         calibration: Map from held-out scores to probabilities, fitted to them; None for probabilities that were taken
             as they are.
         groups: Number of groups that were held out together; None if every sample was held out alone or in a random
             fold.
-        notes: Sentences about the data and the method.
         rows: Row number of each sample in the data that were passed, if rows were omitted; else None.
         positions: For positions the row number of the sample and the index within it (token, or row and column of the
             pixel) of each prediction, [m, 2] or [m, 3]; else None.
     """
 
-    task: str
     predictions: np.ndarray
     targets: np.ndarray
     classes: tuple[Any, ...]
     method: str
     cost: float
-    score: float
-    low: float
-    high: float
     calibration: Calibration | None = None
     groups: int | None = None
-    notes: tuple[str, ...] = ()
     rows: np.ndarray | None = None
     positions: np.ndarray | None = None
+
+    _title = "Held-out"
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -72,11 +67,6 @@ class HeldOutPredictions(Result):
         return True
 
     @property
-    def score_name(self) -> str:
-        """Name of the score: "accuracy" or "R^2"."""
-        return "R^2" if self.task == "regression" else "accuracy"
-
-    @property
     def reliability(self) -> ReliabilityCurve | None:
         """Stated and observed accuracy in bins of equal numbers of samples; None for regression."""
         if self.task == "regression":
@@ -86,7 +76,9 @@ class HeldOutPredictions(Result):
     @property
     def calibration_error(self) -> float:
         """Expected calibration error of the predicted class, or over all labels (NaN for regression)."""
-        return math.nan if self.reliability is None else self.reliability.error
+        if self.reliability is None:
+            return math.nan
+        return self.reliability.error
 
     @property
     def cross_entropy(self) -> float:
@@ -109,7 +101,10 @@ class HeldOutPredictions(Result):
         names = [str(name) for name in self.classes] or [f"target {i}" for i in range(self.predictions.shape[1])]
         table = pandas.DataFrame(self.predictions, columns=names, index=self.rows)
         if self.positions is not None:
-            places = ["position"] if self.positions.shape[1] == 2 else ["row", "column"]
+            if self.positions.shape[1] == 2:
+                places = ["position"]
+            else:
+                places = ["row", "column"]
             for number, name in enumerate(["sample", *places]):
                 table.insert(number, name, self.positions[:, number])
         if self.task in ("classification", "positions"):
@@ -122,30 +117,24 @@ class HeldOutPredictions(Result):
         """Return all but the predictions and targets of single samples as JSON-serializable values."""
         content = to_builtin(replace(self, predictions=np.empty(0), targets=np.empty(0), positions=None))
         del content["predictions"], content["targets"], content["positions"]
-        return content | {"samples": len(self), "calibration_error": self.calibration_error}
+        return content | {"calibration_error": self.calibration_error}
 
     @property
-    def _noun(self) -> str:
-        return "samples" if self.positions is None else f"positions in {self.groups:,} samples"
+    def _subject(self) -> str:
+        if self.positions is None:
+            return f" of {len(self):,} samples"
+        return f" of {len(self):,} positions in {self.samples:,} samples"
 
     @property
-    def sentences(self) -> tuple[str, ...]:
-        """Score with interval, method with cost, and calibration."""
-        score = f"{self.score:.3f} ({self.low:.3f} to {self.high:.3f}, 90 % interval)"
-        held_out = "" if self.groups is None or self.positions is not None else f", {self.groups} groups held out"
-        lines = [
-            f"Held-out predictions of {len(self):,} {self._noun}: {self.score_name} {score}",
-            f"  method       {self.method}{held_out}; cost {self.cost:.2f} training runs",
-        ]
-        if self.task != "regression":
-            lines.append(
-                f"  calibration  error {percent(self.calibration_error, 1)}, cross-entropy {self.cross_entropy:.3f} "
-                "nats"
-            )
-        return (*lines, *self.notes)
-
-    def __repr__(self) -> str:
-        return "\n".join(self.sentences)
+    def _details(self) -> tuple[str, ...]:
+        held_out = ""
+        if self.groups is not None and self.positions is None:
+            held_out = f", {self.groups} groups held out"
+        method = f"  method       {self.method}{held_out}; cost {self.cost:.2f} training runs"
+        if self.task == "regression":
+            return (method,)
+        error, entropy = percent(self.calibration_error, 1), self.cross_entropy
+        return method, f"  calibration  error {error}, cross-entropy {entropy:.3f} nats"
 
     def plot(self, axes: Any = None) -> Any:
         """Plot stated against observed accuracy, or predicted against given targets, and return the axes."""

@@ -23,19 +23,12 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import centred_features
-from gapscope.statistics.baselines import (
-    LINEAR,
-    RBF,
-    RIDGES,
-    feature_matrix,
-    linear_spectrum,
-    rbf_spectrum,
-    target_matrix,
-)
+from gapscope.statistics.baselines import RIDGES, feature_matrix, input_spectra, target_matrix
 from gapscope.statistics.calibration import Calibration, cross_entropy, fit_calibration
 from gapscope.statistics.kernel_ridge import Spectrum
 from gapscope.statistics.leave_group_out import select_held_out
 
+# the usual number
 DEFAULT_FOLDS = 5
 NO_SIGNAL = "frequencies of the labels or mean target of all samples"
 
@@ -78,30 +71,26 @@ def best_kernel(
     for name, kernel in kernels.items():
         _, scores = select_held_out(kernel, encoded, RIDGES, groups)
         predictions, calibration = to_probabilities(scores, targets)
-        left_out = "leave-one-out" if groups is None else "leave-one-group-out"
+        if groups is None:
+            left_out = "leave-one-out"
+        else:
+            left_out = "leave-one-group-out"
         candidates.append(Held(f"{name}, {left_out}", 0.0, predictions, calibration, tuple(notes)))
     return min(candidates, key=lambda item: _error(item.predictions, targets))
 
 
 def input_kernels(features: Tensor, what: str) -> dict[str, Spectrum]:
-    """Return the linear and the RBF kernel of features [n, d], standardized."""
+    """Return the kernels of features [n, d], standardized."""
     if not features.shape[1]:
         raise InvalidInput(f"Held-out predictions need inputs that vary; all columns of the {what} are constant.")
-    standardized = feature_matrix(features)
-    return {
-        f"{LINEAR} on the {what}": linear_spectrum(standardized),
-        f"{RBF} on the {what}": rbf_spectrum(standardized),
-    }
+    return dict(input_spectra(feature_matrix(features), f"the {what}"))
 
 
 def network_kernels(prepared: Ready) -> dict[str, Spectrum]:
     """Return the kernels of a network's last hidden features."""
     features = extract_features(prepared.network, prepared.samples)
     values = centred_features(features.values.flatten(1))
-    return {
-        f"{LINEAR} on the features {features.place}": linear_spectrum(values),
-        f"{RBF} on the features {features.place}": rbf_spectrum(values),
-    }
+    return dict(input_spectra(values, f"the features {features.place}"))
 
 
 def accuracy_of_network(prepared: Ready) -> float:
@@ -137,7 +126,10 @@ def continued(problem: NetworkProblem, n_classes: int, steps: float, seed: int) 
         part = continued_predictions(network, problem.samples.subset(rows))
         scores[rows] = _columns(part, n_classes, problem.samples.y)
     predictions, calibration = to_probabilities(scores, problem.samples.y.cpu())
-    name = "two halves, continued on each other" if steps == 1 else "two short halves, continued on each other"
+    if steps == 1:
+        name = "two halves, continued on each other"
+    else:
+        name = "two short halves, continued on each other"
     return Held(name, 2 * steps, predictions, calibration)
 
 

@@ -53,11 +53,13 @@ from gapscope.base.samples import as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.inspection.memory import explained_memory
 from gapscope.pools.from_spec import prepare_data
+from gapscope.results.estimate import NORMAL_99_ONE_SIDED
 from gapscope.results.progress import progress
 
 AUTO = "auto"
+# ten samples in the smallest training set, three groups: by judgment
 MIN_SAMPLES, MIN_GROUPS = 40, 12
-NORMAL_99_ONE_SIDED, MIN_DIFFERENCE = 2.326, 0.05
+MIN_DIFFERENCE = 0.05  # of scores, by judgment
 
 
 def _choose_design(design: str, problem: NetworkProblem | MetricProblem, groups: Any, width: float | None) -> str:
@@ -68,8 +70,12 @@ def _choose_design(design: str, problem: NetworkProblem | MetricProblem, groups:
         return HOLD_OUT.name
     if design == AUTO and width is None:
         if can_continue:
-            return SHORT_CONTINUED.name if can_be_short else CONTINUED.name
-        return LADDER[1].name if is_estimator(problem.train_fn) else LADDER[0].name
+            if can_be_short:
+                return SHORT_CONTINUED.name
+            return CONTINUED.name
+        if is_estimator(problem.train_fn):
+            return LADDER[1].name
+        return LADDER[0].name
     if not DESIGNS.get(design, LADDER[0]).is_continued:
         return design
     if groups is not None:
@@ -101,7 +107,10 @@ def _run_cheapest_design(
     quarter, half, other_half = quarter_and_halves(subset_runs.groups, _generator(seed, "halves"))
     small = subset_runs.run([quarter])
     rest = LADDER if name == AUTO else (DESIGNS[name],)
-    max_width = math.inf if width is None or name != AUTO else width
+    if width is None or name != AUTO:
+        max_width = math.inf
+    else:
+        max_width = width
     design, result, note = None, None, ""
     while True:
         widths = {item: predicted_width(item, small, growth, n) for item in LADDER}
@@ -180,7 +189,10 @@ def _problem_of(
             advice="Pass score=, a function (network, inputs, targets) that returns your metric.",
         )
         return NetworkProblem(train_fn, samples, target_variance(samples), root)
-    problem = estimator_problem(train_fn, data) if score is None else metric_problem(train_fn, data, score, root)
+    if score is None:
+        problem = estimator_problem(train_fn, data)
+    else:
+        problem = metric_problem(train_fn, data, score, root)
     if len(problem) < MIN_SAMPLES:
         raise InvalidInput(
             f"A learning curve needs {MIN_SAMPLES} samples or more; got {len(problem)} samples. Pass more."
@@ -211,7 +223,7 @@ def learning_curve(
 
     Training on a subset takes as many optimizer steps as on all samples if `train_fn` is a spec; a function should
     count steps, not epochs. Networks that fit their subset worse than those on larger subsets are
-    under-trained: there is no prediction then, and `unreliable_because` has the reason. A note names a falling curve.
+    under-trained: there is no prediction then, and `abstained_because` has the reason. A note names a falling curve.
     Ctrl-C returns the finished training runs, without a prediction.
 
     Args:
@@ -368,8 +380,8 @@ def _curve(
         design=design.name,
         cost=subset_runs.cost,
         trainings=runs,
-        unreliable_because=unreliable,
-        note=" ".join(text for text in notes if text),
+        abstained_because=unreliable,
+        notes=tuple(text for text in notes if text),
         interrupted=bool(interruption),
         score_name=problem.score_name,
     )

@@ -21,18 +21,16 @@ from gapscope.measures.cpu_budget import affordable_kernel, forward_seconds
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import FEATURES, features_row, network_before_training, paired_gain
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
-from gapscope.results.estimate import percent
+from gapscope.results.estimate import NORMAL_90, NORMAL_99_ONE_SIDED, percent
 from gapscope.statistics.baselines import LINEAR, RBF, LooRow, scored_row
 
 NTK = "NTK"
 # Standard deviation of trained networks around their forecast, at an accuracy of 50 %: chosen for a coverage of 90 %
 # on 141 networks; coverage 91 % on 113 further ones (results/expected_accuracy/small/baselines.json).
 NETWORK_ERROR = 0.060
-# Constants for vectors (results/expected_accuracy/small/intervals.json): sampling error, deviation of networks, and
-# fraction of the growth per doubling of the samples.
-SAMPLING, VECTOR_ERROR, GROWTH = 1.5, 0.030, 0.3
-NORMAL_90 = 1.645
-NORMAL_95_ONE_SIDED, NORMAL_99_ONE_SIDED = 1.645, 2.326
+# Reach of the interval below and above the forecast for vectors (results/expected_accuracy/small/intervals.json), each
+# in 5 % quantiles: sampling error, deviation of networks, and fraction of the growth per doubling of the samples.
+BELOW, ABOVE = (2.5, 0.065, 1.0), (1.3, 0.085, 0.3)
 # Above so many, the NTK costs many times the features, and adds nothing to those of pretrained networks: leave-one-out
 # accuracy of EfficientNet-Lite0 on 120 photographs 0.942 with features, 0.942 with both.
 MANY_PARAMETERS = 1_000_000
@@ -49,7 +47,7 @@ def add_network_rows(
     """Add the rows of the last hidden features and of the NTK that fit into the budget, and notes on the others.
 
     Args:
-        rows: Rows without the network; the last one is the baseline of `network_before_training`.
+        rows: Rows without the network; RBF ridge, or else the last one, is the baseline of `network_before_training`.
         notes: Sentences about the data and missing rows, added to.
         prepared: The network with its samples.
         n_classes: Number of classes, None for regression.
@@ -65,7 +63,8 @@ def add_network_rows(
         notes.append(f"There are no rows of the network: {shortage}")
         return None
     with budget.enforced(prepared.network):
-        before = network_before_training(prepared, rows[-1].predictions)
+        baseline = next((row for row in rows if row.method == RBF), rows[-1])
+        before = network_before_training(prepared, baseline.predictions)
     notes += [before.note] if before.note else []
     if before.prepared is None:
         return None
@@ -87,7 +86,10 @@ def add_network_rows(
         targets = samples.y.to(samples.inputs.device)
         several = targets.dtype == torch.bool
         with budget.enforced(network):
-            fitted = targets.to(samples.inputs.dtype) if several else targets
+            if several:
+                fitted = targets.to(samples.inputs.dtype)
+            else:
+                fitted = targets
             result = kernel_leave_one_out(network, samples.inputs, fitted, **affordable)
     except GapscopeError as error:
         notes.append(f"There is no NTK row: {error}")
@@ -96,7 +98,10 @@ def add_network_rows(
     if several:
         rows.append(scored_row(NTK, "network", predictions, samples.y.cpu()))
     else:
-        score = result.explained if result.labels is None else result.accuracy
+        if result.labels is None:
+            score = result.explained
+        else:
+            score = result.accuracy
         rows.append(LooRow(NTK, "network", score, predictions))
     return prepared
 
@@ -137,7 +142,9 @@ def combine_rows(
         elif large and NTK not in by_name and gain.value > 0:
             names = (FEATURES,)
     available = [by_name[name] for name in names if name in by_name]
-    return tuple(available) if available else (max(rows, key=lambda row: row.score),)
+    if available:
+        return tuple(available)
+    return (max(rows, key=lambda row: row.score),)
 
 
 def forecast_interval(score: float, n: int, growth: float | None = None) -> tuple[float, float]:
@@ -152,11 +159,14 @@ def forecast_interval(score: float, n: int, growth: float | None = None) -> tupl
     # the variance per sample, at least that of one error among n samples
     variance = max(score * (1 - score), (1 - 1 / n) / n)
     if growth is None:
-        error = variance * (1 / n + 4 * NETWORK_ERROR**2)
+        below = above = NORMAL_90 * (variance * (1 / n + 4 * NETWORK_ERROR**2)) ** 0.5
     else:
-        error = variance * (SAMPLING / n + 4 * VECTOR_ERROR**2) + (GROWTH * max(growth, 0.0)) ** 2
-    spread = NORMAL_90 * error**0.5
-    return max(0.0, score - spread), min(1.0, score + spread)
+        reaches = [
+            (variance * (sampling**2 / n + network**2) + (slope * max(growth, 0.0)) ** 2) ** 0.5
+            for sampling, network, slope in (BELOW, ABOVE)
+        ]
+        below, above = reaches
+    return max(0.0, score - below), min(1.0, score + above)
 
 
 def mean_score(rows: Sequence[LooRow]) -> float:
@@ -174,10 +184,15 @@ def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor, n: int | None = N
     """
     if targets.is_floating_point():
         best = max(row.score for row in rows)
-        return "" if best > 0 else "no method explains any of the variance"
+        if best > 0:
+            return ""
+        return "no method explains any of the variance"
     base, methods = rows[0].score, rows[1:]
     n = n or len(targets)
-    level = NORMAL_95_ONE_SIDED if len(methods) < 2 else NORMAL_99_ONE_SIDED
+    if len(methods) < 2:
+        level = NORMAL_90
+    else:
+        level = NORMAL_99_ONE_SIDED
     error = (base * (1 - base) / n) ** 0.5
     if any(row.score > base + level * error for row in methods):
         return ""

@@ -53,6 +53,7 @@ from gapscope.statistics.baselines import LooRow, most_frequent_class, rbf_ridge
 from gapscope.statistics.kernel_ridge import log_evidence_per_sample
 
 BY = ("loo_accuracy", "output_sensitivity")
+# by judgment, one pass with gradients
 MAX_SAMPLES_OF_SCORES = 128
 # PyTorch has no public base classes of these layers
 _TRAINING_ONLY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # pyright: ignore[reportPrivateUsage]
@@ -82,7 +83,9 @@ class _Scores:
 
     @property
     def sensitivity(self) -> float | None:
-        return statistics.fmean(self.sensitivities) if self.sensitivities else None
+        if self.sensitivities:
+            return statistics.fmean(self.sensitivities)
+        return None
 
 
 def _sensitivities(
@@ -115,7 +118,10 @@ def _loo(
     """Forecast of one network, its two readings, the scores of other authors, and notes."""
     samples = prepared.samples
     targets = samples.y.cpu()
-    n_classes = max(prepared.n_outputs, int(targets.max()) + 1) if samples.is_classification else None
+    if samples.is_classification:
+        n_classes = max(prepared.n_outputs, int(targets.max()) + 1)
+    else:
+        n_classes = None
     generator = torch.Generator().manual_seed(derive_seed(seed, "landmarks"))
     rows, notes = [rbf], list[str]()
     options: dict[str, Any] = {
@@ -168,7 +174,10 @@ def _evaluate(
         network = build_untrained(instance, samples, settings["n_outputs"], instance.initialization, seeds[0])
     prepared = ready(network, samples, needs=() if rbf is None else ("outputs",))
     # S uses all samples if it is what the order is by, else those of the other scores
-    few = samples if rbf is None else samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
+    if rbf is None:
+        few = samples
+    else:
+        few = samples.subset(torch.arange(min(len(samples), MAX_SAMPLES_OF_SCORES)))
     training_only = any(isinstance(module, _TRAINING_ONLY) for module in prepared.bare.modules())
     with measurement_mode(prepared.network) as network, torch.no_grad():
         calls = record_module_calls(network, prepare_inputs(network, prepared.samples.inputs[:1]))
@@ -358,6 +367,6 @@ def rank_networks(
     rbf_accuracy = None if rbf is None else rbf.score
     notes = {name: " ".join(item.notes) for name, item in scores.items() if item.notes}
     return NetworkRanking(
-        rows, by=by, rbf_accuracy=rbf_accuracy, unreliable_because=unreliable, not_ranked=not_ranked, notes=notes,
+        rows, by=by, rbf_accuracy=rbf_accuracy, abstained_because=unreliable, not_ranked=not_ranked, notes=notes,
         interrupted=interrupted,
     )  # fmt: skip

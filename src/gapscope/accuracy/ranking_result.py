@@ -33,9 +33,18 @@ def name_candidates(candidates: Mapping[str, Candidate] | Sequence[Candidate]) -
     elif is_list_or_tuple(candidates):
         named = {}
         for candidate in candidates:
-            network = candidate[0] if isinstance(candidate, tuple) else candidate
-            base = network if isinstance(network, str) else getattr(network, "name", None)
-            base = base if isinstance(base, str) else getattr(network, "__name__", type(network).__name__)
+            if isinstance(candidate, tuple):
+                network = candidate[0]
+            else:
+                network = candidate
+            if isinstance(network, str):
+                base = network
+            else:
+                base = getattr(network, "name", None)
+            if isinstance(base, str):
+                base = base
+            else:
+                base = getattr(network, "__name__", type(network).__name__)
             number = 2
             name = base
             while name in named:
@@ -61,13 +70,17 @@ def instantiate(name: str, candidate: Any, samples: Samples, seed: int) -> Netwo
         network = instantiate(name, candidate[0], samples, seed)
         if isinstance(network, NetworkSpec):
             raise InvalidInput(f"A head replaces the last layer of a module; {name!r} is a spec. Pass the spec alone.")
-        n_classes = (
-            int(samples.targets.max()) + 1 if samples.targets is not None and samples.is_classification else None
-        )
+        if samples.targets is not None and samples.is_classification:
+            n_classes = int(samples.targets.max()) + 1
+        else:
+            n_classes = None
         return with_new_head(network, samples, candidate[1], n_classes, seed)
     if isinstance(candidate, str):
         return NetworkSpec(name=candidate)
-    network = candidate if isinstance(candidate, NetworkSpec | nn.Module) or not callable(candidate) else candidate()
+    if isinstance(candidate, NetworkSpec | nn.Module) or not callable(candidate):
+        network = candidate
+    else:
+        network = candidate()
     if not isinstance(network, NetworkSpec | nn.Module):
         raise InvalidInput(
             f"Candidates must be names, NetworkSpecs, modules, functions without arguments that return one, or pairs "
@@ -88,7 +101,10 @@ def build_untrained(
     if n_outputs is None:
         if samples.targets is None:
             raise InvalidInput("n_outputs is needed for data without targets; got inputs alone. Pass n_outputs.")
-        n_outputs = int(samples.targets.max()) + 1 if samples.is_classification else samples.targets.shape[1]
+        if samples.is_classification:
+            n_outputs = int(samples.targets.max()) + 1
+        else:
+            n_outputs = samples.targets.shape[1]
     check_range("n_outputs", n_outputs, 1)
     return build_network(
         candidate.name,
@@ -146,7 +162,7 @@ class NetworkRanking(RowResult[RankedNetwork]):
     Attributes:
         by: What the order is by.
         rbf_accuracy: Leave-one-out accuracy of the RBF ridge, which needs no network; None without labels.
-        unreliable_because: Why the order means nothing, if no method predicts these labels; else empty.
+        abstained_because: Why the order means nothing, if no method predicts these labels; else empty.
         not_ranked: Name -> why this network could not be ranked.
         notes: Name -> approximations, what was left out to keep the budget, and whether its weights were resampled,
             because they had fitted the labels.
@@ -155,7 +171,7 @@ class NetworkRanking(RowResult[RankedNetwork]):
 
     by: str
     rbf_accuracy: float | None
-    unreliable_because: str
+    abstained_because: str
     not_ranked: dict[str, str]
     notes: dict[str, str]
     interrupted: bool
@@ -168,8 +184,8 @@ class NetworkRanking(RowResult[RankedNetwork]):
     def sentences(self) -> tuple[str, ...]:
         """Ties, the baseline, and networks that are not ranked, one sentence each."""
         lines, tied = list[str](), [row.name for row in self if row.tied_with_best]
-        if self.unreliable_because:
-            lines.append(f"Do not use this order: {self.unreliable_because}.")
+        if self.abstained_because:
+            lines.append(f"Do not use this order: {self.abstained_because}.")
         if len(tied) > 1:
             lines.append(
                 f"Tied: {', '.join(tied)}. Their differences are not significant; any of them is a fair choice."

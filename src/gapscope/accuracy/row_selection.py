@@ -23,7 +23,9 @@ def n_rows(value: Any) -> int:
     if isinstance(value, Mapping):
         return n_rows(next(iter(value.values())))
     shape = getattr(value, "shape", None)
-    return int(shape[0]) if shape else len(value)
+    if shape:
+        return int(shape[0])
+    return len(value)
 
 
 def take_rows(value: Any, indices: np.ndarray) -> Any:

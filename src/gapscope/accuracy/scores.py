@@ -13,6 +13,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.statistics.baselines import PRESENT
 
+# by judgment: the variance has nine degrees of freedom
 N_BLOCKS = 10
 
 

@@ -17,6 +17,7 @@ from gapscope.base.errors import InvalidInput
 CONTINUED_ERROR = 0.045
 # the standard error of a tenth of these samples is at most 0.01, and the network of the other nine tenths is usable
 LARGE = 20_000
+# the usual hold-out
 HELD_OUT = 0.1
 
 
@@ -148,7 +149,10 @@ def quarter_and_halves(groups: np.ndarray, random: np.random.Generator) -> tuple
 def continued_halves(groups: np.ndarray, steps: float, random: np.random.Generator) -> list[Split]:
     """Return the runs on two random halves, each scored and continued on the other."""
     first, second = random_partition(groups, (0.5, 0.5), random)
-    name = "continued half" if steps == 1 else "short continued half"
+    if steps == 1:
+        name = "continued half"
+    else:
+        name = "short continued half"
     return [Split(f"{name} 1", first, second, steps, True), Split(f"{name} 2", second, first, steps, True)]
 
 

@@ -53,7 +53,9 @@ def equal_steps(train_fn: Any, samples: int, part: int, fraction: float = 1.0) -
     A function with a parameter `steps_fraction` gets the fraction; others are returned unchanged.
     """
     if not isinstance(train_fn, RunSpec):
-        return partial(train_fn, steps_fraction=fraction) if takes_steps_fraction(train_fn) else train_fn
+        if takes_steps_fraction(train_fn):
+            return partial(train_fn, steps_fraction=fraction)
+        return train_fn
     batch, epochs = train_fn.training.batch_size, train_fn.training.epochs
     steps, steps_of_part = (math.ceil(n / min(batch, n)) for n in (samples, part))
     return train_fn.replace({"training.epochs": max(1, round(fraction * epochs * steps / steps_of_part))})
@@ -108,12 +110,16 @@ class NetworkProblem:
     @property
     def task(self) -> str:
         """Return "classification" or "regression"."""
-        return "classification" if self.samples.is_classification else "regression"
+        if self.samples.is_classification:
+            return "classification"
+        return "regression"
 
     @property
     def score_name(self) -> str:
         """Name of the score."""
-        return "accuracy" if self.samples.is_classification else "R^2"
+        if self.samples.is_classification:
+            return "accuracy"
+        return "R^2"
 
     def train(self, indices: np.ndarray, seed: int, steps: float) -> nn.Module:
         """Return the network that is trained on a subset."""
@@ -205,7 +211,10 @@ def _checked(value: Any, n: int, name: str) -> np.ndarray:
     except (TypeError, ValueError):
         values = np.empty(0)
     if values.shape not in ((1,), (n,)) or not np.isfinite(values).all():
-        got = f"shape {list(values.shape)}" if values.size else type(value).__name__
+        if values.size:
+            got = f"shape {list(values.shape)}"
+        else:
+            got = type(value).__name__
         raise InvalidInput(
             f"score must return one finite number, or one per sample ({n}); {name} returned {got}"
             f"{'' if np.isfinite(values).all() else ' with NaN or infinity'}. Return a float or an array of shape [n]."

@@ -31,7 +31,10 @@ def _name_of(train_fn: Any) -> str:
         return train_fn.id
     if is_estimator(train_fn):
         return " ".join(repr(train_fn).split())
-    function = train_fn.func if isinstance(train_fn, partial) else train_fn
+    if isinstance(train_fn, partial):
+        function = train_fn.func
+    else:
+        function = train_fn
     return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
 
 
@@ -86,7 +89,9 @@ def train_and_score(
     else:
         unseen = problem.score(model, split.scored, groups)
     answer: dict[str, Any] = {"scores": unseen.values.tolist(), "training_score": training.mean}
-    return answer if unseen.variance is None else answer | {"variance": unseen.variance}
+    if unseen.variance is None:
+        return answer
+    return answer | {"variance": unseen.variance}
 
 
 class SubsetRuns:

@@ -17,69 +17,58 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.second_data import join_samples
 from gapscope.inspection.validation import ready
+from gapscope.results.answer import Answer
 from gapscope.results.estimate import IntervalEstimate
-from gapscope.results.result import Result, axes_or_new
+from gapscope.results.result import axes_or_new
 from gapscope.statistics.baselines import rbf_ridge, sample_features
 from gapscope.statistics.intervals import paired_difference_interval, wilson_interval
 
 if TYPE_CHECKING:
     import pandas
 
+# by judgment: Fisher's standard error is 0.38 there
 MIN_SAMPLES = 10
 OTHER_TASKS = "gs.check(network, train, test=validation) judges these, from the validation samples alone."
 MAX_CORRELATION = 0.999  # Fisher's transform of 1 is infinite
 
 
-@dataclass(frozen=True, repr=False)
-class ValidatedAccuracy(Result):
-    """Result of `validated_accuracy`.
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ValidatedAccuracy(Answer):
+    """Result of `validated_accuracy`: an `Answer` with control variates, and what it compares with.
+
+    With several labels per sample the score is the accuracy of single labels.
 
     Attributes:
-        task: "classification" and "multi-label" (scores are accuracies, of samples or of single labels) or "regression"
-            (R2).
-        score: Estimate with control variates.
-        low: Lower end of the 90 % interval.
-        high: Upper end.
-        plain_score: Mean over the validation samples alone.
-        plain_low: Lower end of its 90 % interval.
-        plain_high: Upper end.
+        plain: Mean over the validation samples alone, with its 90 % interval.
         correlation: Correlation of the network's results with the leave-one-out results, on the validation samples.
-        samples: Number of validation samples.
         effective_samples: Number of validation samples that would give this interval without control variates.
         difference: Paired difference to the baseline's score on the validation samples, with a 90 % interval; None
             without a baseline.
         duplicates: Number of validation samples that repeat another validation sample or a training sample.
     """
 
-    task: str
-    score: float
-    low: float
-    high: float
-    plain_score: float
-    plain_low: float
-    plain_high: float
+    plain: IntervalEstimate
     correlation: float
-    samples: int
     effective_samples: float
     difference: IntervalEstimate | None = None
     duplicates: int = 0
 
-    @property
-    def _score_name(self) -> str:
-        return "R^2" if self.task == "regression" else "accuracy"
+    _title = "Validated"
 
     @property
-    def sentences(self) -> tuple[str, ...]:
-        """The estimate with its interval, the plain one, the gain, and the difference to the baseline."""
-        lines: list[str] = []
-        if self.duplicates:
-            lines.append(
-                f"{self.duplicates} of {self.samples} validation samples repeat a training sample or another one. "
-                "Remove them before using these numbers."
-            )
-        lines += [
-            f"Validated {self._score_name}: {self.score:.3f} ({self.low:.3f} to {self.high:.3f}, 90 % interval)",
-            f"  validation samples alone: {self.plain_score:.3f} ({self.plain_low:.3f} to {self.plain_high:.3f})",
+    def warning(self) -> str:
+        """A sentence on repeated samples; empty without any."""
+        if not self.duplicates:
+            return ""
+        return (
+            f"{self.duplicates} of {self.samples} validation samples repeat a training sample or another one. "
+            "Remove them before using these numbers."
+        )
+
+    @property
+    def _details(self) -> tuple[str, ...]:
+        lines = [
+            f"  validation samples alone: {self._format_estimate(self.plain)}",
             f"  {self.samples} samples, equal to {self.effective_samples:.0f} (correlation {self.correlation:.2f})",
         ]
         if self.difference is not None:
@@ -87,16 +76,13 @@ class ValidatedAccuracy(Result):
             lines.append(f"  minus the baseline: {d.value:+.3f} ({d.low:+.3f} to {d.high:+.3f})")
         return tuple(lines)
 
-    def __repr__(self) -> str:
-        return "\n".join(self.sentences)
-
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per estimate, with the columns estimate, score, low and high."""
         import pandas
 
         rows = [
             ("with control variates", self.score, self.low, self.high),
-            ("validation samples alone", self.plain_score, self.plain_low, self.plain_high),
+            ("validation samples alone", self.plain.value, self.plain.low, self.plain.high),
         ]
         if self.difference is not None:
             rows.append(("minus the baseline", self.difference.value, self.difference.low, self.difference.high))
@@ -108,7 +94,7 @@ class ValidatedAccuracy(Result):
         table = self.to_pandas().iloc[1::-1]
         errors = [table["score"] - table["low"], table["high"] - table["score"]]
         axes.errorbar(table["score"], table["estimate"], xerr=errors, fmt="o", capsize=4)
-        axes.set_xlabel(f"{self._score_name}, 90 % interval")
+        axes.set_xlabel(f"{self.score_name}, 90 % interval")
         axes.margins(y=0.5)
         return axes
 
@@ -139,7 +125,10 @@ def adjusted_mean(values: np.ndarray, control: np.ndarray, rest: np.ndarray) -> 
     covariance = float(np.cov(values, control)[0, 1])
     explained = covariance**2 / (spread * unadjusted * m)
     adjusted = 1 - (1 - explained) * (m - 1) / (m - 2)
-    shrinkage = max(0.0, adjusted / explained) if explained > 0 else 0.0
+    if explained > 0:
+        shrinkage = max(0.0, adjusted / explained)
+    else:
+        shrinkage = 0.0
     slope = n / (m + n) * covariance / spread * shrinkage
     variance = float((values - slope * control).var(ddof=1)) / m + slope**2 * float(rest.var(ddof=1)) / n
     value = float(values.mean() - slope * (control.mean() - rest.mean()))
@@ -262,15 +251,14 @@ def validated_accuracy(
     if held_out.kind == "multi-label":
         factor = labels_per_sample(scores, held_out.y.shape[1])
     low, high = _interval(is_fraction, item, m, effective * factor)
-    plain_low, plain_high = _interval(is_fraction, plain, m, m * factor)
+    plain_ends = _interval(is_fraction, plain, m, m * factor)
     return ValidatedAccuracy(
         task=held_out.kind,
         score=min(max(item.value, 0.0), 1.0) if is_fraction else item.value,
         low=low,
         high=high,
-        plain_score=plain.value,
-        plain_low=plain_low,
-        plain_high=plain_high,
+        score_name=held_out.task.score_name,
+        plain=IntervalEstimate(plain.value, *plain_ends),
         correlation=item.correlation,
         samples=m,
         effective_samples=effective,

@@ -6,7 +6,11 @@ import warnings
 
 RENAMED = {
     "gapscope": {"prediction": "gap"},
-    "LearningCurve": {"is_interrupted": "interrupted"},
+    "AccuracyEstimate": {"same_noise": "estimate", "clean_abstained_because": "notes"},
+    "LabelNoiseEstimate": {"unreliable_because": "abstained_because"},
+    "LearningCurve": {"is_interrupted": "interrupted", "unreliable_because": "abstained_because", "note": "notes"},
+    "NetworkRanking": {"unreliable_because": "abstained_because"},
+    "ValidatedAccuracy": {"plain_score": "plain.value", "plain_low": "plain.low", "plain_high": "plain.high"},
     # constructor parameters in files of schema 1, which are read without a warning
     "GapEstimator": {"spread": "error_scale", "logarithm": "log_features"},
 }

@@ -407,7 +407,10 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         targets = parse_targets(raw, notes, kind)
     unsettled = None
     if raw is not None and kind is None and raw.ndim == 2 and raw.shape[1] > 1:
-        unsettled = raw if is_zero_one(raw) or not raw.is_floating_point() else None
+        if is_zero_one(raw) or not raw.is_floating_point():
+            unsettled = raw
+        else:
+            unsettled = None
     samples_rows, n_rows = collated.rows, collated.n_rows
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
         is_labelled = targets != IGNORED

@@ -32,7 +32,9 @@ def select_layers(candidates: dict[str, Any], names: Sequence[str] | None, kind:
             )
     if not candidates or (names is not None and not names):
         raise NotMeasurable(f"The network must hold {kind}; it holds none, or none was named.")
-    return candidates if names is None else {name: candidates[name] for name in names}
+    if names is None:
+        return candidates
+    return {name: candidates[name] for name in names}
 
 
 def batch_norm_layers(

@@ -21,6 +21,7 @@ from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
 
+# bytes, by judgment: a pass over all samples that fits is one chunk
 ONE_CHUNK_BYTES = 2**31
 
 

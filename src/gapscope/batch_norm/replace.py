@@ -73,7 +73,10 @@ def _build(kind: str, layer: Any, options: dict[str, Any]) -> Any:
 def _evaluation_function(layer: Any) -> tuple[Tensor, Tensor]:
     """Return scale and shift per channel in evaluation mode, in float64."""
     scale = (layer.running_var.double() + layer.eps).rsqrt()
-    scale = scale if layer.weight is None else scale * layer.weight.double()
+    if layer.weight is None:
+        scale = scale
+    else:
+        scale = scale * layer.weight.double()
     shift = -layer.running_mean.double() * scale
     return scale, shift if layer.bias is None else shift + layer.bias.double()
 
@@ -103,7 +106,10 @@ def _carry_state(old: Any, new: Any, kind: str, absorbed: Tensor | None) -> None
 
 def _rescale(feeder: Any, scale: Tensor, shift: Tensor | None) -> None:
     """Multiply the outputs of a linear layer by `scale` and, unless None, add `shift`."""
-    weight = feeder.parametrizations.weight.original0 if is_parametrized(feeder, "weight") else feeder.weight
+    if is_parametrized(feeder, "weight"):
+        weight = feeder.parametrizations.weight.original0
+    else:
+        weight = feeder.weight
     weight.mul_(scale.view(-1, *[1] * (weight.ndim - 1)).to(weight.dtype))
     if feeder.bias is not None:
         feeder.bias.mul_(scale)
@@ -193,7 +199,10 @@ def replace_batch_norm(
         )
     with torch.no_grad():
         for name, layer in norm_layers.items():
-            feeder = network.get_submodule(feeders[name]) if name in feeders else None
+            if name in feeders:
+                feeder = network.get_submodule(feeders[name])
+            else:
+                feeder = None
             new: Any = _make_replacement(layer, kind, feeder, weight_norm, options)
             if not name:
                 return new

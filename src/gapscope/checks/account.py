@@ -1,4 +1,4 @@
-"""The account of the accuracy: where the points between 100 % and the expected accuracy go."""
+"""The account of the accuracy: where the points between 100 % and the expected accuracy go; R^2 of regression."""
 
 from __future__ import annotations
 
@@ -58,37 +58,51 @@ class Account:
         expected: Accuracy on new data with its interval; None if it is not known.
         entries: Costs of findings, largest first. They come from different readings and need not add up.
         unexplained: What is left of the errors on new data, at least 0; None without an expected accuracy.
+        score: "accuracy", or "R^2" of regression: then all numbers are parts of R^2.
     """
 
     training: float
     expected: Expected | None
     entries: tuple[Entry, ...]
     unexplained: float | None
+    score: str = "accuracy"
+
+    def _show(self, score: float, digits: int = 1) -> str:
+        """Return a score as text."""
+        return percent(score, digits) if self.score == "accuracy" else f"{score:.2f}"
+
+    def _points(self, cost: float) -> str:
+        """Return a cost as text."""
+        return f"{100 * cost:.1f} points" if self.score == "accuracy" else f"{cost:.2f}"
 
     @property
     def segments(self) -> list[tuple[str, str, float]]:
         """Parts of a bar from 0 to 100 %: kind, label and width in per cent; empty without an expected accuracy."""
         if self.expected is None:
             return []
-        parts = [("expected", f"expected accuracy {percent(self.expected.value)}", self.expected.value)]
-        left = 1 - self.expected.value
+        # R^2 is negative for predictions worse than the mean
+        value = max(self.expected.value, 0.0)
+        parts = [("expected", f"expected {self.score} {self._show(self.expected.value, 0)}", value)]
+        left = 1 - value
         for entry in self.entries:
             width = min(entry.cost, left)
             left -= width
-            parts.append(("cost", f"{entry.name} {100 * entry.cost:.1f} points", width))
-        parts.append(("rest", f"unexplained {100 * left:.1f} points", left))
+            parts.append(("cost", f"{entry.name} {self._points(entry.cost)}", width))
+        parts.append(("rest", f"unexplained {self._points(left)}", left))
         return [(kind, label, round(100 * width, 2)) for kind, label, width in parts if width > 0]
 
     @property
     def metrics(self) -> dict[str, float]:
         """The account as numbers by name, for any tracker: `mlflow.log_metrics(result.account.metrics)`.
 
-        Accuracies and costs are fractions; costs are named after their entry, as `cost_label_errors`.
+        Accuracies and costs are fractions; costs are named after their entry, as `cost_label_errors`. Those of
+        regression are called `training_r2` and `expected_r2`.
         """
-        numbers = {"training_accuracy": self.training}
+        score = "accuracy" if self.score == "accuracy" else "r2"
+        numbers = {f"training_{score}": self.training}
         if self.expected is not None:
-            e = self.expected
-            numbers |= {"expected_accuracy": e.value, "expected_accuracy_low": e.low, "expected_accuracy_high": e.high}
+            e, name = self.expected, f"expected_{score}"
+            numbers |= {name: e.value, f"{name}_low": e.low, f"{name}_high": e.high}
         for entry in self.entries:
             name = f"cost_{re.sub('[^a-z0-9]+', '_', entry.name.lower())}"
             numbers[name] = entry.cost
@@ -99,26 +113,45 @@ class Account:
         return {name: float(value) for name, value in numbers.items()}
 
     @property
-    def lines(self) -> list[str]:
-        """The account as text, one line per entry."""
-        lines = [f"training accuracy  {percent(self.training, 1):>7}"]
+    def rows(self) -> list[tuple[str, str, str]]:
+        """The account as rows: name, number, and interval with source or codes; names of costs are indented."""
+        rows = [(f"training {self.score}", self._show(self.training), "")]
         if self.expected is not None:
             e = self.expected
-            lines.append(
-                f"expected accuracy  {percent(e.value, 1):>7}  ({100 * e.low:.0f} to {percent(e.high)}, {e.source})"
-            )
+            note = f", {e.note}" if e.note else ""
+            ends = f"{self._show(e.low, 0).removesuffix(' %')} to {self._show(e.high, 0)}"
+            rows.append((f"expected {self.score}", self._show(e.value), f"({ends}, {e.source}{note})"))
         for entry in self.entries:
             interval = ""
             if entry.interval is not None:
-                interval = f"  ({100 * entry.interval[0]:.1f} to {100 * entry.interval[1]:.1f})"
-            lines.append(f"  {entry.name:24} {100 * entry.cost:5.1f} points{interval}  {' '.join(entry.codes)}")
+                low, high = (self._points(end).removesuffix(" points") for end in entry.interval)
+                interval = f"({low} to {high})  "
+            rows.append((f"  {entry.name}", self._points(entry.cost), f"{interval}{' '.join(entry.codes)}"))
         if self.unexplained is not None:
-            lines.append(f"  {'unexplained':24} {100 * self.unexplained:5.1f} points")
+            rows.append(("  unexplained", self._points(self.unexplained), ""))
+        return rows
+
+    @property
+    def lines(self) -> list[str]:
+        """The account as text, one line per entry."""
+        lines: list[str] = []
+        for name, number, words in self.rows:
+            width = (26, 12) if name.startswith(" ") else (17, 9)
+            lines.append(f"{name:{width[0]}} {number:>{width[1]}}  {words}".rstrip())
         return lines
 
 
-def make_account(training: float, expected: Expected | None, findings: Sequence[Finding]) -> Account:
-    """Return the account of findings, those of one cause joined."""
+def make_account(
+    training: float, expected: Expected | None, findings: Sequence[Finding], score: str = "accuracy"
+) -> Account:
+    """Return the account of findings, those of one cause joined.
+
+    Args:
+        training: Score on the training samples.
+        expected: Score on new data; None if it is not known.
+        findings: The findings.
+        score: "accuracy" or "R^2".
+    """
     by_group: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.cost and finding.code in CAUSES:
@@ -132,7 +165,7 @@ def make_account(training: float, expected: Expected | None, findings: Sequence[
     unexplained = None
     if expected is not None:
         unexplained = max(1 - expected.value - sum(entry.cost for entry in entries), 0.0)
-    return Account(training, expected, tuple(entries), unexplained)
+    return Account(training, expected, tuple(entries), unexplained, score)
 
 
 ALONE = "regularize (weight decay, dropout, gapscope.GradientSimilarityPenalty): pass train_fn= to try it"
@@ -176,7 +209,10 @@ def order_findings(findings: Sequence[Finding], shortfall: IntervalEstimate | No
     codes = list(CAUSES)
 
     def key(finding: Finding) -> tuple[bool, float, int, str]:
-        place = codes.index(finding.code) if finding.code in codes else len(codes)
+        if finding.code in codes:
+            place = codes.index(finding.code)
+        else:
+            place = len(codes)
         return finding.cost is None, -(finding.cost or 0.0), place, finding.code
 
     ordered = sorted(_share_costs(findings, shortfall), key=key)

@@ -19,7 +19,7 @@ from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
 from gapscope.base.task import class_logits
 from gapscope.batch_norm.refresh import with_data_statistics
-from gapscope.checks.expected import Expected, expected_accuracy
+from gapscope.checks.expected import Expected, expected_score, regression_score
 from gapscope.checks.trainers import sample_scores
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
@@ -27,7 +27,7 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import duplicate_pairs, repeats_by_chance
 from gapscope.labels.label_issues import find_label_issues
 from gapscope.labels.results import LabelIssues
-from gapscope.results.estimate import NORMAL_90, IntervalEstimate
+from gapscope.results.estimate import NORMAL_90, IntervalEstimate, percent
 from gapscope.statistics.baselines import RBF, LooRow, most_frequent_class
 from gapscope.statistics.intervals import wilson_interval
 from gapscope.training.run_checks import RunState
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 MIN_DUPLICATES, MAX_BY_CHANCE = 0.02, 0.5
 # Samples of which the network's gradients are read. Quantities of the data alone use as many as the budget allows.
 MAX_SAMPLES = 2000
+# accuracy above the most frequent class, by judgment
 UNTRAINED_BELOW = 0.1
 # Of more samples, the estimate's kernels are approximated, and have this many CPU seconds.
 MAX_SECONDS_OF_ESTIMATE = 8.0
@@ -92,12 +93,16 @@ class Context:
     @property
     def seconds_left(self) -> float | None:
         """CPU seconds of the time budget that remain (None for no limit)."""
-        return None if self.deadline is None else max(self.deadline - time.process_time(), 0.0)
+        if self.deadline is None:
+            return None
+        return max(self.deadline - time.process_time(), 0.0)
 
     @property
     def seconds_for_kernel(self) -> float | None:
         """Half of the remaining seconds, because at most two quantities need the NTK."""
-        return None if self.seconds_left is None else self.seconds_left / 2
+        if self.seconds_left is None:
+            return None
+        return self.seconds_left / 2
 
     @property
     def network(self) -> nn.Module:
@@ -108,7 +113,9 @@ class Context:
     @cached_property
     def samples(self) -> Samples:
         """The training samples of which the network is read."""
-        return self.everything.subset(self.indices) if self.prepared is None else self.prepared.samples
+        if self.prepared is None:
+            return self.everything.subset(self.indices)
+        return self.prepared.samples
 
     @property
     def is_part(self) -> bool:
@@ -129,7 +136,9 @@ class Context:
     @cached_property
     def data(self) -> Samples:
         """The samples at `rows`."""
-        return self.everything if len(self.rows) == len(self.everything) else self.everything.subset(self.rows)
+        if len(self.rows) == len(self.everything):
+            return self.everything
+        return self.everything.subset(self.rows)
 
     @cached_property
     def distinct(self) -> Samples:
@@ -138,7 +147,9 @@ class Context:
 
     def _without_repeats(self, samples: Samples, rows: Tensor) -> Samples:
         keep = torch.nonzero(~torch.isin(rows, torch.tensor(self.repeats, dtype=torch.long))).flatten()
-        return samples if len(keep) == len(rows) else samples.subset(keep)
+        if len(keep) == len(rows):
+            return samples
+        return samples.subset(keep)
 
     @property
     def is_classifier(self) -> bool:
@@ -169,27 +180,48 @@ class Context:
         A network whose weights are not finite counts as one that predicts the most frequent class.
         """
         if self.estimator is not None:
-            return self.estimator.train_correct[self.indices].double()
+            return self.estimator.correct[self.indices]
         labels = self.samples.y.cpu()
         if self.diverged is not None:
             return (labels == self.labels.bincount().argmax()).double()
         return sample_scores(self.samples, self.logits)
 
     @cached_property
-    def train_accuracy(self) -> float:
-        """Accuracy on the training samples."""
-        return float(self.correct.double().mean())
+    def train_score(self) -> float:
+        """Accuracy on the training samples, or R^2 of regression."""
+        if self.has_accuracy:
+            return float(self.correct.double().mean())
+        if self.estimator is not None:
+            return self.estimator.train_score.value
+        if self.diverged is not None:
+            return 0.0  # as the mean of the targets
+        return regression_score(self.logits, self.samples.y).value
+
+    @property
+    def score_name(self) -> str:
+        """Name of the score: "accuracy", or "R^2" of regression."""
+        return "accuracy" if self.has_accuracy else "R^2"
+
+    def show(self, score: float) -> str:
+        """Return a score as text, an accuracy in percent.
+
+        Args:
+            score: Accuracy, or R^2 of regression.
+        """
+        return percent(score) if self.has_accuracy else f"{score:.2f}"
 
     @cached_property
     def most_frequent(self) -> float:
-        """Fraction of the most frequent class; with several labels, of the more frequent value of each."""
+        """Fraction of the most frequent class (of several labels, of the more frequent value); R^2 of the mean."""
         return most_frequent_class(self.labels).score
 
     @cached_property
     def labels(self) -> Tensor:
         """Labels of all samples on the CPU: class numbers [n] (of positions one after the other), or several [n, K]."""
         labels = self.everything.y.cpu()
-        return labels[labels != IGNORED] if self.everything.kind == "positions" else labels
+        if self.everything.kind == "positions":
+            return labels[labels != IGNORED]
+        return labels
 
     @cached_property
     def is_untrained(self) -> bool:
@@ -199,7 +231,9 @@ class Context:
         if self.initial_state is not None:
             state = self.prepared.bare.state_dict()
             return all(torch.equal(state[name], tensor) for name, tensor in self.initial_state.items() if name in state)
-        return not self.history and self.has_accuracy and self.train_accuracy < self.most_frequent + UNTRAINED_BELOW
+        if self.history or (self.test is not None and not self.has_accuracy):
+            return False
+        return self.train_score < self.most_frequent + UNTRAINED_BELOW
 
     @cached_property
     def initial_network(self) -> nn.Module | None:
@@ -207,7 +241,9 @@ class Context:
         if self.prepared is None:
             return None
         if self.initial_state is None:
-            return with_data_statistics(self.network, self.samples.inputs) if self.is_untrained else None
+            if self.is_untrained:
+                return with_data_statistics(self.network, self.samples.inputs)
+            return None
         with torch.inference_mode(False):
             bare = copy_network(self.prepared.bare)
             bare.load_state_dict(dict(self.initial_state))
@@ -261,7 +297,9 @@ class Context:
     def kernel(self, name: str = RBF) -> LooRow | None:
         """Return a row of the forecast of the data; None if it abstains."""
         forecast = self.forecast
-        return None if forecast is None or forecast.abstained_because else forecast.row(name)
+        if forecast is None or forecast.abstained_because:
+            return None
+        return forecast.row(name)
 
     @cached_property
     def estimate(self) -> AccuracyEstimate | None:
@@ -282,14 +320,27 @@ class Context:
         options["initial_state"] = self.initial_state
         samples = self._without_repeats(self.everything, torch.arange(len(self.everything)))
         estimate = self._try("estimate", lambda: estimate_accuracy(bare, samples, **options))
-        if estimate is not None and estimate.same_noise is None:
+        if estimate is not None and estimate.estimate is None:
             self.failures["estimate"] = estimate.abstained_because
         return estimate
 
     @cached_property
     def expected(self) -> Expected | None:
-        """Accuracy on new data by the best available route (None: the reason is in `failures`)."""
-        return self._try("expected", lambda: expected_accuracy(self))
+        """Accuracy or R^2 on new data by the best available route (None: the reason is in `failures`)."""
+        return self._try("expected", lambda: expected_score(self))
+
+    @cached_property
+    def best_method(self) -> tuple[str, IntervalEstimate] | None:
+        """Name and score (90 % interval) of the best method without the network; None if the forecast abstains."""
+        forecast = self.forecast
+        if forecast is None or forecast.abstained_because:
+            return None
+        best = max(forecast.rows, key=lambda row: row.score)
+        if self.has_accuracy:
+            return best.method, IntervalEstimate(best.score, *wilson_interval(best.score, len(self.distinct)))
+        score = regression_score(best.predictions, self.distinct.y)
+        shift = best.score - score.value  # against the leave-one-out mean
+        return best.method, IntervalEstimate(best.score, score.low + shift, min(score.high + shift, 1.0))
 
     @cached_property
     def shortfall(self) -> float | None:
@@ -298,7 +349,9 @@ class Context:
         The accuracy of the network is the expected one, else that on the training samples, which is hardly lower.
         """
         interval = self.shortfall_interval
-        return None if interval is None else interval.value
+        if interval is None:
+            return None
+        return interval.value
 
     @cached_property
     def shortfall_interval(self) -> IntervalEstimate | None:
@@ -306,18 +359,15 @@ class Context:
 
         Errors: of the best method's score, of the network's accuracy, and of how near a sound network comes to it.
         """
-        if self.is_untrained or not self.has_accuracy or self.forecast is None or self.forecast.abstained_because:
+        if self.is_untrained or self.best_method is None or (self.diverged is not None and not self.is_classifier):
             return None
-        if self.diverged is not None and not self.is_classifier:
-            return None
-        best = max(row.score for row in self.forecast.rows)
-        best_low, best_high = wilson_interval(best, len(self.distinct))
-        accuracy = low = high = self.train_accuracy
+        best = self.best_method[1]
+        score = low = high = self.train_score
         if self.expected is not None:
-            accuracy, low, high = self.expected.value, self.expected.low, self.expected.high
-        value, reach = best - accuracy, NORMAL_90 * SPREAD_OF_METHODS
-        ends = (value, value - math.hypot(best - best_low + high - accuracy, reach))
-        ends += (value + math.hypot(best_high - best + accuracy - low, reach),)
+            score, low, high = self.expected.value, self.expected.low, self.expected.high
+        value, reach = best.value - score, NORMAL_90 * SPREAD_OF_METHODS
+        ends = (value, value - math.hypot(best.value - best.low + high - score, reach))
+        ends += (value + math.hypot(best.high - best.value + score - low, reach),)
         return IntervalEstimate(*(min(max(end, 0.0), 1.0) for end in ends))
 
     def run_state(self) -> RunState:

@@ -15,6 +15,7 @@ from gapscope.statistics.baselines import find_nearest, rbf_ridge, sample_featur
 
 # Kernel machines of costs are exact, on at most this many samples.
 MAX_EXACT = 1000
+# two random splits into halves, by judgment
 N_HALVES = 4
 
 
@@ -97,7 +98,10 @@ def gain_of_twice_the_data(
     spread = math.sqrt(((growth.high - growth.low) / 2 / NORMAL_90) ** 2 + _variance(draws) / len(draws))
     ends = [growth.value, growth.value - NORMAL_90 * spread, growth.value + NORMAL_90 * spread]
     # a ratio of errors below 1 / 4 would be a doubling that removes three quarters of the errors
-    left = error if score is None else max(1 - score, 1 / len(samples))
+    if score is None:
+        left = error
+    else:
+        left = max(1 - score, 1 / len(samples))
     gains = [left * max(g, -0.2 * error) / (error + max(g, -0.2 * error)) for g in ends]
     return IntervalEstimate(*(float(gain) for gain in gains))
 

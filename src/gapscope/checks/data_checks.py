@@ -40,12 +40,13 @@ def duplicates(context: Context) -> Outcome:
         labels = context.everything.targets
         conflicts = sum(int(labels[i]) != int(labels[j]) for i, j in pairs)
     note = f"; {pluralize(conflicts, 'pair')} with different labels" if conflicts else ""
-    action = "remove them: accuracies measured on these data are too high"
+    action = "remove them: scores measured on these data are too high"
     if fraction < MIN_DUPLICATES:
-        action = "remove them from the test samples, whose accuracy is too high"
+        action = "remove them from the test samples, whose score is too high"
     return Finding(evidence + note, action, indices=tuple(repeats), fixes=("drop duplicates",))
 
 
+# by judgment
 MIN_NOISE = 0.02
 
 
@@ -88,9 +89,12 @@ def _memorized(context: Context, flagged: torch.Tensor) -> float:
     if context.is_untrained:
         return 1.0
     inside = torch.isin(context.indices, flagged.cpu())
-    return float(context.correct[inside].double().mean()) if bool(inside.any()) else 1.0
+    if bool(inside.any()):
+        return float(context.correct[inside].double().mean())
+    return 1.0
 
 
+# accuracy that is worth collecting twice the data, by judgment
 MIN_GAIN = 0.03
 
 
@@ -122,13 +126,17 @@ def more_data(context: Context) -> Outcome:
 
 
 def _more_data_without_interval(gain: float, is_accuracy: bool) -> Outcome:
-    points = f"{100 * gain:.1f} points" if is_accuracy else f"{gain:.3f} of R^2"
+    if is_accuracy:
+        points = f"{100 * gain:.1f} points"
+    else:
+        points = f"{gain:.3f} of R^2"
     text = f"twice the data add about {points} (power law of leave-one-out scores, without an interval)"
     if gain < MIN_GAIN:
         return Fine(text)
     return Finding(text, "collect more samples; confirm with gapscope.learning_curve", cost=gain)
 
 
+# samples of the largest class per sample of the smallest; samples of a class that can be learned: by judgment
 MAX_RATIO, MIN_SAMPLES = 5.0, 5
 
 
@@ -158,9 +166,12 @@ def imbalance(context: Context) -> Outcome:
     evidence += f"{int(present.max())}"
     if context.is_classifier and (context.prepared is not None or context.estimator is not None):
         mean = balanced(context.correct, context.samples.y.cpu())
-        evidence += f"; training accuracy {percent(context.train_accuracy)}, balanced {percent(mean)}"
+        evidence += f"; training accuracy {percent(context.train_score)}, balanced {percent(mean)}"
     row = context.kernel() if context.is_classifier else None
-    cost = None if row is None else max(cost_of_imbalance(row, context.distinct.y.cpu()), 0.0)
+    if row is None:
+        cost = None
+    else:
+        cost = max(cost_of_imbalance(row, context.distinct.y.cpu()), 0.0)
     return Finding(
         evidence,
         "report balanced accuracy, and collect or weight samples of the rare classes",
@@ -171,7 +182,9 @@ def imbalance(context: Context) -> Outcome:
 
 def _class_name(context: Context, label: int) -> str:
     names = context.everything.class_names
-    return names[label] if label < len(names) else str(label)
+    if label < len(names):
+        return names[label]
+    return str(label)
 
 
 @register_check("GS109", title="few samples per class", seconds=0.01)
@@ -223,30 +236,37 @@ MEMORIZED, MIN_ABOVE = 0.9, 0.15
 @register_check("GS106", title="no signal found", seconds=0.5)
 def no_signal(context: Context) -> Outcome:
     """Report labels that a network fits, and that no method predicts better than the most frequent class."""
-    if not context.has_accuracy:
-        return NotChecked("needs class labels")
     forecast = context.forecast
     if forecast is None:
         return NotChecked(context.failures["forecast"])
     best = max(forecast.rows[1:], key=lambda row: row.score, default=forecast.rows[0])
     text = f"{best.method} predicts {percent(best.score)} of held-out labels, the most frequent class "
     text += percent(forecast.rows[0].score)
+    if not context.has_accuracy:
+        text = f"{best.method} has an R^2 of {best.score:.2f} on held-out samples, the mean target 0"
     if not forecast.abstained_because:
         return Fine(text)
-    trained = context.network_forecast if context.initial_network is not None else None
+    if context.initial_network is not None:
+        trained = context.network_forecast
+    else:
+        trained = None
     if trained is not None and not trained.abstained_because:
         return Fine(f"{text}; the network's kernel predicts more")
     if context.is_untrained:
         return NotChecked(f"{text}: more samples, other features or a trained network are needed")
-    test = context.expected if context.test is not None else None
+    if context.test is not None:
+        test = context.expected
+    else:
+        test = None
     if test is not None and test.low > context.most_frequent:
-        return Fine(f"{text}; the network predicts {percent(test.value)} of the test samples")
-    accuracy = context.train_accuracy
-    if accuracy < MEMORIZED or accuracy < context.most_frequent + MIN_ABOVE:
-        return NotChecked(f"{forecast.abstained_because}, and training accuracy is {percent(accuracy)}")
+        return Fine(f"{text}; the network has an {context.score_name} of {context.show(test.value)} on test samples")
+    score = context.train_score
+    training = f"training {context.score_name}"
+    if score < MEMORIZED or score < context.most_frequent + MIN_ABOVE:
+        return NotChecked(f"{forecast.abstained_because}, and {training} is {context.show(score)}")
     return Finding(
-        f"training accuracy {percent(accuracy)}; {text}",
+        f"{training} {context.show(score)}; {text}",
         "check that inputs and labels belong together: what this network learned from them is memorized, or lies in "
         "features that no kernel of the inputs sees (pass test=, or embeddings as data)",
-        cost=accuracy - best.score,
+        cost=score - best.score,
     )

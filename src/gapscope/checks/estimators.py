@@ -1,4 +1,4 @@
-"""Fitted scikit-learn estimators in `gapscope.check`: their accuracy on training and on new data."""
+"""Fitted scikit-learn estimators in `gapscope.check`: their accuracy or R^2 on training and on new data."""
 
 from __future__ import annotations
 
@@ -10,34 +10,62 @@ import numpy
 import torch
 from torch import Tensor
 
+from gapscope.accuracy.subset_problems import is_estimator
 from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.checks.expected import regression_score
+from gapscope.results.estimate import IntervalEstimate
+from gapscope.statistics.intervals import wilson_interval
 
+# the usual number
 N_FOLDS = 5
+# Predictions of a regressor differ by this fraction of the spread of the targets or more.
+MIN_CHANGE = 0.01
 
 
 class EstimatorScores:
-    """Accuracies of a fitted scikit-learn classifier.
+    """Scores of a fitted scikit-learn estimator: accuracies of a classifier, R^2 of a regressor.
 
     Args:
         estimator: Fitted estimator with `predict`.
         data: Training data (x, y), as it was fitted.
         test: Held-out data (x, y); None without.
+        is_regression: Whether the targets are numbers.
+
+    Attributes:
+        correct: Fraction of the labels of each training sample that is predicted [n]; zeros for a regressor.
+        train_score: Accuracy on the training samples with its 90 % interval, or R^2.
+        test_score: That of the held-out data; NaN without.
+        on_test: Predictions and targets of the held-out data.
 
     Raises:
         InvalidInput: The data are no pair, or `predict` raised.
     """
 
-    def __init__(self, estimator: Any, data: Any, test: Any = None) -> None:
-        self.estimator = estimator
+    def __init__(self, estimator: Any, data: Any, test: Any = None, *, is_regression: bool = False) -> None:
+        self.estimator, self.is_regression = estimator, is_regression
         self.inputs, self.labels = _pair(data)
-        self.train_correct = _correct(estimator, self.inputs, self.labels)
-        self.test_accuracy = float("nan")
+        predicted = _predicted(estimator, self.inputs)
+        self.correct = torch.zeros(len(self.labels), dtype=torch.float64)
+        if not is_regression:
+            self.correct = _correct(predicted, self.labels)
+        self.train_score = self._score(predicted, self.labels)
+        self.test_score = IntervalEstimate(*(float("nan"),) * 3)
         if test is not None:
-            self.test_accuracy = float(_correct(estimator, *_pair(test)).double().mean())
-        self._cross_validated: float | None = None
+            inputs, labels = _pair(test)
+            predicted = _predicted(estimator, inputs)
+            self.test_score = self._score(predicted, labels)
+            if is_regression:
+                self.on_test = _numbers(predicted), _numbers(labels)
+        self._cross_validated: IntervalEstimate | None = None
 
-    def cross_validated(self, seconds: float | None) -> float:
-        """Return the accuracy in five shuffled folds, fitted again on clones.
+    def _score(self, predicted: Any, labels: Any) -> IntervalEstimate:
+        if self.is_regression:
+            return regression_score(_numbers(predicted), _numbers(labels))
+        accuracy = float(_correct(predicted, labels).mean())
+        return IntervalEstimate(accuracy, *wilson_interval(accuracy, len(labels)))
+
+    def cross_validated(self, seconds: float | None) -> IntervalEstimate:
+        """Return the score in five shuffled folds, fitted again on clones.
 
         Args:
             seconds: CPU seconds that may be used; None for no limit.
@@ -51,17 +79,17 @@ class EstimatorScores:
 
         n = len(self.labels)
         order = numpy.random.default_rng(0).permutation(n)
-        correct = 0.0
+        predictions: list[numpy.ndarray] = []
         for number, rows in enumerate(numpy.array_split(order, N_FOLDS)):
             start = time.process_time()
             rest = numpy.setdiff1d(order, rows)
             fitted: Any = clone(self.estimator)
             fitted.fit(_take(self.inputs, rest), _take(self.labels, rest))
-            correct += float(_correct(fitted, _take(self.inputs, rows), _take(self.labels, rows)).sum())
+            predictions.append(_predicted(fitted, _take(self.inputs, rows)))
             expected = (time.process_time() - start) * N_FOLDS
             if number == 0 and seconds is not None and expected > seconds:
                 raise NotMeasurable(f"five folds would take {expected:.0f} s. Pass test=, or a larger time_budget")
-        self._cross_validated = correct / n
+        self._cross_validated = self._score(numpy.concatenate(predictions), _take(self.labels, order))
         return self._cross_validated
 
     def depends_on_scale(self, *, at_most: int = 500, min_changed: float = 0.02) -> bool:
@@ -84,7 +112,12 @@ class EstimatorScores:
             standardized = self.fit(_take(scaled, even), labels)(_take(scaled, odd))
         except Exception:  # such as a category that one half alone holds: nothing speaks against the finding
             return True
-        return float((raw != standardized).mean()) > min_changed
+        changed = raw != standardized
+        if self.is_regression:
+            # refitting alone changes predictions by rounding
+            spread = numpy.asarray(self.labels, dtype=float).std(0)
+            changed = numpy.abs(raw - standardized) > MIN_CHANGE * spread
+        return float(changed.mean()) > min_changed
 
     @property
     def is_frame(self) -> bool:
@@ -107,6 +140,23 @@ class EstimatorScores:
         return fitted.fit(inputs, labels).predict
 
 
+def has_task(estimator: Any, kind: str) -> bool:
+    """Return whether a value is a scikit-learn estimator of a kind.
+
+    Args:
+        estimator: Any value.
+        kind: "classifier" or "regressor".
+    """
+    if not is_estimator(estimator):
+        return False
+    from sklearn import base
+
+    try:
+        return bool(base.is_classifier(estimator) if kind == "classifier" else base.is_regressor(estimator))
+    except (AttributeError, TypeError):  # an object of another library, without tags
+        return getattr(estimator, "_estimator_type", "") == kind
+
+
 def _pair(data: Any) -> tuple[Any, Any]:
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InvalidInput(f"An estimator needs data as a pair (x, y); got {type(data).__name__}. Pass (x, y).")
@@ -127,16 +177,28 @@ def _standardized(inputs: Any) -> Any:
 
 
 def _take(values: Any, rows: numpy.ndarray) -> Any:
-    return values.iloc[rows] if hasattr(values, "iloc") else numpy.asarray(values)[rows]
+    if hasattr(values, "iloc"):
+        return values.iloc[rows]
+    return numpy.asarray(values)[rows]
 
 
-def _correct(estimator: Any, inputs: Any, labels: Any) -> Tensor:
+def _predicted(estimator: Any, inputs: Any) -> numpy.ndarray:
     try:
-        predicted = numpy.asarray(estimator.predict(inputs))
+        return numpy.asarray(estimator.predict(inputs))
     except Exception as error:
         line = (str(error).strip().splitlines() or ["no message"])[0][:160]
         raise InvalidInput(
             f"{type(estimator).__name__}.predict must run on the data; it raised {type(error).__name__}: {line} Pass a "
             "fitted estimator and its training data."
         ) from error
-    return torch.from_numpy(predicted.reshape(-1) == numpy.asarray(labels).reshape(-1))
+
+
+def _correct(predicted: Any, labels: Any) -> Tensor:
+    """Return the fraction of the labels of each sample that is predicted [n]."""
+    n = len(labels)
+    is_equal = numpy.asarray(predicted).reshape(n, -1) == numpy.asarray(labels).reshape(n, -1)
+    return torch.from_numpy(is_equal).double().mean(1)
+
+
+def _numbers(values: Any) -> Tensor:
+    return torch.from_numpy(numpy.asarray(values, dtype=float).reshape(len(values), -1))

@@ -1,38 +1,66 @@
-"""Expected accuracy on new data, by the best available route."""
+"""Expected accuracy (R^2 of regression) on new data, by the best available route."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from gapscope.base.errors import NotMeasurable
 from gapscope.inspection.losses import evaluate
-from gapscope.statistics.intervals import wilson_interval
+from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.results.estimate import IntervalEstimate
+from gapscope.results.formatting import format_number
+from gapscope.statistics.intervals import r_squared_interval, wilson_interval
 
 if TYPE_CHECKING:
     from gapscope.checks.context import Context
-    from gapscope.results.estimate import IntervalEstimate
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Accuracy on new data with its 90 % interval.
+    """Accuracy or R^2 on new data with its 90 % interval.
 
     Attributes:
-        value: The accuracy.
+        value: The accuracy, or R^2 of regression.
         low: Lower end.
         high: Upper end.
         source: How it was obtained, after the number: "on test samples", "estimated on new data", "in five folds".
+        note: The root mean squared error of regression, in words; else empty.
     """
 
     value: float
     low: float
     high: float
     source: str
+    note: str = ""
 
 
-def expected_accuracy(context: Context) -> Expected:
-    """Return the accuracy on new data.
+def regression_score(predictions: Tensor, targets: Tensor) -> IntervalEstimate:
+    """Return R^2 with its 90 % interval.
+
+    Args:
+        predictions: Predictions [n, k] or [n].
+        targets: Targets [n, k] or [n].
+    """
+    n = len(targets)
+    truth = targets.detach().cpu().double().reshape(n, -1)
+    predicted = predictions.detach().cpu().double().reshape(n, -1)
+    return IntervalEstimate(*r_squared_interval(predicted.numpy(), truth.numpy()))
+
+
+def _error(predictions: Tensor, targets: Tensor) -> str:
+    """Return the root mean squared error of one target in its units, in words; empty for several targets."""
+    n = len(targets)
+    if targets.numel() != n:
+        return ""
+    residuals = predictions.detach().cpu().double().reshape(n) - targets.detach().cpu().double().reshape(n)
+    return f"root mean squared error {format_number(float(residuals.square().mean().sqrt()))}"
+
+
+def expected_score(context: Context) -> Expected:
+    """Return the accuracy on new data, or R^2 of regression.
 
     From held-out samples if there are any, from cross-validation for a scikit-learn estimator, else the estimate from
     the training samples.
@@ -40,35 +68,47 @@ def expected_accuracy(context: Context) -> Expected:
     Raises:
         NotMeasurable: None of these gives an answer; the message is the reason.
     """
-    if not context.has_accuracy:
-        raise NotMeasurable("needs class labels")
     if context.is_untrained:
         raise NotMeasurable("the network is untrained")
     if context.diverged is not None:
         if not context.is_classifier:
             raise NotMeasurable("the weights of the network are not finite")
-        accuracy, n = context.train_accuracy, len(context.samples)
+        accuracy, n = context.train_score, len(context.samples)
         # the most frequent of several classes in the samples need not be the most frequent one of new data
         low = wilson_interval(accuracy, n, 1 - 0.1 / context.n_classes)[0]
         return Expected(
             accuracy, low, wilson_interval(accuracy, n)[1], "of the most frequent class: the network has diverged"
         )
     if context.test is not None:
-        # labels or positions of one sample are not independent: as many as there are samples
-        n = len(context.test)
-        if context.estimator is not None:
-            accuracy = context.estimator.test_accuracy
-        else:
-            assert context.test_network is not None
-            accuracy = evaluate(context.test_network, context.test)["accuracy"]
-        return Expected(accuracy, *wilson_interval(accuracy, n), "on test samples")
+        return _on_test(context)
     if context.estimator is not None:
-        accuracy, n = context.estimator.cross_validated(context.seconds_left), len(context.everything)
-        return Expected(accuracy, *wilson_interval(accuracy, n), "in five folds")
+        score = context.estimator.cross_validated(context.seconds_left)
+        return Expected(score.value, score.low, score.high, "in five folds")
     estimate = context.estimate
-    if estimate is None or estimate.same_noise is None:
+    if estimate is None or estimate.estimate is None:
         raise NotMeasurable(f"{context.failures.get('estimate', 'it cannot be estimated')}. Pass test=")
-    return _widened(context, estimate.same_noise)
+    return _widened(context, estimate.estimate)
+
+
+def _on_test(context: Context) -> Expected:
+    """Return the score on held-out samples."""
+    test, words = context.test, "on test samples"
+    assert test is not None
+    if context.estimator is not None:
+        score = context.estimator.test_score
+        note = "" if context.has_accuracy else _error(*context.estimator.on_test)
+        return Expected(score.value, score.low, score.high, words, note)
+    assert context.test_network is not None
+    if context.has_accuracy:
+        # labels or positions of one sample are not independent: as many as there are samples
+        accuracy = evaluate(context.test_network, test)["accuracy"]
+        return Expected(accuracy, *wilson_interval(accuracy, len(test)), words)
+    with inspection_mode(context.test_network):
+        outputs = network_outputs(context.test_network, test.inputs)
+    score = regression_score(outputs, test.y)
+    if score.value != score.value:
+        raise NotMeasurable("the targets of the test samples do not vary")
+    return Expected(score.value, score.low, score.high, words, _error(outputs, test.y))
 
 
 # Half-widths of the estimate's interval are multiplied by this: on 21 data sets, its ends were too near.
@@ -81,7 +121,7 @@ def _widened(context: Context, answer: IntervalEstimate) -> Expected:
     It reaches to the score of the best method without the network, the second reading of the same data. None is above
     the training accuracy: the estimator was fitted to networks that were trained for long.
     """
-    value, accuracy = answer.value, context.train_accuracy
+    value, accuracy = answer.value, context.train_score
     low, high = value - WIDER * (value - answer.low), value + WIDER * (answer.high - value)
     forecast = context.forecast
     if forecast is not None and not forecast.abstained_because:

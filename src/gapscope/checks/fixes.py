@@ -52,7 +52,10 @@ def with_setting(spec: Spec, name: str, value: float) -> Spec:
         return replace(spec, **{name: value})
     others = tuple(item for item in spec.penalties if item.name != L2)
     # the penalty strength * |w|^2 has the gradient 2 * strength * w
-    added = (PenaltySpec(name=L2, options={"strength": value / 2}),) if value else ()
+    if value:
+        added = (PenaltySpec(name=L2, options={"strength": value / 2}),)
+    else:
+        added = ()
     return replace(spec, penalties=(*others, *added))
 
 
@@ -93,8 +96,14 @@ class Fix:
         Raises:
             InvalidInput: The fix changes nothing here.
         """
-        new_spec = spec if self.change_spec is None else self.change_spec(spec)
-        new_data = data if self.change_data is None else self.change_data(data)
+        if self.change_spec is None:
+            new_spec = spec
+        else:
+            new_spec = self.change_spec(spec)
+        if self.change_data is None:
+            new_data = data
+        else:
+            new_data = self.change_data(data)
         if self.scale_inputs is not None:
             new_data = replace(new_data, inputs=self.scale_inputs(data)(new_data.inputs))
         if new_spec is None or (new_data is data and new_spec == spec and not self.changes_network):
@@ -103,7 +112,9 @@ class Fix:
 
     def map_inputs(self, train: Samples, inputs: Tensor) -> Tensor:
         """Return new inputs as a network that was trained on the changed samples needs them."""
-        return inputs if self.scale_inputs is None else self.scale_inputs(train)(inputs)
+        if self.scale_inputs is None:
+            return inputs
+        return self.scale_inputs(train)(inputs)
 
 
 def _scaled(name: str, factor: float) -> Callable[[Spec], Spec | None]:
@@ -126,7 +137,9 @@ def _more_decay(spec: Spec) -> Spec | None:
 
 def _larger_batches(spec: Spec) -> Spec | None:
     value = get_setting(spec, "batch_size")
-    return None if value is None or value >= 16 else with_setting(spec, "batch_size", 16 * max(1, int(value) // 8))
+    if value is None or value >= 16:
+        return None
+    return with_setting(spec, "batch_size", 16 * max(1, int(value) // 8))
 
 
 def take(data: Samples, indices: Tensor) -> Samples:
@@ -160,7 +173,9 @@ def _suspected(data: Samples) -> tuple[Tensor, Tensor]:
 def _drop_suspected(data: Samples) -> Samples:
     keep = torch.ones(len(data), dtype=torch.bool)
     keep[_suspected(data)[0]] = False
-    return data if bool(keep.all()) else take(data, torch.nonzero(keep).flatten())
+    if bool(keep.all()):
+        return data
+    return take(data, torch.nonzero(keep).flatten())
 
 
 def _correct_suspected(data: Samples) -> Samples:
@@ -175,7 +190,9 @@ def _correct_suspected(data: Samples) -> Samples:
 def _drop_duplicates(data: Samples) -> Samples:
     keep = torch.ones(len(data), dtype=torch.bool)
     keep[[j for _, j in duplicate_pairs(data)]] = False
-    return data if bool(keep.all()) else take(data, torch.nonzero(keep).flatten())
+    if bool(keep.all()):
+        return data
+    return take(data, torch.nonzero(keep).flatten())
 
 
 def _balance(data: Samples) -> Samples:

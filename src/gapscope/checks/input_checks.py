@@ -51,7 +51,7 @@ def scaling(context: Context) -> Outcome:
         return Fine(f"spread {typical:.3g}" + (f", {constant} constant {noun}s" if constant and is_table else ""))
     if context.estimator is not None and is_table and not context.estimator.depends_on_scale():
         return Fine(f"{evidence}; the estimator predicts the same from standardized columns")
-    cost = None
+    cost = None if context.has_accuracy else context.shortfall
     interval = None
     if is_table and context.is_classifier and context.most_frequent < 1:
         answer = cost_of_scales(context.data, context.n_classes)
@@ -82,7 +82,9 @@ def _names(context: Context, columns: list[int]) -> str:
 
 # A column gives the label away if it predicts this fraction alone, and the others predict less by this much.
 MIN_ALONE, MIN_LESS = 0.98, 0.03
+# one fit per column, by judgment for its time
 MAX_COLUMNS = 512
+# fewer rows repeat by chance, by judgment
 MIN_ROWS = 30
 
 
@@ -133,7 +135,10 @@ def leak(context: Context) -> Outcome:
     others = torch.cat([columns[:, :best], columns[:, best + 1 :]], 1)
     spread = others.std(0)
     others = ((others - others.mean(0)) / spread)[:, spread > 0]
-    rest = rbf_ridge(others, labels, n_classes=context.n_classes).score if others.shape[1] else context.most_frequent
+    if others.shape[1]:
+        rest = rbf_ridge(others, labels, n_classes=context.n_classes).score
+    else:
+        rest = context.most_frequent
     if rest > scores[best] - MIN_LESS:
         return Fine(f"{text}, the others {percent(rest)}")
     return Finding(

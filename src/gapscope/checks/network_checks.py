@@ -10,6 +10,7 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.measures.ntk import empirical_ntk
 
 NEEDS_INITIAL_STATE = NotChecked("pass initial_state=, a clone of the state dictionary before training")
+# standard deviation of outputs; 1 by the usual initializations, the factors by judgment
 MIN_SPREAD, MAX_SPREAD = 1e-3, 20.0
 
 
@@ -35,7 +36,10 @@ def signal(context: Context) -> Outcome:
         return Fine(f"outputs before training vary by {spread:.2g}")
     verb = "explode" if spread > MAX_SPREAD else "vanish"
     # without the initial state a network that died in training looks like one that was not trained
-    when = "outputs, untrained or after a training that failed," if context.initial_state is None else "initial outputs"
+    if context.initial_state is None:
+        when = "outputs, untrained or after a training that failed,"
+    else:
+        when = "initial outputs"
     return Finding(
         f"{when} {verb}: standard deviation {spread:.2g} over samples",
         "standardize the inputs, and initialize the layers for their fan-in (torch.nn.init.kaiming_normal_)",
@@ -44,6 +48,7 @@ def signal(context: Context) -> Outcome:
     )
 
 
+# by judgment: 2,016 pairs
 N_SAMPLES, MAX_CORRELATION = 64, 0.99
 
 
@@ -71,6 +76,7 @@ def indistinguishable(context: Context) -> Outcome:
     )
 
 
+# by judgment, as the gain of more data
 MIN_LOSS_OF_ACCURACY = 0.03
 
 

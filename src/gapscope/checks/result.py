@@ -59,7 +59,7 @@ class CheckResult(Result):
         total: Number of samples that were passed.
         task: "classifier", "regressor", "classifier of positions" or "multi-label classifier".
         seconds: CPU seconds.
-        account: Where the accuracy goes; None without a trained classifier.
+        account: Where the accuracy goes, or R^2; None without a trained network or estimator.
         not_judged: Why the accuracy on new data was not judged; empty if it was.
         interrupted: Whether Ctrl-C ended the checks early.
         tried: Fixes that were tried; the reason if none was; None without `train_fn=`.
@@ -102,8 +102,8 @@ class CheckResult(Result):
         found = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
         findings = order_findings(found, computed.get("shortfall_interval"))
         account = None
-        if "train_accuracy" in computed and not context.is_untrained:
-            account = make_account(context.train_accuracy, computed.get("expected"), findings)
+        if "train_score" in computed and not context.is_untrained:
+            account = make_account(context.train_score, computed.get("expected"), findings, context.score_name)
         by_code = sorted(outcomes, key=lambda outcome: outcome.code)
         return cls(
             findings=findings,
@@ -130,7 +130,9 @@ class CheckResult(Result):
     def indices(self, code: str) -> list[int]:
         """Return the samples of a finding (empty if there is none)."""
         finding = next((finding for finding in self.findings if finding.code == code), None)
-        return [] if finding is None else [int(index) for index in finding.indices]
+        if finding is None:
+            return []
+        return [int(index) for index in finding.indices]
 
     def with_tried(self, tried: TriedAdvice | str, spec: Spec) -> CheckResult:
         """Return the result with tried advice: the finding whose fix helps first, no advice that did not help.
@@ -158,8 +160,13 @@ class CheckResult(Result):
     @property
     def best_fix(self) -> Fix | None:
         """The fix that was tried and helps; None if none does."""
-        best = self.tried.best if isinstance(self.tried, TriedAdvice) else None
-        return None if best is None else FIXES[best.name]
+        if isinstance(self.tried, TriedAdvice):
+            best = self.tried.best
+        else:
+            best = None
+        if best is None:
+            return None
+        return FIXES[best.name]
 
     def apply(self) -> tuple[Samples, Spec]:
         """Return the training samples and the training configuration with the best fix; nothing is trained.
@@ -171,7 +178,10 @@ class CheckResult(Result):
         if fix is None or self.samples is None or self.spec is None:
             raise InvalidInput("No fix was tried that helps. Pass train_fn= to check, or see the findings.")
         if fix.changes_network:
-            call = "change_network(network)" if fix.change_network is not None else "finish_network(network, data)"
+            if fix.change_network is not None:
+                call = "change_network(network)"
+            else:
+                call = "finish_network(network, data)"
             raise InvalidInput(
                 f"The best fix, {fix.name!r}, changes the network, not the data or the configuration. Call "
                 f"result.best_fix.{call}, {'before' if fix.change_network is not None else 'after'} training."
@@ -210,7 +220,9 @@ class CheckResult(Result):
         """What was tried, as text; empty without `train_fn=`."""
         if isinstance(self.tried, TriedAdvice):
             return self.tried.lines
-        return [] if self.tried is None else [f"tried nothing: {self.tried}"]
+        if self.tried is None:
+            return []
+        return [f"tried nothing: {self.tried}"]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -282,7 +294,10 @@ class CheckResult(Result):
         if self.tried is not None:
             lines += [*self.tried_lines, ""]
         for finding in self.findings:
-            note = " (information)" if is_information(finding.code) else ""
+            if is_information(finding.code):
+                note = " (information)"
+            else:
+                note = ""
             lines += [
                 f"{finding.code}  {finding.title}{note}: {finding.evidence}",
                 f"       -> {finding.action} ({EXPLAIN.format(code=finding.code)})",
@@ -322,7 +337,10 @@ class CheckResult(Result):
         ]
         fine = [(outcome.code, outcome.title, outcome.evidence) for outcome in self.fine]
         not_checked = [(outcome.code, outcome.title, outcome.reason) for outcome in self.not_checked]
-        account = None if self.account is None else {"lines": self.account.lines, "bar": self.account.segments}
+        if self.account is None:
+            account = None
+        else:
+            account = {"rows": self.account.rows, "bar": self.account.segments}
         return {
             "headline": self.headline,
             "notes": self.notes,
@@ -338,7 +356,10 @@ class CheckResult(Result):
         if self.samples is None or not self.samples.inputs.is_floating_point():
             return []
         indices = [int(index) for index in list(finding.indices)[:MAX_PICTURES]]
-        rows = self.samples.original(torch.arange(len(self.samples))).tolist() if self.samples.has_order else []
+        if self.samples.has_order:
+            rows = self.samples.original(torch.arange(len(self.samples))).tolist()
+        else:
+            rows = []
         position = {row: i for i, row in enumerate(rows)}
         pictures = [(index, data_uri(self.samples.inputs[position.get(index, index)])) for index in indices]
         return [(index, uri) for index, uri in pictures if uri]
@@ -352,6 +373,6 @@ def _reason_not_judged(outcomes: Sequence[Outcome], context: Context) -> str:
     if any(not isinstance(outcome, NotChecked) for outcome in answers):
         return ""
     if not answers:
-        return f"the accuracy on new data ({', '.join(sorted(judges))} did not run)"
+        return f"the {context.score_name} on new data ({', '.join(sorted(judges))} did not run)"
     reason = next(outcome.reason for outcome in reversed(answers) if isinstance(outcome, NotChecked))
-    return f"the accuracy on new data ({context.failures.get('expected', reason)})"
+    return f"the {context.score_name} on new data ({context.failures.get('expected', reason)})"

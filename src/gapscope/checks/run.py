@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from gapscope.accuracy.subset_problems import is_estimator
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
-from gapscope.base.samples import as_samples
+from gapscope.base.samples import as_samples, with_task
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
 from gapscope.checks.account import order_findings
 from gapscope.checks.context import MAX_SAMPLES, Context
-from gapscope.checks.estimators import EstimatorScores
+from gapscope.checks.estimators import EstimatorScores, has_task
 from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
@@ -84,15 +84,17 @@ def check(
 
     Args:
         network: Trained or untrained network; None for the checks of the data alone; or a fitted scikit-learn
-            classifier, for which checks of the data and of its accuracy run.
+            estimator, for which checks of the data and of its accuracy (R^2 of a regressor) run.
         data: Training data with targets, in any form that `gapscope.measure` takes.
-        target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame. Text becomes one column
+        target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame. More than 20 different
+            integers that are not numbered from 0 or 1 are targets of regression. Text becomes one column
             per value, and missing numbers are filled with the median; a scikit-learn estimator gets the raw columns.
         initial_state: Clone of the state dictionary before training; GS201 to GS204 and GS303 need it for a trained
             network.
         monitor: `gapscope.Monitor` of the training run, for GS301 and the losses of GS302.
         history: One mapping per epoch with `train_loss`, as `gapscope.train` returns it, for GS302.
-        test: Held-out samples, used by GS401 and GS402 in place of an estimate, and compared with `data` by GS101.
+        test: Held-out samples, used by GS106, GS401 and GS402 in place of an estimate, and compared with `data` by
+            GS101 and GS110. Regression has an account, GS401 and GS402 with them alone, or with an estimator.
         batch_size: Batch size of training, for GS203.
         train_fn: Training configuration with which advice is tried (`gapscope.checks.trials`): a function
             `train_fn(inputs, targets)` that returns a newly trained network, a `TrainingSpec` for copies of `network`
@@ -114,21 +116,29 @@ def check(
     """
     if time_budget is not None:
         check_range("time_budget", time_budget, 0)
-    checks = list(list_checks().values()) if only is None else get_checks(list(only))
+    if only is None:
+        checks = list(list_checks().values())
+    else:
+        checks = get_checks(list(only))
     omitted = {item.code for item in get_checks(list(ignore))}
     checks = sorted((item for item in checks if item.code not in omitted), key=lambda item: item.seconds)
     start = time.process_time()
-    deadline = None if time_budget is None else start + time_budget
+    if time_budget is None:
+        deadline = None
+    else:
+        deadline = start + time_budget
     if target is not None:
-        data = split_frame(data, target)
-        test = None if test is None else split_frame(test, target)
+        data, test = _split(network, data, test, target)
     context = _make_context(network, data, test, initial_state, is_raw=target is not None)
     context = replace(
         context, monitor=monitor, history=_checked_history(history), batch_size=batch_size, seed=seed, deadline=deadline
     )
     trainer = None
     if train_fn is not None:
-        bare = context.diverged if context.prepared is None else context.prepared.bare
+        if context.prepared is None:
+            bare = context.diverged
+        else:
+            bare = context.prepared.bare
         trainer = make_trainer(train_fn, bare, context.initial_state, context.estimator)
     outcomes: list[Outcome] = []
     tried: TriedAdvice | str | None = None
@@ -155,7 +165,17 @@ def check(
     if result.label_issues is not None and context.given is not None:
         issues = replace(result.label_issues, samples=context.given)
         result = replace(result, label_issues=issues.with_row_numbers())
-    return result if trainer is None else result.with_tried(tried or "interrupted", trainer.spec)
+    if trainer is None:
+        return result
+    return result.with_tried(tried or "interrupted", trainer.spec)
+
+
+def _split(network: Any, data: Any, test: Any, target: str) -> tuple[Any, Any]:
+    """Return raw frames as pairs; integers are classes where a classifier was fitted to them."""
+    parts = [None if frame is None else split_frame(frame, target) for frame in (data, test)]
+    if has_task(network, "classifier"):
+        parts = [part and (part[0], frame[target]) for part, frame in zip(parts, (data, test), strict=True)]
+    return parts[0], parts[1]
 
 
 def _with_row_numbers(outcome: Outcome, context: Context) -> Outcome:
@@ -204,6 +224,8 @@ def _make_context(
         ready(network, data)  # raises the error for what is no network
     prepared = ready(network, data, needs=("outputs",)) if is_usable else None
     given = as_samples(contents) if prepared is None else prepared.samples
+    if given.kind == "classification" and has_task(module, "regressor"):
+        given = with_task(given, "regression")  # integers
     given = replace(given, notes=(*given.notes, *notes))
     # findings are about indices of these samples; `check` converts them to row numbers at its end
     samples = replace(given, rows=None, n_rows=0)
@@ -211,18 +233,27 @@ def _make_context(
     n = len(samples)
     indices = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
     if prepared is not None:
-        initial = None if initial_state is None else matching_state(prepared.bare, initial_state)
+        if initial_state is None:
+            initial = None
+        else:
+            initial = matching_state(prepared.bare, initial_state)
         part = prepared.with_samples(samples.subset(indices))
         context = Context(part, samples, indices, initial_state=initial, given=given)
         if test is None:
             return context
         second = prepared.adapt(test)
         return replace(context, test=second.samples, test_network=second.network)
-    held_out = None if test is None else as_second(test, samples, "test")
+    if test is None:
+        held_out = None
+    else:
+        held_out = as_second(test, samples, "test")
     if is_estimator(module):
-        scores = EstimatorScores(module, raw, raw_test)
+        scores = EstimatorScores(module, raw, raw_test, is_regression=samples.kind == "regression")
         return Context(None, samples, indices, estimator=scores, test=held_out, given=given)
-    state = None if initial_state is None else dict(initial_state)
+    if initial_state is None:
+        state = None
+    else:
+        state = dict(initial_state)
     return Context(None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given)
 
 
@@ -230,7 +261,10 @@ def _checked_history(history: Sequence[Mapping[str, Any]] | None) -> tuple[Mappi
     """Return the history, or raise InvalidInput unless its losses are numbers."""
     rows = () if history is None else tuple(history)
     for row in rows:
-        loss = row.get("train_loss", 0.0) if isinstance(row, Mapping) else None
+        if isinstance(row, Mapping):
+            loss = row.get("train_loss", 0.0)
+        else:
+            loss = None
         if not isinstance(loss, int | float):
             raise InvalidInput(
                 f"history must hold one mapping per epoch with a number train_loss; got {row!r}. Pass the history of "

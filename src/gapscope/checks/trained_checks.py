@@ -10,55 +10,59 @@ from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.outputs import inspection_mode, network_outputs
-from gapscope.results.estimate import percent
+from gapscope.results.estimate import NORMAL_90
 from gapscope.statistics.intervals import wilson_interval
-
-MIN_FIT_MARGIN = 1.645
 
 
 @register_check("GS401", title="accuracy below the forecast", seconds=3.0, information=True, generalization=True)
 def configuration(context: Context) -> Outcome:
-    """Report an expected accuracy significantly below the best baseline."""
-    if not context.has_accuracy:
-        return NotChecked("needs class labels")
+    """Report an expected accuracy, or R^2, significantly below the best baseline."""
     if context.is_untrained:
         return NotChecked("the network is untrained")
-    forecast = context.forecast
-    if forecast is None or forecast.abstained_because:
-        return NotChecked("no baseline beats the most frequent class")
-    best = max(forecast.rows, key=lambda row: row.score)
-    error = (best.score * (1 - best.score) / len(context.distinct)) ** 0.5
+    if context.best_method is None:
+        return NotChecked(f"no baseline beats the {'most frequent class' if context.has_accuracy else 'mean target'}")
+    method, best = context.best_method
+    # Wilson's interval is not of normal errors
+    reach = NORMAL_90 * (best.value * (1 - best.value) / len(context.distinct)) ** 0.5
+    if not context.has_accuracy:
+        reach = best.value - best.low
     expected = context.expected
     if expected is not None:
-        accuracy, high, source = expected.value, expected.high, expected.source
+        score, high, source = expected.value, expected.high, expected.source
     else:
-        # the accuracy on new data is hardly above that on the training samples
-        accuracy = context.train_accuracy
-        high, source = wilson_interval(accuracy, len(context.samples))[1], "on training samples"
-    text = f"accuracy {percent(accuracy)} {source}, {best.method} {percent(best.score)}"
-    if high < best.score - MIN_FIT_MARGIN * error:
+        # the score on new data is hardly above that on the training samples
+        score = high = context.train_score
+        source = "on training samples"
+        if context.has_accuracy:
+            high = wilson_interval(score, len(context.samples))[1]
+    text = f"{context.score_name} {context.show(score)} {source}, {method} {context.show(best.value)}"
+    if high < best.value - reach:
+        tune = (
+            "learning rate, epochs and regularization" if context.estimator is None else "its settings, or try others"
+        )
         return Finding(
             text,
-            "tune learning rate, epochs and regularization: the data allow more",
+            f"tune {tune}: the data allow more",
             cost=context.shortfall,
             fixes=("learning rate / 3", "learning rate x 3", "twice the epochs", "less weight decay", "weight decay"),
         )
     if expected is None:
-        return NotChecked(f"the accuracy on new data is not known: {context.failures['expected']}")
+        return NotChecked(f"the {context.score_name} on new data is not known: {context.failures['expected']}")
     return Fine(text)
 
 
+# accuracy, by judgment
 MIN_GAP = 0.07
 
 
 @register_check("GS402", title="overfitting", seconds=3.0, information=True, generalization=True)
 def overfitting(context: Context) -> Outcome:
-    """Report a gap of seven points or more between training and new data."""
+    """Report a gap of seven points (0.07 of R^2) or more between training and new data."""
     expected = context.expected
     if expected is None:
         return NotChecked(context.failures["expected"])
-    train = context.train_accuracy
-    text = f"training accuracy {percent(train)}, {percent(expected.value)} {expected.source}"
+    train = context.train_score
+    text = f"training {context.score_name} {context.show(train)}, {context.show(expected.value)} {expected.source}"
     if train - expected.high < MIN_GAP:
         return Fine(text)
     return Finding(
@@ -70,6 +74,7 @@ def overfitting(context: Context) -> Outcome:
 
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6)
+# fraction of units, by judgment
 MIN_DEAD = 0.2
 
 
@@ -78,7 +83,10 @@ def dead_units(context: Context) -> Outcome:
     """Report a fifth or more of the units after rectifiers that no training sample activates."""
     if context.prepared is None:
         return NotChecked("needs a torch network")
-    network = context.initial_network if context.is_untrained else context.network
+    if context.is_untrained:
+        network = context.initial_network
+    else:
+        network = context.network
     assert network is not None
     modules = {name: module for name, module in named_modules(network).items() if isinstance(module, RECTIFIERS)}
     if not modules:
@@ -154,6 +162,7 @@ def _unit_axis(output: Tensor, is_last: bool | None) -> int | None:
     return 1
 
 
+# in standard deviations of each input; fraction of changed predictions: by judgment
 NOISE, MIN_CHANGED = 0.05, 0.1
 
 
@@ -175,7 +184,10 @@ def sensitivity(context: Context) -> Outcome:
     if context.is_untrained:
         return NotChecked("the network is untrained")
     generator = torch.Generator().manual_seed(context.seed)
-    columns = x if x.ndim == 2 else x.movedim(1, -1).flatten(0, -2)
+    if x.ndim == 2:
+        columns = x
+    else:
+        columns = x.movedim(1, -1).flatten(0, -2)
     # outliers in a column of a table would raise its standard deviation, and with it the noise of all samples
     spread = (robust_spread(x) if x.ndim == 2 else columns.std(0)).reshape(1, -1, *[1] * (x.ndim - 2))
     noise = torch.randn(x.shape, generator=generator).to(x) * spread * NOISE

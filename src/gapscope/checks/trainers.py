@@ -130,7 +130,10 @@ class SpecTrainer:
         """
         assert isinstance(spec, TrainingSpec)
         network = copy_network(self.network)
-        state = resampled_state(network) if self.initial_state is None else self.initial_state
+        if self.initial_state is None:
+            state = resampled_state(network)
+        else:
+            state = self.initial_state
         network.load_state_dict(dict(state))
         if fix is not None and fix.change_network is not None:
             fix.change_network(network)

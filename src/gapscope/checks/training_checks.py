@@ -26,7 +26,9 @@ def _after_training(code: str) -> None:
         if code == "GS302" and isinstance(outcome, Finding) and outcome.cost is not None:
             outcome = replace(outcome, cost=max(outcome.cost, context.shortfall or 0.0))
         # what a monitor found at some epoch stays a finding where the end of the run gives no answer
-        return found[0] if found and isinstance(outcome, NotChecked) else outcome
+        if found and isinstance(outcome, NotChecked):
+            return found[0]
+        return outcome
 
 
 for _code in RUN_CHECKS:

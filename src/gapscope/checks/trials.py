@@ -17,7 +17,9 @@ from gapscope.results.estimate import IntervalEstimate, paired_difference, perce
 from gapscope.results.formatting import pluralize
 
 R2 = "R^2"
+# full training runs, by judgment
 MAX_TRAININGS = 6.0
+# as for a learning curve
 MIN_SAMPLES = 40
 # The winner is trained again on this many fresh splits: the best of several fixes on one split looks better than it is.
 FRESH_SPLITS = 2
@@ -77,7 +79,10 @@ class TriedAdvice:
         """The best fix with its gain, and the others, as text."""
         names = ", ".join(trial.name for trial in self.trials if not trial.helps)
         is_accuracy = self.score_name != R2
-        score = percent(self.score) if is_accuracy else f"{self.score:.2f}"
+        if is_accuracy:
+            score = percent(self.score)
+        else:
+            score = f"{self.score:.2f}"
         cost = f"{self.trainings:.1f} trainings, {self.score_name} {score} from one half"
         lines = [f"tried: no gain from {names} ({cost})"]
         best = self.best
@@ -89,7 +94,9 @@ class TriedAdvice:
             lines = [f"tried: {best.name} {text}; {cost})"]
             if names:
                 lines.append(f"       less or nothing from {names}")
-        return [*lines, self.note] if self.note else lines
+        if self.note:
+            return [*lines, self.note]
+        return lines
 
 
 def candidates(
@@ -151,7 +158,9 @@ class _Splits:
         if fix is None or fix.change_spec is None:
             return 0.5
         changed, epochs = fix.change_spec(self.spec), get_setting(self.spec, "epochs")
-        return 0.5 if changed is None or not epochs else 0.5 * float(get_setting(changed, "epochs") or 0) / epochs
+        if changed is None or not epochs:
+            return 0.5
+        return 0.5 * float(get_setting(changed, "epochs") or 0) / epochs
 
     def scores(self, fix: Fix | None, split: int) -> tuple[Tensor, Tensor]:
         """Return the scored samples of a split, and their weighted scores with a fix (None: without)."""
@@ -248,7 +257,10 @@ def try_fixes(
         interrupted = True
         results.sort(key=lambda item: -float(item[1].mean()))
     if not results:
-        reason = "interrupted" if interrupted else "; ".join(failed)
+        if interrupted:
+            reason = "interrupted"
+        else:
+            reason = "; ".join(failed)
         raise NotMeasurable(reason or "the time budget ends before a fix could be tried, or no fix applies")
     trials = [Trial(fix.name, float(difference.mean())) for fix, difference in results]
     if len(fresh) == FRESH_SPLITS or (fresh and not interrupted):

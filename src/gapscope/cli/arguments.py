@@ -165,6 +165,7 @@ def split_target(table: pandas.DataFrame, target: str | None, path: Path) -> tup
         InvalidInput: There is no such column or no other, or labels are missing.
     """
     from gapscope.base.errors import InvalidInput, did_you_mean
+    from gapscope.data.frames import as_targets
     from gapscope.data.tables import MISSING_WORDS, SEPARATORS
 
     names = [str(name) for name in table]
@@ -191,6 +192,9 @@ def split_target(table: pandas.DataFrame, target: str | None, path: Path) -> tup
     for word in words:
         n = int((labels == word).sum())
         print_lines(f"{target}: {word!r} is a class ({pluralize(n, 'sample')}), not a missing label.", err=True)
+    labels, note = as_targets(labels)
+    if note:
+        print_lines(note, err=True)
     return table.drop(columns=target), labels
 
 

@@ -80,8 +80,8 @@ def _print_table(forecasts: dict[str, Any]) -> None:
         {
             "network": name,
             "forecast": nan if forecast.abstained_because else forecast.score,
-            "90 % from": nan if forecast.interval is None else forecast.interval[0],
-            "to": nan if forecast.interval is None else forecast.interval[1],
+            "90 % from": forecast.low,
+            "to": forecast.high,
             "NTK": getattr(forecast.row("NTK"), "score", nan),
             "RBF ridge": getattr(forecast.row("RBF ridge"), "score", nan),
             "twice the data": forecast.curve[-1].score if forecast.curve else nan,

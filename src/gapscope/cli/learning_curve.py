@@ -73,7 +73,7 @@ def _print(curves: dict[str, Any]) -> None:
         for name, curve in curves.items()
     )
     print_table(table, "Predicted on data like the training data (90 % interval; cost in full-training equivalents)")
-    for note in dict.fromkeys(curve.note for curve in curves.values() if curve.note):
+    for note in dict.fromkeys(note for curve in curves.values() for note in curve.notes):
         print_lines(note)
 
 

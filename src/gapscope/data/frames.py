@@ -71,10 +71,11 @@ def encode_frame(
 
     Args:
         frame: Columns of numbers and text.
-        like: Encoded frame of another part of the data, whose columns are returned (0 where `frame` lacks one).
+        like: Encoded frame of another part of the data, whose columns are returned. Values of a text column that it
+            lacks are 0 in all of its columns, and missing numbers are filled with its medians.
 
     Raises:
-        InvalidInput: No column remains.
+        InvalidInput: No column remains, or `frame` lacks a column of `like`.
     """
     import pandas
 
@@ -112,16 +113,25 @@ def encode_frame(
         notes.append(f"{pluralize(missing, 'missing number')}: filled with the median of the column.")
     if not set(frame.columns) - set(names):
         listed = ", ".join(map(str, names))
-        got = f"no column but {listed}, of which nearly every row differs" if names else "empty columns alone"
+        if names:
+            got = f"no column but {listed}, of which nearly every row differs"
+        else:
+            got = "empty columns alone"
         raise InvalidInput(
             f"Got {got}; numbers or categories are needed. Pass texts as a list with their labels: "
             "data=(frame[column].tolist(), labels)."
         )
     encoded = pandas.get_dummies(frame.drop(columns=names), columns=categories, dtype=float)
-    encoded = encoded.fillna(encoded.median())
-    if like is not None:
-        encoded = encoded.reindex(columns=like.columns, fill_value=0.0)
-    return encoded, tuple(notes)
+    if like is None:
+        return encoded.fillna(encoded.median()), tuple(notes)
+    known = tuple(f"{name}_" for name in categories)
+    lacking = [str(name) for name in like.columns if name not in encoded and not str(name).startswith(known)]
+    if lacking:
+        raise InvalidInput(
+            f"The second table must have the columns of the first; it lacks {', '.join(lacking[:MAX_NAMED])}. Add "
+            "them, or remove them from both."
+        )
+    return encoded.reindex(columns=like.columns, fill_value=0.0).fillna(like.median()), tuple(notes)
 
 
 def encode_inputs(data: Any, test: Any = None) -> tuple[Any, Any, tuple[str, ...]]:
@@ -139,8 +149,31 @@ def encode_inputs(data: Any, test: Any = None) -> tuple[Any, Any, tuple[str, ...
     return (columns, data[1]), test, notes
 
 
+# Integers are classes up to so many different values, and beyond if they are numbered from 0 or 1 without a gap.
+MAX_UNNUMBERED = 20
+
+
+def as_targets(column: pandas.Series) -> tuple[pandas.Series, str]:
+    """Return a column of labels or targets, integers that are amounts as numbers, and a note about it (else empty).
+
+    Args:
+        column: Column of a table.
+    """
+    import pandas
+
+    if not pandas.api.types.is_integer_dtype(column) or column.isna().any() or not len(column):
+        return column, ""
+    low, high, n = int(column.min()), int(column.max()), column.nunique()
+    if n <= MAX_UNNUMBERED or (low in (0, 1) and high - low < n):
+        return column, ""
+    note = (
+        f"{column.name}: {n:,} integers from {low:,} to {high:,}, read as numbers (regression); text would be classes."
+    )
+    return column.astype(float), note
+
+
 def split_frame(frame: Any, target: str) -> tuple[pandas.DataFrame, pandas.Series]:
-    """Return the columns other than the target, and the target, of a pandas frame.
+    """Return the columns other than the target, and the target, of a pandas frame (see `as_targets`).
 
     Args:
         frame: Table with a row per sample.
@@ -159,4 +192,4 @@ def split_frame(frame: Any, target: str) -> tuple[pandas.DataFrame, pandas.Serie
         raise InvalidInput(f"Got target={target!r}, which is no column of the frame.{hint}")
     if frame.shape[1] < 2:
         raise InvalidInput(f"Got a frame with the column {target!r} alone; one column of features at least is needed.")
-    return frame.drop(columns=target), frame[target]
+    return frame.drop(columns=target), as_targets(frame[target])[0]

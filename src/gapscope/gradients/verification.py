@@ -55,6 +55,7 @@ from gapscope.results.progress import notify
 # Largest relative difference of two correct gradients. Half precision has none: a tolerance above its rounding errors
 # would hide a use of a weight that no layer records.
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
+# large against rounding, small against weights of the usual initializations: by judgment
 _PERTURBATION = 0.3
 # From this use on, a routing is verified again at every power of two, at the current weights.
 _RETRY_FROM_USE = 8
@@ -62,6 +63,7 @@ _RETRY_FROM_USE = 8
 _SMALL_BATCH = 8
 # Enough to show a failing gradient of individual samples; comparing a whole batch costs tens of training steps.
 _N_COMPARED = 3
+# shorter waits need no message
 _NOTIFY_AFTER_SECONDS = 1.0
 
 

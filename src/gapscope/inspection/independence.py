@@ -91,7 +91,10 @@ def _outputs_agree(network: nn.Module, x: Tensor) -> bool | None:
             return None
         reversed_rows = torch.arange(len(x) - 1, -1, -1, device=x.device)
         # Every second row, so that no neighbours are passed together. Two samples are passed one by one.
-        parts = [reversed_rows[1::2]] if len(x) > 2 else reversed_rows.split(1)
+        if len(x) > 2:
+            parts = [reversed_rows[1::2]]
+        else:
+            parts = reversed_rows.split(1)
         return all(_has_outputs(network, x[part], outputs[part]) for part in parts)
 
 

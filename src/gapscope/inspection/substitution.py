@@ -126,7 +126,9 @@ class ParameterSubstitution(TorchFunctionMode):
                 target = arguments[0]
             return func(target, *arguments[1:], **keywords)
         result = func(*arguments, **keywords)
-        return self._cast(result) if isinstance(result, Tensor) else result
+        if isinstance(result, Tensor):
+            return self._cast(result)
+        return result
 
 
 NOTHING_SUBSTITUTED = ParameterSubstitution(())

@@ -10,11 +10,13 @@ from torch import Tensor
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 
+# the usual number
 FOLDS = 5
 # With fewer samples in the smallest class, some folds would have none of it.
 MIN_PER_CLASS = 5
 # One tree per class and iteration: with more classes or columns, trees cost more than all kernels.
 MAX_CLASSES, MAX_COLUMNS = 5, 100
+# by judgment, for the time of five fits
 MAX_SAMPLES = 200_000
 # Smallest probability: trees without noise would give a single surprising label an infinite loss.
 SMALLEST = 1e-4

@@ -29,7 +29,7 @@ def rank_label_issues(
     unreliable, and no precision is expected if it is an upper bound.
     """
     order = margins.argsort(stable=True)
-    reason, n = noise.unreliable_because, len(order)
+    reason, n = noise.abstained_because, len(order)
     curve, n_flagged, expected = torch.empty(0), 0, math.nan
     if not reason:
         below = torch.searchsorted(canaries.double().sort().values, margins[order].double(), right=True) / len(canaries)
@@ -38,7 +38,10 @@ def rank_label_issues(
         n_flagged = min(round(fraction * n), n)
         if not noise.is_upper_bound:
             curve = (fraction * below.double() * n / torch.arange(1, n + 1)).clamp(max=1.0)
-            expected = float(curve[n_flagged - 1]) if n_flagged else math.nan
+            if n_flagged:
+                expected = float(curve[n_flagged - 1])
+            else:
+                expected = math.nan
     return LabelIssues(
         indices=indices[order],
         given_labels=labels[order],

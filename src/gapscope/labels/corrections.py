@@ -40,6 +40,7 @@ def drop_word(class_names: Sequence[str]) -> str:
 
 PLACE_COLUMNS = {"multi-label": "output", "positions": "position"}
 """Column of the place of a label within its sample, by the kind of the task."""
+# default of `torch.nn.CrossEntropyLoss(ignore_index=)`
 IGNORED_LABEL = -100
 
 
@@ -71,7 +72,10 @@ class _LabelParser:
         if self.is_number:
             return "a number"
         names = [repr(name) for name in self.codes] or [str(label) for label in sorted(self.occurring)]
-        more = "" if len(names) <= MAX_NAMED else f" and {len(names) - MAX_NAMED} more"
+        if len(names) <= MAX_NAMED:
+            more = ""
+        else:
+            more = f" and {len(names) - MAX_NAMED} more"
         return f"one of the classes {', '.join(names[:MAX_NAMED])}{more}"
 
     def parse(self, label: str, where: str) -> float | None:
@@ -106,7 +110,10 @@ def _parse_place(cell: str, shape: Sequence[int], where: str) -> tuple[int, ...]
     """Return the place of a label within its sample, such as (3,) or (3, 17)."""
     parts = [part.strip() for part in cell.split(",")]
     is_valid = len(parts) == len(shape) and all(_INTEGER.fullmatch(part) for part in parts)
-    place = tuple(int(part.partition(".")[0]) for part in parts) if is_valid else ()
+    if is_valid:
+        place = tuple(int(part.partition(".")[0]) for part in parts)
+    else:
+        place = ()
     if not is_valid or not all(0 <= index < size for index, size in zip(place, shape, strict=True)):
         raise InvalidInput(f"{where}: got the place {cell!r}; indices below {list(shape)} are needed.")
     return place

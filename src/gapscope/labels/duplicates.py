@@ -15,6 +15,7 @@ from gapscope.statistics.baselines import find_nearest, sample_features
 
 # A near-duplicate is closer than this fraction of the median distance to the nearest neighbour.
 NEAR = 0.05
+# all pairs are compared: 4e8 distances
 MAX_SAMPLES = 20_000
 
 
@@ -64,6 +65,7 @@ def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
     return sorted(pairs)
 
 
+# by judgment
 N_SHUFFLES = 3
 
 
@@ -102,10 +104,16 @@ def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int]
     """
     n, both = len(samples), join_samples(replace(samples, targets=None), replace(test, targets=None))
     exact = {j - n: i for i, j in reversed(exact_repeats(both)) if i < n <= j}  # the first one
-    texts = copied_texts(both, n) if len(both) <= MAX_SAMPLES else None
+    if len(both) <= MAX_SAMPLES:
+        texts = copied_texts(both, n)
+    else:
+        texts = None
     if texts is not None:
         return _by_test_sample({j - n: i for i, j in texts} | exact)
-    features = sample_features(both) if len(both) <= MAX_SAMPLES else torch.empty(0, 0)
+    if len(both) <= MAX_SAMPLES:
+        features = sample_features(both)
+    else:
+        features = torch.empty(0, 0)
     if not features.shape[1]:
         return _by_test_sample(exact)
     distances, nearest = find_nearest(features[n:], features[:n])

@@ -24,11 +24,9 @@ from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import FEATURES, features_spectrum, network_before_training
 from gapscope.measures.kernel_leave_one_out import kernel_columns
 from gapscope.statistics.baselines import (
-    LINEAR,
     RBF,
     RIDGES,
-    linear_spectrum,
-    rbf_spectrum,
+    input_spectra,
     sample_features,
     target_matrix,
 )
@@ -120,7 +118,7 @@ def ntk_spectrum(prepared: Ready, *, seed: int, options: Mapping[str, Any] = KER
 def _baseline(views: Sequence[ClassView | TargetView], samples: Samples) -> Tensor:
     """Return leave-one-out predictions without a network: of the RBF ridge, or else the mean of the targets."""
     targets = target_matrix(samples.y.cpu())
-    view = views[0] if views else None
+    view = next((view for view in views if view.method == RBF), None)
     if isinstance(view, TargetView):
         return view.predictions
     scores = targets.mean(0).expand_as(targets).clone()
@@ -153,8 +151,7 @@ def iterate_kernels(
     features = sample_features(samples)
     notes += samples.notes
     if features.shape[1]:
-        yield RBF, rbf_spectrum(features)
-        yield LINEAR, linear_spectrum(features)
+        yield from input_spectra(features)
     if network is None:
         return
     prepared = ready(network, samples, needs=("outputs",))

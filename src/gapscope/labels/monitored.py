@@ -47,7 +47,10 @@ class MonitoredLabels:
         margins = CanaryMargins(self.margins[~canaries][None], self.margins[canaries][None])
         rate, low, high = noise_rate_interval(margins, n_classes, quantile=QUANTILE, generator=generator)
         # if the rate is far too high, the corrected accuracy would be as well
-        clean = accuracy if accuracy < MIN_ACCURACY else min(clean_accuracy(accuracy, rate, n_classes), 1.0)
+        if accuracy < MIN_ACCURACY:
+            clean = accuracy
+        else:
+            clean = min(clean_accuracy(accuracy, rate, n_classes), 1.0)
         samples = int((~canaries).sum())
         # errors that crowd in few classes have larger margins than canaries: all labels that the run contradicts may
         # be wrong
@@ -119,7 +122,9 @@ def paired_p_value(differences: Sequence[float]) -> float:
     total = values.sum()
     if len(values) > MAX_EXACT:
         statistic = total / math.sqrt(float((values**2).sum()) or 1.0)
-        return math.exp(-(statistic**2) / 2) if statistic > 0 else 1.0
+        if statistic > 0:
+            return math.exp(-(statistic**2) / 2)
+        return 1.0
     half = len(values) // 2
     first, second = _signed_sums(values[:half]), np.sort(_signed_sums(values[half:]))
     rounding = 1e-12 * np.abs(values).sum()
@@ -244,7 +249,10 @@ class PairedCanaries:
 
         def random_sequence() -> dict[str, Any]:
             row = tokens[torch.randint(len(tokens), ids.shape, generator=generator)]
-            extra = {"attention_mask": torch.ones_like(row)} if "attention_mask" in sample else {}
+            if "attention_mask" in sample:
+                extra = {"attention_mask": torch.ones_like(row)}
+            else:
+                extra = {}
             return {**extra, "input_ids": row, name: row.clone()}
 
         pairs = [(random_sequence(), random_sequence()) for _ in range(number)]

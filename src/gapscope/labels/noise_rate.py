@@ -27,7 +27,9 @@ from torch import Tensor
 from gapscope.statistics.baselines import RIDGES
 from gapscope.statistics.kernel_ridge import Spectrum, loo_predictions, select_ridge
 
+# ends of a 90 % interval are then the tenth smallest and largest
 RESAMPLES = 200
+# of 5 % of the samples each: once per sample on average
 ROUNDS = 20
 # Fraction of labels corrupted per round: with more of them the fit would differ from that of the original labels.
 CANARY_FRACTION, MIN_CANARIES = 0.05, 12
@@ -120,7 +122,9 @@ def corrupt_in_rounds(
     return CanaryMargins(torch.stack(ordinary).cpu(), torch.stack(canaries).cpu())
 
 
+# rounds of clipping, by judgment
 REGRESSION_ROUNDS = 4
+# robust standard deviations, of residuals and of targets, by judgment
 CLIP, FIRST_CLIP = 2.0, 3.0
 
 

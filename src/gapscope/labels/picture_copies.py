@@ -34,7 +34,10 @@ def copied_pictures(pictures: Tensor, candidates: Tensor | None = None) -> list[
     """
     n = len(pictures)
     own = _thumbnails(pictures.cpu())
-    others = own if candidates is None else _thumbnails(candidates.cpu().to(pictures.dtype))
+    if candidates is None:
+        others = own
+    else:
+        others = _thumbnails(candidates.cpu().to(pictures.dtype))
     # standardized together, so that all are in one scale
     features = feature_matrix(torch.cat([own, others, others.flip(-1)])).float()
     first, plain, mirrored = features[:n], features[n : n + len(others)], features[n + len(others) :]
@@ -42,7 +45,10 @@ def copied_pictures(pictures: Tensor, candidates: Tensor | None = None) -> list[
     positive = distances[distances > 1e-6]
     limit = max(NEAR * float(positive.median()) if len(positive) else 0.0, 1e-6)
     pairs: set[tuple[int, int]] = set()
-    searches = [(distances, nearest)] if candidates is None else [find_nearest(plain, first)]
+    if candidates is None:
+        searches = [(distances, nearest)]
+    else:
+        searches = [find_nearest(plain, first)]
     for close, index in [*searches, find_nearest(mirrored, first)]:
         for j in torch.nonzero(close[:, 0] <= limit).flatten().tolist():
             i = int(index[j, 0])

@@ -51,5 +51,22 @@ def assess_targets(view: TargetView, targets: Tensor, seed: int) -> tuple[LabelI
     )  # fmt: skip
     # below the threshold of the bound, the fraction of wrong targets is largest
     _, threshold = smallest_ratio(corrupted.ordinary.flatten(), corrupted.canaries.flatten(), QUANTILE)
-    n_flagged = 0 if noise.unreliable_because else int((margins <= threshold).sum())
+    if noise.abstained_because:
+        n_flagged = 0
+    else:
+        n_flagged = int((margins <= threshold).sum())
     return replace(issues, n_flagged=n_flagged, kind="regression", method=view.method), noise
+
+
+MAX_CLASSES = 20  # different whole numbers that may be classes
+
+
+def note_on_whole_numbers(targets: Tensor) -> str:
+    """Return a sentence if targets look like class labels that became floating point, else an empty one."""
+    values = targets.unique()
+    if len(values) > MAX_CLASSES or bool((values != values.round()).any()):
+        return ""
+    return (
+        f"The targets are {len(values)} different whole numbers in floating point, which were compared as amounts. "
+        "Pass integers for class labels."
+    )

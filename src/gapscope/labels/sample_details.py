@@ -28,7 +28,9 @@ class SampleDetails:
 
     def name(self, index: int) -> str:
         """Return the name of a sample (empty if it has none)."""
-        return str(self.names[index]) if index < len(self.names) else ""
+        if index < len(self.names):
+            return str(self.names[index])
+        return ""
 
 
 def _is_frame(value: Any) -> bool:
@@ -42,7 +44,10 @@ def _folder(data: Any) -> tuple[Any, Sequence[int] | None]:
         indices = getattr(data, "indices", None)
         if indices is not None:
             chosen = [int(index) for index in indices]
-            rows = chosen if rows is None else [chosen[row] for row in rows]
+            if rows is None:
+                rows = chosen
+            else:
+                rows = [chosen[row] for row in rows]
         data = data.dataset
     return data, rows
 

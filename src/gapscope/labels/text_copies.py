@@ -40,7 +40,9 @@ def _tokens(row: Int[Tensor, " t"], padding: int | None) -> list[int]:
 def _padding(ids: Int[Tensor, "n t"]) -> int | None:
     """Return the token that fills rows up (None if they end in several tokens, mostly)."""
     value, count = ids.flatten(1)[:, -1].unique(return_counts=True)
-    return int(value[count.argmax()]) if int(count.max()) > len(ids) / 2 else None
+    if int(count.max()) > len(ids) / 2:
+        return int(value[count.argmax()])
+    return None
 
 
 def have_equal_order(samples: Samples, i: int, j: int) -> bool:
@@ -65,7 +67,10 @@ def _frequencies(samples: Samples) -> Float[Tensor, "n d"] | None:
     elif samples.form is None and samples.inputs.ndim == 2 and not samples.inputs.is_floating_point():
         ids = samples.inputs.cpu()
         padding = _padding(ids)
-        counted = torch.ones_like(ids) if padding is None else (ids != padding).long()
+        if padding is None:
+            counted = torch.ones_like(ids)
+        else:
+            counted = (ids != padding).long()
         rows = torch.zeros(len(ids), N_TOKENS, dtype=torch.float32)
         rows.scatter_add_(1, ids % N_TOKENS, counted.float())
     else:

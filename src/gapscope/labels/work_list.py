@@ -15,15 +15,20 @@ if TYPE_CHECKING:
 
     from gapscope.labels.results import LabelIssues
 
+# what a page shows, by judgment
 MIN_CARDS, MAX_CARDS = 24, 500
+# pairs on a page
 MAX_PAIRS = 50
+# columns, tokens and characters on a card
 MAX_COLUMNS, MAX_TOKENS, MAX_TEXT = 16, 24, 600
 # Values this many standard deviations from the mean of their column are marked.
 FAR = 3.0
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 class _Contents:
@@ -33,7 +38,10 @@ class _Contents:
         self.samples = issues.samples
         self.details = issues.details
         self.table = self._table()
-        numbers = None if self.table is None else self.table.select_dtypes("number")
+        if self.table is None:
+            numbers = None
+        else:
+            numbers = self.table.select_dtypes("number")
         self.means = None if numbers is None else numbers.mean()
         self.spreads = None if numbers is None else numbers.std()
 
@@ -74,7 +82,9 @@ class _Contents:
 
 
 def _chance(probability: float) -> str:
-    return "" if math.isnan(probability) else percent(probability)
+    if math.isnan(probability):
+        return ""
+    return percent(probability)
 
 
 def render(issues: LabelIssues, n: int | None = None) -> str:
@@ -96,8 +106,14 @@ def render(issues: LabelIssues, n: int | None = None) -> str:
         place = {"place_name": issues.place_name, "place": row.get(issues.place_name, "")}
         return contents.of(int(row["sample"])) | labels | chances | place | {"flagged": bool(row["flagged"])}
 
-    pairs = issues.conflicts[:MAX_PAIRS] if issues.samples is not None else ()
-    class_names = () if issues.samples is None else issues.samples.class_names
+    if issues.samples is not None:
+        pairs = issues.conflicts[:MAX_PAIRS]
+    else:
+        pairs = ()
+    if issues.samples is None:
+        class_names = ()
+    else:
+        class_names = issues.samples.class_names
     return render_page(
         "label_issues.html",
         title="Label issues",

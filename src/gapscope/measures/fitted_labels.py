@@ -15,12 +15,10 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import Features, extract_features
 from gapscope.networks.initialization import resampled_state
-from gapscope.results.estimate import IntervalEstimate, percent
+from gapscope.results.estimate import NORMAL_95, IntervalEstimate, percent
 from gapscope.statistics.baselines import LooRow, kernel_row
 from gapscope.statistics.kernel_ridge import Spectrum, linear_spectrum
 
-# normal quantile of a two-sided 95 % interval
-NORMAL_95 = 1.96
 # Samples on which weights are compared: a fit of labels is evident on few.
 MAX_SAMPLES = 500
 FEATURES = "last hidden features"

@@ -24,7 +24,7 @@ from gapscope.inspection.losses import evaluate
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import centred_features
-from gapscope.statistics.baselines import LINEAR, RBF, RIDGES, linear_spectrum, rbf_spectrum, target_matrix
+from gapscope.statistics.baselines import RIDGES, input_spectra, linear_spectrum, target_matrix
 from gapscope.statistics.intervals import wilson_interval
 from gapscope.statistics.kernel_ridge import Spectrum
 from gapscope.statistics.leave_group_out import select_held_out
@@ -231,8 +231,10 @@ def feature_scores(
         what: The features in words.
     """
     values = centred_features(features)
-    linear = _score(f"{LINEAR} on {what}", linear_spectrum(values), positions)
-    return linear | _score(f"{RBF} on {what}", rbf_spectrum(values), positions)
+    scores: dict[str, Tensor] = {}
+    for name, kernel in input_spectra(values, what):
+        scores |= _score(name, kernel, positions)
+    return scores
 
 
 def _own_accuracy(prepared: Ready) -> float:

@@ -27,6 +27,7 @@ from gapscope.penalties.base import Penalty, StrengthRule, register_penalty, str
 # less than 0.03, and by less than 1.2 times the previous difference, in five consecutive tests: with BatchNorm in
 # training mode the difference of a dead network falls from 0.03 to 0.01, that of a slow network grows.
 _CHECK_INTERVAL, _N_CHECKS = 20, 5
+# the difference and its growth, see above
 _SMALL_DIFFERENCE, _GROWTH = 0.03, 1.2
 # Higher strengths lower the accuracy of networks with normalization layers (docs/penalty.md).
 _MAX_IF_NORMALIZED = 0.003

@@ -59,8 +59,8 @@ class IntervalEstimate:
     high: float
 
 
-# two-sided 90 %, one-sided 95 %
-NORMAL_90 = 1.645
+# normal quantiles: two-sided 90 % and one-sided 95 %; two-sided 95 %; one-sided 99 %
+NORMAL_90, NORMAL_95, NORMAL_99_ONE_SIDED = 1.645, 1.96, 2.326
 
 
 def paired_difference(values: Sequence[float], baseline: Sequence[float] | None = None) -> IntervalEstimate:

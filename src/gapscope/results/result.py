@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
@@ -127,7 +128,7 @@ class Result:
             renamed = new_name(type(self).__name__, name)
             if renamed is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            return getattr(self, renamed)
+            return attrgetter(renamed)(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return the table of the result."""

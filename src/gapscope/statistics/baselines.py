@@ -7,8 +7,9 @@ Common parameters:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float, Shaped
@@ -26,12 +27,15 @@ from gapscope.statistics.kernel_ridge import (
 
 # In units of the mean eigenvalue of the kernel; the leave-one-out error varies little between neighbours of this grid.
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+# samples, by judgment: an exact kernel of 2,000 takes 32 MB, and its decomposition 8e10 multiplications
 MAX_EXACT, N_LANDMARKS = 2000, 1000
 # Above so many samples the RBF kernel has fewer landmarks: their cost grows with the square, 1,000,000 rows take 30 s.
 MANY_SAMPLES, N_LANDMARKS_OF_MANY = 200_000, 500
+# rows of a block of distances, by judgment: 33 MB per 2,048 others
 BLOCK = 2048
 # Above this many samples, neighbours are those among the first principal components, in float32.
 MAX_EXACT_NEIGHBOURS, N_COMPONENTS = 5000, 64
+# columns of token frequencies; larger vocabularies are hashed
 N_TOKENS = 2048
 LINEAR, RBF, NEIGHBOURS = "linear ridge", "RBF ridge", "nearest neighbours"
 # One core of a server of 2022: 25e9 multiplications of float64 per second; a distance with its part of a sort takes
@@ -51,6 +55,11 @@ class LooRow:
     uses: str  # "labels", "inputs" or "network"
     score: float  # accuracy, or R^2 for regression
     predictions: Float[Tensor, "n k"]  # scores of classes, or regression targets; float64
+
+    @property
+    def name(self) -> str:
+        """The method without its setting: "nearest neighbours" of "nearest neighbours (5)"."""
+        return self.method.split(" (", 1)[0]
 
     def correct(self, labels: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, " n"]:
         """True for samples that are predicted correctly; of several labels per sample the fraction that is."""
@@ -91,7 +100,10 @@ def _token_counts(ids: Tensor) -> Tensor:
 def sample_features(samples: Samples) -> Float[Tensor, "n d"]:
     """Return features [n, d] on the CPU: `feature_matrix`, or frequencies of token ids."""
     x = samples.inputs.cpu()
-    parts = (x,) if samples.form is None else samples.form.unpack(x)
+    if samples.form is None:
+        parts = (x,)
+    else:
+        parts = samples.form.unpack(x)
     blocks = [feature_matrix(part) if part.is_floating_point() else _token_counts(part) for part in parts]
     return torch.cat(blocks, 1)
 
@@ -111,7 +123,10 @@ def scored_row(method: str, uses: str, predictions: Tensor, targets: Tensor) -> 
     truth, n = targets.double().reshape(len(targets), -1), len(targets)
     # a sample's residual from the mean of all others is n / (n - 1) times that from the mean of all
     of_mean = ((truth - truth.mean(0)) * n / (n - 1)).square().sum()
-    score = float(1 - (predictions - truth).square().sum() / of_mean) if float(of_mean) else float("nan")
+    if float(of_mean):
+        score = float(1 - (predictions - truth).square().sum() / of_mean)
+    else:
+        score = float("nan")
     return LooRow(method, uses, score, predictions)
 
 
@@ -131,7 +146,9 @@ def most_frequent_class(targets: Shaped[Tensor, "n ..."], n_classes: int | None 
 def squared_distances(features: Float[Tensor, "n d"]) -> Float[Tensor, "n n"] | None:
     """Return squared distances of all pairs in float64 (None above 2,000 samples)."""
     features = features.double()
-    return torch.cdist(features, features).square_() if len(features) <= MAX_EXACT else None
+    if len(features) <= MAX_EXACT:
+        return torch.cdist(features, features).square_()
+    return None
 
 
 def find_nearest(
@@ -145,7 +162,10 @@ def find_nearest(
             rows = torch.arange(len(block), device=block.device)
             block[rows, rows + start] = torch.inf
         # of equal distances, `min` takes the first
-        nearest = block.min(1, keepdim=True) if k == 1 else block.topk(k, largest=False)
+        if k == 1:
+            nearest = block.min(1, keepdim=True)
+        else:
+            nearest = block.topk(k, largest=False)
         distances.append(nearest.values)
         indices.append(nearest.indices)
     return torch.cat(distances), torch.cat(indices)
@@ -207,10 +227,16 @@ def rbf_spectrum(features: Float[Tensor, "n d"], squares: Float[Tensor, "n n"] |
     Exact up to 2,000 samples; beyond, the Nystroem approximation with 1,000 landmarks, above 200,000 with 500.
     """
     n = len(features)
-    squares = squared_distances(features) if squares is None else squares
+    if squares is None:
+        squares = squared_distances(features)
+    else:
+        squares = squares
     if squares is not None:
         return spectrum((squares / -_median(squares)).exp_())
-    n_landmarks = N_LANDMARKS if n <= MANY_SAMPLES else N_LANDMARKS_OF_MANY
+    if n <= MANY_SAMPLES:
+        n_landmarks = N_LANDMARKS
+    else:
+        n_landmarks = N_LANDMARKS_OF_MANY
     landmarks = features[
         torch.randperm(n, generator=torch.Generator().manual_seed(0))[:n_landmarks].to(features.device)
     ]
@@ -240,20 +266,77 @@ def rbf_ridge(
     return kernel_row(RBF, "inputs", rbf_spectrum(features.double(), squares), targets, n_classes)
 
 
+@dataclass(frozen=True)
+class InputKernel:
+    """A kernel of inputs or features, for all verbs: forecasts, label errors, held-out predictions, positions.
+
+    Attributes:
+        name: Name of its row.
+        decompose: Function of features [n, d] and their `squared_distances` (None if they are not known).
+        seconds: Function of n samples, d features and k targets that returns rough CPU seconds of its row.
+    """
+
+    name: str
+    decompose: Callable[[Tensor, Tensor | None], Spectrum]
+    seconds: Callable[[int, int, int], float]
+
+    def row(
+        self, features: Tensor, targets: Tensor, n_classes: int | None = None, squares: Tensor | None = None
+    ) -> LooRow:
+        """Fit ridge regression with this kernel."""
+        return kernel_row(self.name, "inputs", self.decompose(features.double(), squares), targets, n_classes)
+
+
+def _n_ridges(n: int) -> int:
+    """Return how often a ridge multiplies vectors and targets: one that is computed in blocks is selected on a part."""
+    if n <= MAX_ROWS_IN_MEMORY:
+        return len(RIDGES)
+    return 1
+
+
+def _linear_seconds(n: int, d: int, k: int) -> float:
+    rank = min(n, d)
+    return (n * d * rank + 10 * rank**3 + _n_ridges(n) * n * rank * (k + 1)) / MULTIPLICATIONS_PER_SECOND
+
+
+def _rbf_seconds(n: int, d: int, k: int) -> float:
+    rank, kernel = n, n * n * d + 10 * n**3
+    if n > MAX_EXACT:
+        rank = min(n, N_LANDMARKS if n <= MANY_SAMPLES else N_LANDMARKS_OF_MANY)
+        kernel = 2 * n * rank**2 + 10 * rank**3
+    return (kernel + _n_ridges(n) * n * rank * (k + 1)) / MULTIPLICATIONS_PER_SECOND
+
+
+INPUT_KERNELS = [
+    InputKernel(LINEAR, lambda features, squares: linear_spectrum(features), _linear_seconds),
+    InputKernel(RBF, rbf_spectrum, _rbf_seconds),
+]
+"""Kernels of inputs and features; a further one is one more entry."""
+
+
+def input_spectra(features: Float[Tensor, "n d"], what: str = "") -> Iterator[tuple[str, Spectrum]]:
+    """Yield name and decomposition of every kernel of some features.
+
+    Args:
+        features: [n, d], standardized.
+        what: The features in words, which their names then end with; empty for the names alone.
+    """
+    for kernel in INPUT_KERNELS:
+        if what:
+            name = f"{kernel.name} on {what}"
+        else:
+            name = kernel.name
+        yield name, kernel.decompose(features, None)
+
+
 def baseline_seconds(n: int, d: int, k: int) -> dict[str, float]:
     """Return rough CPU seconds of the baselines of n samples with d features and k targets, by method."""
-    rank, landmarks = min(n, d), min(n, N_LANDMARKS if n <= MANY_SAMPLES else N_LANDMARKS_OF_MANY)
-    is_exact = n <= MAX_EXACT
-    kernel = n * n * d + 10 * n**3 if is_exact else 2 * n * landmarks**2 + 10 * landmarks**3
-    # a ridge multiplies vectors and targets once; one that is computed in blocks is selected on a part
-    ridges = len(RIDGES) if n <= MAX_ROWS_IN_MEMORY else 1
-    rank_of_rbf = n if is_exact else landmarks
-    components = d if n <= MAX_EXACT_NEIGHBOURS else min(d, N_COMPONENTS)
-    return {
-        LINEAR: (n * d * rank + 10 * rank**3 + ridges * n * rank * (k + 1)) / MULTIPLICATIONS_PER_SECOND,
-        RBF: (kernel + ridges * n * rank_of_rbf * (k + 1)) / MULTIPLICATIONS_PER_SECOND,
-        NEIGHBOURS: n * n * (components / MULTIPLICATIONS_PER_SECOND + SECONDS_PER_DISTANCE),
-    }
+    if n <= MAX_EXACT_NEIGHBOURS:
+        components = d
+    else:
+        components = min(d, N_COMPONENTS)
+    neighbours = n * n * (components / MULTIPLICATIONS_PER_SECOND + SECONDS_PER_DISTANCE)
+    return {NEIGHBOURS: neighbours} | {kernel.name: kernel.seconds(n, d, k) for kernel in INPUT_KERNELS}
 
 
 def loo_baselines(
@@ -278,12 +361,15 @@ def loo_baselines(
     n, d = features.shape
     if not d:
         return tuple(rows)
-    squares = squared_distances(features) if squares is None else squares
+    if squares is None:
+        squares = squared_distances(features)
+    else:
+        squares = squares
     fits: dict[str, Callable[[], LooRow]] = {
-        NEIGHBOURS: lambda: nearest_neighbours(features, targets, n_classes=n_classes, squares=squares),
-        LINEAR: lambda: linear_ridge(features, targets, n_classes=n_classes),
-        RBF: lambda: rbf_ridge(features, targets, n_classes=n_classes, squares=squares),
+        NEIGHBOURS: lambda: nearest_neighbours(features, targets, n_classes=n_classes, squares=squares)
     }
+    for kernel in INPUT_KERNELS:
+        fits[kernel.name] = partial(kernel.row, features, targets, n_classes, squares)
     seconds = baseline_seconds(n, d, rows[0].predictions.shape[1])
     finished = {name: fits[name]() for name in sorted(fits, key=seconds.__getitem__) if affords(seconds[name])}
     return (*rows, *(finished[name] for name in fits if name in finished))

@@ -12,10 +12,13 @@ from jaxtyping import Float, Shaped
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+# 15 bins as in Guo et al. 2017; 20 samples have a standard error of 0.11 or less
 MAX_BINS, MIN_PER_BIN = 15, 20
 # exp(-6) is a temperature at which a difference of 0.05 between two scores is a probability of 1
 LOG_TEMPERATURES = (-6.0, 3.0)
+# smallest probability in a logarithm
 SMALLEST = 1e-12
+# a limit, by judgment
 MAX_EM_STEPS = 200
 
 

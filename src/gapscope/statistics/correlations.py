@@ -153,10 +153,16 @@ def correlations(
     check_range("level", level, 0, 1, low_open=True, high_open=True)
     if isinstance(measures, str):
         raise InvalidInput(f"measures must be a list of column names; got {measures!r}. Write [{measures!r}].")
-    names = [*measures] if baseline is None or baseline in measures else [*measures, baseline]
+    if baseline is None or baseline in measures:
+        names = [*measures]
+    else:
+        names = [*measures, baseline]
     check_columns(table, [*names, target])
     y = table[target].to_numpy(dtype=float)
-    numbers = numpy.arange(len(y)) if clusters is None else numpy.asarray(clusters, dtype=int)
+    if clusters is None:
+        numbers = numpy.arange(len(y))
+    else:
+        numbers = numpy.asarray(clusters, dtype=int)
     if len(numbers) != len(y):
         raise InvalidInput(f"clusters must be one number per network, here {len(y)}; got {len(numbers)}.")
     rows = [_row(table[name].to_numpy(dtype=float), y, numbers, n_bootstrap, seed, level) for name in names]

@@ -143,6 +143,35 @@ def wilson_interval(fraction: float, n: float, level: float = 0.9) -> tuple[floa
     return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
+def r_squared_interval(
+    predictions: Float[Array, "n k"], targets: Float[Array, "n k"], level: float = 0.9
+) -> tuple[float, float, float]:
+    r"""Return $R^2$ and the ends of its interval, by the delta method.
+
+    Errors and variances are summed over all targets, so that those of a large scale count most. The interval is normal,
+    with the standard error of the ratio of the mean squared error to the variance, and at most 1. NaN for targets that
+    do not vary.
+
+    Args:
+        predictions: Predictions, of samples that they were not fitted to.
+        targets: True values.
+        level: Nominal coverage.
+
+    >>> y = numpy.arange(8.0)[:, None]
+    >>> r_squared_interval(y, y)
+    (1.0, 1.0, 1.0)
+    """
+    errors = ((targets - predictions) ** 2).sum(1)
+    variances = ((targets - targets.mean(0)) ** 2).sum(1)
+    if not variances.mean() > 0:
+        return math.nan, math.nan, math.nan
+    ratio = errors.mean() / variances.mean()
+    influence = (errors - ratio * variances) / variances.mean()
+    reach = normal_quantile(level) * float(influence.std()) / math.sqrt(len(targets))
+    value = 1 - float(ratio)
+    return value, value - reach, min(value + reach, 1.0)
+
+
 def paired_difference_interval(
     only_first: float, only_second: float, n: float, level: float = 0.9
 ) -> tuple[float, float]:

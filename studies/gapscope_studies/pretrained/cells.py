@@ -62,7 +62,7 @@ def _forecast(x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
 
 def _curve(x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
     result, seconds = _timed(lambda: gs.learning_curve(probe(), (x.numpy(), y.numpy()), seed=seed))
-    return {"value": result.score, "low": result.low, "high": result.high, "answered": not result.unreliable_because,
+    return {"value": result.score, "low": result.low, "high": result.high, "answered": not result.abstained_because,
             "cpu_seconds": seconds}  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from gapscope.inspection.losses import evaluate, sample_losses
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
 from gapscope.results.estimate import Estimate
 
+# largest dropout rate, by judgment
 MAX_RATE = 0.9
 
 
@@ -189,7 +190,10 @@ def advise_batch_norm(
     20
     """
     network, samples = prepare(network, data)
-    sizes = (batch_size,) if new_batch_size is None else (batch_size, new_batch_size)
+    if new_batch_size is None:
+        sizes = (batch_size,)
+    else:
+        sizes = (batch_size, new_batch_size)
     check_batch_sizes("batch_size", sizes[:1], len(samples))
     check_batch_sizes("new_batch_size", sizes[1:], len(samples))
     if batch_size == new_batch_size:

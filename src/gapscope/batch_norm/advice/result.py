@@ -40,7 +40,9 @@ class LayerRegularization:
     @property
     def zeta(self) -> float:
         """Mean decay rate, weighted by gamma^2 (NaN if all gammas are 0)."""
-        return self.decay / self.gamma_squared if self.gamma_squared else float("nan")
+        if self.gamma_squared:
+            return self.decay / self.gamma_squared
+        return float("nan")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +136,10 @@ class BatchNormAdvice(Result):
         """Return one row per layer, the last one for all layers at once."""
         import pandas
 
-        rows = [*self.layers, self.total] if len(self.layers) > 1 else [self.total]
+        if len(self.layers) > 1:
+            rows = [*self.layers, self.total]
+        else:
+            rows = [self.total]
         return pandas.DataFrame(
             {
                 "layer": row.layer,
@@ -194,7 +199,10 @@ def _change(advice: BatchNormAdvice) -> str:
     if advice.gains_regularization:
         growth = Estimate(-advice.missing, advice.missing.standard_error)
         return f"{text}: the regularization would grow by {_value(growth)}."
-    loss = f": {percent(advice.missing / total)} of the regularization would be lost" if advice.new_batch_size else ""
+    if advice.new_batch_size:
+        loss = f": {percent(advice.missing / total)} of the regularization would be lost"
+    else:
+        loss = ""
     return f"{text}{loss}."
 
 
@@ -213,12 +221,18 @@ def _remedies(advice: BatchNormAdvice) -> list[str]:
             f"gapscope.batch_norm.replace_batch_norm(network, 'ghost', ghost_size={advice.ghost_size})."
         )
     layers = " and ".join(advice.dropout_before)
-    rate = "No dropout rate up to 0.9" if advice.dropout is None else f"A dropout rate of {_value(advice.dropout)}"
+    if advice.dropout is None:
+        rate = "No dropout rate up to 0.9"
+    else:
+        rate = f"A dropout rate of {_value(advice.dropout)}"
     lines.append(f"{rate} before {layers} adds as much to the loss.")
     if advice.decay_strength is not None:
         arguments = f"{float(advice.decay_strength):.2g}, batch_size={advice.batch_size}"
         arguments += "" if advice.new_batch_size is None else f", batch_norm_size={advice.new_batch_size}"
-        network = " with population norm" if advice.new_batch_size is None else ""
+        if advice.new_batch_size is None:
+            network = " with population norm"
+        else:
+            network = ""
         lines.append(
             f"Gamma decay{network} adds as much with GammaDecayPenalty({arguments}); the error of the strength is "
             f"{advice.decay_strength.standard_error or 0.0:.1g}."

@@ -66,7 +66,10 @@ class LayerAccumulator:
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
-        products = (2 * channels, 2 * channels) if full else (3, channels)
+        if full:
+            products = (2 * channels, 2 * channels)
+        else:
+            products = (3, channels)
         self.full, self.n = full, 0
         self.noise, self.noise_sum = zeros(*products), zeros(2 * channels)
         self.rows: list[Tensor] = []  # of the noise, up to one per row of its matrix
@@ -132,7 +135,10 @@ class LayerAccumulator:
         coupling, error = couplings.mean(0), None
         if is_estimate:
             decays = torch.stack([quadratic(gamma, z) for z in couplings])
-            error = float(decays.std() / len(decays) ** 0.5) if len(decays) > 1 else float("nan")
+            if len(decays) > 1:
+                error = float(decays.std() / len(decays) ** 0.5)
+            else:
+                error = float("nan")
         by_channel, curvature = noise.diagonals(), _blocks(curvatures.mean(0)).diagonals()
         return LayerDecay(
             name=name, batch_size=1, gamma=gamma,

@@ -100,7 +100,10 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
         p = outputs.softmax(1)
         return p.sqrt()[:, None, :] * (torch.eye(p.shape[1], dtype=p.dtype, device=p.device) - p[:, :, None])
     outputs = outputs.double().requires_grad_()
-    targets = targets.double() if targets.is_floating_point() else targets
+    if targets.is_floating_point():
+        targets = targets.double()
+    else:
+        targets = targets
     (gradient,) = torch.autograd.grad(_checked_losses(loss, outputs, targets).sum(), outputs, create_graph=True)
     # Row k of the Hessian by the outputs is the gradient of entry k of the gradient.
     columns = [
@@ -126,7 +129,9 @@ class Tap(NamedTuple):
 def normalized_input(layer: Any, h: Tensor) -> Tensor:
     """Return (h - running_mean) / sqrt(running_var + eps) as [n, C, positions]."""
     u = (h - per_channel(layer.running_mean, h)) * per_channel((layer.running_var + layer.eps).rsqrt(), h)
-    return u.flatten(2) if u.ndim > 2 else u[..., None]
+    if u.ndim > 2:
+        return u.flatten(2)
+    return u[..., None]
 
 
 def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tuple[Tensor, dict[str, Tap]]:
@@ -137,7 +142,10 @@ def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tup
         taps[name] = Tap(normalized_input(layer, inputs[0]).detach(), output)
         return output.clone()  # the next layer may work in place
 
-    x = x.clone().requires_grad_() if x.is_floating_point() else x
+    if x.is_floating_point():
+        x = x.clone().requires_grad_()
+    else:
+        x = x
     with forward_hooks(layers, tap):
         outputs = checked_outputs(network(x), len(x))
     return outputs, taps
@@ -153,5 +161,8 @@ def derivatives_along(
         outputs, layer_outputs, direction.to(outputs.dtype), retain_graph=True, materialize_grads=True
     )
     for (name, tap), gradient in zip(taps.items(), gradients, strict=True):
-        g = gradient.flatten(2) if gradient.ndim > 2 else gradient[..., None]
+        if gradient.ndim > 2:
+            g = gradient.flatten(2)
+        else:
+            g = gradient[..., None]
         yield name, (g * tap.normalized).sum(2), g.sum(2)

@@ -167,7 +167,10 @@ def gamma_decay(
         single_sample = {}
         for name, layer in evaluation.layers.items():
             ones = torch.ones_like(layer.running_mean, dtype=torch.float64)
-            gamma = ones if layer.weight is None else layer.weight.detach().double()
+            if layer.weight is None:
+                gamma = ones
+            else:
+                gamma = layer.weight.detach().double()
             single_sample[name] = sums[name].finish(name, gamma, is_estimate=draws is not None)
         decay = GammaDecay(single_sample, len(samples), replacement).for_batch_size(batch_size)
         if not noise_draws:

@@ -64,12 +64,17 @@ class LayerDecay:
     @property
     def rate(self) -> Tensor:
         """Rate r, [C] or [C, C], with decay sum_i r_i gamma_i^2 or gamma^T r gamma."""
-        return self.zeta if self.coupling is None else self.coupling
+        if self.coupling is None:
+            return self.zeta
+        return self.coupling
 
     @property
     def predicted(self) -> Estimate:
         """Predicted excess loss: first-order part plus `sampled` (else `decay`)."""
-        even = self.decay if self.sampled is None else self.sampled
+        if self.sampled is None:
+            even = self.decay
+        else:
+            even = self.sampled
         return Estimate(even + float(self.first_order.sum()), even.standard_error)
 
     def scaled(self, factor: float, batch_size: int) -> LayerDecay:
@@ -81,7 +86,9 @@ class LayerDecay:
 
 def quadratic(gamma: Tensor, rate: Tensor) -> Tensor:
     """Return sum_i rate_i gamma_i^2, or gamma^T rate gamma for a matrix of rates."""
-    return (rate * gamma.square()).sum() if rate.ndim == 1 else gamma @ rate @ gamma
+    if rate.ndim == 1:
+        return (rate * gamma.square()).sum()
+    return gamma @ rate @ gamma
 
 
 def _total(estimates: list[Estimate]) -> Estimate:

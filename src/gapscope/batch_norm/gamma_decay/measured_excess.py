@@ -49,7 +49,9 @@ class ExcessRow:
     @property
     def ratio(self) -> float:
         """Measured over predicted."""
-        return self.measured / self.predicted if self.predicted else float("nan")
+        if self.predicted:
+            return self.measured / self.predicted
+        return float("nan")
 
 
 class BatchNormExcess(RowResult[ExcessRow]):
@@ -189,7 +191,10 @@ def batch_norm_excess(
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network)
         in_layers = {name: named_modules(network)[name] for name in in_order}
         comparison = _Comparison(EvaluationData(network, in_layers, samples, loss, chunk_size), decays[batch_sizes[0]])
-        layers = [*in_order, ALL_LAYERS] if len(in_order) > 1 else in_order
+        if len(in_order) > 1:
+            layers = [*in_order, ALL_LAYERS]
+        else:
+            layers = in_order
         with progress("batch statistics", len(layers) * len(decays)) as bar:
             slowest = 0.0
             for name in layers:
@@ -199,8 +204,14 @@ def batch_norm_excess(
                     bar.step(f"{name} at {size}")
                     if is_measured:
                         before = budget.spent
-                        prediction = decay if name == ALL_LAYERS else decay[name]
-                        together = in_order if name == ALL_LAYERS else [name]
+                        if name == ALL_LAYERS:
+                            prediction = decay
+                        else:
+                            prediction = decay[name]
+                        if name == ALL_LAYERS:
+                            together = in_order
+                        else:
+                            together = [name]
                         measured = comparison.excess(together, size, passes, generator)
                         rows.append(ExcessRow(name, size, measured, prediction.decay, prediction.predicted))
                         slowest = max(slowest, budget.spent - before)

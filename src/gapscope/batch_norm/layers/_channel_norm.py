@@ -91,8 +91,14 @@ class ChannelNorm(nn.Module):
         if self.depends_on_batch:
             return self._normalize_by_batch(h)
         present = next(t for t in (self.running_mean, self.running_var) if t is not None)
-        mean = torch.zeros_like(present) if self.running_mean is None else self.running_mean
-        variance = torch.ones_like(present) if self.running_var is None else self.running_var
+        if self.running_mean is None:
+            mean = torch.zeros_like(present)
+        else:
+            mean = self.running_mean
+        if self.running_var is None:
+            variance = torch.ones_like(present)
+        else:
+            variance = self.running_var
         return F.batch_norm(h, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
 
     def _normalize_by_batch(self, h: Tensor) -> Tensor:
@@ -117,7 +123,10 @@ class ChannelNorm(nn.Module):
             return
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
-            rate = 1 / self.num_batches_tracked.double() if self.momentum is None else self.momentum
+            if self.momentum is None:
+                rate = 1 / self.num_batches_tracked.double()
+            else:
+                rate = self.momentum
             for running, newest in ((self.running_mean, mean), (self.running_var, variance)):
                 if running is not None and newest is not None:
                     # as torch does: with differences, infinity minus infinity would become NaN

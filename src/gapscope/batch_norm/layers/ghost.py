@@ -71,7 +71,10 @@ class GhostBatchNorm(ChannelNorm):
         size = len(h) // parts
         self._check_batch(h[:size])
         # equal parts need no split, whose backward pass would copy the whole gradient
-        blocks = h.tensor_split([larger * (size + 1)]) if larger else [h]
+        if larger:
+            blocks = h.tensor_split([larger * (size + 1)])
+        else:
+            blocks = [h]
         counts = [larger, parts - larger] if larger else [parts]
         normalized = [
             normalize_parts(block, count, self.weight, self.bias, self.eps)
@@ -80,7 +83,9 @@ class GhostBatchNorm(ChannelNorm):
         outputs, means, variances = map(list, zip(*normalized, strict=True))
         if self.training:
             self._track(torch.cat(means).mean(0), torch.cat(variances).mean(0))
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        if len(outputs) == 1:
+            return outputs[0]
+        return torch.cat(outputs)
 
 
 class GhostBatchNorm1d(GhostBatchNorm, dimensions=1):

@@ -109,13 +109,19 @@ class VarianceOnlyBatchNorm(ChannelNorm):
         self._check_batch(h)
         reference = next((t for t in (self.running_var, self.weight) if t is not None), h)
         h, mean, variance = with_mean_and_variance(h, reference.dtype)
-        variance = variance + mean.square() if self.rms else variance
+        if self.rms:
+            variance = variance + mean.square()
+        else:
+            variance = variance
         constant = variance.detach()
         if self.training:
             n_values = h.numel() // h.shape[1]
             self._track(None, constant if self.rms else constant * (n_values / (n_values - 1)))
         scale = ((constant + self.eps) / (variance + self.eps)).sqrt()  # ones, with the gradient of 1 / sigma
-        weight = scale if self.weight is None else self.weight * scale
+        if self.weight is None:
+            weight = scale
+        else:
+            weight = self.weight * scale
         return F.batch_norm(h, torch.zeros_like(constant), constant, weight, self.bias, False, 0.0, self.eps)
 
 

@@ -79,7 +79,10 @@ def initialize_from_data(
 
     def set_from_outputs(name: str, layer: Any, inputs: tuple[Any, ...], outputs: Tensor) -> Tensor:
         is_linear = isinstance(layer, nn.Linear)
-        by_channel = outputs.flatten(0, -2).T if is_linear else outputs.transpose(0, 1).flatten(1)
+        if is_linear:
+            by_channel = outputs.flatten(0, -2).T
+        else:
+            by_channel = outputs.transpose(0, 1).flatten(1)
         mean, deviation = by_channel.mean(1), by_channel.std(1, unbiased=False)
         deviation = torch.where(deviation > 0, deviation, 1.0)
         length = layer.parametrizations.weight.original0
