@@ -210,7 +210,8 @@ def even_loss_excess(
     r"""Estimate $E[\ell(\delta) + \ell(-\delta)]/2 - \ell(0)$ under noise of batch statistics."""
     # The noise changes the layer's output by gamma (-q u / 2 - a), independently per sample, equally at all positions.
     # To second order the excess is the decay with the Hessian of the loss itself; beyond that it includes the kinks of
-    # ReLU networks and all even orders. `sample_noise` is that of a batch of one sample, `scale` the factor of larger ones.
+    # ReLU networks and all even orders. `sample_noise` is that of a batch of one sample, `scale` the factor of larger
+    # ones.
     network, loss, n = evaluation.network, evaluation.loss, len(evaluation.samples)
     means = []
     with torch.no_grad():
