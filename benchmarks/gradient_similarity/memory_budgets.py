@@ -38,7 +38,7 @@ def measure(name: str, budget: int) -> dict[str, float]:
         start = time.process_time()
         empirical_ntk(network, x, max_bytes=budget * 2**20)
         seconds.append(time.process_time() - start)
-    return {"megabytes": (peak_kilobytes() - before) / 1024, "seconds": min(seconds)}
+    return {"megabytes": (peak_kilobytes() - before) / 1e3, "seconds": min(seconds)}
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import copy
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gapscope.base.errors import NotMeasurable
+from gapscope.base.errors import NeverSupported, NotMeasurable
 from gapscope.penalties.base import forward_with_penalties
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.penalties.weight import L2Penalty
@@ -280,3 +281,31 @@ def test_the_first_step_does_not_import_sympy() -> None:
         "sys.exit('sympy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class BehindAZeroGate(nn.Module):
+    """Samples interact behind a weight that is zero at first."""
+
+    def __init__(self, other: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.head, self.gate = nn.Linear(6, 8), nn.Linear(8, 3), nn.Parameter(torch.zeros(()))
+        self.other = other
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x).tanh()
+        return self.head(h + self.gate * self.other(h))
+
+
+OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": lambda h: h.mean(0, keepdim=True),
+    "next sample": lambda h: h.roll(1, 0),
+    "detached maximum": lambda h: h.max(0, keepdim=True).values.detach(),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_the_first_step_refuses_samples_that_interact_behind_a_zero_weight(other: str) -> None:
+    torch.manual_seed(0)
+    network, x = BehindAZeroGate(OTHERS[other]), torch.randn(32, 6)
+    with pytest.raises(NeverSupported, match="in another batch"):
+        GradientSimilarityPenalty(0.1).forward_with_penalty(network, x, torch.arange(32) % 3)
