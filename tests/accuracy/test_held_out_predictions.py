@@ -221,7 +221,7 @@ def test_the_result_is_an_array_a_table_and_sentences() -> None:
         list(table.columns) == ["cat", "dog", "eel", "given label"] and table["given label"].tolist() == NAMES.tolist()
     )
     assert set(result.to_dict()) >= {"score", "calibration_error", "samples"} and "predictions" not in result.to_dict()
-    assert f"{result.score:.3f}" in repr(result) and "120 rows" not in repr(result)
+    assert f"{100 * result.score:.1f} %" in repr(result) and "120 rows" not in repr(result)
     copied = result.to_numpy()
     copied[:] = 0
     assert result.predictions.max() > 0

@@ -96,6 +96,14 @@ def test_what_moved_is_named(kind: str) -> None:
     assert finding.code == "GS110" and word in finding.evidence
 
 
+def test_texts_are_told_apart_as_a_whole() -> None:
+    train = [f"{'good' if i % 2 else 'bad'} film {i}" for i in range(120)]
+    test = [f"the weather is {'fine' if i % 2 else 'cold'} today {i}" for i in range(80)]
+    labels = [i % 2 for i in range(120)]
+    finding = gs.check(None, (train, labels), test=(test, labels[:80]), only=["GS110"]).findings[0]
+    assert "tells" in finding.evidence
+
+
 def test_copies_of_training_samples_are_counted_for_regression() -> None:
     x, y = draw(300, 0)
     test = draw(100, 1)

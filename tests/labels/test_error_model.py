@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import gapscope as gs
+from gapscope.base.errors import NotMeasurable
 from gapscope.labels.boosted_trees import out_of_fold_log_probabilities
 from gapscope.labels.error_model import (
     confident_errors,
@@ -74,7 +75,7 @@ def test_confident_errors_by_hand() -> None:
 def test_no_precision_is_promised_where_a_hard_problem_is_possible() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(500, 2, generator=generator)
-    y = (x[:, 0] + 0.4 * torch.randn(500, generator=generator) > 0).long()
+    y = (x[:, 0] + 0.6 * torch.randn(500, generator=generator) > 0).long()
     issues = gs.find_label_issues(None, (x, y))
     assert issues.noise is not None and issues.noise.is_upper_bound and not len(issues.precision_curve)
     assert math.isnan(issues.expected_precision)
@@ -122,7 +123,7 @@ def test_labels_far_apart_keep_their_values() -> None:
 def test_the_upper_end_solves_wilsons_equation(fraction: float, n: int) -> None:
     high = wilson_high(fraction, n)
     assert high >= fraction
-    assert abs(high - fraction) == pytest.approx(0.84 * math.sqrt(high * (1 - high) / n), abs=1e-9)
+    assert abs(high - fraction) == pytest.approx(math.sqrt(high * (1 - high) / n), abs=1e-9)
 
 
 def test_the_loss_is_the_cross_entropy_of_the_best_temperature() -> None:
@@ -166,3 +167,33 @@ def test_trees_are_for_tables() -> None:
     assert out_of_fold_log_probabilities(wide, y, 2, seed=0) is None
     rare = torch.zeros(60, dtype=torch.int64).index_fill(0, torch.arange(4), 1)
     assert out_of_fold_log_probabilities(table, rare, 2, seed=0) is None
+
+
+@pytest.mark.parametrize("n_copies", [1, 2])
+def test_labels_of_repeated_inputs_are_not_told_to_be_wrong(n_copies: int) -> None:
+    """A copy predicts the label of its copy: errors look correct, and the rate would be too small."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 2
+    x = 4 * torch.eye(2)[y] + 0.3 * torch.randn(120, 2, generator=generator)
+    y[:12] = 1 - y[:12]
+    data = x.repeat(n_copies, 1), y.repeat(n_copies)
+    issues = gs.find_label_issues(None, data)
+    if n_copies == 1:
+        assert issues.noise is not None
+        assert issues.noise.low <= 0.1 <= issues.noise.high
+        assert issues.n_flagged >= 10
+        return
+    assert issues.noise is None
+    assert "240 of 240 samples have the same inputs" in issues.note
+    assert issues.n_flagged == 0
+    assert issues.to_pandas()["error_probability"].isna().all()
+    with pytest.raises(NotMeasurable, match="different inputs: 120"):
+        gs.estimate_label_noise(None, data)
+
+
+def test_few_repeats_do_not_matter() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 2
+    x = 4 * torch.eye(2)[y] + 0.3 * torch.randn(120, 2, generator=generator)
+    x[:20] = x[20:40]
+    assert gs.find_label_issues(None, (x, y)).noise is not None

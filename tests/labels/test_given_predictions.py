@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from sklearn.ensemble import RandomForestRegressor
@@ -86,7 +87,7 @@ def test_labels_without_noise_that_are_fitted() -> None:
     easy = 5 * torch.eye(3)[y] + 0.1 * torch.randn(120, 3, generator=generator)
     assert gs.find_label_issues(None, (easy, y), pred_probs=fitted).n_flagged == 0
     constant = gs.find_label_issues(None, (torch.ones(120, 4), y), pred_probs=fitted)
-    assert any("not looked at" in note for note in constant.notes)
+    assert constant.noise is None and "120 of 120 samples have the same inputs" in constant.note
 
 
 def test_regression_takes_predicted_targets() -> None:
@@ -146,3 +147,41 @@ def test_several_labels_are_not_looked_at() -> None:
 def test_probabilities_without_inputs_are_named(probabilities: np.ndarray) -> None:
     with pytest.raises(InvalidInput, match="pred_probs"):
         gs.find_label_issues(labels=[0, 1] * 30, pred_probs=probabilities)
+
+
+@pytest.mark.parametrize("as_names", [True, False])
+def test_columns_of_a_frame_are_matched_with_the_classes(as_names: bool) -> None:
+    """Columns in another order are those of the classes that they are named after."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(90) % 3
+    probabilities = (3 * torch.eye(3)[labels] + torch.randn(90, 3, generator=generator)).softmax(1).numpy()
+    names: list[Any] = [2, 0, 1]
+    given: Any = labels
+    if as_names:
+        names = ["c2", "c0", "c1"]
+        given = [f"c{k}" for k in labels.tolist()]
+    frame = pandas.DataFrame(probabilities[:, [2, 0, 1]], columns=names)
+    expected = gs.find_label_issues(labels=given, pred_probs=probabilities)
+    assert torch.equal(gs.find_label_issues(labels=given, pred_probs=frame).indices, expected.indices)
+
+
+def test_other_forms_of_probabilities_are_equal() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(90) % 3
+    probabilities = (3 * torch.eye(3)[labels] + torch.randn(90, 3, generator=generator)).softmax(1)
+    expected = gs.find_label_issues(labels=labels, pred_probs=probabilities).indices
+    reversed_memory = probabilities.numpy()[:, ::-1].copy()[:, ::-1]
+    for form in (reversed_memory, probabilities.clone().requires_grad_(), probabilities.tolist()):
+        assert torch.equal(gs.find_label_issues(labels=labels, pred_probs=form).indices, expected)
+    with pytest.raises(InvalidInput, match="no table of numbers"):
+        gs.find_label_issues(labels=labels, pred_probs=[["a"]] * 90)
+
+
+def test_without_inputs_a_perfect_agreement_gives_no_rate() -> None:
+    labels = torch.arange(90) % 3
+    probabilities = 0.9 * torch.eye(3)[labels] + 0.1 / 3
+    issues = gs.find_label_issues(labels=labels, pred_probs=probabilities)
+    assert issues.noise is None
+    assert "100.0 % of the labels" in issues.note
+    with pytest.raises(NotMeasurable, match="Pass the inputs"):
+        gs.estimate_label_noise(labels=labels, pred_probs=probabilities)

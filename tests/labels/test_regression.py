@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import gapscope as gs
 from gapscope.base.random_streams import make_generator
 from gapscope.labels.noise_rate import (
     CLIP,
@@ -70,3 +71,20 @@ def test_the_bound_is_tight_for_swapped_targets(rate: float) -> None:
     margins = regression_canaries(kernel, y, *fit_robustly(kernel, y), make_generator(0, "canaries"))
     bound = noise_rate_bound(margins.ordinary.flatten(), margins.canaries.flatten(), quantile=0.3)
     assert bound == pytest.approx(rate, abs=0.03)
+
+
+@pytest.mark.parametrize(("step", "is_noted"), [(1.0, True), (0.5, False)])
+def test_whole_numbers_in_floating_point_are_noted(step: float, is_noted: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(100, 2, generator=generator)
+    targets = step * (5 * x[:, 0]).round()
+    issues = gs.find_label_issues(None, (x, targets))
+    assert any("Pass integers for class labels" in note for note in issues.notes) == is_noted
+
+
+def test_features_may_be_lists() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(100, 2, generator=generator)
+    labels = (x[:, 0] > 0.5).long()
+    issues = gs.find_label_issues(features=x.tolist(), labels=labels.tolist())
+    assert torch.equal(issues.indices, gs.find_label_issues(features=x, labels=labels).indices)

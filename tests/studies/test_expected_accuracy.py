@@ -189,7 +189,11 @@ def test_intervals_at_smoke_scale(tmp_path: Path) -> None:
     outcome = intervals(setting)
     rows = outcome.numbers["smoke"]
     assert {row["forecast"] for row in rows} == {"without a network", "with a network"}
-    assert all(row["width"] < row["width before"] for row in rows if row["samples"] != "60 to 120")
+    for row in rows:
+        coverage = row["coverage"][0] if isinstance(row["coverage"], list | tuple) else row["coverage"]
+        assert coverage + row["below"] + row["above"] == pytest.approx(1)
+    widths = {row["samples"]: row["width"] for row in rows if row["forecast"] == "without a network"}
+    assert widths["60 to 120"] > 1.5 * widths["250 to 500"]
 
 
 def test_a_run_predicts_its_own_samples_better_than_new_ones(tmp_path: Path) -> None:

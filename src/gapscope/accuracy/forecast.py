@@ -232,16 +232,16 @@ def forecast_accuracy(
     many columns as samples, as for features and texts.
 
     The 90 % interval joins the error of the samples with the differences between trained networks. For vectors (tables,
-    features) it narrows with n samples: $1.645 \sqrt{s (1 - s) (1.5 / n + 4 \cdot 0.030^2) + (0.3 g)^2}$, g the gain
-    of accuracy per doubling of the samples in the curve. For images, and without a curve, it is $1.645 \sqrt{s (1 - s)
-    (1 / n + 4 \cdot 0.060^2)}$. It applies to new data with the same label noise. For regression the
-    score is $R^2$, without an interval. With several labels per sample the score is the accuracy over all labels; with
-    one label per position (tokens, pixels) that over positions, each predicted without its whole sample by the row of
-    the smallest held-out cross-entropy (`out_of_sample`). No interval was judged for these two. The forecast abstains
-    if no row is significantly better than the most frequent class. Batch norm layers that have seen no data get the
-    statistics of these data, on a copy. A network that has already fitted these labels is replaced by a copy with
-    resampled weights, and a note says so. Ctrl-C returns the rows that are finished. Common parameters: see
-    `gapscope.accuracy`.
+    features) it narrows with n samples: it reaches $\sqrt{s (1 - s) (2.5^2 / n + 0.065^2) + g^2}$ below the score s and
+    $\sqrt{s (1 - s) (1.3^2 / n + 0.085^2) + (0.3 g)^2}$ above it, g the gain of accuracy per doubling of the samples in
+    the curve. For images, and without a curve, both are $1.645 \sqrt{s (1 - s) (1 / n + 4 \cdot 0.060^2)}$. It applies
+    to new data with the same label noise. For regression the score is $R^2$, without an interval. With several labels
+    per sample the score is the accuracy over all labels; with one label per position (tokens, pixels) that over
+    positions, each predicted without its whole sample by the row of the smallest held-out cross-entropy
+    (`out_of_sample`). No interval was judged for these two. The forecast abstains if no row is significantly better
+    than the most frequent class. Batch norm layers that have seen no data get the statistics of these data, on a copy.
+    A network that has already fitted these labels is replaced by a copy with resampled weights, and a note says so.
+    Ctrl-C returns the rows that are finished. Common parameters: see `gapscope.accuracy`.
 
     Args:
         network: The network with the weights as they are before training; None for the rows that need no network.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -386,6 +387,11 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
             )
         if _yields_batches(data):
             return _from_batches(data, at_most)
+        if isinstance(data, str | Path):
+            raise InvalidInput(
+                f"data must be {FORMS}; got the path {str(data)!r}. Read a table with pandas.read_csv, and a folder of "
+                "pictures with gapscope.data.ImageFolder."
+            )
         if not is_list_or_tuple(data) or len(data) < 2:
             raise InvalidInput(f"data must be {FORMS}; got {type(data).__name__}.")
         _check_one_shape(data, len(data))

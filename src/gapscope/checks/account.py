@@ -113,22 +113,31 @@ class Account:
         return {name: float(value) for name, value in numbers.items()}
 
     @property
-    def lines(self) -> list[str]:
-        """The account as text, one line per entry."""
-        lines = [f"training {self.score:8}  {self._show(self.training):>7}"]
+    def rows(self) -> list[tuple[str, str, str]]:
+        """The account as rows: name, number, and interval with source or codes; names of costs are indented."""
+        rows = [(f"training {self.score}", self._show(self.training), "")]
         if self.expected is not None:
             e = self.expected
             note = f", {e.note}" if e.note else ""
             ends = f"{self._show(e.low, 0).removesuffix(' %')} to {self._show(e.high, 0)}"
-            lines.append(f"expected {self.score:8}  {self._show(e.value):>7}  ({ends}, {e.source}{note})")
+            rows.append((f"expected {self.score}", self._show(e.value), f"({ends}, {e.source}{note})"))
         for entry in self.entries:
             interval = ""
             if entry.interval is not None:
                 low, high = (self._points(end).removesuffix(" points") for end in entry.interval)
-                interval = f"  ({low} to {high})"
-            lines.append(f"  {entry.name:24} {self._points(entry.cost):>12}{interval}  {' '.join(entry.codes)}")
+                interval = f"({low} to {high})  "
+            rows.append((f"  {entry.name}", self._points(entry.cost), f"{interval}{' '.join(entry.codes)}"))
         if self.unexplained is not None:
-            lines.append(f"  {'unexplained':24} {self._points(self.unexplained):>12}")
+            rows.append(("  unexplained", self._points(self.unexplained), ""))
+        return rows
+
+    @property
+    def lines(self) -> list[str]:
+        """The account as text, one line per entry."""
+        lines: list[str] = []
+        for name, number, words in self.rows:
+            width = (26, 12) if name.startswith(" ") else (17, 9)
+            lines.append(f"{name:{width[0]}} {number:>{width[1]}}  {words}".rstrip())
         return lines
 
 

@@ -340,7 +340,7 @@ class CheckResult(Result):
         if self.account is None:
             account = None
         else:
-            account = {"lines": self.account.lines, "bar": self.account.segments}
+            account = {"rows": self.account.rows, "bar": self.account.segments}
         return {
             "headline": self.headline,
             "notes": self.notes,

@@ -13,6 +13,7 @@ from gapscope.base.targets import IGNORED
 from gapscope.checks.context import Context
 from gapscope.checks.costs import thinned
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
+from gapscope.labels.text_copies import are_word_frequencies
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import format_number
 from gapscope.statistics.baselines import rbf_ridge, sample_features
@@ -40,7 +41,9 @@ def shift(context: Context) -> Outcome:
     if min(len(train), len(test)) < MIN_SAMPLES:
         return NotChecked(f"needs {MIN_SAMPLES} training and test samples or more")
     moved = _moved_targets(context, train, test)
-    columns = _columns(train), _columns(test)
+    columns = torch.empty(len(train), 0), torch.empty(len(test), 0)
+    if not are_word_frequencies(train):
+        columns = _columns(train), _columns(test)
     names = train.columns or tuple(f"column {i}" for i in range(columns[0].shape[1]))
     if train.inputs.ndim > 2:
         names = tuple(f"{word} of channel {i}" for word in ("mean", "spread") for i in range(columns[0].shape[1] // 2))

@@ -15,6 +15,7 @@ to use its predictions all the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,8 +54,53 @@ NOT_LOOKED_AT = (
     "the errors: pass out-of-sample ones."
 )
 NO_INPUTS = "there are no inputs"
+# Without inputs, predictions that agree with more of the labels are taken for fitted ones. Few labels are so clean and
+# so easy that held-out predictions reach it; with inputs these are compared and accepted.
+MAX_AGREEMENT = 0.995
+TOO_GOOD = (
+    "The rate is not estimated from pred_probs: they agree with {agreed} of the labels, as those of a model that was "
+    "trained on them do. Pass the inputs too, data=(x, y), to have them compared with held-out predictions."
+)
 SEVERAL = NOT_LOOKED_AT.format(what="labels", why="samples have several labels")
 OUTPUT = {"labels": "probabilities", "targets": "predictions"}
+
+
+def to_values(predictions: Any) -> Tensor:
+    """Return probabilities or predicted targets as a tensor in float64, without gradients.
+
+    Args:
+        predictions: Array in any order of its memory, tensor, frame, list, or result of `gapscope.out_of_sample`.
+
+    Raises:
+        InvalidInput: They are no numbers.
+    """
+    if isinstance(predictions, Tensor):
+        return predictions.detach().double().cpu()
+    try:
+        return torch.from_numpy(np.array(predictions, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"Got pred_probs that are no table of numbers ({type(predictions).__name__}: {error}); probabilities "
+            "[n, classes] or predicted targets [n] are needed."
+        ) from error
+
+
+def in_class_order(pred_probs: Any, class_names: Sequence[str]) -> Any:
+    """Return probabilities with the columns of a frame in the order of the classes, if they are named as these.
+
+    Args:
+        pred_probs: Probabilities [n, C]; other forms than frames are returned as they are.
+        class_names: Names of the classes; empty if labels are numbers, which then name the columns.
+    """
+    columns = getattr(pred_probs, "columns", None)
+    if columns is None:
+        return pred_probs
+    by_name = {str(name): name for name in columns}
+    order = list(class_names) or sorted(by_name, key=lambda name: (len(name), name))
+    is_named = set(order) == set(by_name) and (bool(class_names) or order == [str(k) for k in range(len(order))])
+    if not is_named:
+        return pred_probs
+    return pred_probs[[by_name[name] for name in order]]
 
 
 def check_probabilities(pred_probs: Any, labels: Int[Tensor, " n"]) -> Float[Tensor, "n c"]:
@@ -67,7 +113,7 @@ def check_probabilities(pred_probs: Any, labels: Int[Tensor, " n"]) -> Float[Ten
     Raises:
         InvalidInput: The shape does not fit, a row does not sum to 1, or a label has no column.
     """
-    probabilities = torch.as_tensor(np.asarray(pred_probs)).detach().double().cpu()
+    probabilities = to_values(pred_probs)
     n = len(labels)
     if probabilities.ndim != 2 or len(probabilities) != n or probabilities.shape[1] < 2:
         got = list(probabilities.shape)
@@ -97,7 +143,7 @@ def _check_targets(predictions: Any, targets: Float[Tensor, "n 1"]) -> Float[Ten
     Raises:
         InvalidInput: Their shape is neither [n] nor [n, 1], or they are not finite.
     """
-    values = torch.as_tensor(np.asarray(predictions)).detach().double().cpu()
+    values = to_values(predictions)
     n = len(targets)
     if values.shape not in ((n,), (n, 1)):
         raise InvalidInput(
@@ -169,8 +215,10 @@ def _note(reason: str, what: str) -> str:
 def _refused(
     held_out: tuple[LabelIssues, LabelNoiseEstimate], reason: str, what: str
 ) -> tuple[LabelIssues, LabelNoiseEstimate]:
-    issues, noise = held_out
-    note = _note(reason, what)
+    return _without_rate(*held_out, _note(reason, what))
+
+
+def _without_rate(issues: LabelIssues, noise: LabelNoiseEstimate, note: str) -> tuple[LabelIssues, LabelNoiseEstimate]:
     return replace(issues, noise=None, note=note), replace(noise, refused=note)
 
 
@@ -212,7 +260,11 @@ def assess_given(
         return _refused(assess_classes(None, samples, seed=seed), reason, "labels")
     view = class_view("pred_probs", probabilities.clamp_min(SMALLEST).log(), labels, LOG_TEMPERATURES)
     issues, noise = assess_labels(view, labels)
-    return (_with_note(issues, "labels") if reason is None and not is_known else issues), noise
+    if reason is None and not is_known:
+        if noise.accuracy >= MAX_AGREEMENT:
+            return _without_rate(issues, noise, TOO_GOOD.format(agreed=percent(noise.accuracy, 1)))
+        issues = _with_note(issues, "labels")
+    return issues, noise
 
 
 def _assess_targets(

@@ -16,17 +16,18 @@ from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
+from gapscope.base.type_guards import is_list
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import check_module
 from gapscope.inspection.validation import unwrap_estimator
-from gapscope.labels.class_labels import assess_classes, assess_labels
+from gapscope.labels.class_labels import assess_classes, assess_labels, refuse_repeats
 from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test
-from gapscope.labels.given_predictions import assess_given
+from gapscope.labels.given_predictions import assess_given, in_class_order, to_values
 from gapscope.labels.kernel_views import ClassView, kernel_class_view, target_views
 from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
 from gapscope.labels.noise_rate import margins_of
-from gapscope.labels.regression_targets import assess_targets
+from gapscope.labels.regression_targets import assess_targets, note_on_whole_numbers
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details, with_class_names
 from gapscope.labels.several_labels import assess_positions, assess_several_labels
@@ -54,11 +55,13 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
         raise InvalidInput("Got pred_probs as well as a network. Pass pred_probs with data, or with labels alone.")
     if labels is not None:
         inputs = features
+        if is_list(features):
+            inputs = np.asarray(features)
         if inputs is None and pred_probs is None:
             raise InvalidInput("Got labels without features. Pass features= or pred_probs= too.")
         if inputs is None:
-            predicted = np.asarray(pred_probs)
-            if len(predicted) != len(labels) or not np.isfinite(predicted).all():
+            predicted = to_values(pred_probs)
+            if len(predicted) != len(labels) or not bool(predicted.isfinite().all()):
                 raise InvalidInput(
                     f"Got pred_probs {list(predicted.shape)} for {len(labels)} labels; one row of finite numbers per "
                     "label is needed. Pass both for the same samples."
@@ -97,11 +100,14 @@ def _assess_data(
     """Assess labels or targets with the held-out predictions of the smallest error."""
     if samples.kind == "multi-label":
         issues, noise = assess_several_labels(network, samples, pred_probs=pred_probs, budget=budget)
+        if has_inputs:
+            issues, noise = refuse_repeats(samples, issues, noise)
         return replace(issues, samples=samples), noise
     if samples.kind == "positions":
         issues, noise = assess_positions(network, samples, pred_probs=pred_probs, seed=seed)
         return replace(issues, samples=samples), noise
     if pred_probs is not None:
+        pred_probs = in_class_order(pred_probs, samples.class_names)
         issues, noise = assess_given(pred_probs, samples, with_inputs=has_inputs, seed=seed)
     elif samples.is_classification:
         issues, noise = assess_classes(network, samples, seed=seed, budget=budget)
@@ -111,6 +117,10 @@ def _assess_data(
             raise InvalidInput("No input varies between the samples, so no target can be checked. Pass other features.")
         issues, noise = assess_targets(views[0], samples.y, seed)
         issues = replace(issues, notes=tuple(notes))
+    if not samples.is_classification and (note := note_on_whole_numbers(samples.y)):
+        issues = replace(issues, notes=(*issues.notes, note))
+    if has_inputs and samples.is_classification:
+        issues, noise = refuse_repeats(samples, issues, noise)
     if has_inputs:
         conflicts = conflicting_duplicates(samples)
     else:
@@ -211,8 +221,8 @@ def estimate_label_noise(
     that of its last hidden features or the NTK) and, on tables, boosted trees in five folds. The rate is the mean
     probability of an error (`gapscope.labels.error_model`). Errors may be uneven over the classes. The upper end of the
     interval is at least the fraction of labels that differ from the prediction, because these may all be wrong; the
-    lower end is 0 if fewer than 88 % of clean labels are predicted, because a hard problem looks the same as label
-    noise.
+    lower end is 0 if fewer than 85 % of clean labels are predicted, because a hard problem looks the same as label
+    noise. No rate is given if half of the samples or more have the same inputs as another one.
 
     For regression targets, a robust fit is used, and the rate is always an upper bound: of targets that are as wrong as
     the target of another sample.

@@ -56,3 +56,17 @@ def assess_targets(view: TargetView, targets: Tensor, seed: int) -> tuple[LabelI
     else:
         n_flagged = int((margins <= threshold).sum())
     return replace(issues, n_flagged=n_flagged, kind="regression", method=view.method), noise
+
+
+MAX_CLASSES = 20  # different whole numbers that may be classes
+
+
+def note_on_whole_numbers(targets: Tensor) -> str:
+    """Return a sentence if targets look like class labels that became floating point, else an empty one."""
+    values = targets.unique()
+    if len(values) > MAX_CLASSES or bool((values != values.round()).any()):
+        return ""
+    return (
+        f"The targets are {len(values)} different whole numbers in floating point, which were compared as amounts. "
+        "Pass integers for class labels."
+    )

@@ -13,7 +13,6 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -23,7 +22,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.labels.class_labels import assess_labels
 from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES
-from gapscope.labels.given_predictions import SEVERAL, SMALLEST, check_probabilities, is_held_out
+from gapscope.labels.given_predictions import SEVERAL, SMALLEST, check_probabilities, is_held_out, to_values
 from gapscope.labels.kernel_views import ClassView, class_view, iterate_kernels
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.measures.positions import LabelledPositions, position_scores, prepare_positions, require_scores
@@ -45,7 +44,7 @@ def _check_shares(pred_probs: Any, labels: Bool[Tensor, "n k"]) -> Float[Tensor,
     Raises:
         InvalidInput: They have another shape than the labels, or lie outside [0, 1].
     """
-    probabilities = torch.as_tensor(np.asarray(pred_probs)).detach().double().cpu()
+    probabilities = to_values(pred_probs)
     if probabilities.shape != labels.shape:
         raise InvalidInput(
             f"Got pred_probs {list(probabilities.shape)}; {list(labels.shape)} is needed. Pass the probability of each "
@@ -190,7 +189,7 @@ def _position_view(scores: dict[str, Tensor], positions: LabelledPositions) -> C
 
 def _probabilities_at(pred_probs: Any, samples: Samples, positions: LabelledPositions) -> ClassView:
     """Return the view of probabilities [n, ..., C] or [n, C, ...] of positions."""
-    values = torch.as_tensor(np.asarray(pred_probs)).detach().double().cpu()
+    values = to_values(pred_probs)
     shape = tuple(samples.y.shape)
     grid = shape[1:]
     if values.ndim == len(shape) + 1 and tuple(values.shape[:-1]) != shape and tuple(values.shape[2:]) == grid:

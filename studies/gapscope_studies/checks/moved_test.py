@@ -82,7 +82,8 @@ def faults(train: Data, test: Data, generator: torch.Generator) -> Iterator[tupl
 def is_different(train: Data, test: Data) -> bool:
     """Return the baseline: any column or the target differs at 5 % by a Kolmogorov-Smirnov test each."""
     columns = [torch.cat([x, y.double().reshape(len(y), -1)], 1).numpy() for x, y in (train, test)]
-    return any(ks_2samp(columns[0][:, i], columns[1][:, i]).pvalue < 0.05 for i in range(columns[0].shape[1]))
+    tests: list[Any] = [ks_2samp(columns[0][:, i], columns[1][:, i]) for i in range(columns[0].shape[1])]
+    return any(test.pvalue < 0.05 for test in tests)
 
 
 def cases() -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.pools.jobs import run_cached
 from gapscope_studies.kit.page import light_json
 from gapscope_studies.kit.provenance import commit
-from gapscope_studies.pretrained import ntk, summary
+from gapscope_studies.pretrained import ntk, ntk_forecast, summary
 from gapscope_studies.pretrained.cells import jobs
 
 RULE = Path(__file__).with_name("rule.toml")
@@ -42,7 +42,9 @@ def _order(rule: Mapping[str, Any], all_jobs: Mapping[str, Mapping[str, Any]]) -
     """Return part and name of every cell: data set by data set, then the NTK, then untrained networks."""
     data = [*rule["data"]]
     names = [(part, name) for part in all_jobs for name in all_jobs[part]]
-    return sorted(names, key=lambda pair: ("untrained" in pair[1], pair[0] == "ntk", data.index(pair[1].split(" ")[1])))
+    return sorted(
+        names, key=lambda pair: ("untrained" in pair[1], pair[0].startswith("ntk"), data.index(pair[1].split(" ")[1]))
+    )
 
 
 def _finished(names: Iterable[str], folder: Path) -> list[Any]:
@@ -61,7 +63,10 @@ def main() -> None:
     torch.set_num_threads(1)  # CPU seconds are those of one thread
     rule: dict[str, Any] = tomllib.loads(RULE.read_text(encoding="utf-8"))
     folder = arguments.cells / "features"
-    all_jobs = jobs(rule, folder) | {"ntk": _ntk_jobs(rule, folder)}
+    all_jobs = jobs(rule, folder) | {
+        "ntk": _ntk_jobs(rule, folder),
+        "ntk_forecast": ntk_forecast.jobs(rule, folder),
+    }
 
     for part, name in () if arguments.summarize else _order(rule, all_jobs):
         run_cached({name: all_jobs[part][name]}, arguments.cells / part, workers=1)

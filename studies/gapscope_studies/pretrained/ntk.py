@@ -1,7 +1,8 @@
-"""The NTK of an image network from projected per-sample gradients, layer by layer, without an [n, P] matrix.
+"""The NTK of a network from projected per-sample gradients, layer by layer, without an [n, P] matrix.
 
 For a layer with input a [C, T] and output gradient d [K, T], the weight gradient is d a^T. With random signs R1 [r, K]
 and R2 [s, C] the features (R1 d)(R2 a)^T keep inner products in expectation. R2 a is a convolution with random kernels.
+The layers are convolutions and all linear layers but the last one, whose kernel is that of the hidden features.
 """
 
 from __future__ import annotations
@@ -27,26 +28,27 @@ RIDGES = tuple(10.0**k for k in range(-4, 3))
 
 
 class ProjectedGradients:
-    """Projected gradients of sums of outputs, for every convolution of a network."""
+    """Projected gradients of sums of outputs, for the weights of every layer of a network but its head."""
 
-    def __init__(self, network: nn.Module, seed: int) -> None:
-        self.network = network
+    def __init__(self, network: nn.Module, seed: int, *, rows: int = ROWS, columns: int = COLUMNS) -> None:
+        self.network, self.rows, self.columns = network, rows, columns
         self.parts: dict[nn.Module, Tensor] = {}
         generator = torch.Generator().manual_seed(seed)
         self.projections: dict[nn.Module, tuple[Tensor, Tensor]] = {}
         self._busy = False
-        for module in network.modules():
-            if isinstance(module, nn.Conv2d):
-                self.projections[module] = self._project(module, generator)
+        layers = [module for module in network.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+        for module in layers[:-1]:
+            self.projections[module] = self._project(module, generator)
 
-    @staticmethod
-    def _project(module: nn.Conv2d, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _project(self, module: nn.Conv2d | nn.Linear, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         def signs(*shape: int) -> Tensor:
             return 2.0 * torch.randint(0, 2, shape, generator=generator) - 1.0
 
-        left = signs(ROWS, module.out_channels, 1, 1) / ROWS**0.5
-        if module.groups == 1:
-            return left, signs(COLUMNS, *module.weight.shape[1:]) / COLUMNS**0.5
+        is_linear = isinstance(module, nn.Linear)
+        shape = (module.out_features,) if is_linear else (module.out_channels, 1, 1)
+        left = signs(self.rows, *shape) / self.rows**0.5
+        if is_linear or module.groups == 1:
+            return left, signs(self.columns, *module.weight.shape[1:]) / self.columns**0.5
         return left, signs(DEPTHWISE, *module.weight.shape) / DEPTHWISE**0.5
 
     def _apply(self, module: nn.Module, kernels: Tensor, x: Tensor) -> Tensor:
@@ -67,14 +69,18 @@ class ProjectedGradients:
 
     def _backward(self, module: Any, x: Tensor, gradient: Tensor) -> None:
         left, right = self.projections[module]
-        if module.groups == 1:
+        if isinstance(module, nn.Linear):
+            n = len(x)
+            rows = (gradient @ left.T).reshape(n, -1, len(left))
+            part = rows.transpose(1, 2) @ (x @ right.T).reshape(n, -1, len(right))
+        elif module.groups == 1:
             rows = nn.functional.conv2d(gradient, left).flatten(2)
             columns = self._apply(module, right, x).flatten(2)
             part = rows @ columns.transpose(1, 2)
         else:
             sums = [(gradient * self._apply(module, kernels, x)).flatten(2).sum(2) for kernels in right]
             part = torch.stack([each @ left.flatten(1).T for each in sums], 2)
-        self.parts[module] = part.flatten(1)
+        self.parts[module] = self.parts.get(module, 0.0) + part.flatten(1)
 
     @contextmanager
     def _hooks(self) -> Iterator[None]:
@@ -97,7 +103,7 @@ class ProjectedGradients:
         return torch.cat(rows)
 
 
-def _with_head(network: Any, n_classes: int, seed: int) -> nn.Module:
+def with_head(network: Any, n_classes: int, seed: int) -> nn.Module:
     """Replace the last linear layer by a new one, from which a fine-tune would start."""
     name, last = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
     with torch.random.fork_rng(devices=[]):
@@ -140,7 +146,7 @@ def cell(rule: dict[str, Any], folder: Path, data: str, network: str, seed: int)
     n, n_classes = len(train), int(y.max()) + 1
     images = pixels(network, x[rows], settings["side"])
     start = time.process_time()
-    model = _with_head(build(network), n_classes, derive_seed(seed, "head"))
+    model = with_head(build(network), n_classes, derive_seed(seed, "head"))
     gradients = ProjectedGradients(model, derive_seed(seed, "projection"))
     generator = torch.Generator().manual_seed(derive_seed(seed, "combinations"))
     ntk = torch.zeros(len(rows), len(rows), dtype=torch.float64)

@@ -174,3 +174,30 @@ def ntk(cells: Cells, bars: Mapping[str, float]) -> dict[str, Any]:
         "gain": gain,
         "bars": [_bar("gain of the NTK in addition to features", gain, above=bars["ntk_gain"])],
     }
+
+
+def ntk_forecast(cells: Cells, bars: Mapping[str, float]) -> dict[str, Any]:
+    """Return errors of forecasts by features and NTK against both truths, and their paired differences."""
+    truths = list(cells[0]["truths"])
+    data = [cell["data"] for cell in cells]
+    errors = {
+        (method, truth): np.array([cell["forecasts"][method] - cell["truths"][truth] for cell in cells])
+        for method in cells[0]["forecasts"]
+        for truth in truths
+    }
+    features = {truth: errors["features", truth] for truth in truths}
+    rows = [
+        {"method": method, "truth": truth, "cells": len(cells), "error": to_list(rms_error(values, data)),
+         "bias": float(values.mean()), "minus features": to_list(rms_difference(values, features[truth], data))}
+        for (method, truth), values in errors.items()
+    ]  # fmt: skip
+    table = pandas.DataFrame([
+        {"data": cell["data"], "network": cell["network"], **cell["forecasts"], **cell["truths"],
+         **{f"{name}, seconds": value for name, value in cell["cpu_seconds"].items()}}
+        for cell in cells
+    ])  # fmt: skip
+    by_data = table.groupby(["data", "network"], sort=False).mean().reset_index().to_dict("records")
+    judged = next(row for row in rows if (row["method"], row["truth"]) == ("features and NTK", "fine-tune"))
+    bar = _bar("error with the NTK minus that of the features", judged["minus features"], below=bars["ntk_forecast"])
+    is_better = bar["verdict"] != "not met" and judged["minus features"][2] < 0
+    return {"cells": len(cells), "errors": rows, "by data": by_data, "bars": [bar], "NTK joins the forecast": is_better}

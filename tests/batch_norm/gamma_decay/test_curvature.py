@@ -136,6 +136,14 @@ def test_covariance_of_gaussian_samples() -> None:
         torch.testing.assert_close(torch.cov(samples.T), expected, rtol=0, atol=tolerance)
 
 
+@pytest.mark.parametrize("n", [3, 2 * C, 2 * C + 1])
+def test_noise_of_few_samples_has_their_covariance(n: int) -> None:
+    u = torch.randn(n, C, 5, generator=torch.Generator().manual_seed(0))
+    samples = sums_of(u, full=True).sampler()(100_000, torch.Generator().manual_seed(1))
+    expected = torch.cov(torch.cat([u.square().mean(2), u.mean(2)], 1).double().T, correction=0)
+    torch.testing.assert_close(torch.cov(samples.T), expected, rtol=0, atol=0.03 * float(expected.diagonal().max()))
+
+
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
 @pytest.mark.parametrize("affine", [True, False])
 def test_the_decay_is_all_of_a_quadratic_loss_of_a_linear_network(covariance: str, affine: bool) -> None:
@@ -164,5 +172,6 @@ def test_the_excess_includes_kinks() -> None:
     zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     subject = EvaluationData(nn.Sequential(network), {"0": network}, Samples(h, h), absolute, 500)
     only_mean = SecondMoments(zero, one, zero, zero)
-    result = even_loss_excess(subject, "0", only_mean, scale=0.2, draws=20, generator=torch.Generator().manual_seed(0))
+    sampler, generator = gaussian_sampler(only_mean), torch.Generator().manual_seed(0)
+    result = even_loss_excess(subject, "0", sampler, scale=0.2, draws=20, generator=generator)
     assert result == pytest.approx(0.2**2 / 6, rel=0.1)

@@ -72,6 +72,7 @@ class LayerAccumulator:
             products = (3, channels)
         self.full, self.n = full, 0
         self.noise, self.noise_sum = zeros(*products), zeros(2 * channels)
+        self.rows: list[Tensor] = []  # of the noise, up to one per row of its matrix
         self.gradient, self.gradient_times_noise = zeros(2, channels), zeros(2, channels)
         self.curvature = zeros(draws, *products)
         self.moments = ChannelMoments(order=4)
@@ -84,6 +85,8 @@ class LayerAccumulator:
         gradient = torch.cat([by_gamma, by_beta], 1).double()
         self.n += len(u)
         self.moments.update(u)
+        if self.full and self.n <= len(self.noise):
+            self.rows.append(noise)
         self.noise_sum += noise.sum(0)
         self.noise += _products(noise, self.full)
         self.gradient += gradient.sum(0).view(2, -1)
@@ -97,6 +100,16 @@ class LayerAccumulator:
         """Return covariances over samples of (q, a), the statistics of a batch of one sample."""
         mean = self.noise_sum[None] / self.n  # Cov(x, y) = E[x y] - E[x] E[y], here with one row of means
         return _blocks(self.noise / self.n - _products(mean, self.full))
+
+    def sampler(self) -> Callable[[int, torch.Generator], Tensor]:
+        """Return a sampler (n, generator) of Gaussian noise of a batch of one sample, float64.
+
+        From fewer samples than 2C, these are a root of the covariance: it takes no eigenvectors of 2C dimensions.
+        """
+        if not self.full or self.n > len(self.noise):
+            return gaussian_sampler(self.noise_covariance())
+        rows = torch.cat(self.rows)
+        return _linear_sampler((rows - rows.mean(0)).T / self.n**0.5)
 
     def _first_order(self, noise: SecondMoments) -> Tensor:
         """Return the first-order part per unit of gamma, for a batch of one sample."""
@@ -145,6 +158,15 @@ def _coupling(noise: SecondMoments, curvature: SecondMoments) -> Tensor:
     return (noise.pp * curvature.pp / 4 + noise.rr * curvature.rr + by_gamma_and_beta / 2) / 2
 
 
+def _linear_sampler(root: Tensor) -> Callable[[int, torch.Generator], Tensor]:
+    """Return a sampler of Gaussian vectors with covariance root root^T."""
+
+    def sample(n: int, generator: torch.Generator) -> Tensor:
+        return torch.randn(n, root.shape[1], generator=generator, dtype=torch.float64).to(root.device) @ root.T
+
+    return sample
+
+
 def gaussian_sampler(noise: SecondMoments) -> Callable[[int, torch.Generator], Tensor]:
     """Return a sampler (n, generator) of Gaussian vectors (q, a) [n, 2C], float64."""
     if noise.rr.ndim == 1:
@@ -161,12 +183,7 @@ def gaussian_sampler(noise: SecondMoments) -> Callable[[int, torch.Generator], T
         return sample_channels
     covariance = torch.cat([torch.cat([noise.pp, noise.pr], 1), torch.cat([noise.rp, noise.rr], 1)], 0)
     values, vectors = torch.linalg.eigh(covariance)
-    root = vectors * values.clamp_min(0).sqrt()  # not Cholesky: with fewer samples than 2C the covariance is singular
-
-    def sample_pairs(n: int, generator: torch.Generator) -> Tensor:
-        return torch.randn(n, len(root), generator=generator, dtype=torch.float64).to(root.device) @ root.T
-
-    return sample_pairs
+    return _linear_sampler(vectors * values.clamp_min(0).sqrt())  # not Cholesky: the covariance may be singular
 
 
 def _noise_hook(statistics: Tensor) -> Callable[..., Tensor]:
@@ -182,14 +199,21 @@ def _noise_hook(statistics: Tensor) -> Callable[..., Tensor]:
 
 
 def even_loss_excess(
-    evaluation: EvaluationData, name: str, noise: SecondMoments, *, scale: float, draws: int, generator: torch.Generator
+    evaluation: EvaluationData,
+    name: str,
+    sample_noise: Callable[[int, torch.Generator], Tensor],
+    *,
+    scale: float,
+    draws: int,
+    generator: torch.Generator,
 ) -> Estimate:
     r"""Estimate $E[\ell(\delta) + \ell(-\delta)]/2 - \ell(0)$ under noise of batch statistics."""
     # The noise changes the layer's output by gamma (-q u / 2 - a), independently per sample, equally at all positions.
     # To second order the excess is the decay with the Hessian of the loss itself; beyond that it includes the kinks of
-    # ReLU networks and all even orders. `noise` is that of a batch of one sample, `scale` the factor of larger ones.
+    # ReLU networks and all even orders. `sample_noise` is that of a batch of one sample, `scale` the factor of larger
+    # ones.
     network, loss, n = evaluation.network, evaluation.loss, len(evaluation.samples)
-    sample_noise, means = gaussian_sampler(noise), []
+    means = []
     with torch.no_grad():
         for _ in range(draws):
             noise_samples = scale * sample_noise(n, generator)

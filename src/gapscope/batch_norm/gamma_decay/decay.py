@@ -178,7 +178,7 @@ def gamma_decay(
         scale = decay.variance_factor(batch_size) ** 0.5
         sampled = {
             name: even_loss_excess(
-                evaluation, name, sums[name].noise_covariance(), scale=scale, draws=noise_draws, generator=generator
+                evaluation, name, sums[name].sampler(), scale=scale, draws=noise_draws, generator=generator
             )
             for name in decay
         }
