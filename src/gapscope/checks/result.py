@@ -200,10 +200,12 @@ class CheckResult(Result):
             return f"Nothing was found that limits this {self.task} ({pluralize(checked, 'check')})."
         if not self.has_network:
             return "These data limit what any network can learn from them."
-        supported = [finding for finding in self.findings if not is_information(finding.code)]
-        if supported:
-            return self._limit(supported[0])
-        limit = self._limit(self.findings[0])
+        first = self.findings[0]
+        supported = next((finding for finding in self.findings if not is_information(finding.code)), None)
+        # findings are ordered by cost: one that is information but costs more is not passed over
+        if supported is not None and (supported.cost or 0.0) >= (first.cost or 0.0):
+            return self._limit(supported)
+        limit = self._limit(first)
         return f"Not certain: {limit[0].lower()}{limit[1:]}"
 
     def _limit(self, finding: Finding) -> str:
