@@ -48,7 +48,7 @@ def _embed(pictures: np.ndarray) -> torch.Tensor:
 
 
 def _check(features: torch.Tensor, labels: np.ndarray) -> gs.checks.CheckResult:
-    """Check a classifier of one hidden layer that was trained on a fifth of the features, and is tested on the others."""
+    """Check a classifier of one hidden layer trained on a fifth of the features, tested on the others."""
     order = np.random.default_rng(0).permutation(len(labels))
     chosen, rest = order[: len(order) // 5], order[len(order) // 5 :]
     torch.manual_seed(0)
