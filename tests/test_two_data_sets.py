@@ -68,7 +68,7 @@ def _test_accuracy_of_training(train: Any, test: Any) -> float:
 
 SCORES: dict[str, Callable[[Any, Any], float]] = {
     "check": _accuracy_of_check,
-    "validated_accuracy": lambda train, test: gs.validated_accuracy(linear(), test, train).plain_score,
+    "validated_accuracy": lambda train, test: gs.validated_accuracy(linear(), test, train).plain.value,
     "record_network": lambda train, test: gs.record_network(
         linear(), train, test=test, name="n", measures=["loss"]
     ).scores["test_accuracy"],

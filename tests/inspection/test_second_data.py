@@ -166,7 +166,7 @@ def test_verbs_with_two_data_sets_adapt_the_second() -> None:
     train, test = texts(120, 0), texts(150, 1)
     assert not gs.check(CountsOnes(), train, test=test, only=["GS402"]).findings
     assert gs.record_network(CountsOnes(), train, test=test, name="n", measures=["loss"]).scores["test_accuracy"] == 1.0
-    assert gs.validated_accuracy(CountsOnes(), test, train).plain_score == 1.0
+    assert gs.validated_accuracy(CountsOnes(), test, train).plain.value == 1.0
     repeated = gs.find_label_issues(None, train, test=test).test_duplicates
     ids, others = train["input_ids"], test["input_ids"]
     expected = {j for j in range(150) if bool((ids == others[j]).all(1).any())}
@@ -181,7 +181,7 @@ def test_verbs_with_named_classes_adapt_the_second() -> None:
     data, test = (x, NAMES[y.numpy()]), (x[seen], NAMES[y[seen].numpy()])
     assert not gs.check(identity(), data, test=test, only=["GS402"]).findings
     assert gs.record_network(identity(), data, test=test, name="n", measures=["loss"]).scores["test_accuracy"] == 1.0
-    assert gs.validated_accuracy(identity(), test, data).plain_score == 1.0
+    assert gs.validated_accuracy(identity(), test, data).plain.value == 1.0
     history = gs.train(identity(), data, gs.TrainingSpec(epochs=1, learning_rate=1e-6), test=test).history
     assert history[-1]["test_accuracy"] == 1.0
 
