@@ -45,8 +45,11 @@ def test_findings_that_are_information_only_are_not_certain() -> None:
     uncertain = replace(imbalanced, findings=(replace(imbalanced.findings[0], code="GS103"),))
     assert "Not certain" not in imbalanced.headline and "(information)" not in repr(imbalanced)
     assert uncertain.headline.startswith("Not certain") and "(information)" in repr(uncertain)
+    without = replace(imbalanced, has_network=False)
+    assert without.headline == "These data limit what any network can learn from them."
     costly = replace(uncertain.findings[0], cost=0.05)
     cheap = replace(imbalanced.findings[0], code="GS105", cost=0.01)
+    assert "need preparation" in replace(without, findings=(cheap,)).headline
     assert replace(imbalanced, findings=(costly, cheap)).headline.startswith("Not certain: the data limit")
     assert replace(imbalanced, findings=(replace(costly, cost=0.01), cheap)).headline.startswith("The training run")
     assert "(information)" in uncertain._repr_html_() and uncertain.to_dict()["findings"][0]["information"]

@@ -198,6 +198,8 @@ class CheckResult(Result):
             return f"Not judged: {self.not_judged}. {pluralize(checked, 'check')} found nothing."
         if not self.findings:
             return f"Nothing was found that limits this {self.task} ({pluralize(checked, 'check')})."
+        if not self.has_network and all(CAUSES.get(finding.code) == "training" for finding in self.findings):
+            return "These data need preparation before a network is trained on them."
         if not self.has_network:
             return "These data limit what any network can learn from them."
         first = self.findings[0]
