@@ -96,8 +96,12 @@ def _learning_curve(
     return (*(LearningCurvePoint(*point) for point in points), LearningCurvePoint(2 * n, doubled, extrapolated=True))
 
 
-def _growth(curve: Sequence[LearningCurvePoint]) -> float | None:
-    """Return the gain of the score per doubling of the samples, None without a curve."""
+def growth_per_doubling(curve: Sequence[LearningCurvePoint]) -> float | None:
+    """Return the gain of the score per doubling of the samples, None without a curve.
+
+    Args:
+        curve: Points of a learning curve, ordered by size.
+    """
     measured = [point for point in curve if not point.extrapolated]
     if len(measured) < 2:
         return None
@@ -342,7 +346,7 @@ def forecast_accuracy(
     combined = combine_rows(rows, targets, large=large, wide=wide)
     score = mean_score(combined)
     if features is not None or _are_vectors(samples):
-        growth = _growth(curve)
+        growth = growth_per_doubling(curve)
     else:
         growth = None
     by_name = {row.method: row for row in rows}

@@ -23,7 +23,7 @@ from gapscope.pools.jobs import run_cached
 from gapscope_studies.kit.page import light_json
 from gapscope_studies.kit.provenance import commit
 from gapscope_studies.pretrained import ntk, ntk_forecast, summary
-from gapscope_studies.pretrained.cells import jobs
+from gapscope_studies.pretrained.cells import jobs, with_present_interval
 
 RULE = Path(__file__).with_name("rule.toml")
 
@@ -82,6 +82,8 @@ def main() -> None:
         rows = _finished(selected, arguments.cells / part)
         if not rows:
             continue
+        if part == "accuracy":
+            rows = [with_present_interval(row) for row in rows]
         numbers = {"planned": len(selected), **getattr(summary, part)(rows, rule["bars"])}
         if part == "accuracy":
             numbers |= {"features": costs, "choice": summary.choice(rows, rule["bars"])}

@@ -18,6 +18,9 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 import gapscope as gs
+from gapscope.accuracy.forecast import growth_per_doubling
+from gapscope.accuracy.forecast_result import LearningCurvePoint
+from gapscope.accuracy.loo_rows import forecast_interval
 from gapscope.base.randomness import derive_seed
 from gapscope.statistics.baselines import target_matrix
 from gapscope.statistics.kernel_ridge import log_evidence_per_sample
@@ -58,6 +61,16 @@ def _forecast(x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
     curve = [[point.samples, point.score] for point in result.curve if not point.extrapolated]
     return {"value": result.score, "low": low, "high": high, "answered": not result.abstained_because,
             "cpu_seconds": seconds, "curve": curve}  # fmt: skip
+
+
+def with_present_interval(cell: dict[str, Any]) -> dict[str, Any]:
+    """Return a cell whose forecast has the interval that the library gives today, from its stored learning curve."""
+    forecast = cell["methods"][FORECAST]
+    if not forecast["answered"]:
+        return cell
+    growth = growth_per_doubling([LearningCurvePoint(*point) for point in forecast["curve"]])
+    low, high = forecast_interval(forecast["value"], cell["n"], growth)
+    return cell | {"methods": cell["methods"] | {FORECAST: forecast | {"low": low, "high": high}}}
 
 
 def _curve(x: Tensor, y: Tensor, seed: int) -> dict[str, Any]:
