@@ -179,7 +179,7 @@ def _assess(
         if not only_data:  # pictures, rows and copies are those of the data
             issues = replace(issues, samples=samples, conflicts=conflicting_duplicates(samples))
         return issues, noise
-    if data is not None or labels is not None or pred_probs is not None:
+    if any(given is not None for given in (data, features, labels, pred_probs)):
         run = getattr(source, "monitor", source)
         if not hasattr(run, "alarm") and not hasattr(run, "monitored_labels"):
             check_module(source)
