@@ -242,3 +242,9 @@ def test_features_of_data_replace_its_inputs_and_keep_its_pictures(tmp_path: Pat
 def test_features_that_do_not_go_with_the_data(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         gs.find_label_issues(**{"data": (torch.rand(60, 2), torch.arange(60) % 2)} | options)  # type: ignore[arg-type]
+
+
+def test_features_beside_data_with_labels_of_positions_are_refused() -> None:
+    labels = torch.randint(0, 2, (60, 4))
+    with pytest.raises(InvalidInput, match=r"features= \[n, T, d\]"):
+        gs.find_label_issues(None, (torch.rand(60, 4, 3), labels), features=torch.rand(60, 4, 3))

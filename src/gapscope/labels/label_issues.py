@@ -88,7 +88,9 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
 def _with_features(samples: Samples, features: Any) -> Samples:
     """Return the samples with features [n, d] in place of the inputs; rows without a label are dropped from them."""
     if samples.kind == "positions":
-        raise InvalidInput("Got features with labels of positions, which have inputs of their own. Pass data alone.")
+        raise InvalidInput(
+            "Got data and features with labels of positions. Pass features= [n, T, d] and labels= alone, or the data alone."
+        )
     if samples.rows is not None and len(features) == samples.n_rows:
         features = torch.as_tensor(np.asarray(features))[samples.rows]
     return replace(samples, inputs=checked_features(features, len(samples)))
