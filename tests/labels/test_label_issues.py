@@ -245,6 +245,6 @@ def test_features_that_do_not_go_with_the_data(options: dict[str, object], messa
 
 
 def test_features_beside_data_with_labels_of_positions_are_refused() -> None:
-    labels = torch.randint(0, 2, (60, 4))
+    labels = torch.randint(0, 3, (60, 4))
     with pytest.raises(InvalidInput, match=r"features= \[n, T, d\]"):
         gs.find_label_issues(None, (torch.rand(60, 4, 3), labels), features=torch.rand(60, 4, 3))

@@ -89,7 +89,7 @@ def _with_features(samples: Samples, features: Any) -> Samples:
     """Return the samples with features [n, d] in place of the inputs; rows without a label are dropped from them."""
     if samples.kind == "positions":
         raise InvalidInput(
-            "Got data and features with labels of positions. Pass features= [n, T, d] and labels= alone, or the data alone."
+            "Got data and features with labels of positions. Pass features= [n, T, d] with labels=, or data alone."
         )
     if samples.rows is not None and len(features) == samples.n_rows:
         features = torch.as_tensor(np.asarray(features))[samples.rows]
