@@ -19,7 +19,7 @@ from gapscope.gradients.layouts import Layout, Windows
 # Least windows per sample for which convolutions are faster than unfolding, in one thread of a CPU: to compute J_n, and
 # to apply it. Unfolding copies little of few channels, and many channels need more windows.
 _MIN_WINDOWS, _MIN_WINDOWS_TO_APPLY = 100, 25
-# channels; timed on one core
+# channels, by judgment
 _MIN_CHANNELS, _MANY_CHANNELS = 4, 64
 
 
