@@ -41,9 +41,7 @@ def name_candidates(candidates: Mapping[str, Candidate] | Sequence[Candidate]) -
                 base = network
             else:
                 base = getattr(network, "name", None)
-            if isinstance(base, str):
-                base = base
-            else:
+            if not isinstance(base, str):
                 base = getattr(network, "__name__", type(network).__name__)
             number = 2
             name = base

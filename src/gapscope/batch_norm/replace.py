@@ -73,9 +73,7 @@ def _build(kind: str, layer: Any, options: dict[str, Any]) -> Any:
 def _evaluation_function(layer: Any) -> tuple[Tensor, Tensor]:
     """Return scale and shift per channel in evaluation mode, in float64."""
     scale = (layer.running_var.double() + layer.eps).rsqrt()
-    if layer.weight is None:
-        scale = scale
-    else:
+    if layer.weight is not None:
         scale = scale * layer.weight.double()
     shift = -layer.running_mean.double() * scale
     return scale, shift if layer.bias is None else shift + layer.bias.double()

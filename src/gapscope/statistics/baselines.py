@@ -229,8 +229,6 @@ def rbf_spectrum(features: Float[Tensor, "n d"], squares: Float[Tensor, "n n"] |
     n = len(features)
     if squares is None:
         squares = squared_distances(features)
-    else:
-        squares = squares
     if squares is not None:
         return spectrum((squares / -_median(squares)).exp_())
     if n <= MANY_SAMPLES:
@@ -363,8 +361,6 @@ def loo_baselines(
         return tuple(rows)
     if squares is None:
         squares = squared_distances(features)
-    else:
-        squares = squares
     fits: dict[str, Callable[[], LooRow]] = {
         NEIGHBOURS: lambda: nearest_neighbours(features, targets, n_classes=n_classes, squares=squares)
     }

@@ -102,8 +102,6 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
     outputs = outputs.double().requires_grad_()
     if targets.is_floating_point():
         targets = targets.double()
-    else:
-        targets = targets
     (gradient,) = torch.autograd.grad(_checked_losses(loss, outputs, targets).sum(), outputs, create_graph=True)
     # Row k of the Hessian by the outputs is the gradient of entry k of the gradient.
     columns = [
@@ -144,8 +142,6 @@ def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tup
 
     if x.is_floating_point():
         x = x.clone().requires_grad_()
-    else:
-        x = x
     with forward_hooks(layers, tap):
         outputs = checked_outputs(network(x), len(x))
     return outputs, taps

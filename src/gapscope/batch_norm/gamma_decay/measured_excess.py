@@ -206,11 +206,9 @@ def batch_norm_excess(
                         before = budget.spent
                         if name == ALL_LAYERS:
                             prediction = decay
-                        else:
-                            prediction = decay[name]
-                        if name == ALL_LAYERS:
                             together = in_order
                         else:
+                            prediction = decay[name]
                             together = [name]
                         measured = comparison.excess(together, size, passes, generator)
                         rows.append(ExcessRow(name, size, measured, prediction.decay, prediction.predicted))

@@ -111,8 +111,6 @@ class VarianceOnlyBatchNorm(ChannelNorm):
         h, mean, variance = with_mean_and_variance(h, reference.dtype)
         if self.rms:
             variance = variance + mean.square()
-        else:
-            variance = variance
         constant = variance.detach()
         if self.training:
             n_values = h.numel() // h.shape[1]
