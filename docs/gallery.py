@@ -10,6 +10,7 @@ import ast
 import hashlib
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -99,6 +100,14 @@ def page_of(path: Path, folder: Path) -> str:
     return "\n".join([*lines, f"```python\n{source}```", ""])
 
 
+def card_class(pictures: list[Path]) -> str:
+    """CSS class of a card: of a tall picture, only the top is shown."""
+    if not pictures:
+        return "card"
+    width, height = struct.unpack(">II", pictures[0].read_bytes()[16:24])  # in the header of every PNG
+    return "card tall" if height > 1.2 * width else "card"
+
+
 def gallery() -> dict[str, str | bytes]:
     """Every file of the gallery by its path on the site: pages, scripts, pictures, and the index."""
     paths = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
@@ -107,7 +116,7 @@ def gallery() -> dict[str, str | bytes]:
     index = [
         "# Gallery",
         "",
-        "Every script ran when this site was built, at a small scale; each can be downloaded.",
+        "The scripts ran when this site was built, at a small scale; a page says where data or an extra were missing.",
         "",
     ]
     files: dict[str, str | bytes] = {}
@@ -123,7 +132,7 @@ def gallery() -> dict[str, str | bytes]:
             seconds = json.loads((folder / "output.json").read_text())["seconds"]
             took = f" {seconds:.0f} CPU s." if seconds else ""
             index += [
-                f'<div class="card" markdown>\n{shown}\n[{title_of(name)}]({name}.md)\n',
+                f'<div class="{card_class(pictures)}" markdown>\n{shown}\n[{title_of(name)}]({name}.md)\n',
                 f"{summary_of(path)}{took}\n</div>\n",
             ]
         index += ["</div>", ""]
