@@ -227,6 +227,8 @@ def test_features_of_data_replace_its_inputs_and_keep_its_pictures(tmp_path: Pat
     assert result.indices.tolist() == alone.indices.tolist() and 3 not in result.indices
     result.write_html(tmp_path / "review.html")
     assert (tmp_path / "review.html").read_text().count("data:image/png") >= 24
+    graph = features.clone().requires_grad_() * 1.0  # straight from a network
+    assert gs.find_label_issues(None, (train.inputs, labels), features=graph).indices.tolist() == alone.indices.tolist()
     noise = gs.estimate_label_noise(None, (train.inputs, labels), features=features)
     assert noise.rate == gs.estimate_label_noise(None, (features, labels)).rate
 

@@ -92,7 +92,7 @@ def _with_features(samples: Samples, features: Any) -> Samples:
             "Got data and features with labels of positions. Pass features= [n, T, d] with labels=, or data alone."
         )
     if samples.rows is not None and len(features) == samples.n_rows:
-        features = torch.as_tensor(np.asarray(features))[samples.rows]
+        return replace(samples, inputs=checked_features(features, samples.n_rows)[samples.rows])
     return replace(samples, inputs=checked_features(features, len(samples)))
 
 

@@ -106,13 +106,11 @@ def render(issues: LabelIssues, n: int | None = None) -> str:
         place = {"place_name": issues.place_name, "place": row.get(issues.place_name, "")}
         return contents.of(int(row["sample"])) | labels | chances | place | {"flagged": bool(row["flagged"])}
 
-    if issues.samples is not None:
-        pairs = issues.conflicts[:MAX_PAIRS]
-    else:
-        pairs = ()
     if issues.samples is None:
+        pairs = ()
         class_names = ()
     else:
+        pairs = issues.conflicts[:MAX_PAIRS]
         class_names = issues.samples.class_names
     return render_page(
         "label_issues.html",

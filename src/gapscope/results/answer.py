@@ -23,7 +23,7 @@ class Answer(Result):
         level: Nominal coverage of the interval.
         score_name: "accuracy", "R^2", or the name of the user's score.
         abstained_because: Why there is no answer; empty if there is one.
-        notes: Sentences about the data, approximations, and what was left out.
+        notes: Sentences about the data, approximations, and what was omitted.
         interrupted: Whether Ctrl-C ended it, so that a part is missing.
     """
 

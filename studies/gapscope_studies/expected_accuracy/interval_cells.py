@@ -62,7 +62,7 @@ def read_frame(words: str) -> tuple[Tensor, Any]:
     """Return inputs and the target column of a table of a package: complete rows, one column per value of categories.
 
     Args:
-        words: Package, table, target, and columns that are left out after a minus sign.
+        words: Package, table, target, and columns that are omitted after a minus sign.
     """
     import pandas
 
