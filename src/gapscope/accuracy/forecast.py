@@ -30,7 +30,7 @@ from gapscope.data.frames import encode_inputs
 from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
-from gapscope.inspection.validation import ready, unwrap_estimator
+from gapscope.inspection.validation import ready, settled_by, unwrap_estimator
 from gapscope.labels.duplicates import exact_repeats
 from gapscope.measures.cpu_budget import COMBINATIONS
 from gapscope.measures.embed import checked_features
@@ -278,7 +278,7 @@ def forecast_accuracy(
     encoded: tuple[str, ...] = ()
     if network is None:
         data, _, encoded = encode_inputs(data)
-    samples = as_samples(data)
+    samples = settled_by(network if features is None else features, as_samples(data))
     check_prediction_data(samples, kinds=("classification", "regression", "multi-label", "positions"))
     if samples.kind == "positions":
         return _forecast_positions(network if features is None else features, samples, head, seed)

@@ -36,7 +36,7 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.data.frames import encode_inputs
 from gapscope.inspection.memory import explained_memory
-from gapscope.inspection.validation import ready, unwrap_estimator
+from gapscope.inspection.validation import ready, settled_by, unwrap_estimator
 from gapscope.measures.embed import checked_features
 from gapscope.pools.from_spec import prepare_data
 from gapscope.statistics.baselines import sample_features
@@ -109,7 +109,7 @@ def out_of_sample(
     encoded: tuple[str, ...] = ()
     if source is None:
         data, _, encoded = encode_inputs(data)
-    samples = as_samples(data)
+    samples = settled_by(source, as_samples(data))
     samples = replace(samples, notes=(*samples.notes, *encoded))
     _check(samples)
     numbers = _groups(samples.per_sample(groups), len(samples))

@@ -41,7 +41,7 @@ from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
-from gapscope.inspection.validation import Ready, ready
+from gapscope.inspection.validation import Ready, ready, settled_by
 from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
 from gapscope.measures.cpu_budget import COMBINATIONS, forward_seconds
 from gapscope.measures.embed import extract_features
@@ -315,6 +315,8 @@ def rank_networks(
     check_range("initializations", initializations, 2)
     check_range("level", level, 0, 1, low_open=True, high_open=True)
     samples = as_samples(data)
+    for candidate in named.values():
+        samples = settled_by(candidate, samples)
     rbf = None
     if by == "loo_accuracy":
         check_prediction_data(

@@ -277,10 +277,10 @@ class Samples:
         if self.kind in kinds:
             return
         task = self.task
-        raise InvalidInput(
-            f"{owner} has no answer for this task ({task}); it has one for {', '.join(kinds)}. "
-            f"{advice or ADVICE[task.kind]}"
-        )
+        advice = advice or ADVICE[task.kind]
+        if task.kind == "positions" and self.unsettled is not None and "regression" in kinds:
+            advice = f'If these are no classes, pass gs.Samples(x, y, task="regression"). {advice}'
+        raise InvalidInput(f"{owner} has no answer for this task ({task}); it has one for {', '.join(kinds)}. {advice}")
 
     @property
     def is_classification(self) -> bool:

@@ -19,15 +19,14 @@ IGNORED = -100
 ONE_HOT_NOTE = "Targets with one 1 per row are one-hot: they are treated as class labels."
 MULTI_LABEL_NOTE = (
     "Targets of zeros and ones are treated as several labels per sample (multi-label). "
-    'For regression pass gs.Samples(x, y, task="regression").'
+    'For one class per position pass gs.Samples(x, y, task="positions"), for regression task="regression".'
 )
 INTEGER_REGRESSION_NOTE = (
     "Integer targets with one column per output are treated as regression targets. "
     "For one class per position, the network must return [n, positions, classes]."
 )
-TWO_CLASSES_NOTE = (
-    "Targets that are all 0.0 or 1.0 are treated as two classes. For regression pass gs.Samples(x, y[:, None])."
-)
+NEGATIVE_NOTE = "Rows of integers with negative values are treated as regression targets."
+TWO_CLASSES_NOTE = 'Targets that are all 0.0 or 1.0 are treated as two classes. For regression pass gs.Samples(x, y, task="regression").'
 
 
 def is_zero_one(targets: Tensor) -> bool:
@@ -68,6 +67,9 @@ def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) ->
         targets = targets.long()
         if targets.ndim == 2 and targets.shape[1] == 1:
             return targets[:, 0]
+        if targets.ndim == 2 and bool(((targets < 0) & (targets != IGNORED)).any()):
+            notes.append(NEGATIVE_NOTE)
+            return targets.to(torch.get_default_dtype())
         return targets
     if targets.ndim == 1:
         targets = targets[:, None]
@@ -138,7 +140,10 @@ def check_targets(targets: Tensor) -> None:
     else:
         wrong = targets[negative]
     if len(wrong):
-        raise InvalidInput(f"Class labels must be 0 or larger; got {int(wrong.min())}. Number the classes 0, 1, 2, ...")
+        raise InvalidInput(
+            f"Class labels must be 0 or larger; got {int(wrong.min())}. Number the classes 0, 1, 2, ..., mark missing "
+            f'labels by {IGNORED}, or pass gs.Samples(x, y, task="regression").'
+        )
 
 
 def check_label_shape(labels: Tensor, shape: Sequence[int]) -> None:

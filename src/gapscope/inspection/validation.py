@@ -210,6 +210,32 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     return prepared
 
 
+def settled_by(source: Any, samples: Samples) -> Samples:
+    """Return the samples with the task that their targets have beside a network's outputs, features or probabilities.
+
+    Zeros and ones [n, K] are several labels per sample, or one class per position; other integers [n, K] are regression
+    targets, or one class per position. Functions that differ by task call this before they look at the task.
+
+    Args:
+        source: A network, whose outputs decide; or features or probabilities, which are of positions if they have one
+            dimension more than the targets. Anything else decides nothing.
+        samples: The samples.
+
+    Raises:
+        InvalidInput: The network does not run on the data.
+    """
+    raw = samples.unsettled
+    if raw is None:
+        return samples
+    if isinstance(source, nn.Module):
+        bare = unwrapped(source)
+        return samples.settled(first_pass(bare, _in_network_precision(bare, samples)).outputs.shape)
+    shape = getattr(source, "shape", ())
+    if len(shape) > raw.ndim:
+        return samples.settled(shape)
+    return samples
+
+
 def _in_network_precision(network: Any, samples: Samples) -> Samples:
     """Cast floating-point inputs to the type of the network's weights, with a note."""
     dtype = None
@@ -265,7 +291,8 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         try:
             axis = class_axis(outputs, samples.y, preferred)
         except InvalidInput as error:
-            mismatch = str(error).rstrip(".")
+            reason = str(error).rstrip(".")
+            mismatch = reason[0].lower() + reason[1:]
     elif outputs.ndim > 2 and samples.targets is not None:
         positions = list(outputs.shape[1:])
         mismatch = f"outputs have positions, {positions} per sample, and targets have none; pass a label per position"

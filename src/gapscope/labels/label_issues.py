@@ -20,7 +20,7 @@ from gapscope.base.type_guards import is_list
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import check_module
-from gapscope.inspection.validation import unwrap_estimator
+from gapscope.inspection.validation import settled_by, unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_labels, refuse_repeats
 from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test
 from gapscope.labels.given_predictions import assess_given, in_class_order, to_values
@@ -74,6 +74,8 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
     if data is None:
         raise InvalidInput("Got no training data; an untrained network, or None, needs them. Pass data as (x, y).")
     samples = as_samples(data)
+    for decides in (source, features, pred_probs):
+        samples = settled_by(decides, samples)
     targets = require_targets(samples.targets, "A search for label issues")
     if len(samples) < MIN_SAMPLES:
         raise InvalidInput(f"Got {len(samples)} samples; label issues need at least {MIN_SAMPLES}. Pass more samples.")
@@ -196,9 +198,7 @@ def _encoded(source: Any, data: Any, target: str | None, test: Any) -> tuple[Any
     """Return data and test set with columns of numbers in place of raw frames, and notes about what was changed."""
     if target is not None:
         data = split_frame(data, target)
-        if test is None:
-            test = None
-        else:
+        if test is not None:
             test = split_frame(test, target)
     elif source is not None:
         return data, test, ()

@@ -247,9 +247,12 @@ def _own_accuracy(prepared: Ready) -> float:
 def require_scores(scores: Mapping[str, Tensor], samples: Samples) -> None:
     """Raise InvalidInput if no method predicts the positions."""
     if not scores:
+        advice = "Pass a network, or features."
+        if samples.unsettled is not None:
+            advice = f'{advice} If the targets are no classes, pass gs.Samples(x, y, task="regression").'
         raise InvalidInput(
             "Without a network, positions are predicted from token ids, pictures [n, C, H, W] or features [n, ..., d]; "
-            f"got inputs {list(samples.inputs.shape)}. Pass a network, or features."
+            f"got inputs {list(samples.inputs.shape)}. {advice}"
         )
 
 

@@ -1,0 +1,99 @@
+"""Targets whose task only the network's outputs decide: every function answers for the same task.
+
+Zeros and ones [n, T] are several labels of a sample, or one class per token. Other integers [n, K] are regression
+targets, or classes of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+
+N, TOKENS, WORDS = 120, 6, 30
+ANSWERS: dict[str, Callable[[nn.Module, Any], Any]] = {
+    "forecast_accuracy": gs.forecast_accuracy,
+    "out_of_sample": gs.out_of_sample,
+    "find_label_issues": gs.find_label_issues,
+    "check": gs.check,
+}
+
+
+class Tagger(nn.Module):
+    """Returns the scores of two classes for every token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, 8)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return scores [n, tokens, 2]."""
+        return self.head(self.embedding(tokens))
+
+
+def binary_tags() -> tuple[Tensor, Tensor]:
+    """Return sentences, and whether each token is one of ten words."""
+    tokens = torch.randint(0, WORDS, (N, TOKENS), generator=torch.Generator().manual_seed(0))
+    return tokens, (tokens % 3 == 0).long()
+
+
+def amounts(columns: int = 1) -> tuple[Tensor, Tensor]:
+    """Return inputs, and whole numbers that grow with them."""
+    x = torch.randn(N, 3, generator=torch.Generator().manual_seed(1))
+    y = (20 * x[:, :2].exp()).round().long()
+    return x, y[:, :columns]
+
+
+def task_in(answer: Any) -> str:
+    """Return the kind of task that an answer is for, from whatever part of it tells."""
+    if hasattr(answer, "task"):
+        return str(answer.task)
+    return str(answer.kind)
+
+
+@pytest.mark.parametrize("function", ANSWERS)
+def test_binary_tags_are_classes_of_positions_beside_a_tagger(function: str) -> None:
+    answer = ANSWERS[function](Tagger(), binary_tags())
+    assert "positions" in task_in(answer)
+
+
+@pytest.mark.parametrize("form", ["features", "pred_probs"])
+def test_features_and_probabilities_of_positions_decide_too(form: str) -> None:
+    tokens, tags = binary_tags()
+    held_out = gs.out_of_sample(Tagger(), (tokens, tags))
+    values = held_out.to_numpy().reshape(N, TOKENS, 2)
+    if form == "features":
+        answer = gs.out_of_sample(torch.from_numpy(values), (tokens, tags))
+    else:
+        answer = gs.find_label_issues(None, (tokens, tags), pred_probs=values)
+    assert "positions" in task_in(answer)
+
+
+@pytest.mark.parametrize("function", ["forecast_accuracy", "out_of_sample", "check"])
+def test_amounts_are_regression_targets_beside_one_output_each(function: str) -> None:
+    answer = ANSWERS[function](nn.Linear(3, 2), amounts(2))
+    assert "regress" in task_in(answer)
+
+
+def test_a_ranking_takes_amounts() -> None:
+    ranking = gs.rank_networks({"one": nn.Linear(3, 2), "two": nn.Sequential(nn.Linear(3, 2))}, amounts(2))
+    assert len(ranking) == 2
+
+
+def test_rows_with_negative_integers_are_regression_targets() -> None:
+    x, y = amounts(2)
+    forecast = gs.forecast_accuracy(None, (x, y - 20))
+    assert forecast.task == "regression"
+    assert any("negative values" in note for note in forecast.notes)
+
+
+def test_amounts_without_a_network_are_told_how_to_be_regression_targets() -> None:
+    with pytest.raises(InvalidInput, match=r"task=\"regression\""):
+        gs.forecast_accuracy(None, amounts(2))
