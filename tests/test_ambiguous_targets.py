@@ -97,3 +97,23 @@ def test_rows_with_negative_integers_are_regression_targets() -> None:
 def test_amounts_without_a_network_are_told_how_to_be_regression_targets() -> None:
     with pytest.raises(InvalidInput, match=r"task=\"regression\""):
         gs.forecast_accuracy(None, amounts(2))
+
+
+def test_a_monitor_reads_the_accuracy_of_binary_tags() -> None:
+    tokens, tags = binary_tags()
+    network = Tagger()
+    numbers = gs.Monitor((tokens, tags), measures=["loss", "accuracy"]).observe(network, 1)
+    correct = network(tokens).argmax(2) == tags
+    assert numbers["accuracy"] == pytest.approx(float(correct.double().mean()))
+
+
+def test_a_training_function_of_binary_tags_gets_integers_and_is_refused_by_its_outputs() -> None:
+    received = []
+
+    def train(tokens: Tensor, tags: Tensor) -> nn.Module:
+        received.append(tags.dtype)
+        return Tagger()
+
+    with pytest.raises(InvalidInput, match="outputs of the trained network make these targets positions"):
+        gs.out_of_sample(train, binary_tags(), cost=5)
+    assert received == [torch.int64]

@@ -90,7 +90,7 @@ def network_kernels(prepared: Ready) -> dict[str, Spectrum]:
     """Return the kernels of a network's last hidden features."""
     features = extract_features(prepared.network, prepared.samples)
     values = centred_features(features.values.flatten(1))
-    return dict(input_spectra(values, f"the features {features.place}"))
+    return dict(input_spectra(values, f"the features ({features.place})"))
 
 
 def accuracy_of_network(prepared: Ready) -> float:
@@ -153,6 +153,11 @@ def network_folds(problem: NetworkProblem, n_classes: int, number: int, groups: 
 
 def _outputs(network: nn.Module, samples: Samples, n_classes: int) -> Tensor:
     subject = ready(network, samples)
+    if subject.samples.kind != samples.kind:
+        raise InvalidInput(
+            f"The outputs of the trained network make these targets {subject.samples.task}; they were taken as "
+            f'{samples.task}. Pass gs.Samples(x, y, task="{subject.samples.kind}").'
+        )
     with inspection_mode(subject.network):
         outputs = network_outputs(subject.network, subject.samples.inputs).double().cpu()
     outputs = outputs.reshape(len(outputs), -1)

@@ -243,6 +243,8 @@ class Samples:
             return targets
         if dtype.is_floating_point or dtype == torch.bool:
             targets = targets.to(dtype)
+        elif targets.dtype == torch.bool:
+            targets = targets.long()
         return targets.reshape(len(targets), *shape)
 
     @cached_property

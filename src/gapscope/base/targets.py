@@ -26,7 +26,10 @@ INTEGER_REGRESSION_NOTE = (
     "For one class per position, the network must return [n, positions, classes]."
 )
 NEGATIVE_NOTE = "Rows of integers with negative values are treated as regression targets."
-TWO_CLASSES_NOTE = 'Targets that are all 0.0 or 1.0 are treated as two classes. For regression pass gs.Samples(x, y, task="regression").'
+TWO_CLASSES_NOTE = (
+    "Targets that are all 0.0 or 1.0 are treated as two classes. "
+    'For regression pass gs.Samples(x, y, task="regression").'
+)
 
 
 def is_zero_one(targets: Tensor) -> bool:

@@ -91,7 +91,10 @@ def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePl
         last = weighted[-1]
     if last is None or not isinstance(last.input, Tensor) or last.input.ndim < 2 or len(last.input) != len(few):
         raise InvalidInput(_without_last_layer(last, calls, len(few)))
-    return FeaturePlace(last.module, True, f"the input of {last.name!r}")
+    place = "the input of the network"
+    if last.name:
+        place = f"the input of {last.name!r}"
+    return FeaturePlace(last.module, True, place)
 
 
 def _embeds_tokens(encoder: Any) -> bool:

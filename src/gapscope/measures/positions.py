@@ -314,4 +314,4 @@ def position_scores(
         )
         return scores, notes
     features, place = features_at(network, positions)
-    return scores | feature_scores(features, positions, f"the features {place}"), notes
+    return scores | feature_scores(features, positions, f"the features ({place})"), notes

@@ -157,7 +157,7 @@ class Monitor(Recordings):
             if alarm.classes_only and not self.samples.is_classification:
                 raise InvalidInput(
                     f"{type(alarm).__name__} needs class labels, one per sample; these data have none. Use an alarm "
-                    "for regression: 'gradient_disparity'."
+                    "for other tasks: 'gradient_disparity'."
                 )
             alarm.set_indices(indices)
         if measures is None:
