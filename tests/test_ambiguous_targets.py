@@ -64,16 +64,16 @@ def test_binary_tags_are_classes_of_positions_beside_a_tagger(function: str) -> 
     assert "positions" in task_in(answer)
 
 
-@pytest.mark.parametrize("form", ["features", "pred_probs"])
-def test_features_and_probabilities_of_positions_decide_too(form: str) -> None:
+def test_features_of_positions_decide_too() -> None:
     tokens, tags = binary_tags()
-    held_out = gs.out_of_sample(Tagger(), (tokens, tags))
-    values = held_out.to_numpy().reshape(N, TOKENS, 2)
-    if form == "features":
-        answer = gs.out_of_sample(torch.from_numpy(values), (tokens, tags))
-    else:
-        answer = gs.find_label_issues(None, (tokens, tags), pred_probs=values)
-    assert "positions" in task_in(answer)
+    features = torch.nn.functional.one_hot(tokens, WORDS).float()
+    assert gs.out_of_sample(features, (tokens, tags)).task == "positions"
+
+
+def test_probabilities_of_classes_of_several_labels_are_refused() -> None:
+    tokens, tags = binary_tags()
+    with pytest.raises(InvalidInput, match="If the labels are classes of positions"):
+        gs.find_label_issues(None, (tokens, tags), pred_probs=torch.full((N, TOKENS, 2), 0.5))
 
 
 @pytest.mark.parametrize("function", ["forecast_accuracy", "out_of_sample", "check"])

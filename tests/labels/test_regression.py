@@ -88,3 +88,22 @@ def test_features_may_be_lists() -> None:
     labels = (x[:, 0] > 0.5).long()
     issues = gs.find_label_issues(features=x.tolist(), labels=labels.tolist())
     assert torch.equal(issues.indices, gs.find_label_issues(features=x, labels=labels).indices)
+
+
+@pytest.mark.parametrize("size", [0.3, 1.0])
+def test_the_bound_holds_for_errors_smaller_than_an_exchange(size: float) -> None:
+    x, y, _ = line(400, 0.0)
+    y = y / y.std()
+    wrong = torch.arange(0, 400, 10)
+    y[wrong] += size
+    issues = gs.find_label_issues(None, (x, y))
+    assert issues.noise is not None and issues.noise.high >= 0.1
+    assert set(issues.indices[:40].tolist()) == set(wrong.tolist())
+    assert issues.n_flagged == 40 or any("residuals too large" in note for note in issues.notes)
+
+
+def test_clean_targets_are_not_said_to_be_without_errors() -> None:
+    x, y, _ = line(400, 0.0)
+    noise = gs.estimate_label_noise(None, (x, y))
+    # Wilson's upper end for no error in 400: z^2 / (n + z^2)
+    assert noise.high >= 1.6449**2 / (400 + 1.6449**2) - 1e-6

@@ -211,14 +211,14 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
 
 
 def settled_by(source: Any, samples: Samples) -> Samples:
-    """Return the samples with the task that their targets have beside a network's outputs, features or probabilities.
+    """Return the samples with the task that their targets have beside a network's outputs, or beside features.
 
     Zeros and ones [n, K] are several labels per sample, or one class per position; other integers [n, K] are regression
     targets, or one class per position. Functions that differ by task call this before they look at the task.
 
     Args:
-        source: A network, whose outputs decide; or features or probabilities, which are of positions if they have one
-            dimension more than the targets. Anything else decides nothing.
+        source: A network, whose outputs decide; or features, which are of positions if they have one dimension more
+            than the targets. Anything else decides nothing.
         samples: The samples.
 
     Raises:

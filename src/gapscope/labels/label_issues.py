@@ -74,7 +74,7 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
     if data is None:
         raise InvalidInput("Got no training data; an untrained network, or None, needs them. Pass data as (x, y).")
     samples = as_samples(data)
-    for decides in (source, features, pred_probs):
+    for decides in (source, features):
         samples = settled_by(decides, samples)
     targets = require_targets(samples.targets, "A search for label issues")
     if len(samples) < MIN_SAMPLES:
@@ -120,7 +120,7 @@ def _assess_data(
         if not views:
             raise InvalidInput("No input varies between the samples, so no target can be checked. Pass other features.")
         issues, noise = assess_targets(views[0], samples.y, seed)
-        issues = replace(issues, notes=tuple(notes))
+        issues = replace(issues, notes=(*notes, *issues.notes))
     if not samples.is_classification and (note := note_on_whole_numbers(samples.y)):
         issues = replace(issues, notes=(*issues.notes, note))
     if has_inputs and samples.is_classification:

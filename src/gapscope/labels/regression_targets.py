@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from gapscope.base.random_streams import make_generator
@@ -19,6 +20,8 @@ from gapscope.labels.noise_rate import (
     smallest_ratio,
 )
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
+from gapscope.results.formatting import pluralize
+from gapscope.statistics.intervals import wilson_interval
 
 # The rate is the smallest ratio over the canaries' margins from this quantile upwards.
 QUANTILE = 0.3
@@ -41,6 +44,9 @@ def assess_targets(view: TargetView, targets: Tensor, seed: int) -> tuple[LabelI
     rate, low, high = noise_rate_interval(
         corrupted, None, quantile=QUANTILE, generator=make_generator(seed, "resampling")
     )
+    outliers = int((-margins > outlier_limit(len(targets))).sum())
+    # canaries are exchanged targets; errors smaller than these are seen where residuals are small
+    high = max(high, wilson_interval(outliers / len(targets), len(targets))[1])
     r_squared = 1 - float((spread / robust_spread(targets)).square().mean())
     noise = LabelNoiseEstimate(
         rate, 0.0, high, math.nan, len(targets), is_upper_bound=True, width=high - low, r_squared=r_squared
@@ -55,7 +61,23 @@ def assess_targets(view: TargetView, targets: Tensor, seed: int) -> tuple[LabelI
         n_flagged = 0
     else:
         n_flagged = int((margins <= threshold).sum())
-    return replace(issues, n_flagged=n_flagged, kind="regression", method=view.method), noise
+    if outliers > n_flagged:
+        notes = (
+            f"The first {pluralize(outliers, 'target')} of the ranking have residuals too large for a normal "
+            "distribution: look at these.",
+        )
+    else:
+        notes = ()
+    return replace(issues, n_flagged=n_flagged, kind="regression", method=view.method, notes=notes), noise
+
+
+def outlier_limit(n: int) -> float:
+    """Return the size, in standard deviations, that the largest of n normal residuals exceeds in 1 of 20 samples.
+
+    >>> round(outlier_limit(500), 2)
+    3.89
+    """
+    return float(stats.norm.isf(0.05 / (2 * n)))
 
 
 MAX_CLASSES = 20  # different whole numbers that may be classes

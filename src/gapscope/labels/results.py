@@ -143,8 +143,8 @@ class LabelNoiseEstimate(Result):
         interval = f"90 % interval {100 * self.low:.1f} to {highest}"
         if not math.isnan(self.r_squared):
             return (
-                f"Estimated label noise: at most {highest} of {self.samples:,} targets ({interval}); targets are "
-                f"predicted with an R^2 of {self.r_squared:.2f}"
+                f"Estimated label noise: at most {highest} of {self.samples:,} targets ({interval}), not counting "
+                f"errors as small as the usual residual; targets are predicted with an R^2 of {self.r_squared:.2f}"
             )
         predicted = f"clean labels are predicted at {percent(self.clean_accuracy)}"
         if self.is_upper_bound:

@@ -46,10 +46,10 @@ def _check_shares(pred_probs: Any, labels: Bool[Tensor, "n k"]) -> Float[Tensor,
     """
     probabilities = to_values(pred_probs)
     if probabilities.shape != labels.shape:
-        raise InvalidInput(
-            f"Got pred_probs {list(probabilities.shape)}; {list(labels.shape)} is needed. Pass the probability of each "
-            "label of each sample."
-        )
+        advice = "Pass the probability of each label of each sample."
+        if probabilities.ndim > labels.ndim:
+            advice = f'{advice} If the labels are classes of positions, pass gs.Samples(x, y, task="positions").'
+        raise InvalidInput(f"Got pred_probs {list(probabilities.shape)}; {list(labels.shape)} is needed. {advice}")
     if not bool(((probabilities >= 0) & (probabilities <= 1)).all()):
         raise InvalidInput(
             f"Got pred_probs from {float(probabilities.min()):.4g} to {float(probabilities.max()):.4g}; probabilities "
