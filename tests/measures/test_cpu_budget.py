@@ -12,8 +12,9 @@ from torch import nn
 from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
+from gapscope.inspection.timing import smallest_timing
 from gapscope.measures import cpu_budget
-from gapscope.measures.cpu_budget import affordable_kernel, smallest_timing
+from gapscope.measures.cpu_budget import affordable_kernel
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 
 N = 3000

@@ -56,11 +56,16 @@ def _write(name: str, layer: Any, moments: ChannelMoments) -> None:
     layer.running_var.copy_(variance)
 
 
+def population_chunk(network: nn.Module, inputs: Tensor, chunk_size: int | None) -> int:
+    """Return the samples per pass of `refresh_population`: all of them, if they fit into memory."""
+    return samples_per_pass(network, inputs, chunk_size, at_most=len(inputs), bytes_at_most=ONE_CHUNK_BYTES)
+
+
 def _measure(
     network: nn.Module, inputs: Tensor, layers: dict[str, Any], chunk_size: int | None
 ) -> dict[str, tuple[Tensor, Tensor]]:
     # with one chunk a single forward pass serves all layers, with several every layer needs a pass
-    size = samples_per_pass(network, inputs, chunk_size, at_most=len(inputs), bytes_at_most=ONE_CHUNK_BYTES)
+    size = population_chunk(network, inputs, chunk_size)
     is_one_chunk = len(inputs) <= size
     order = in_forward_order(network, layers, prepare_inputs(network, inputs[:1]))
     for group in [order] if is_one_chunk else [[name] for name in order]:

@@ -55,7 +55,7 @@ def batch_norm(
     ),
     passes: int = typer.Option(10, help="Random partitions into batches; more reduce the error."),
     samples: int | None = typer.Option(None, help="Number of training samples. Default: all."),
-    time_budget: float = typer.Option(60.0, help="CPU seconds for single layers; `inf` for no limit."),
+    time_budget: float = typer.Option(60.0, help="CPU seconds; `inf` for no limit."),
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:

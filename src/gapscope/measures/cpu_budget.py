@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,12 +11,12 @@ from torch import nn
 
 from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.samples import Samples
-from gapscope.inspection.outputs import measurement_mode, network_outputs
+from gapscope.inspection.timing import TRIAL, pass_seconds, smallest_timing
 from gapscope.inspection.validation import Ready
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 
-# Samples of the two trials, the timings of which the smallest counts, and the fraction of the budget for all of them.
-TRIAL, TIMINGS, TRIAL_FRACTION = 8, 3, 0.1
+# Fraction of the budget for all trials.
+TRIAL_FRACTION = 0.1
 # samples, and part of the budget, of a larger trial, by judgment
 LARGEST_TRIAL, LARGER_TRIAL_FRACTION = 128, 0.01
 # Random combinations of the outputs, and numbers of landmarks, in place of the exact kernel. Few choices, so that noise
@@ -30,22 +29,9 @@ SURE_FRACTION = 0.2
 MIN_PASSES, MAX_PASSES, OPERATIONS_PER_SECOND = 1.0, 10.0, 5e9
 
 
-def smallest_timing(work: Callable[[], Any]) -> float:
-    """Return the smallest CPU seconds of three calls."""
-    timings: list[float] = []
-    for _ in range(TIMINGS):
-        start = time.process_time()
-        work()
-        timings.append(time.process_time() - start)
-    return min(timings)
-
-
 def forward_seconds(prepared: Ready) -> float:
-    """Return the estimated CPU seconds of a forward pass of all samples, from three passes of few."""
-    n = len(prepared.samples)
-    few = prepared.samples.inputs[torch.linspace(0, n - 1, min(n, TRIAL)).long()]
-    with measurement_mode(prepared.network) as network:
-        return smallest_timing(lambda: network_outputs(network, few, chunk_size=TRIAL)) * n / len(few)
+    """Return the estimated CPU seconds of a forward pass of all samples."""
+    return pass_seconds(prepared.network, prepared.samples.inputs)
 
 
 class _KernelCost:

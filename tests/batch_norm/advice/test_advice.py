@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 import gapscope
 from batch_norm.some_networks import images, plain, warmed_up
+from gapscope.base.budget import BudgetSpent
 from gapscope.base.samples import Samples
 from gapscope.batch_norm import replace_batch_norm
 from gapscope.batch_norm.advice.batch_norm import DropoutLoss
@@ -92,13 +94,51 @@ def test_smaller_batches_regularize_more(signs: Data) -> None:
     assert "would grow by 0.04" in advice.sentences[1] and "population norm" in advice.sentences[2]
 
 
-def test_a_budget_leaves_out_layers_and_changes_no_number() -> None:
+@pytest.fixture
+def seconds_per_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a forward pass of 200 samples take one second of the processor, and all else none."""
+    clock = [0.0]
+    forward = nn.Tanh.forward
+
+    def take(self: nn.Tanh, x: Tensor) -> Tensor:
+        clock[0] += len(x) / 200
+        return forward(self, x)
+
+    monkeypatch.setattr(nn.Tanh, "forward", take)
+    monkeypatch.setattr(time, "process_time", lambda: clock[0])
+
+
+@pytest.mark.usefixtures("seconds_per_pass")
+def test_a_budget_leaves_out_layers_and_holds() -> None:
     network, data = warmed_up(plain()), images(200)
     whole = gapscope.advise_batch_norm(network, data, batch_size=16, passes=4, time_budget=None)
-    part = gapscope.advise_batch_norm(network, data, batch_size=16, passes=4, time_budget=1e-6)
-    assert [layer.layer for layer in part.layers] == ["1"] and part.left_out == ("4", "8")
-    assert part.layers[0] == whole.layers[0] and part.total == whole.total and part.missing == whole.missing
-    assert "2 of 3 layers have no row" in repr(part) and whole.left_out == ()
+    before = time.process_time()
+    part = gapscope.advise_batch_norm(network, data, batch_size=16, passes=4, time_budget=30)
+    assert time.process_time() - before < 30
+    # a layer takes 4 passes with batches and 4 with noise, and 8 are kept back for all layers
+    assert [layer.layer for layer in part.layers] == ["1", "4"] and part.left_out == ("8",)
+    assert part.layers == whole.layers[:2] and part.missing == whole.missing and part.dropout == whole.dropout
+    assert part.total.excess == whole.total.excess and part.total.decay == whole.total.decay
+    assert part.total.predicted != whole.total.predicted  # one layer of second order
+    assert "1 of 3 layers have no row" in repr(part) and whole.left_out == ()
+
+
+@pytest.mark.usefixtures("seconds_per_pass")
+def test_a_budget_below_what_all_layers_take_is_said_before_it_starts() -> None:
+    network, data = warmed_up(plain()), images(200)
+    with pytest.raises(BudgetSpent, match=r"time_budget=10.*25 CPU s.*time_budget=38"):
+        gapscope.advise_batch_norm(network, data, batch_size=16, passes=4, time_budget=10)
+    assert time.process_time() < 3  # trials of few samples
+
+
+@pytest.mark.usefixtures("seconds_per_pass")
+def test_a_short_budget_takes_random_directions() -> None:
+    network, data = warmed_up(plain()), images(200)
+    advice = gapscope.advise_batch_norm(network, data, batch_size=16, passes=4, time_budget=26)
+    assert advice.directions == 2 and "2 random directions" in repr(advice)
+    exact = gapscope.advise_batch_norm(network, data, batch_size=16, passes=4, time_budget=None)
+    assert exact.directions is None
+    assert float(advice.total.decay) == pytest.approx(float(exact.total.decay), rel=0.3)
 
 
 def test_without_batch_statistics_all_regularization_is_missing() -> None:

@@ -18,6 +18,7 @@ from gapscope.batch_norm.gamma_decay.accumulators import (
 from gapscope.batch_norm.gamma_decay.curvature import (
     EvaluationData,
     derivatives_along,
+    hessian_directions,
     output_gradient,
     output_hessian_factor,
     tapped_forward,
@@ -47,6 +48,18 @@ def test_factor_of_the_hessian_by_outputs(loss: Loss, labels: bool) -> None:
         torch.testing.assert_close(factor[i] @ factor[i].T, dense)
         gradient = torch.func.grad(lambda o, i=i: loss(o[None], targets[i : i + 1])[0])(outputs[i])
         torch.testing.assert_close(output_gradient(loss, outputs, targets)[i], gradient)
+
+
+@pytest.mark.parametrize("loss", [sample_losses, own_cross_entropy])
+def test_directions_are_those_of_the_factor(loss: Loss) -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    targets = torch.randint(0, 3, (6,), generator=generator)
+    factor = output_hessian_factor(loss, outputs, targets)
+    torch.testing.assert_close(torch.stack([*hessian_directions(loss, outputs, targets, None)], 2), factor)
+    signs = torch.randint(0, 2, (4, 6, 3), generator=generator) * 2 - 1
+    expected = torch.einsum("nkr,dnr->dnk", factor, signs.double())
+    torch.testing.assert_close(torch.stack([*hessian_directions(loss, outputs, targets, signs)]), expected)
 
 
 def test_factor_of_one_logit_of_two_classes() -> None:
@@ -173,5 +186,5 @@ def test_the_excess_includes_kinks() -> None:
     subject = EvaluationData(nn.Sequential(network), {"0": network}, Samples(h, h), absolute, 500)
     only_mean = SecondMoments(zero, one, zero, zero)
     sampler, generator = gaussian_sampler(only_mean), torch.Generator().manual_seed(0)
-    result = even_loss_excess(subject, "0", sampler, scale=0.2, draws=20, generator=generator)
+    result = even_loss_excess(subject, "0", sampler, h.abs().squeeze(1), scale=0.2, draws=20, generator=generator)
     assert result == pytest.approx(0.2**2 / 6, rel=0.1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.budget import DEFAULT_BUDGET
+from gapscope.base.budget import DEFAULT_BUDGET, BudgetSpent, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, did_you_mean
 from gapscope.base.samples import Samples, slices
 from gapscope.base.targets import require_targets
@@ -19,15 +20,27 @@ from gapscope.batch_norm.gamma_decay.curvature import (
     mean_estimate,
     prepare,
 )
-from gapscope.batch_norm.gamma_decay.measured_excess import ALL_LAYERS, BatchNormExcess, batch_norm_excess
+from gapscope.batch_norm.gamma_decay.measured_excess import (
+    ALL_LAYERS,
+    ALL_LAYERS_FACTOR,
+    BatchNormExcess,
+    excess_of_population,
+)
 from gapscope.batch_norm.norm_layers import batch_norm_layers
+from gapscope.batch_norm.refresh import population_chunk
 from gapscope.inspection.hooks import Weighted, forward_hooks, named_modules
 from gapscope.inspection.losses import evaluate, sample_losses
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
+from gapscope.inspection.timing import pass_seconds
 from gapscope.results.estimate import Estimate
 
 # largest dropout rate, by judgment
 MAX_RATE = 0.9
+# Random directions per sample, in place of one per output, where the budget needs it: the fewest with a standard error.
+FEW_DIRECTIONS = 2
+# Seconds of a backward pass with its sums over pairs of channels, in those of a forward pass: 7 for EfficientNet-Lite0
+# on 64 samples, whose 2,304 sums per layer outweigh them, and about 2 on many samples.
+BACKWARD_PASSES = 4.0
 
 
 def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
@@ -73,14 +86,46 @@ class DropoutLoss:
         self.draws, self.seed = draws, seed
         with inspection_mode(network):
             self.chunk_size = samples_per_pass(network, samples.inputs, chunk_size)
-        self.baseline_losses = self._losses()
+        # inputs of a last layer whose outputs are the network's: then dropout needs no pass of the network
+        self._head_inputs: list[Tensor] = []
+        self.baseline_losses = self._without_dropout()
+
+    def _without_dropout(self) -> Tensor:
+        """Return the losses of all samples without dropout, and store the inputs of a last linear layer."""
+        losses: list[Tensor] = []
+        inputs: list[Tensor] = []
+        is_head = len(self.layers) == 1 and isinstance(next(iter(self.layers.values())), nn.Linear)
+        calls: list[tuple[Tensor, Any]] = []
+
+        def capture(name: str, module: nn.Module, values: tuple[Any, ...], output: Any) -> None:
+            calls.append((values[0], output))
+
+        with inspection_mode(self.network), torch.no_grad(), forward_hooks(self.layers, capture):
+            for part in slices(len(self.samples), self.chunk_size):
+                calls.clear()
+                outputs = self.network(prepare_inputs(self.network, self.samples.inputs[part]))
+                losses.append(self._losses_of(outputs, part))
+                is_head = is_head and len(calls) == 1 and torch.equal(calls[0][1], outputs)
+                if is_head:
+                    inputs.append(calls[0][0])
+        if is_head:
+            self._head_inputs = inputs
+        return torch.cat(losses)
+
+    def _losses_of(self, outputs: Tensor, part: slice) -> Tensor:
+        return sample_losses(outputs, self.targets[part].to(outputs.device)).double().cpu()
 
     def _losses(self) -> Tensor:
+        """Return the losses of all samples, with the hooks that are set."""
         parts = []
         with inspection_mode(self.network), torch.no_grad():
-            for part in slices(len(self.samples), self.chunk_size):
-                outputs = self.network(prepare_inputs(self.network, self.samples.inputs[part]))
-                parts.append(sample_losses(outputs, self.targets[part].to(outputs.device)).double().cpu())
+            for number, part in enumerate(slices(len(self.samples), self.chunk_size)):
+                if self._head_inputs:
+                    [head] = self.layers.values()
+                    outputs = head(self._head_inputs[number])
+                else:
+                    outputs = self.network(prepare_inputs(self.network, self.samples.inputs[part]))
+                parts.append(self._losses_of(outputs, part))
         return torch.cat(parts)
 
     def excess(self, rate: float) -> Estimate:
@@ -144,6 +189,34 @@ def _strength(
     return Estimate(missing / added, (missing.standard_error or 0.0) / added)
 
 
+def _plan(
+    network: nn.Module, samples: Samples, budget: CpuBudget, n_outputs: int, refresh_chunk: int, n_estimates: int
+) -> int | None:
+    """Return the random directions of the curvature, None for all of them.
+
+    Raises:
+        BudgetSpent: The budget does not suffice for all layers at once.
+    """
+    if math.isinf(budget.seconds):
+        return None
+    one_pass = pass_seconds(network, samples.inputs)
+    passes = 1.0
+    if refresh_chunk < len(samples):
+        # one pass for each layer, up to that layer
+        passes += len(batch_norm_layers(network)) / 2
+    # losses with exact and with the network's statistics, without noise and without dropout
+    passes += 4 + ALL_LAYERS_FACTOR * n_estimates
+    for draws in (None, FEW_DIRECTIONS):
+        seconds = one_pass * (passes + BACKWARD_PASSES * (1 + (draws or n_outputs)))
+        if budget.affords(seconds):
+            return draws
+    raise BudgetSpent(
+        f"Got time_budget={budget.seconds:.3g}; batch statistics of all layers at once take about "
+        f"{budget.spent + seconds:.2g} CPU s on {len(samples)} samples. Pass "
+        f"time_budget={math.ceil(1.5 * (budget.spent + seconds))}, fewer samples or fewer passes."
+    )
+
+
 def advise_batch_norm(
     network: nn.Module,
     data: Any,
@@ -165,8 +238,8 @@ def advise_batch_norm(
     size: ghost batches of the old size (the same noise), a dropout rate or a gamma decay that adds the same loss to the
     frozen network. Whether they generalize equally is an empirical question.
 
-    Cost: about 2 * passes * (layers + 1) forward passes over the data for each batch size, 12 * draws for the dropout
-    rate, 2 (1 + outputs) backward.
+    Cost: about (passes + 4) * layers + 2 * passes forward passes over the data for each batch size, 1 + outputs
+    backward, and 12 * draws forward for the dropout rate unless dropout is before a last linear layer.
 
     Args:
         network: Network with batch norm, in any mode; it is not changed.
@@ -178,17 +251,20 @@ def advise_batch_norm(
         draws: Dropout masks per rate, for the equivalent dropout rate.
         chunk_size: Samples per pass where batches do not matter; None for what fits into memory.
         seed: Seed of partitions and masks.
-        time_budget: CPU seconds for the rows of single layers, None for no limit. Layers for which they do not suffice
-            are named; the advice, from all layers at once, is the same.
+        time_budget: CPU seconds of this process, None for no limit. All layers at once come first, if need be with a
+            curvature from two random directions per sample in place of all outputs; then single layers in forward
+            order. Caveats name what was left out.
 
     Raises:
         InvalidInput: The two batch sizes are equal, or do not fit the data.
+        BudgetSpent: The budget does not suffice for all layers at once; the message says which one does.
 
     >>> layer = nn.Sequential(nn.BatchNorm1d(1, dtype=torch.float64), nn.Linear(1, 1, dtype=torch.float64))
     >>> u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).repeat(200, 1)
     >>> advise_batch_norm(layer, (u, u), batch_size=20, new_batch_size=100).ghost_size
     20
     """
+    budget = CpuBudget(time_budget)
     network, samples = prepare(network, data)
     if new_batch_size is None:
         sizes = (batch_size,)
@@ -198,10 +274,14 @@ def advise_batch_norm(
     check_batch_sizes("new_batch_size", sizes[1:], len(samples))
     if batch_size == new_batch_size:
         raise InvalidInput(f"new_batch_size must differ from batch_size; got {batch_size} twice. Omit one.")
-    exact, _ = copy_with_population(network, samples, None, chunk_size)
-    rows = batch_norm_excess(
-        exact, samples, batch_sizes=sizes, passes=passes, noise_draws=2, chunk_size=chunk_size,
-        generator=torch.Generator().manual_seed(seed), time_budget=time_budget,
+    with inspection_mode(network):
+        outputs = network(prepare_inputs(network, samples.inputs[:1]))
+        refresh_chunk = population_chunk(network, samples.inputs, chunk_size)
+    directions = _plan(network, samples, budget, outputs.shape[1], refresh_chunk, len(sizes) * passes)
+    exact, names = copy_with_population(network, samples, None, refresh_chunk)
+    rows = excess_of_population(
+        exact, samples, budget, layers=names, batch_sizes=sizes, passes=passes, noise_draws=2, chunk_size=chunk_size,
+        generator=torch.Generator().manual_seed(seed), draws=directions,
     )  # fmt: skip
     layers = _regularizations(network, rows, batch_size, new_batch_size)
     total = layers[-1]
@@ -223,6 +303,7 @@ def advise_batch_norm(
         ghost_size=batch_size if batch_size < (new_batch_size or 0) else None,
         dropout=dropout.matching_rate(missing) if is_missing else None,
         dropout_before=before,
+        directions=directions,
         decay_strength=(
             _strength(missing, total.decay, len(samples), batch_size, new_batch_size) if is_missing else None
         ),

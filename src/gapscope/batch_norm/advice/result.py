@@ -60,6 +60,7 @@ class BatchNormAdvice(Result):
         dropout: Dropout rate that adds the missing amount; None if nothing is missing or no rate up to 0.9 suffices.
         decay_strength: `strength` at which GammaDecayPenalty (M, batch_norm_size=new) adds the missing amount; None if
             nothing is missing or the decay is 0.
+        directions: Random directions per sample of the curvature; None for all of them.
     """
 
     batch_size: int
@@ -75,6 +76,7 @@ class BatchNormAdvice(Result):
     dropout: Estimate | None
     dropout_before: tuple[str, ...]
     decay_strength: Estimate | None
+    directions: int | None = None
 
     @property
     def loses_regularization(self) -> bool:
@@ -102,7 +104,13 @@ class BatchNormAdvice(Result):
             layers = len(self.left_out) + len(self.layers)
             caveats.append(
                 f"{len(self.left_out)} of {layers} layers have no row, because the time budget was spent: pass a "
-                "larger time_budget. All layers together were measured."
+                "larger time_budget. All layers together were measured; their predicted part is of second order in "
+                "the noise."
+            )
+        if self.directions is not None:
+            caveats.append(
+                f"the curvature is that of {self.directions} random directions of the outputs per sample, to keep the "
+                "time budget."
             )
         if difference > max(noise, 0.25 * abs(excess)):
             caveats.append(

@@ -14,8 +14,12 @@ from gapscope.batch_norm.gamma_decay.layer_decay import LayerDecay, quadratic
 from gapscope.batch_norm.layers._channel_norm import per_channel
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import checked_outputs
 from gapscope.results.estimate import Estimate
+
+# rows per product of a layer's sums, by judgment: more of them take more memory, and are no faster
+ROWS_PER_PRODUCT = 256
+Sampler = Callable[[int, torch.Generator], Tensor]
+"""Function that returns noise (q, a) [n, 2C] of batches of one sample, float64, from n and a generator."""
 
 
 class SecondMoments(NamedTuple):
@@ -50,6 +54,29 @@ def _blocks(products: Tensor) -> SecondMoments:
     return SecondMoments(products[:c, :c], products[c:, c:], products[:c, c:], products[c:, :c])
 
 
+class _ProductSum:
+    """Sum of `_products` of rows. Few rows are collected first: a sum reads and writes [2C, 2C] numbers."""
+
+    def __init__(self, channels: int, *, full: bool, device: torch.device) -> None:
+        shape = (2 * channels, 2 * channels) if full else (3, channels)
+        self._sum = torch.zeros(shape, dtype=torch.float64, device=device)
+        self._full = full
+        self._rows: list[Tensor] = []
+
+    def add(self, rows: Float[Tensor, "n c2"]) -> None:
+        """Add rows (p, r)."""
+        self._rows.append(rows)
+        if sum(map(len, self._rows)) >= ROWS_PER_PRODUCT:
+            self.total()
+
+    def total(self) -> Tensor:
+        """Return the sum over all rows."""
+        if self._rows:
+            self._sum += _products(torch.cat(self._rows), self._full)
+            self._rows.clear()
+        return self._sum
+
+
 class LayerAccumulator:
     r"""Accumulator of one layer's sums, and their conversion to its gamma decay.
 
@@ -66,15 +93,11 @@ class LayerAccumulator:
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
-        if full:
-            products = (2 * channels, 2 * channels)
-        else:
-            products = (3, channels)
-        self.full, self.n = full, 0
-        self.noise, self.noise_sum = zeros(*products), zeros(2 * channels)
+        self.full, self.n, self.channels = full, 0, channels
+        self.noise, self.noise_sum = _ProductSum(channels, full=full, device=device), zeros(2 * channels)
         self.rows: list[Tensor] = []  # of the noise, up to one per row of its matrix
         self.gradient, self.gradient_times_noise = zeros(2, channels), zeros(2, channels)
-        self.curvature = zeros(draws, *products)
+        self.curvature = [_ProductSum(channels, full=full, device=device) for _ in range(draws)]
         self.moments = ChannelMoments(order=4)
 
     def add(
@@ -85,28 +108,28 @@ class LayerAccumulator:
         gradient = torch.cat([by_gamma, by_beta], 1).double()
         self.n += len(u)
         self.moments.update(u)
-        if self.full and self.n <= len(self.noise):
+        if self.full and self.n <= 2 * self.channels:
             self.rows.append(noise)
         self.noise_sum += noise.sum(0)
-        self.noise += _products(noise, self.full)
+        self.noise.add(noise)
         self.gradient += gradient.sum(0).view(2, -1)
         self.gradient_times_noise += (gradient * noise).sum(0).view(2, -1)
 
     def add_direction(self, draw: int, by_gamma: Tensor, by_beta: Tensor) -> None:
         """Add one direction whose squared derivatives sum to the curvature."""
-        self.curvature[draw] += _products(torch.cat([by_gamma, by_beta], 1).double(), self.full)
+        self.curvature[draw].add(torch.cat([by_gamma, by_beta], 1).double())
 
     def noise_covariance(self) -> SecondMoments:
         """Return covariances over samples of (q, a), the statistics of a batch of one sample."""
         mean = self.noise_sum[None] / self.n  # Cov(x, y) = E[x y] - E[x] E[y], here with one row of means
-        return _blocks(self.noise / self.n - _products(mean, self.full))
+        return _blocks(self.noise.total() / self.n - _products(mean, self.full))
 
-    def sampler(self) -> Callable[[int, torch.Generator], Tensor]:
+    def sampler(self) -> Sampler:
         """Return a sampler (n, generator) of Gaussian noise of a batch of one sample, float64.
 
         From fewer samples than 2C, these are a root of the covariance: it takes no eigenvectors of 2C dimensions.
         """
-        if not self.full or self.n > len(self.noise):
+        if not self.full or self.n > 2 * self.channels:
             return gaussian_sampler(self.noise_covariance())
         rows = torch.cat(self.rows)
         return _linear_sampler((rows - rows.mean(0)).T / self.n**0.5)
@@ -130,7 +153,7 @@ class LayerAccumulator:
         If `is_estimate`, the curvature is a mean over Monte Carlo samples (standard error NaN for a single one).
         """
         noise = self.noise_covariance()
-        curvatures = self.curvature / self.n
+        curvatures = torch.stack([products.total() / self.n for products in self.curvature])
         couplings = torch.stack([_coupling(noise, _blocks(curvature)) for curvature in curvatures])
         coupling, error = couplings.mean(0), None
         if is_estimate:
@@ -158,7 +181,7 @@ def _coupling(noise: SecondMoments, curvature: SecondMoments) -> Tensor:
     return (noise.pp * curvature.pp / 4 + noise.rr * curvature.rr + by_gamma_and_beta / 2) / 2
 
 
-def _linear_sampler(root: Tensor) -> Callable[[int, torch.Generator], Tensor]:
+def _linear_sampler(root: Tensor) -> Sampler:
     """Return a sampler of Gaussian vectors with covariance root root^T."""
 
     def sample(n: int, generator: torch.Generator) -> Tensor:
@@ -167,7 +190,7 @@ def _linear_sampler(root: Tensor) -> Callable[[int, torch.Generator], Tensor]:
     return sample
 
 
-def gaussian_sampler(noise: SecondMoments) -> Callable[[int, torch.Generator], Tensor]:
+def gaussian_sampler(noise: SecondMoments) -> Sampler:
     """Return a sampler (n, generator) of Gaussian vectors (q, a) [n, 2C], float64."""
     if noise.rr.ndim == 1:
         # per channel: a = slope x + rest y with q = deviation x and independent standard normal x, y, so that
@@ -201,7 +224,8 @@ def _noise_hook(statistics: Tensor) -> Callable[..., Tensor]:
 def even_loss_excess(
     evaluation: EvaluationData,
     name: str,
-    sample_noise: Callable[[int, torch.Generator], Tensor],
+    sample_noise: Sampler,
+    baseline: Tensor,
     *,
     scale: float,
     draws: int,
@@ -211,7 +235,7 @@ def even_loss_excess(
     # The noise changes the layer's output by gamma (-q u / 2 - a), independently per sample, equally at all positions.
     # To second order the excess is the decay with the Hessian of the loss itself; beyond that it includes the kinks of
     # ReLU networks and all even orders. `sample_noise` is that of a batch of one sample, `scale` the factor of larger
-    # ones.
+    # ones. `baseline` are the samples' losses without noise.
     network, loss, n = evaluation.network, evaluation.loss, len(evaluation.samples)
     means = []
     with torch.no_grad():
@@ -220,9 +244,8 @@ def even_loss_excess(
             # the mean over +noise and -noise removes all odd orders exactly
             total = 0.0
             for part, x, y in evaluation.chunks():
-                baseline = loss(checked_outputs(network(x), len(x)), y).double()
                 for statistics in (noise_samples[part], -noise_samples[part]):
                     with forward_hooks({name: evaluation.layers[name]}, _noise_hook(statistics)):
-                        total += float((loss(network(x), y).double() - baseline).sum()) / 2
+                        total += float((loss(network(x), y).double() - baseline[part]).sum()) / 2
             means.append(total / n)
     return mean_estimate(torch.tensor(means, dtype=torch.float64))

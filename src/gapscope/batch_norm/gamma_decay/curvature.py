@@ -92,10 +92,15 @@ def output_gradient(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tenso
     return torch.autograd.grad(_checked_losses(loss, outputs, targets).sum(), outputs)[0]
 
 
+def _is_softmax(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+    """Return whether the loss is the cross-entropy of the softmax of several outputs."""
+    return loss is sample_losses and not targets.is_floating_point() and outputs.shape[1] > 1
+
+
 def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float[Tensor, "n k r"]:
     r"""Return F with $F F^\top$ = Hessian of each sample's loss, convex in its own outputs."""
     outputs = outputs.detach()
-    if loss is sample_losses and not targets.is_floating_point() and outputs.shape[1] > 1:
+    if _is_softmax(loss, outputs, targets):
         # H = diag(p) - p p^T = F F^T with the columns sqrt(p_k) (e_k - p) of F
         p = outputs.softmax(1)
         return p.sqrt()[:, None, :] * (torch.eye(p.shape[1], dtype=p.dtype, device=p.device) - p[:, :, None])
@@ -115,6 +120,38 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
             "Use curvature='squared_score'."
         )
     return vectors * values.clamp_min(0).sqrt()[:, None, :]  # H = V diag(w) V^T = F F^T with F = V sqrt(w)
+
+
+def hessian_directions(
+    loss: Loss, outputs: Tensor, targets: Tensor, signs: Float[Tensor, "d n k"] | None
+) -> Iterator[Float[Tensor, "n k"]]:
+    """Yield directions whose outer products sum to the Hessian of each sample's loss by its outputs.
+
+    Args:
+        loss: Loss of each sample.
+        outputs: Outputs [n, K].
+        targets: Targets [n, ...].
+        signs: Random signs z; then direction d is F z_d, and its outer product has the Hessian as its expectation.
+    """
+    outputs = outputs.detach()
+    if signs is not None:
+        signs = signs.to(outputs)
+    if not _is_softmax(loss, outputs, targets):
+        factor = output_hessian_factor(loss, outputs, targets)
+        # E[(F z)(F z)^T] = F E[z z^T] F^T = F F^T
+        yield from factor.unbind(2) if signs is None else torch.einsum("nkr,dnr->dnk", factor, signs.to(factor))
+        return
+    # column by column: the factor of all samples takes n K^2 numbers
+    p = outputs.softmax(1)
+    root = p.sqrt()
+    if signs is None:
+        for k in range(p.shape[1]):
+            unit = torch.zeros_like(p[:1])
+            unit[:, k] = 1
+            yield root[:, k : k + 1] * (unit - p)
+    else:
+        for z in signs:
+            yield root * z - p * (root * z).sum(1, keepdim=True)
 
 
 class Tap(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -11,12 +10,13 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.random_streams import resolve_generator
-from gapscope.batch_norm.gamma_decay.accumulators import LayerAccumulator, even_loss_excess
+from gapscope.base.samples import Samples
+from gapscope.batch_norm.gamma_decay.accumulators import LayerAccumulator, Sampler, even_loss_excess
 from gapscope.batch_norm.gamma_decay.curvature import (
     EvaluationData,
     derivatives_along,
+    hessian_directions,
     output_gradient,
-    output_hessian_factor,
     prepare,
     tapped_forward,
 )
@@ -30,6 +30,7 @@ from gapscope.inspection.outputs import (
     prepare_inputs,
     samples_per_pass,
 )
+from gapscope.results.estimate import Estimate
 
 Curvature = Literal["gauss_newton", "squared_score"]
 Covariance = Literal["full", "diagonal"]
@@ -45,39 +46,117 @@ def _directions(
     if curvature == "squared_score":
         yield 0, output_gradient(loss, outputs, y)
         return
-    factor = output_hessian_factor(loss, outputs, y)  # [n, K, K], F F^T = H
-    if signs is None:
-        yield from ((0, column) for column in factor.unbind(2))
-    else:  # E[(F z)(F z)^T] = F E[z z^T] F^T = F F^T
-        yield from enumerate(torch.einsum("nkr,dnr->dnk", factor, signs.to(device=factor.device, dtype=factor.dtype)))
+    for number, direction in enumerate(hessian_directions(loss, outputs, y, signs)):
+        yield number if signs is not None else 0, direction
 
 
-def _accumulate(
-    evaluation: EvaluationData, *, curvature: str, covariance: str, draws: int | None, generator: torch.Generator
-) -> dict[str, LayerAccumulator]:
-    """Stream the samples and accumulate the sums that determine the decay."""
-    device = device_of(evaluation.network)
-    sums = {
-        name: LayerAccumulator(layer.num_features, full=covariance == "full", draws=draws or 1, device=device)
-        for name, layer in evaluation.layers.items()
-    }
-    signs: Tensor | None = None
-    for part, x, y in evaluation.chunks():
-        outputs, taps = tapped_forward(evaluation.network, evaluation.layers, x)
-        if draws is not None and signs is None:  # those of all samples at once, so that chunks do not matter
-            shape = draws, len(evaluation.samples), outputs.shape[1]
-            signs = torch.randint(0, 2, shape, generator=generator, dtype=torch.int8) * 2 - 1
-        score = output_gradient(evaluation.loss, outputs, y)
-        for name, by_gamma, by_beta in derivatives_along(outputs, taps, score):
-            sums[name].add(taps[name].normalized, by_gamma, by_beta)
-        chunk_signs = None if signs is None else signs[:, part]
-        for draw, direction in _directions(evaluation.loss, curvature, outputs, y, chunk_signs):
-            for name, by_gamma, by_beta in derivatives_along(outputs, taps, direction):
-                sums[name].add_direction(draw, by_gamma, by_beta)
-    return sums
+class DecaySums:
+    """Sums over the samples, from one pass, that determine the decay of all layers at any batch size.
+
+    Args:
+        evaluation: The network in inspection mode, with its layers and samples.
+        curvature: As for `gamma_decay`.
+        covariance: As for `gamma_decay`.
+        replacement: As for `gamma_decay`.
+        draws: As for `gamma_decay`.
+        generator: Source of random directions, then of noise.
+    """
+
+    def __init__(
+        self,
+        evaluation: EvaluationData,
+        *,
+        curvature: str,
+        covariance: str,
+        replacement: bool,
+        draws: int | None,
+        generator: torch.Generator,
+    ) -> None:
+        self.evaluation = evaluation
+        self._sums = {
+            name: LayerAccumulator(
+                layer.num_features, full=covariance == "full", draws=draws or 1, device=device_of(evaluation.network)
+            )
+            for name, layer in evaluation.layers.items()
+        }
+        self._losses = self._add_samples(curvature, draws, generator)
+        self._samplers: dict[str, Sampler] = {}
+        layers = {}
+        for name, layer in evaluation.layers.items():
+            ones = torch.ones_like(layer.running_mean, dtype=torch.float64)
+            gamma = ones if layer.weight is None else layer.weight.detach().double()
+            layers[name] = self._sums[name].finish(name, gamma, is_estimate=draws is not None)
+        self._single_sample = GammaDecay(layers, len(evaluation.samples), replacement)
+
+    def _add_samples(self, curvature: str, draws: int | None, generator: torch.Generator) -> Tensor:
+        """Add all samples to the sums, and return their losses [n]."""
+        evaluation, sums = self.evaluation, self._sums
+        signs: Tensor | None = None
+        losses: list[Tensor] = []
+        for part, x, y in evaluation.chunks():
+            outputs, taps = tapped_forward(evaluation.network, evaluation.layers, x)
+            losses.append(evaluation.loss(outputs.detach(), y).double())
+            if draws is not None and signs is None:  # those of all samples at once, so that chunks do not matter
+                shape = draws, len(evaluation.samples), outputs.shape[1]
+                signs = torch.randint(0, 2, shape, generator=generator, dtype=torch.int8) * 2 - 1
+            score = output_gradient(evaluation.loss, outputs, y)
+            for name, by_gamma, by_beta in derivatives_along(outputs, taps, score):
+                sums[name].add(taps[name].normalized, by_gamma, by_beta)
+            chunk_signs = None if signs is None else signs[:, part]
+            for draw, direction in _directions(evaluation.loss, curvature, outputs, y, chunk_signs):
+                for name, by_gamma, by_beta in derivatives_along(outputs, taps, direction):
+                    sums[name].add_direction(draw, by_gamma, by_beta)
+        return torch.cat(losses)
+
+    def decay(self, batch_size: int) -> GammaDecay:
+        """Return the decay at a batch size, without noise samples."""
+        return self._single_sample.for_batch_size(batch_size)
+
+    def sampled(self, name: str, batch_size: int, draws: int, generator: torch.Generator) -> Estimate:
+        """Return the excess of one layer at a batch size from noise samples."""
+        if name not in self._samplers:
+            self._samplers[name] = self._sums[name].sampler()
+        return even_loss_excess(
+            self.evaluation, name, self._samplers[name], self._losses,
+            scale=self._single_sample.variance_factor(batch_size) ** 0.5, draws=draws, generator=generator,
+        )  # fmt: skip
 
 
-def _check_options(curvature: str, covariance: str, draws: int | None, noise_draws: int) -> None:
+def decay_sums(
+    network: nn.Module,
+    samples: Samples,
+    *,
+    layers: Sequence[str] | None = None,
+    curvature: Curvature = "gauss_newton",
+    covariance: Covariance = "full",
+    replacement: bool = False,
+    loss: Loss | None = None,
+    draws: int | None = None,
+    chunk_size: int | None = None,
+    generator: torch.Generator,
+) -> DecaySums:
+    """Return the sums of a network in inspection mode; arguments are those of `gamma_decay`."""
+    by_name = batch_norm_layers(network, layers)
+    ordered = in_forward_order(network, by_name, prepare_inputs(network, samples.inputs[:1]))
+    chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE)
+    evaluation = EvaluationData(
+        network, {name: by_name[name] for name in ordered}, samples, loss or sample_losses, chunk_size
+    )
+    return DecaySums(
+        evaluation, curvature=curvature, covariance=covariance, replacement=replacement, draws=draws,
+        generator=generator,
+    )  # fmt: skip
+
+
+def check_options(
+    *,
+    noise_draws: int,
+    curvature: str = "gauss_newton",
+    covariance: str = "full",
+    draws: int | None = None,
+    replacement: bool = False,
+) -> None:
+    """Raise InvalidInput for options that `gamma_decay` does not have."""
     check_choice("curvature", curvature, get_args(Curvature))
     check_choice("covariance", covariance, get_args(Covariance))
     if draws is not None:
@@ -151,37 +230,15 @@ def gamma_decay(
     >>> round(float(gamma_decay(layer, (u, u), batch_size=10, replacement=True).decay), 6)  # 2 / (2 * 10)
     0.1
     """
-    _check_options(curvature, covariance, draws, noise_draws)
+    check_options(noise_draws=noise_draws, curvature=curvature, covariance=covariance, draws=draws)
     network, samples = prepare(network, data, loss)
     generator = resolve_generator(generator)
     with inspection_mode(network):
-        by_name = batch_norm_layers(network, layers)
-        ordered = in_forward_order(network, by_name, prepare_inputs(network, samples.inputs[:1]))
-        chunk_size = samples_per_pass(
-            network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
-        )
-        evaluation = EvaluationData(
-            network, {name: by_name[name] for name in ordered}, samples, loss or sample_losses, chunk_size
-        )
-        sums = _accumulate(evaluation, curvature=curvature, covariance=covariance, draws=draws, generator=generator)
-        single_sample = {}
-        for name, layer in evaluation.layers.items():
-            ones = torch.ones_like(layer.running_mean, dtype=torch.float64)
-            if layer.weight is None:
-                gamma = ones
-            else:
-                gamma = layer.weight.detach().double()
-            single_sample[name] = sums[name].finish(name, gamma, is_estimate=draws is not None)
-        decay = GammaDecay(single_sample, len(samples), replacement).for_batch_size(batch_size)
+        sums = decay_sums(
+            network, samples, layers=layers, curvature=curvature, covariance=covariance, replacement=replacement,
+            loss=loss, draws=draws, chunk_size=chunk_size, generator=generator,
+        )  # fmt: skip
+        decay = sums.decay(batch_size)
         if not noise_draws:
             return decay
-        scale = decay.variance_factor(batch_size) ** 0.5
-        sampled = {
-            name: even_loss_excess(
-                evaluation, name, sums[name].sampler(), scale=scale, draws=noise_draws, generator=generator
-            )
-            for name in decay
-        }
-    return GammaDecay(
-        {name: replace(layer, sampled=sampled[name]) for name, layer in decay.items()}, len(samples), replacement
-    )
+        return decay.with_sampled({name: sums.sampled(name, batch_size, noise_draws, generator) for name in decay})

@@ -135,6 +135,11 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
         layers = {name: layer.scaled(factor, batch_size) for name, layer in self.items()}
         return GammaDecay(layers, self.n_samples, self.replacement)
 
+    def with_sampled(self, estimates: Mapping[str, Estimate]) -> GammaDecay:
+        """Return the decay with the noise samples of some layers."""
+        layers = {name: replace(layer, sampled=estimates.get(name)) for name, layer in self.items()}
+        return GammaDecay(layers, self.n_samples, self.replacement)
+
     def variance_factor(self, batch_size: int) -> float:
         """Return the variance of a mean over a random batch, in units of that of one sample."""
         n = self.n_samples
