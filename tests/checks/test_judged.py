@@ -14,6 +14,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.checks import list_checks
 from gapscope.checks.costs import cost_of_labels, gain_of_twice_the_data
+from gapscope.labels import kernel_views
 from gapscope.statistics.baselines import rbf_ridge, sample_features
 
 
@@ -149,6 +150,26 @@ def test_a_part_of_the_data_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     result = gs.check(fitted(data), data)
     assert "60 of 120" in repr(result) and (result.n_samples, result.n_rows, result.total) == (60, 120, 120)
     assert result.account is not None and result.account.expected is not None  # judged by all samples
+
+
+def test_label_issues_use_the_kernels_of_the_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    (x, y), calls = blobs(2200), []  # beyond 2,000 samples the kernel has landmarks
+    labels = gs.data.inject_label_noise(y, 0.15, 3, torch.Generator().manual_seed(0))
+    select = kernel_views.select_ridge
+
+    def counted(*given: Any) -> Any:
+        calls.append(given)
+        return select(*given)
+
+    monkeypatch.setattr("gapscope.labels.kernel_views.select_ridge", counted)
+    shared = gs.check(None, (x, labels), only=["GS102", "GS103"]).label_issues
+    assert shared is not None and not calls
+    alone = gs.check(None, (x, labels), only=["GS102"]).label_issues
+    direct = gs.find_label_issues(None, (x, labels))
+    assert alone is not None and calls
+    for issues in (alone, direct):
+        assert torch.equal(issues.indices, shared.indices) and torch.equal(issues.margin, shared.margin)
+        assert torch.equal(issues.error_probability, shared.error_probability) and issues.noise == shared.noise
 
 
 def test_the_account_adds_up() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import gapscope as gs
+from gapscope.base.budget import BudgetSpent
 from gapscope.base.errors import InvalidInput
 from gapscope.checks import CheckResult, Finding, list_checks, register_check
 from gapscope.checks.account import Account, Entry
@@ -122,10 +123,15 @@ def test_an_interrupted_check_keeps_what_is_finished(monkeypatch: pytest.MonkeyP
     def interrupt(*given: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gapscope.checks.context.find_label_issues", interrupt)
+    monkeypatch.setattr("gapscope.checks.context.find_issues_of_samples", interrupt)
     result = gs.check(network(), images())
     assert "GS102" in {outcome.code for outcome in result.not_checked if outcome.reason == "interrupted"}
     assert "GS101" in result.codes and len(list_checks()) == len(result.to_pandas())
+
+
+def test_a_headline_without_an_answer_praises_nothing() -> None:
+    headline = gs.check(network(), images(), time_budget=0).headline
+    assert "No check had an answer" in headline and "found nothing" not in headline
 
 
 def test_unknown_codes_and_missing_targets_are_named() -> None:
@@ -135,6 +141,22 @@ def test_unknown_codes_and_missing_targets_are_named() -> None:
         gs.check(network(), images()[0])
     with pytest.raises(InvalidInput, match="time_budget"):
         gs.check(network(), images(), time_budget=-1)
+    with pytest.raises(InvalidInput, match="'GS101'"):
+        gs.check(network(), images(), only="GS101")
+    with pytest.raises(InvalidInput, match="state dictionary; got Sequential"):
+        gs.check(network(), images(), initial_state=network())  # type: ignore[arg-type]
+    unlabelled = gs.check(network(), images(), test=images()[0], history=[{"train_loss": 1.0}], only=["GS402"])
+    assert "no labels" in unlabelled.not_checked[0].reason
+
+
+def test_an_estimate_beyond_the_budget_names_what_can_be_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_long(*given: object, **options: object) -> None:
+        raise BudgetSpent("There is no estimate within time_budget=8.0. Pass a larger budget.")
+
+    monkeypatch.setattr("gapscope.accuracy.accuracy_after_training.estimate_accuracy", too_long)
+    result = gs.check(network(), images(), history=[{"train_loss": 1.0}], only=["GS402"])
+    assert "time_budget=None" in repr(result) and "Pass test=" in repr(result)
+    assert ".." not in repr(result) and "larger budget" not in repr(result)
 
 
 def test_a_check_of_ones_own_runs_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

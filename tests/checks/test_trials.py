@@ -295,6 +295,8 @@ def test_ctrl_c_keeps_the_fixes_that_were_tried() -> None:
     result = gs.check(None, blobs(), train_fn=fit, only=["GS101"])
     assert result.interrupted and isinstance(result.tried, TriedAdvice) and len(result.tried.trials) == 2
     assert result.best_fix is None and "interrupted" in repr(result)
+    assert "no gain" not in repr(result) and "nothing that was tried" not in repr(result)
+    assert "did not run" not in result.headline and "trials" in result.headline
 
 
 def test_a_pipeline_is_fitted_again_on_its_own_columns() -> None:

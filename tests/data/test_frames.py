@@ -6,7 +6,7 @@ import pandas
 import pytest
 
 from gapscope.base.errors import InvalidInput
-from gapscope.data.frames import encode_frame, split_frame
+from gapscope.data.frames import WORDS, encode_frame, encode_inputs, split_frame
 
 
 def test_text_becomes_indicators_and_gaps_are_filled() -> None:
@@ -20,7 +20,7 @@ def test_text_becomes_indicators_and_gaps_are_filled() -> None:
 
 
 def test_names_of_rows_are_dropped() -> None:
-    frame = pandas.DataFrame({"name": [f"row {k}" for k in range(30)], "size": range(30)})
+    frame = pandas.DataFrame({"name": [f"row {k}" for k in range(30)], "size": [k * k for k in range(30)]})
     encoded, notes = encode_frame(frame)
     assert [*encoded.columns] == ["size"] and "name" in notes[0]
 
@@ -37,8 +37,42 @@ def test_the_target_is_a_column() -> None:
         split_frame(frame[["price"]], "price")
 
 
-def test_a_frame_without_numbers_and_categories_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="text, of which nearly every row differs"):
-        encode_frame(pandas.DataFrame({"text": [f"row {k}" for k in range(30)]}))
+def texts(first: int = 0) -> pandas.DataFrame:
+    words = [f"word{k} and word{k + 1}" for k in range(first, first + 30)]
+    return pandas.DataFrame({"id": range(first, first + 30), "text": words})
+
+
+def test_texts_beside_nothing_but_identifiers_become_frequencies_of_words() -> None:
+    encoded, notes = encode_frame(texts())
+    assert [*encoded.columns] == WORDS and "id" in notes[0] and "text: read as" in notes[1]
+    again, _ = encode_frame(encoded)
+    assert again is encoded
+    second, _ = encode_frame(texts(5), like=encoded)
+    assert second.iloc[:25].to_numpy().tolist() == encoded.iloc[5:].to_numpy().tolist()
+    (train, _), (test, _), _ = encode_inputs((texts(), range(30)), (texts(5), range(30)))
+    assert train.shape == test.shape == (30, len(WORDS)) and not hasattr(train, "columns")
+    gap = texts().drop(columns="id")
+    gap.loc[3, "text"] = None
+    assert not encode_frame(gap)[0].iloc[3].any()
+
+
+def test_arrow_tables_are_encoded_as_frames() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"size": [1.0, None, 3.0], "colour": ["red", "blue", "red"]})
+    (encoded, _), _, notes = encode_inputs((pyarrow.Table.from_pandas(frame), [0, 1, 0]))
+    assert encoded.equals(encode_frame(frame)[0]) and len(notes) == 2
+    assert split_frame(pyarrow.Table.from_pandas(frame), "colour")[1].tolist() == ["red", "blue", "red"]
+
+
+def test_polars_tables_are_encoded_as_frames() -> None:
+    polars = pytest.importorskip("polars")
+    columns = {"size": [1.0, None, 3.0], "colour": ["red", "blue", "red"]}
+    expected = encode_frame(pandas.DataFrame(columns))[0]
+    for table in (polars.DataFrame(columns), polars.LazyFrame(columns)):
+        (encoded, _), _, _ = encode_inputs((table, [0, 1, 0]))
+        assert encoded.equals(expected)
+
+
+def test_empty_columns_are_refused() -> None:
     with pytest.raises(InvalidInput, match="empty"):
         encode_frame(pandas.DataFrame({"text": [None] * 30}))

@@ -129,7 +129,7 @@ def test_a_raw_frame_shows_its_own_values(tmp_path: Path) -> None:
     page = (tmp_path / "issues.html").read_text()
     assert "<dt>wood</dt><dd>soft</dd>" in page and "wood_soft" not in page
     assert gs.estimate_label_noise(None, frame, target="kind").high < 0.1
-    with pytest.raises(InvalidInput, match="DataFrame"):
+    with pytest.raises(InvalidInput, match="table"):
         gs.find_label_issues(None, (size, y), target="kind")
 
 

@@ -21,7 +21,7 @@ from gapscope.accuracy.accuracy_estimator import (
 )
 from gapscope.accuracy.forecast import check_prediction_data, count_duplicates
 from gapscope.accuracy.forecast_result import describe_duplicates
-from gapscope.base.budget import CpuBudget
+from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.samples import as_samples
 from gapscope.base.tables import check_columns
@@ -184,7 +184,8 @@ def estimate_accuracy(
     Raises:
         InvalidInput: The data have no class labels, fewer than 22 samples, or more than `n_training`; initial weights
             cannot be resampled, or `initial_state` holds the trained weights.
-        NotMeasurable: The network has no trainable parameters, or the budget is too small for 100 landmarks.
+        NotMeasurable: The network has no trainable parameters.
+        BudgetSpent: The budget is too small for 100 landmarks (also a NotMeasurable).
     """
     import pandas
 
@@ -209,7 +210,7 @@ def estimate_accuracy(
         network, samples, options, CpuBudget(time_budget), n_outputs=prepared.n_outputs, more_columns=more_columns
     )
     if affordable is None or (note and n <= MAX_PAIRS):
-        raise NotMeasurable(f"There is no estimate within time_budget={time_budget}. {note} Pass a larger budget.")
+        raise BudgetSpent(f"There is no estimate within time_budget={time_budget}. {note} Pass a larger budget.")
     if note:
         notify(note)
     options = affordable

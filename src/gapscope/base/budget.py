@@ -19,7 +19,7 @@ ENFORCED_AT = 1.1
 
 
 class BudgetSpent(NotMeasurable):
-    """Work that was ended because the budget of CPU seconds was spent."""
+    """Work that the budget of CPU seconds does not allow: ended because it was spent, or not begun."""
 
 
 class CpuBudget:

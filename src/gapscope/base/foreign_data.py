@@ -6,12 +6,17 @@ from typing import Any, cast
 
 from gapscope.base.columns import library_of
 from gapscope.base.errors import InvalidInput
-from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
+from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 
 MAX_DENSE_BYTES = 2**31
 """Largest dense copy of a sparse matrix: it fits beside a kernel of 10,000 samples on a machine with 8 GB."""
 TEXT_COLUMNS = 4096
 """Columns of hashed words: with 10,000 different words and pairs of words in use, few columns are shared by many."""
+
+HASHED = (
+    f"frequencies of words and pairs of words, hashed to {TEXT_COLUMNS:,} columns. Embeddings of a language model are "
+    "better features: gapscope.embed."
+)
 
 
 def _dense(value: Any) -> Any:
@@ -25,12 +30,33 @@ def _dense(value: Any) -> Any:
     return value.astype("float32").toarray()
 
 
-def are_texts(value: Any) -> bool:
-    """Return whether a value is a list of strings, which as inputs are texts."""
-    return is_list(value) and bool(value) and all(isinstance(text, str) for text in value)
+def as_texts(value: Any) -> list[str] | None:
+    """Return one string per sample, from a list, an array or a column, which as inputs are texts; else None."""
+    is_column = getattr(value, "ndim", None) == 1 and hasattr(value, "tolist")
+    if is_column and getattr(value.dtype, "kind", "") in ("O", "U", "T"):
+        value = value.tolist()
+    elif library_of(value) == "polars" and hasattr(value, "to_list"):
+        value = value.to_list()
+    if is_list_or_tuple(value) and value and all(isinstance(text, str) for text in value):
+        return list(value)
+    return None
 
 
-def _hashed_words(texts: Any) -> Any:
+def as_frame(value: Any) -> Any:
+    """Return a table of polars or Arrow as a pandas frame, any other value as it is."""
+    library = library_of(value)
+    if library == "polars" and hasattr(value, "collect"):
+        value = value.collect()
+    if library == "polars" and hasattr(value, "get_columns"):
+        import pandas
+
+        return pandas.DataFrame({column.name: column.to_numpy() for column in value.get_columns()})
+    if library == "pyarrow" and hasattr(value, "column_names"):
+        return value.to_pandas()
+    return value
+
+
+def hashed_words(texts: Any) -> Any:
     """Return frequencies of words and pairs of words, hashed to columns; the same for every data set."""
     from sklearn.feature_extraction.text import HashingVectorizer  # pyright: ignore[reportMissingTypeStubs]
 
@@ -41,18 +67,17 @@ def _hashed_words(texts: Any) -> Any:
 def _convert(value: Any, *, are_inputs: bool) -> tuple[Any, list[str]]:
     """Return inputs or labels in a form that `gapscope.base.containers` reads, with notes."""
     library = library_of(value)
+    if library == "polars" and hasattr(value, "collect"):
+        value = value.collect()
     if library == "scipy" and hasattr(value, "toarray"):
         return _dense(value), ["A sparse matrix was read as a dense one."]
-    if library == "polars":
+    if library == "polars" and not (are_inputs and as_texts(value)):
         return value.to_numpy(), ["A polars object was read as an array."]
     if library == "pyarrow":
         return value.to_pandas(), ["An Arrow object was read as a pandas one."]
-    if are_inputs and are_texts(value):
-        note = (
-            f"Texts were read as frequencies of words and pairs of words, hashed to {TEXT_COLUMNS:,} columns. "
-            "Embeddings of a language model are better features: gapscope.embed."
-        )
-        return _hashed_words(value), [note]
+    texts = as_texts(value) if are_inputs else None
+    if texts is not None:
+        return hashed_words(texts), [f"Texts were read as {HASHED}"]
     return value, []
 
 

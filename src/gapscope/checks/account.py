@@ -170,7 +170,8 @@ def make_account(
 
 # End of advice that fixes of the training configuration may follow; it goes once `train_fn=` was passed.
 TRY_IT = ": pass train_fn= to try it"
-REGULARIZE = f"regularize (weight decay, dropout, gapscope.GradientSimilarityPenalty){TRY_IT}"
+# Beginning of advice that stands behind that of findings with a cost.
+AFTER_OTHERS = "act on the findings above first; then "
 
 
 def _share_costs(findings: Sequence[Finding], shortfall: IntervalEstimate | None) -> list[Finding]:
@@ -218,6 +219,6 @@ def order_findings(findings: Sequence[Finding], shortfall: IntervalEstimate | No
         return finding.cost is None, -(finding.cost or 0.0), place, finding.code
 
     ordered = sorted(_share_costs(findings, shortfall), key=key)
-    if len(ordered) == 1 and ordered[0].code == "GS402":
-        return (replace(ordered[0], action=REGULARIZE),)
+    if len(ordered) == 1:
+        return (replace(ordered[0], action=ordered[0].action.removeprefix(AFTER_OTHERS)),)
     return tuple(ordered)

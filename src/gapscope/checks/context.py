@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gapscope.accuracy.forecast import forecast_accuracy
 from gapscope.accuracy.forecast_result import AccuracyForecast
+from gapscope.base.budget import BudgetSpent
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
@@ -25,7 +26,7 @@ from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import duplicate_pairs, repeats_by_chance
-from gapscope.labels.label_issues import find_label_issues
+from gapscope.labels.label_issues import find_issues_of_samples
 from gapscope.labels.results import LabelIssues
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, percent
 from gapscope.statistics.baselines import RBF, LooRow, most_frequent_class
@@ -119,8 +120,9 @@ class Context:
 
     @property
     def is_part(self) -> bool:
-        """True if the network is read on a part of the samples only."""
-        return len(self.indices) < len(self.everything)
+        """True if the network is read on a part of the samples only (of an estimator, and without one, on none)."""
+        has_network = self.prepared is not None or self.diverged is not None
+        return has_network and len(self.indices) < len(self.everything)
 
     @cached_property
     def rows(self) -> Tensor:
@@ -144,6 +146,16 @@ class Context:
     def distinct(self) -> Samples:
         """`data` without repeats, which would be predicted from each other, unless columns repeat by chance."""
         return self._without_repeats(self.data, self.rows)
+
+    @property
+    def rows_without_repeats(self) -> Tensor:
+        """Row numbers, in the data that were passed, of all samples but those in `repeats`, [n]."""
+        keep = torch.ones(len(self.everything), dtype=torch.bool)
+        keep[torch.tensor(self.repeats, dtype=torch.long)] = False
+        rows = torch.nonzero(keep).flatten()
+        if self.given is None:
+            return rows
+        return self.given.original(rows)
 
     def _without_repeats(self, samples: Samples, rows: Tensor) -> Samples:
         keep = torch.nonzero(~torch.isin(rows, torch.tensor(self.repeats, dtype=torch.long))).flatten()
@@ -189,10 +201,10 @@ class Context:
     @cached_property
     def train_score(self) -> float:
         """Accuracy on the training samples, or R^2 of regression."""
-        if self.has_accuracy:
-            return float(self.correct.double().mean())
         if self.estimator is not None:
             return self.estimator.train_score.value
+        if self.has_accuracy:
+            return float(self.correct.double().mean())
         if self.diverged is not None:
             return 0.0  # as the mean of the targets
         return regression_score(self.logits, self.samples.y).value
@@ -273,7 +285,12 @@ class Context:
         """Label issues ranked without a network (None: the reason is in `failures`)."""
 
         def compute() -> LabelIssues:
-            issues = find_label_issues(None, self.data, seed=self.seed)
+            rows: Sequence[LooRow] = ()
+            # the same kernels, if a check has needed the forecast, and if it has left no repeats out
+            forecast = vars(self).get("forecast")
+            if forecast is not None and self.distinct is self.data:
+                rows = forecast.rows
+            issues = find_issues_of_samples(self.data, rows, seed=self.seed)
             # indices of the part become those of all samples
             rows = self.rows.tolist()
             conflicts = tuple((rows[i], rows[j]) for i, j in issues.conflicts)
@@ -319,8 +336,15 @@ class Context:
         options: dict[str, Any] = {"label_noise": 0.0, "time_budget": seconds, "max_exact": MAX_SAMPLES}
         options["initial_state"] = self.initial_state
         samples = self._without_repeats(self.everything, torch.arange(len(self.everything)))
-        estimate = self._try("estimate", lambda: estimate_accuracy(bare, samples, **options))
-        if estimate is not None and estimate.estimate is None:
+        try:
+            estimate = estimate_accuracy(bare, samples, **options)
+        except BudgetSpent:
+            self.failures["estimate"] = f"an estimate takes more than {seconds:.0f} CPU s; time_budget=None allows them"
+            return None
+        except GapscopeError as error:
+            self.failures["estimate"] = str(error)
+            return None
+        if estimate.estimate is None:
             reason = estimate.abstained_because
             if estimate.bracket is not None:  # `estimate_accuracy` advises n_training=, which a check has not
                 low, high = (percent(end) for end in estimate.bracket)

@@ -19,13 +19,13 @@ def duplicates(context: Context) -> Outcome:
     pairs, n = context.duplicates, len(context.everything)
     repeats = sorted({j for _, j in pairs})
     fraction = len(repeats) / n
-    evidence = f"{len(repeats)} of {n} samples repeat another one"
+    evidence = f"{len(repeats):,} of {n:,} samples repeat another one"
     in_test = 0.0
     across: tuple[tuple[int, int], ...] = ()
     if context.test is not None:
         across = duplicates_in_test(context.everything, context.test)
         in_test = len(across) / len(context.test)
-        evidence += f"; {len(across)} of {len(context.test)} test samples repeat a training sample"
+        evidence += f"; {len(across):,} of {len(context.test):,} test samples repeat a training sample"
     if max(fraction, in_test) >= MIN_DUPLICATES:
         by_chance = context.repeats_by_chance
         if by_chance > 0:
@@ -50,7 +50,8 @@ def duplicates(context: Context) -> Outcome:
 MIN_NOISE = 0.02
 
 
-@register_check("GS102", title="label errors", seconds=0.5, information=True)
+# more than the checks of the forecast, whose kernels it uses
+@register_check("GS102", title="label errors", seconds=0.6, information=True)
 def label_errors(context: Context) -> Outcome:
     """Report a rate of label noise whose 90 % interval excludes 0."""
     if not context.is_classifier:
@@ -240,10 +241,10 @@ def no_signal(context: Context) -> Outcome:
     if forecast is None:
         return NotChecked(context.failures["forecast"])
     best = max(forecast.rows[1:], key=lambda row: row.score, default=forecast.rows[0])
-    text = f"{best.method} predicts {percent(best.score)} of held-out labels, the most frequent class "
+    text = f"held-out labels predicted by {best.method}: {percent(best.score)}, by the most frequent class: "
     text += percent(forecast.rows[0].score)
     if not context.has_accuracy:
-        text = f"{best.method} has an R^2 of {best.score:.2f} on held-out samples, the mean target 0"
+        text = f"R^2 on held-out samples by {best.method}: {best.score:.2f}, by the mean target: 0"
     if not forecast.abstained_because:
         return Fine(text)
     if context.initial_network is not None:

@@ -10,6 +10,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from gapscope.accuracy.row_selection import take_rows
 from gapscope.accuracy.subset_problems import is_estimator
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.checks.expected import regression_score
@@ -64,11 +65,12 @@ class EstimatorScores:
         accuracy = float(_correct(predicted, labels).mean())
         return IntervalEstimate(accuracy, *wilson_interval(accuracy, len(labels)))
 
-    def cross_validated(self, seconds: float | None) -> IntervalEstimate:
+    def cross_validated(self, seconds: float | None, rows: numpy.ndarray) -> IntervalEstimate:
         """Return the score in five shuffled folds, fitted again on clones.
 
         Args:
             seconds: CPU seconds that may be used; None for no limit.
+            rows: Row numbers of the samples that are used, [n], the same in every call.
 
         Raises:
             NotMeasurable: The folds would take longer, which the first one shows.
@@ -77,19 +79,18 @@ class EstimatorScores:
             return self._cross_validated
         from sklearn.base import clone
 
-        n = len(self.labels)
-        order = numpy.random.default_rng(0).permutation(n)
+        order = rows[numpy.random.default_rng(0).permutation(len(rows))]
         predictions: list[numpy.ndarray] = []
-        for number, rows in enumerate(numpy.array_split(order, N_FOLDS)):
+        for number, scored in enumerate(numpy.array_split(order, N_FOLDS)):
             start = time.process_time()
-            rest = numpy.setdiff1d(order, rows)
+            rest = numpy.setdiff1d(order, scored)
             fitted: Any = clone(self.estimator)
-            fitted.fit(_take(self.inputs, rest), _take(self.labels, rest))
-            predictions.append(_predicted(fitted, _take(self.inputs, rows)))
+            fitted.fit(take_rows(self.inputs, rest), _take_labels(self.labels, rest))
+            predictions.append(_predicted(fitted, take_rows(self.inputs, scored)))
             expected = (time.process_time() - start) * N_FOLDS
             if number == 0 and seconds is not None and expected > seconds:
                 raise NotMeasurable(f"five folds would take {expected:.0f} s. Pass test=, or a larger time_budget")
-        self._cross_validated = self._score(numpy.concatenate(predictions), _take(self.labels, order))
+        self._cross_validated = self._score(numpy.concatenate(predictions), _take_labels(self.labels, order))
         return self._cross_validated
 
     def depends_on_scale(self, *, at_most: int = 500, min_changed: float = 0.02) -> bool:
@@ -105,11 +106,12 @@ class EstimatorScores:
         n = min(len(self.labels), at_most)
         order = numpy.random.default_rng(0).permutation(len(self.labels))[:n]
         even, odd = order[::2], order[1::2]
-        scaled = _standardized(self.inputs)
-        labels = _take(self.labels, even)
+        scaled = _standardized(take_rows(self.inputs, order))
+        labels = _take_labels(self.labels, even)
+        positions = numpy.arange(n)
         try:
-            raw = self.fit(_take(self.inputs, even), labels)(_take(self.inputs, odd))
-            standardized = self.fit(_take(scaled, even), labels)(_take(scaled, odd))
+            raw = self.fit(take_rows(self.inputs, even), labels)(take_rows(self.inputs, odd))
+            standardized = self.fit(take_rows(scaled, positions[::2]), labels)(take_rows(scaled, positions[1::2]))
         except Exception:  # such as a category that one half alone holds: nothing speaks against the finding
             return True
         changed = raw != standardized
@@ -130,7 +132,7 @@ class EstimatorScores:
         Args:
             indices: Row numbers [n].
         """
-        return _take(self.inputs, indices)
+        return take_rows(self.inputs, indices)
 
     def fit(self, inputs: Any, labels: Any) -> Callable[[Any], numpy.ndarray]:
         """Fit a clone, and return its `predict`."""
@@ -167,6 +169,8 @@ def _pair(data: Any) -> tuple[Any, Any]:
 
 def _standardized(inputs: Any) -> Any:
     """Return inputs with standardized numbers; columns of a frame that hold none stay as they are."""
+    if hasattr(inputs, "toarray"):
+        inputs = inputs.toarray()
     if hasattr(inputs, "select_dtypes"):
         numbers = inputs.select_dtypes("number")
         spread = numbers.std(ddof=0)
@@ -176,10 +180,11 @@ def _standardized(inputs: Any) -> Any:
     return (values - values.mean(0)) / numpy.where(spread > 0, spread, 1.0)
 
 
-def _take(values: Any, rows: numpy.ndarray) -> Any:
-    if hasattr(values, "iloc"):
-        return values.iloc[rows]
-    return numpy.asarray(values)[rows]
+def _take_labels(labels: Any, rows: numpy.ndarray) -> Any:
+    """Return labels at some rows; those of a list as an array, which all estimators take."""
+    if isinstance(labels, list | tuple):
+        return numpy.asarray(labels)[rows]
+    return take_rows(labels, rows)
 
 
 def _predicted(estimator: Any, inputs: Any) -> numpy.ndarray:

@@ -82,11 +82,16 @@ def expected_score(context: Context) -> Expected:
     if context.test is not None:
         return _on_test(context)
     if context.estimator is not None:
-        score = context.estimator.cross_validated(context.seconds_left)
-        return Expected(score.value, score.low, score.high, "in five folds")
+        rows = context.rows_without_repeats
+        score = context.estimator.cross_validated(context.seconds_left, rows.numpy())
+        words = "in five folds"
+        if context.repeats:
+            words += " without repeats"
+        return Expected(score.value, score.low, score.high, words)
     estimate = context.estimate
     if estimate is None or estimate.estimate is None:
-        raise NotMeasurable(f"{context.failures.get('estimate', 'it cannot be estimated')}. Pass test=")
+        reason = context.failures.get("estimate", "it cannot be estimated").rstrip(".")
+        raise NotMeasurable(f"{reason}. Pass test=")
     return _widened(context, estimate.estimate)
 
 
@@ -94,6 +99,8 @@ def _on_test(context: Context) -> Expected:
     """Return the score on held-out samples."""
     test, words = context.test, "on test samples"
     assert test is not None
+    if test.targets is None:
+        raise NotMeasurable("the test samples have no labels; pass test= with them, such as (x, y)")
     if context.estimator is not None:
         score = context.estimator.test_score
         note = "" if context.has_accuracy else _error(*context.estimator.on_test)

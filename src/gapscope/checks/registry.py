@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -80,8 +80,10 @@ def list_checks() -> Catalogue[Check]:
     return Catalogue(dict(sorted(_CHECKS.items())), lambda check: {"title": check.title})
 
 
-def get_checks(codes: tuple[str, ...] | list[str]) -> list[Check]:
-    """Return checks by code, or raise InvalidInput for unknown ones."""
+def get_checks(codes: Sequence[str]) -> list[Check]:
+    """Return checks by code, or raise InvalidInput for unknown ones, and for text in place of a list."""
+    if isinstance(codes, str):
+        raise InvalidInput(f"Got the text {codes!r}; a list of codes is needed. Pass {codes.split(',')}.")
     checks = list_checks()
     for code in codes:
         if code not in checks:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues
 
 MAX_PICTURES = 12  # per finding
+INTERRUPTED = "interrupted"  # reason of checks that Ctrl-C did not let run
 EXPLAIN = "gapscope explain {code}"
 LIMITS = {
     "1": "The data limit this {task} more than its training does.",
@@ -54,7 +55,7 @@ class CheckResult(Result):
         findings: Findings, ordered by cost.
         fine: Checks without a finding, by code.
         not_checked: Checks without an answer, by code.
-        n_samples: Number of samples on which the network was read.
+        n_samples: Number of samples on which the network was read; all without a torch network.
         n_rows: Number of samples from which quantities of the data alone were computed.
         total: Number of samples that were passed.
         task: "classifier", "regressor", "classifier of positions" or "multi-label classifier".
@@ -109,7 +110,7 @@ class CheckResult(Result):
             findings=findings,
             fine=tuple(outcome for outcome in by_code if isinstance(outcome, Fine)),
             not_checked=tuple(outcome for outcome in by_code if isinstance(outcome, NotChecked)),
-            n_samples=len(context.samples),
+            n_samples=len(context.samples) if context.is_part else len(context.everything),
             total=len(context.everything),
             task=_task_noun(context),
             seconds=seconds,
@@ -145,6 +146,8 @@ class CheckResult(Result):
         if isinstance(tried, TriedAdvice):
             best = tried.best
             without = {trial.name for trial in tried.trials if not trial.helps}
+            if tried.interrupted and best is None:
+                without = set()  # nothing is said of trials that did not end
             helped = [finding for finding in findings if best is not None and best.name in finding.fixes]
             others = [finding for finding in findings if finding not in helped]
             helped = [replace(finding, action=f"{best.name} (tried)") for finding in helped if best is not None]
@@ -192,8 +195,13 @@ class CheckResult(Result):
     def headline(self) -> str:
         """The main limit of the network, as one sentence."""
         checked = len(self.findings) + len(self.fine)
+        unfinished = sum(outcome.reason == INTERRUPTED for outcome in self.not_checked)
+        if unfinished:
+            return f"Interrupted: {pluralize(checked, 'check')} finished, {unfinished} did not run."
         if self.interrupted:
-            return f"Interrupted: {pluralize(checked, 'check')} finished, {len(self.not_checked)} did not run."
+            return "Interrupted: all checks finished, and the trials of advice did not."
+        if not checked:
+            return f"Not judged: {self.not_judged or 'no check ran'}. No check had an answer."
         if not self.findings and self.not_judged:
             return f"Not judged: {self.not_judged}. {pluralize(checked, 'check')} found nothing."
         if not self.findings:
@@ -321,7 +329,7 @@ class CheckResult(Result):
 
     def write_html(self, path: str | Path) -> None:
         """Write a self-contained page with all findings and pictures of their samples."""
-        title = f"Check of a {self.task} on {pluralize(self.n_samples, 'sample')}"
+        title = f"Check of a {self.task} on {pluralize(self.total, 'sample')}"
         write_page(path, render_page("check.html", title=title, **self._page_content()))
 
     def _page_content(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from gapscope.checks.account import order_findings
 from gapscope.checks.context import MAX_SAMPLES, Context
 from gapscope.checks.estimators import EstimatorScores, has_task
 from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_checks, list_checks
-from gapscope.checks.result import CheckResult
+from gapscope.checks.result import INTERRUPTED, CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
 from gapscope.checks.trials import MAX_TRAININGS, TriedAdvice, try_fixes
 from gapscope.data.frames import encode_inputs, split_frame
@@ -86,9 +86,10 @@ def check(
         network: Trained or untrained network; None for the checks of the data alone; or a fitted scikit-learn
             estimator, for which checks of the data and of its accuracy (R^2 of a regressor) run.
         data: Training data with targets, in any form that `gapscope.measure` takes.
-        target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame. More than 20 different
-            integers that are not numbered from 0 or 1 are targets of regression. Text becomes one column
-            per value, and missing numbers are filled with the median; a scikit-learn estimator gets the raw columns.
+        target: Column of the labels or targets, if `data` (and `test`) is a raw frame (pandas, polars, Arrow). More
+            than 20 different integers that are not numbered from 0 or 1 are targets of regression. Text becomes one
+            column per value, and missing numbers are filled with the median; a scikit-learn estimator gets the raw
+            columns.
         initial_state: Clone of the state dictionary before training; GS201 to GS204 and GS303 need it for a trained
             network.
         monitor: `gapscope.Monitor` of the training run, for GS301 and the losses of GS302.
@@ -103,8 +104,8 @@ def check(
             changed by fixes. None tries nothing.
         max_trainings: Largest cost of tried advice, in trainings on all samples.
         time_budget: Approximate limit in CPU seconds of this process; None for no limit.
-        ignore: Codes to omit.
-        only: Codes to run; None for all.
+        ignore: List of codes to omit.
+        only: List of codes to run; None for all.
         seed: Seed of all random numbers.
 
     Raises:
@@ -119,8 +120,8 @@ def check(
     if only is None:
         checks = list(list_checks().values())
     else:
-        checks = get_checks(list(only))
-    omitted = {item.code for item in get_checks(list(ignore))}
+        checks = get_checks(only)
+    omitted = {item.code for item in get_checks(ignore)}
     checks = sorted((item for item in checks if item.code not in omitted), key=lambda item: item.seconds)
     start = time.process_time()
     if time_budget is None:
@@ -159,7 +160,7 @@ def check(
         except KeyboardInterrupt:
             interrupted = True
             done = {outcome.code for outcome in outcomes}
-            outcomes += [NotChecked("interrupted", c.code, c.title) for c in checks if c.code not in done]
+            outcomes += [NotChecked(INTERRUPTED, c.code, c.title) for c in checks if c.code not in done]
     outcomes = [_with_row_numbers(outcome, context) for outcome in outcomes]
     result = CheckResult.from_outcomes(outcomes, context, time.process_time() - start, interrupted=interrupted)
     if result.label_issues is not None and context.given is not None:
@@ -167,7 +168,7 @@ def check(
         result = replace(result, label_issues=issues.with_row_numbers())
     if trainer is None:
         return result
-    return result.with_tried(tried or "interrupted", trainer.spec)
+    return result.with_tried(tried or INTERRUPTED, trainer.spec)
 
 
 def _split(network: Any, data: Any, test: Any, target: str) -> tuple[Any, Any]:

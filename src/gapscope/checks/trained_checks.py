@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.task import class_logits
-from gapscope.checks.account import REGULARIZE
+from gapscope.checks.account import AFTER_OTHERS, TRY_IT
 from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.inspection.hooks import forward_hooks, named_modules
@@ -56,6 +56,10 @@ def configuration(context: Context) -> Outcome:
 MIN_GAP = 0.07
 
 
+REGULARIZE = f"regularize (weight decay, dropout, gapscope.GradientSimilarityPenalty){TRY_IT}"
+REGULARIZE_ESTIMATOR = "regularize it (a stronger penalty, smaller trees, larger leaves), or use fewer columns"
+
+
 @register_check("GS402", title="overfitting", seconds=3.0, information=True, generalization=True)
 def overfitting(context: Context) -> Outcome:
     """Report a gap of seven points (0.07 of R^2) or more between training and new data."""
@@ -68,8 +72,8 @@ def overfitting(context: Context) -> Outcome:
         return Fine(text)
     return Finding(
         text,
-        f"act on the findings above first; then {REGULARIZE}",
-        fixes=("weight decay", "half the epochs"),
+        AFTER_OTHERS + (REGULARIZE if context.estimator is None else REGULARIZE_ESTIMATOR),
+        fixes=("weight decay", "half the epochs") if context.estimator is None else (),
     )
 
 

@@ -84,7 +84,10 @@ class TriedAdvice:
         else:
             score = f"{self.score:.2f}"
         cost = f"{self.trainings:.1f} trainings, {self.score_name} {score} from one half"
-        lines = [f"tried: no gain from {names} ({cost})"]
+        if self.interrupted:
+            lines = [f"tried, not to the end: {names} ({cost})"]
+        else:
+            lines = [f"tried: no gain from {names} ({cost})"]
         best = self.best
         if best is not None and best.gain is not None:
             gain = best.gain

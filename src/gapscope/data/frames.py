@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.errors import InvalidInput, did_you_mean
+from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, as_frame, hashed_words
 from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ MIN_ROWS = 10
 # Names of columns that number the rows; the last part of a longer name counts, such as customer_id and customerID.
 _ID_NAME = re.compile(r"(.*[_ .-])?(id|ids|uuid|guid|key|index|idx|row|rows|rownames|nr|no)|", re.IGNORECASE)
 _ID_ENDING = re.compile(r".*[a-z](Id|ID)|Unnamed: \d+")
+# names of the columns of hashed words
+WORDS = [f"words {number}" for number in range(1, TEXT_COLUMNS + 1)]
 # times are days since the first
 SECONDS_PER_DAY = 86_400
 
@@ -60,13 +63,24 @@ def _dates_as_days(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
     return frame, names
 
 
+def _words(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, str]:
+    """Return the words of all columns as columns of frequencies, and a note."""
+    import pandas
+
+    texts = frame.fillna("").astype(str).agg(" ".join, axis=1)
+    listed = ", ".join(map(str, frame.columns))
+    values = hashed_words(texts.tolist())
+    return pandas.DataFrame(values, columns=WORDS, index=frame.index), f"{listed}: read as {HASHED}"
+
+
 def encode_frame(
     frame: pandas.DataFrame, *, like: pandas.DataFrame | None = None
 ) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     """Return a frame of numbers, and notes about what was changed.
 
     Text columns become one column per value, those of which nearly every row has a different value are dropped, and
-    missing numbers are filled with the median of their column. Dates become days since 1970. Empty columns,
+    missing numbers are filled with the median of their column. If no other columns are left, they are texts, and become
+    frequencies of hashed words. Dates become days since 1970. Empty columns,
     and columns that number or identify the rows, are left out: where rows are sorted, such numbers give the label away.
 
     Args:
@@ -80,10 +94,15 @@ def encode_frame(
     import pandas
 
     notes: list[str] = []
+    if list(frame.columns) == WORDS:  # encoded already
+        return frame, ()
     frame, dates = _dates_as_days(frame)
     if dates:
         notes.append(f"{', '.join(dates)}: days since 1970.")
     # the columns of a second part are those of the first, whatever its own rows look like
+    if like is not None and list(like.columns) == WORDS:
+        words, note = _words(frame.select_dtypes(exclude="number"))
+        return words, (*notes, note)
     empty = []
     if like is None:
         empty = [name for name in frame if frame[name].isna().all()]
@@ -95,12 +114,17 @@ def encode_frame(
     numbering = [name for name in frame if _is_row_number(frame[name]) or _is_identifier(str(name), frame[name])]
     if like is not None:
         names, numbering = [], []
-    if not set(frame.columns) - set(names) - set(numbering):  # at least one column must remain
+    others = set(frame.columns) - set(names) - set(numbering)
+    are_texts = bool(names) and not others
+    if not names and not others:  # at least one column must remain
         numbering = []
     frame = frame.drop(columns=numbering)
     if numbering:
         listed = ", ".join(str(name) or "a column without a name" for name in numbering)
         notes.append(f"{listed}: left out, since it numbers or identifies the rows, which can give the label away.")
+    if are_texts:
+        words, note = _words(frame)
+        return words, (*notes, note)
     text = [name for name in text if name not in numbering]
     names = [name for name in names if name not in numbering]
     categories = [name for name in text if name not in names]
@@ -111,16 +135,8 @@ def encode_frame(
         notes.append(f"{', '.join(map(str, categories))}: one column per value.")
     if missing:
         notes.append(f"{pluralize(missing, 'missing number')}: filled with the median of the column.")
-    if not set(frame.columns) - set(names):
-        listed = ", ".join(map(str, names))
-        if names:
-            got = f"no column but {listed}, of which nearly every row differs"
-        else:
-            got = "empty columns alone"
-        raise InvalidInput(
-            f"Got {got}; numbers or categories are needed. Pass texts as a list with their labels: "
-            "data=(frame[column].tolist(), labels)."
-        )
+    if frame.columns.empty:
+        raise InvalidInput("Got empty columns alone; numbers, categories or texts are needed. Pass other columns.")
     encoded = pandas.get_dummies(frame.drop(columns=names), columns=categories, dtype=float)
     if like is None:
         return encoded.fillna(encoded.median()), tuple(notes)
@@ -138,15 +154,34 @@ def encode_inputs(data: Any, test: Any = None) -> tuple[Any, Any, tuple[str, ...
     """Return pairs (frame, targets) with columns of numbers, other data as they are, and notes about what was changed.
 
     Args:
-        data: Training data in any form.
+        data: Training data in any form; tables of pandas, polars or Arrow are encoded.
         test: More data, whose frame gets the columns of the training data; None for none.
     """
-    if not isinstance(data, tuple | list) or len(data) != 2 or not hasattr(data[0], "select_dtypes"):
+    frame = _frame_of(data)
+    if frame is None:
         return data, test, ()
-    columns, notes = encode_frame(data[0])
-    if isinstance(test, tuple | list) and len(test) == 2 and hasattr(test[0], "select_dtypes"):
-        test = (encode_frame(test[0], like=columns)[0], test[1])
-    return (columns, data[1]), test, notes
+    columns, notes = encode_frame(frame)
+    second = _frame_of(test)
+    if second is not None:
+        test = (_without_word_names(encode_frame(second, like=columns)[0]), test[1])
+    return (_without_word_names(columns), data[1]), test, notes
+
+
+def _without_word_names(columns: pandas.DataFrame) -> Any:
+    """Return frequencies of words as an array, as those of a list of texts; other columns keep their names."""
+    if list(columns.columns) == WORDS:
+        return columns.to_numpy()
+    return columns
+
+
+def _frame_of(data: Any) -> pandas.DataFrame | None:
+    """Return the inputs of a pair as a pandas frame if they are a table, else None."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        return None
+    frame = as_frame(data[0])
+    if hasattr(frame, "select_dtypes"):
+        return frame
+    return None
 
 
 # Integers are classes up to so many different values, and beyond if they are numbered from 0 or 1 without a gap.
@@ -173,10 +208,10 @@ def as_targets(column: pandas.Series) -> tuple[pandas.Series, str]:
 
 
 def split_frame(frame: Any, target: str) -> tuple[pandas.DataFrame, pandas.Series]:
-    """Return the columns other than the target, and the target, of a pandas frame (see `as_targets`).
+    """Return the columns other than the target, and the target, of a table (see `as_targets`).
 
     Args:
-        frame: Table with a row per sample.
+        frame: Table of pandas, polars or Arrow with a row per sample.
         target: Column of the labels or targets.
 
     Raises:
@@ -184,8 +219,11 @@ def split_frame(frame: Any, target: str) -> tuple[pandas.DataFrame, pandas.Serie
     """
     import pandas
 
+    frame = as_frame(frame)
     if not isinstance(frame, pandas.DataFrame):
-        raise InvalidInput(f"Got target={target!r} with a {type(frame).__name__}; a pandas DataFrame is needed.")
+        raise InvalidInput(
+            f"Got target={target!r} with a {type(frame).__name__}; a table (pandas, polars, Arrow) is needed. Pass one."
+        )
     if target not in frame:
         columns = [str(name) for name in frame]
         hint = did_you_mean(target, columns) or f" Pass one of {', '.join(columns[:MAX_NAMED])}."

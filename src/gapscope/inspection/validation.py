@@ -157,6 +157,11 @@ def matching_state(network: nn.Module, initial_state: Mapping[str, Any]) -> dict
     Raises:
         InvalidInput: A tensor is missing, has another shape, or is of another network.
     """
+    if not isinstance(initial_state, Mapping):
+        raise InvalidInput(
+            f"initial_state must be a state dictionary; got {type(initial_state).__name__}. Pass a clone of "
+            "network.state_dict() from before training."
+        )
     state = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
     current = network.state_dict()
     misfits = [name for name in current if name not in state or state[name].shape != current[name].shape]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -17,6 +18,7 @@ from gapscope.labels.error_model import ErrorProbabilities, error_probabilities
 from gapscope.labels.kernel_views import ClassView, best_view
 from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
+from gapscope.statistics.baselines import LooRow
 
 # Flagged labels are more likely wrong than right.
 MIN_PROBABILITY = 0.5
@@ -121,7 +123,12 @@ def _rank(view: ClassView, labels: Tensor, found: ErrorProbabilities, noise: Lab
 
 
 def assess_classes(
-    network: nn.Module | None, samples: Samples, *, seed: int, budget: CpuBudget | None = None
+    network: nn.Module | None,
+    samples: Samples,
+    *,
+    seed: int,
+    budget: CpuBudget | None = None,
+    rows: Sequence[LooRow] = (),
 ) -> tuple[LabelIssues, LabelNoiseEstimate]:
     """Assess class labels by the best held-out predictions of the classes that occur.
 
@@ -130,13 +137,14 @@ def assess_classes(
         samples: Samples with class labels.
         seed: Seed of the landmarks and the folds.
         budget: CPU seconds for the rows of the network; None for no limit.
+        rows: Rows of a forecast of these samples without a network, see `best_view`.
 
     Raises:
         InvalidInput: No input varies.
     """
     # labels may be far apart, as identifiers are: only classes that occur get a column
     classes, codes = samples.y.cpu().unique(return_inverse=True)
-    view, notes = best_view(network, samples, codes, len(classes), seed=seed, budget=budget)
+    view, notes = best_view(network, samples, codes, len(classes), seed=seed, budget=budget, rows=rows)
     if view is None:
         raise InvalidInput("No input varies between the samples, so no label can be checked. Pass other features.")
     issues, noise = assess_labels(view, codes)

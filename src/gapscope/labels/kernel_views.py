@@ -24,8 +24,10 @@ from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import FEATURES, features_spectrum, network_before_training
 from gapscope.measures.kernel_leave_one_out import kernel_columns
 from gapscope.statistics.baselines import (
+    INPUT_KERNELS,
     RBF,
     RIDGES,
+    LooRow,
     input_spectra,
     sample_features,
     target_matrix,
@@ -80,7 +82,12 @@ def kernel_class_view(method: str, spectrum: Spectrum, labels: Tensor, n_classes
     """Fit one-hot labels [n, C] with the ridge of the smallest leave-one-out squared error."""
     targets = target_matrix(labels, n_classes).to(spectrum.device)
     _, loo = select_ridge(spectrum, targets, RIDGES)
-    return class_view(method, _with_own_weight(loo.predictions, labels), labels, SCORE_TEMPERATURES)
+    return _ridge_view(method, loo.predictions, labels)
+
+
+def _ridge_view(method: str, predictions: Tensor, labels: Tensor) -> ClassView:
+    """Return the view of leave-one-out predictions [n, C] of a ridge regression."""
+    return class_view(method, _with_own_weight(predictions, labels), labels, SCORE_TEMPERATURES)
 
 
 def _with_own_weight(scores: Tensor, labels: Tensor) -> Tensor:
@@ -205,6 +212,15 @@ def _kernel_views(
     return views, notes
 
 
+def _fitted_kernels(rows: Sequence[LooRow], n_classes: int) -> list[LooRow]:
+    """Return the rows of all kernels of the inputs; empty if one is missing, or if its columns are not the classes."""
+    by_name = {row.method: row for row in rows}
+    fitted = [by_name[kernel.name] for kernel in INPUT_KERNELS if kernel.name in by_name]
+    if len(fitted) < len(INPUT_KERNELS) or any(row.predictions.shape[1] != n_classes for row in fitted):
+        return []
+    return fitted
+
+
 def best_view(
     network: nn.Module | None,
     samples: Samples,
@@ -213,6 +229,7 @@ def best_view(
     *,
     seed: int,
     budget: CpuBudget | None = None,
+    rows: Sequence[LooRow] = (),
 ) -> tuple[ClassView | None, list[str]]:
     """Return the view of class labels of the smallest held-out cross-entropy (None if no input varies), and notes.
 
@@ -223,12 +240,19 @@ def best_view(
         n_classes: Number of classes that occur, C.
         seed: Seed of the landmarks and the folds.
         budget: CPU seconds for the rows of the network; None for no limit.
+        rows: Rows of a forecast of these samples without a network, whose kernels of the inputs are used if all are
+            there; without them they are fitted.
     """
 
     def fit(method: str, spectrum: Spectrum) -> ClassView:
         return kernel_class_view(method, spectrum, labels, n_classes)
 
-    views, notes = _kernel_views(network, samples, fit, seed, budget or CpuBudget(None))
+    fitted = _fitted_kernels(rows, n_classes)
+    if network is None and fitted:
+        views = [_ridge_view(row.method, row.predictions, labels) for row in fitted]
+        notes = list(samples.notes)
+    else:
+        views, notes = _kernel_views(network, samples, fit, seed, budget or CpuBudget(None))
     if not views:
         return None, notes
     scores = None

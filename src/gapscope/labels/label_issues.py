@@ -32,7 +32,7 @@ from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details, with_class_names
 from gapscope.labels.several_labels import assess_positions, assess_several_labels
 from gapscope.measures.embed import checked_features
-from gapscope.statistics.baselines import RBF, rbf_spectrum, sample_features
+from gapscope.statistics.baselines import RBF, LooRow, rbf_spectrum, sample_features
 
 # by judgment: one error is then 2 % of the labels
 MIN_SAMPLES = 50
@@ -99,7 +99,13 @@ def _with_features(samples: Samples, features: Any) -> Samples:
 
 
 def _assess_data(
-    network: nn.Module | None, samples: Samples, pred_probs: Any, seed: int, budget: CpuBudget, has_inputs: bool
+    network: nn.Module | None,
+    samples: Samples,
+    pred_probs: Any,
+    seed: int,
+    budget: CpuBudget,
+    has_inputs: bool,
+    rows: Sequence[LooRow] = (),
 ) -> Assessment:
     """Assess labels or targets with the held-out predictions of the smallest error."""
     if samples.kind == "multi-label":
@@ -114,7 +120,7 @@ def _assess_data(
         pred_probs = in_class_order(pred_probs, samples.class_names)
         issues, noise = assess_given(pred_probs, samples, with_inputs=has_inputs, seed=seed)
     elif samples.is_classification:
-        issues, noise = assess_classes(network, samples, seed=seed, budget=budget)
+        issues, noise = assess_classes(network, samples, seed=seed, budget=budget, rows=rows)
     else:
         views, notes = target_views(network, samples, seed=seed, budget=budget)
         if not views:
@@ -130,6 +136,22 @@ def _assess_data(
     else:
         conflicts = ()
     return replace(issues, samples=samples, conflicts=conflicts), noise
+
+
+def find_issues_of_samples(samples: Samples, rows: Sequence[LooRow], *, seed: int) -> LabelIssues:
+    """Rank label issues as `find_label_issues(None, samples)` does, with kernels that a forecast has already fitted.
+
+    Args:
+        samples: The samples.
+        rows: Rows of the forecast of these samples without a network; empty to fit the kernels.
+        seed: Seed of the folds.
+
+    Raises:
+        InvalidInput: See `find_label_issues`.
+    """
+    samples = _collect(None, samples, None, None, None)
+    issues, _ = _assess_data(None, samples, None, seed, CpuBudget(DEFAULT_BUDGET), has_inputs=True, rows=rows)
+    return issues.with_row_numbers()
 
 
 def _assess_run(source: Any, seed: int) -> Assessment:
@@ -244,7 +266,7 @@ def estimate_label_noise(
         pred_probs: Out-of-sample probabilities [n, C] of another model, column k of the label k, or predicted targets
             [n] for regression. They replace the predictions above. Where there are inputs, predictions that look
             fitted on these labels are refused (`gapscope.labels.given_predictions`).
-        target: Column of the labels or targets, if `data` is a raw pandas frame: text becomes one column per value,
+        target: Column of the labels or targets, if `data` is a raw frame: text becomes one column per value,
             and missing numbers are filled with the median.
         seed: Seed of the landmarks, the folds and the resampling.
         time_budget: CPU seconds of this process for the kernels of a network, None for no limit: its last hidden
@@ -309,7 +331,7 @@ def find_label_issues(
             [n] for regression. They replace the predictions of the kernel machines, unless there are inputs and they
             look fitted to these labels (`gapscope.labels.given_predictions`): a note says so. With several labels the
             probability of each, [n, K]; for positions [n, ..., C] or [n, C, ...].
-        target: Column of the labels or targets, if `data` (and `test`) is a raw pandas frame: text becomes one column
+        target: Column of the labels or targets, if `data` (and `test`) is a raw frame: text becomes one column
             per value, and missing numbers are filled with the median.
         precision: Expected fraction of errors among the flagged samples, in (0, 1].
         test: Test set; its (near-)duplicates of training samples are listed in `test_duplicates`.

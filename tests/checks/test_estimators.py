@@ -1,0 +1,82 @@
+"""Fitted scikit-learn estimators: their own containers, folds without repeats, advice that fits them."""
+
+from __future__ import annotations
+
+import numpy
+import pytest
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+
+import gapscope as gs
+from gapscope.accuracy.row_selection import take_rows
+from gapscope.checks.result import CheckResult
+
+WORDS = ("late train", "lost card", "new flat", "old car")
+
+
+def questions(n: int = 120) -> tuple[list[str], numpy.ndarray]:
+    """Texts of four classes, a tenth with another label."""
+    rng = numpy.random.default_rng(0)
+    labels = numpy.arange(n) % 4
+    texts = [f"{WORDS[label]} number {rng.integers(90)} of {rng.integers(90)}" for label in labels]
+    labels[rng.permutation(n)[: n // 10]] = 0
+    return texts, labels
+
+
+def folds(result: CheckResult) -> float:
+    assert result.account is not None and result.account.expected is not None
+    return result.account.expected.value
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_sparse_matrices_and_columns_of_texts_are_judged_by_folds() -> None:
+    texts, labels = questions()
+    sparse = TfidfVectorizer().fit_transform(texts)
+    result = gs.check(
+        LogisticRegression().fit(sparse, labels), (sparse, labels), train_fn=True, only=["GS402", "GS105"]
+    )
+    assert folds(result) > 0.8 and result.tried is not None
+    pipeline = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, labels)
+    as_list = gs.check(pipeline, (texts, labels), only=["GS402"])
+    as_array = gs.check(pipeline, (numpy.array(texts, dtype=object), labels), only=["GS402"])
+    assert folds(as_list) == folds(as_array) > 0.8
+
+
+def test_folds_leave_repeats_out_as_the_forecast_does() -> None:
+    rng = numpy.random.default_rng(0)
+    x = rng.normal(size=(150, 4))
+    y = (x[:, 0] + rng.normal(size=150) > 0).astype(int)
+    rows = numpy.concatenate([numpy.arange(150), numpy.arange(100)])
+    forest = RandomForestClassifier(20, random_state=0)
+    once = gs.check(forest.fit(x, y), (x, y), only=["GS101", "GS402"])
+    twice = gs.check(forest.fit(x[rows], y[rows]), (x[rows], y[rows]), only=["GS101", "GS402"])
+    assert "GS101" in twice.codes and folds(twice) == folds(once)
+    assert "without repeats" in repr(twice) and "without repeats" not in repr(once)
+
+
+def test_advice_against_overfitting_is_one_for_estimators() -> None:
+    rng = numpy.random.default_rng(0)
+    x = rng.normal(size=(200, 4))
+    y = (x[:, 0] + rng.normal(size=200) > 0).astype(int)
+    result = gs.check(RandomForestClassifier(20, random_state=0).fit(x, y), (x, y), only=["GS402"])
+    assert "dropout" not in result.findings[0].action and "trees" in result.findings[0].action
+    assert "above" not in result.findings[0].action
+
+
+def test_an_estimator_is_scored_on_all_samples() -> None:
+    rng = numpy.random.default_rng(0)
+    x = rng.normal(size=(2300, 2))
+    y = (x[:, 0] > 0).astype(int)
+    y[-1] = 1 - y[-1]
+    model = LogisticRegression().fit(x, y)
+    result = gs.check(model, (x, y), only=["GS402"])
+    assert result.account is not None and result.account.training == pytest.approx(model.score(x, y), abs=1e-12)
+    assert result.n_samples == 2300 and "network was read" not in repr(result)
+    assert "network was read" not in repr(gs.check(None, (x, y), only=["GS101"]))
+
+
+def test_rows_of_a_sparse_matrix() -> None:
+    sparse = TfidfVectorizer().fit_transform(questions()[0])
+    assert (take_rows(sparse, numpy.array([3, 1])).toarray() == sparse.toarray()[[3, 1]]).all()
