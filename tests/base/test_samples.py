@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from gapscope.base.errors import InvalidInput
 from gapscope.base.input_layout import pack_inputs
 from gapscope.base.samples import Samples, as_samples, slices
+from gapscope.base.second_data import as_second
 
 X, Y = torch.randn(7, 3), torch.tensor([0, 1, 2, 0, 1, 2, 0])
 
@@ -176,3 +177,31 @@ def test_data_sets_and_loaders_are_known_by_their_methods() -> None:
 def test_an_iterator_can_be_read_once_only() -> None:
     with pytest.raises(InvalidInput, match="more than once; a zip is not"):
         as_samples(zip(torch.randn(5, 2), torch.arange(5), strict=True))
+
+
+@pytest.mark.parametrize("form", ["tensor", "column", "array", "loader"])
+def test_minus_one_and_one_are_two_classes(form: str) -> None:
+    signs = 2 * (Y > 0).long() - 1
+    data: Any = {
+        "tensor": (X, signs),
+        "column": (X, signs[:, None].int()),
+        "array": (X, signs.numpy()),
+        "loader": DataLoader(TensorDataset(X, signs), batch_size=1),
+    }[form]
+    samples = as_samples(data)
+    assert torch.equal(samples.y, (Y > 0).long())
+    assert samples.class_names == ("-1", "1") and any("0 = '-1', 1 = '1'" in note for note in samples.notes)
+    assert torch.equal(samples.targets_as_passed.flatten(), signs)
+
+
+def test_a_second_data_set_may_hold_one_of_the_signs() -> None:
+    first = as_samples((X, 2 * (Y > 0).long() - 1))
+    for sign, code in ((1, 1), (-1, 0)):
+        second = as_second((X, torch.full((7,), sign)), first)
+        assert second.y.tolist() == [code] * 7
+
+
+def test_other_negative_labels_are_no_classes() -> None:
+    with pytest.raises(InvalidInput, match="mark missing labels by -100"):
+        as_samples((X, Y - 1))
+    assert as_samples((X, torch.stack([Y, Y - 5], 1))).kind == "regression"

@@ -92,7 +92,7 @@ def test_row_numbers_do_not_give_the_label_away(tmp_path: Path) -> None:
     noise.to_csv(tmp_path / "plain.csv", index=False)
     rows = [gapscope("forecast", tmp_path / name, "--json") for name in ("indexed.csv", "plain.csv")]
     first, second = (json.loads(done.stdout)["forecasts"][0] for done in rows)
-    assert "left out" in rows[0].stderr and "left out" not in rows[1].stderr
+    assert "omitted" in rows[0].stderr and "omitted" not in rows[1].stderr
     assert first["score"] == second["score"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import pandas
 import pytest
 
@@ -76,3 +77,9 @@ def test_polars_tables_are_encoded_as_frames() -> None:
 def test_empty_columns_are_refused() -> None:
     with pytest.raises(InvalidInput, match="empty"):
         encode_frame(pandas.DataFrame({"text": [None] * 30}))
+
+
+def test_infinite_numbers_are_refused_by_column_and_row() -> None:
+    frame = pandas.DataFrame({"a": [1.0, 2.0, numpy.inf], "b": [1.0, 2.0, 3.0]})
+    with pytest.raises(InvalidInput, match="Column 'a' must hold finite numbers; got infinity in rows 3"):
+        encode_frame(frame)

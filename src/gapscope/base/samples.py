@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gapscope.base.columns import with_canonical_strides
+from gapscope.base.columns import naming_note, with_canonical_strides
 from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.input_layout import InputLayout, pack_inputs
@@ -19,6 +19,8 @@ from gapscope.base.targets import (
     INTEGER_REGRESSION_NOTE,
     MULTI_LABEL_NOTE,
     ONE_HOT_NOTE,
+    SIGN_NAMES,
+    are_signs,
     check_targets,
     is_zero_one,
     parse_targets,
@@ -229,8 +231,8 @@ class Samples:
     def targets_as_passed(self) -> Tensor:
         """The targets in the shape and type in which they were passed, for functions of the user.
 
-        Numbers [n] of regression, floats of two classes, one-hot rows and zeros and ones of several labels come back as
-        such; integers are int64.
+        Numbers [n] of regression, floats of two classes, -1 and 1 of two classes, one-hot rows, and zeros and ones of
+        several labels come back as such; integers are int64.
         """
         targets = self.y
         if self.passed_form is None:
@@ -245,6 +247,8 @@ class Samples:
             targets = targets.to(dtype)
         elif targets.dtype == torch.bool:
             targets = targets.long()
+        elif self.class_names == SIGN_NAMES:
+            targets = 2 * targets - 1
         return targets.reshape(len(targets), *shape)
 
     @cached_property
@@ -369,7 +373,8 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
 
     The task follows from the targets:
 
-    - integers, strings or categories [n], and float targets [n] that are all 0.0 or 1.0: one class per sample;
+    - integers, strings or categories [n], and float targets [n] that are all 0.0 or 1.0: one class per sample; the
+      integers -1 and 1 alone are the names of two classes;
     - zeros and ones [n, K] with exactly one 1 in each row: one-hot, converted to one class per sample;
     - other zeros and ones [n, K]: several labels per sample (multi-label);
     - other integers [n, ...]: one class per position;
@@ -404,15 +409,16 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
     kind = None
     if task is not None:
         kind = parse_kind(task)
-    raw, targets = collated.targets, None
+    raw, targets, class_names = collated.targets, None, collated.class_names
+    if raw is not None and kind in (None, "classification") and are_signs(raw):
+        raw, class_names = (raw > 0).long(), SIGN_NAMES
+        notes += naming_note(SIGN_NAMES)
     if raw is not None:
         targets = parse_targets(raw, notes, kind)
     unsettled = None
-    if raw is not None and kind is None and raw.ndim == 2 and raw.shape[1] > 1:
-        if is_zero_one(raw) or not raw.is_floating_point():
-            unsettled = raw
-        else:
-            unsettled = None
+    is_matrix = raw is not None and raw.ndim == 2 and raw.shape[1] > 1
+    if raw is not None and is_matrix and kind is None and (is_zero_one(raw) or not raw.is_floating_point()):
+        unsettled = raw
     samples_rows, n_rows = collated.rows, collated.n_rows
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
         is_labelled = targets != IGNORED
@@ -432,7 +438,7 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         targets,
         form,
         tuple(notes),
-        collated.class_names,
+        class_names,
         rows=samples_rows,
         n_rows=n_rows,
         unsettled=unsettled,

@@ -13,6 +13,7 @@ from torch import Tensor
 from gapscope.base.columns import naming_note
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples, with_task
+from gapscope.base.targets import SIGN_NAMES
 
 
 def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
@@ -106,6 +107,8 @@ def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
     names, known = second.class_names, first.class_names
     if names == known or second.targets is None or first.targets is None:
         return second
+    if known == SIGN_NAMES and not names and bool((second.y == 1).all()):
+        return replace(second, class_names=known)
     if not names or not known:
         words, numbers = (owner, "the first") if names else ("the first", owner)
         raise InvalidInput(

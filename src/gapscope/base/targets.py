@@ -40,6 +40,17 @@ def is_zero_one(targets: Tensor) -> bool:
     return bool((zeros | ones).all() & zeros.any() & ones.any())
 
 
+SIGN_NAMES = ("-1", "1")
+"""Names of two classes that were passed as the integers -1 and 1."""
+
+
+def are_signs(targets: Tensor) -> bool:
+    """Return whether targets [n] or [n, 1] are integers -1 and 1, with at least one -1."""
+    if targets.is_floating_point() or targets.dtype == torch.bool or targets[:1].numel() != 1:
+        return False
+    return bool((targets.abs() == 1).all() & (targets == -1).any())
+
+
 def is_one_hot(targets: Tensor) -> bool:
     """Return whether a matrix of zeros and ones has exactly one 1 in each row."""
     return targets.ndim == 2 and targets.shape[1] > 1 and bool((targets.long().sum(1) == 1).all())

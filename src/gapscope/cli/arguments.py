@@ -177,7 +177,8 @@ def split_target(table: pandas.DataFrame, target: str | None, path: Path) -> tup
     if target is None:
         target = names[-1]
     if target not in table:
-        raise InvalidInput(f"{path} has no column {target!r}.{did_you_mean(target, names)}")
+        hint = did_you_mean(target, names) or f" It has {', '.join(names[:MAX_NAMED])}."
+        raise InvalidInput(f"{path} has no column {target!r}.{hint}")
     labels = table[target]
     if labels.isna().any():
         rows = (labels.index[labels.isna()] + 1).tolist()

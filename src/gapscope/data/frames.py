@@ -1,4 +1,4 @@
-"""Raw tables as numbers: text as indicators, missing numbers filled, numbers of rows left out."""
+"""Raw tables as numbers: text as indicators, missing numbers filled, numbers of rows omitted."""
 
 from __future__ import annotations
 
@@ -73,6 +73,18 @@ def _words(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, str]:
     return pandas.DataFrame(values, columns=WORDS, index=frame.index), f"{listed}: read as {HASHED}"
 
 
+def _refuse_infinite(numbers: pandas.DataFrame) -> None:
+    """Raise InvalidInput if a column of numbers holds infinity."""
+    for name in numbers:
+        rows = numpy.flatnonzero(numpy.isinf(numbers[name].to_numpy(dtype=float, na_value=numpy.nan)))
+        if len(rows):
+            listed = ", ".join(str(row + 1) for row in rows[:MAX_NAMED])
+            raise InvalidInput(
+                f"Column {str(name)!r} must hold finite numbers; got infinity in rows "
+                f"{listed}. Correct these cells, or leave them empty."
+            )
+
+
 def encode_frame(
     frame: pandas.DataFrame, *, like: pandas.DataFrame | None = None
 ) -> tuple[pandas.DataFrame, tuple[str, ...]]:
@@ -80,8 +92,8 @@ def encode_frame(
 
     Text columns become one column per value, those of which nearly every row has a different value are dropped, and
     missing numbers are filled with the median of their column. If no other columns are left, they are texts, and become
-    frequencies of hashed words. Dates become days since 1970. Empty columns,
-    and columns that number or identify the rows, are left out: where rows are sorted, such numbers give the label away.
+    frequencies of hashed words. Dates become days since 1970. Empty columns, and columns that number or identify the
+    rows, are omitted: where rows are sorted, such numbers give the label away.
 
     Args:
         frame: Columns of numbers and text.
@@ -89,7 +101,7 @@ def encode_frame(
             lacks are 0 in all of its columns, and missing numbers are filled with its medians.
 
     Raises:
-        InvalidInput: No column remains, or `frame` lacks a column of `like`.
+        InvalidInput: No column remains, a number is infinite, or `frame` lacks a column of `like`.
     """
     import pandas
 
@@ -108,8 +120,9 @@ def encode_frame(
         empty = [name for name in frame if frame[name].isna().all()]
     frame = frame.drop(columns=empty)
     if empty:
-        notes.append(f"{', '.join(map(str, empty))}: left out, since it is empty.")
+        notes.append(f"{', '.join(map(str, empty))}: omitted, since it is empty.")
     text = [name for name in frame if not pandas.api.types.is_numeric_dtype(frame[name])]
+    _refuse_infinite(frame.drop(columns=text))
     names = [name for name in text if frame[name].nunique() > max(MAX_CATEGORIES, len(frame) // 2)]
     numbering = [name for name in frame if _is_row_number(frame[name]) or _is_identifier(str(name), frame[name])]
     if like is not None:
@@ -121,7 +134,7 @@ def encode_frame(
     frame = frame.drop(columns=numbering)
     if numbering:
         listed = ", ".join(str(name) or "a column without a name" for name in numbering)
-        notes.append(f"{listed}: left out, since it numbers or identifies the rows, which can give the label away.")
+        notes.append(f"{listed}: omitted, since it numbers or identifies the rows, which can give the label away.")
     if are_texts:
         words, note = _words(frame)
         return words, (*notes, note)
