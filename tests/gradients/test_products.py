@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gapscope.functional import empirical_ntk
 from gapscope.gradients import products
-from gapscope.gradients.products import FastProducts, multiply
+from gapscope.gradients.products import fast_products, multiply
 
 needs_onednn = pytest.mark.skipif(products._linear() is None, reason="this torch has no oneDNN")
 
@@ -30,6 +30,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return linear(*arguments)
 
     monkeypatch.setattr(products, "_linear", lambda: counted)
+    monkeypatch.setattr(products, "_is_faster", lambda: True)
     return made
 
 
@@ -92,9 +93,18 @@ def test_the_backward_pass_of_all_outputs_uses_them(monkeypatch: pytest.MonkeyPa
     torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_below_it_are_differentiable() -> None:
+@needs_onednn
+def test_gradients_below_it_are_differentiable(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = calls(monkeypatch)
     a, b = (matrix.requires_grad_() for matrix in matrices())
-    with FastProducts():
+    with fast_products():
         (a @ b).square().sum().backward()
+    assert len(made) == 3
     expected = 2 * (a.detach() @ b.detach()) @ b.detach().T
     torch.testing.assert_close(a.grad, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("vendor", "expected"), [("AuthenticAMD", True), ("GenuineIntel", False)])
+def test_the_processor_decides(vendor: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products.Path, "read_text", lambda *_, **__: f"vendor_id\t: {vendor}\n")
+    assert products._is_faster.__wrapped__() is expected

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gapscope.base.errors import NotMeasurable, check_choice
 from gapscope.gradients.frozen_batch_stats import freeze_batch_stats
-from gapscope.gradients.products import FastProducts
+from gapscope.gradients.products import fast_products
 from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint
 from gapscope.inspection.execution import exclusive
 from gapscope.inspection.outputs import as_real, explain_torch_errors
@@ -68,7 +68,7 @@ def gradients_at(
         # vmap computes convolutions row by row and copies them, which does not pay for second derivatives
         if len(rows_of_cotangents) > 1 and not (create_graph and any(map(_is_convolution, sources))):
             try:
-                with FastProducts():
+                with fast_products():
                     gradients = torch.autograd.grad(outputs, sources, cotangents, is_grads_batched=True, **settings)
                 return [_dense(gradient) for gradient in gradients]
             except RuntimeError:  # an operation whose backward vmap cannot batch: one cotangent after the other

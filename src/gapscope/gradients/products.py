@@ -1,12 +1,16 @@
-"""Products of float32 matrices on the CPU by oneDNN.
+"""Products of float32 matrices by oneDNN on processors of AMD.
 
-Torch multiplies them by MKL, which does not use AVX-512 on processors of AMD: there oneDNN is 2.2 times as fast. Its
-convolutions are oneDNN's already. Where it is missing, everything is multiplied by torch.
+Torch multiplies them by MKL, which does not use AVX-512 there: oneDNN is 2.2 times as fast. On processors of Intel MKL
+is faster by 5 to 30 %. Torch's convolutions are oneDNN's already. Where oneDNN is missing, everything is multiplied by
+torch.
 """
 
 from __future__ import annotations
 
+import platform
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +21,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _MIN_MULTIPLICATIONS = 2**18
 _NOTHING_FUSED = ("none", [], "")
 _TYPES = (Tensor, nn.Parameter)
+
+
+@cache
+def _is_faster() -> bool:
+    """Return whether oneDNN is faster: on processors that say that they are of AMD."""
+    try:
+        description = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        description = platform.processor()
+    return "AuthenticAMD" in description
 
 
 @cache
@@ -38,6 +52,7 @@ def _is_large(a: Tensor, b: Tensor) -> bool:
         and type(b) in _TYPES
         and a.numel() * b.shape[1] >= _MIN_MULTIPLICATIONS
         and torch.backends.mkldnn.enabled
+        and _is_faster()
         and _linear() is not None
     )
 
@@ -50,10 +65,13 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
     return _linear()(a, b.T, None, *_NOTHING_FUSED)
 
 
-class FastProducts(TorchDispatchMode):
-    """Context in which autograd's products of matrices are those of `multiply`."""
-
+class _FastProducts(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.mm.default and _is_large(*args):
             return _linear()(args[0], args[1].t(), None, *_NOTHING_FUSED)
         return func(*args, **(kwargs or {}))
+
+
+def fast_products() -> AbstractContextManager[Any]:
+    """Return a context in which autograd's products of matrices are those of `multiply`."""
+    return _FastProducts() if _is_faster() and _linear() is not None else nullcontext()

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from gapscope.base.samples import slices
 from gapscope.gradients.grouped_convolutions import apply_jacobian, apply_transpose, is_faster, jacobians
-from gapscope.gradients.layouts import Layout, Windows
+from gapscope.gradients.layouts import Layout, Tokens, Windows
 
 # Floats of the columns of one part: few enough to stay in the cache of a processor between their uses.
 _PART = {"cpu": 2**18, "cuda": 2**25}
@@ -100,12 +100,36 @@ class _SquareNormsByGroups(torch.autograd.Function):
         return by_inputs, by_gradients, None
 
 
+class _RankOneSquareNorms(torch.autograd.Function):
+    r"""Squared norms $(\lvert a_n \rvert^2 + b) \sum_c \lvert g_{cn} \rvert^2$ of one position, b for the bias."""
+
+    @staticmethod
+    def forward(ctx, inputs: Tensor, gradients: Tensor, ones: bool) -> Tensor:  # type: ignore[override]
+        of_inputs = torch.linalg.vector_norm(inputs, dim=1).square() + ones
+        of_gradients = torch.linalg.vector_norm(gradients, dim=2).square().sum(0)
+        ctx.save_for_backward(inputs, gradients, of_inputs, of_gradients)
+        return of_inputs * of_gradients
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, weights: Tensor) -> tuple[Tensor | None, Tensor | None, None]:  # type: ignore[override]
+        inputs, gradients, of_inputs, of_gradients = ctx.saved_tensors
+        by_inputs = by_gradients = None
+        if ctx.needs_input_grad[0]:
+            by_inputs = (2 * weights * of_gradients)[:, None] * inputs
+        if ctx.needs_input_grad[1]:
+            by_gradients = (2 * weights * of_inputs)[:, None] * gradients
+        return by_inputs, by_gradients, None
+
+
 def jacobian_square_norms(inputs: Tensor, gradients: Float[Tensor, "c n o t"], layout: Layout) -> Float[Tensor, " n"]:
     """Return the squared Frobenius norm of J_n per sample, summed over outputs."""
     c, n, o, t = gradients.shape
     if t == 1:  # |g a^T|^2 = |g|^2 |a|^2
-        columns = layout.columns(inputs)
-        return columns.square().sum((1, 2)) * gradients.square().sum((0, 2, 3))
+        if isinstance(layout, Tokens):
+            rank_one: Any = _RankOneSquareNorms.apply(inputs.flatten(1), gradients.squeeze(3), layout.ones)
+            return rank_one
+        return layout.columns(inputs).square().sum((1, 2)) * gradients.square().sum((0, 2, 3))
     by_jacobian = t * (layout.width(inputs) + c * o) >= c * o * layout.width(inputs)
     function = _SquareNormsByGroups if by_jacobian and is_faster(inputs, layout, t) else _SquareNorms
     result: Any = function.apply(inputs, gradients.transpose(0, 1).reshape(n, c * o, t), layout)

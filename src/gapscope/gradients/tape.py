@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_flatten
 from gapscope.base.errors import GapscopeError, NotMeasurable, SlowGradients
 from gapscope.gradients.backward import differentiable_kernels, gradients_at, per_sample_gradients
 from gapscope.gradients.broadcasts import Broadcast, find_joins, merge_contributions
+from gapscope.gradients.chains import chain_contributions, chain_of
 from gapscope.gradients.contributions import Contribution
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats
 from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, accepts_leading_dims, apply_rule, rule_of
@@ -80,6 +81,8 @@ class Tape:
     sample, are in `whole_network` (by identity): their Jacobian comes from the whole network, vectorized over samples.
     Those for which that fails as well are in `per_sample`: their Jacobian comes from its definition, one backward pass
     of the whole batch per sample.
+
+    The calls of a chain of linear layers are not recorded: autograd's graph holds them (`gapscope.gradients.chains`).
     """
 
     def __init__(
@@ -88,8 +91,9 @@ class Tape:
         modules: Mapping[str, nn.Module],
         inputs: Tensor,
         substituted: ParameterSubstitution = NOTHING_SUBSTITUTED,
+        chain: Sequence[nn.Linear] = (),
     ) -> None:
-        self.network, self.modules = network, modules
+        self.network, self.modules, self.chain = network, modules, chain
         self.inputs, self.substituted = inputs.detach(), substituted
         # the call of the network itself, with all trainable parameters; None until it has returned
         self.network_call: Call | None = None
@@ -194,6 +198,17 @@ class Tape:
         self, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool = False
     ) -> dict[tuple[int, ...], Contribution]:
         """Return the Jacobian of `(cotangents * outputs).sum(-1)` by parameter."""
+        if self.chain:
+            by_identity = {id(parameter): parameter for parameter in self.parameters.values()}
+            try:
+                parts = chain_contributions(
+                    outputs, cotangents, by_identity, len(self.chain), create_graph=create_graph
+                )
+            except LookupError:  # a function of torch was replaced: the definition remains
+                self.chain, self.per_sample = (), frozenset(by_identity)
+            else:
+                with torch.set_grad_enabled(create_graph):
+                    return merge_contributions(parts)
         parts, uncovered = self.contributions_per_call(outputs, cotangents, create_graph=create_graph)
         if uncovered:
             _warn_slow_path(self, uncovered)
@@ -286,6 +301,10 @@ def record_calls(
     """Record the forward pass in the body, eagerly and without wrappers of the network."""
     network = unwrapped(network)
     modules = dict(network.named_modules())
+    chain = [] if substituted is not NOTHING_SUBSTITUTED else chain_of(network, inputs)
+    if chain:
+        yield Tape(network, modules, inputs, chain=chain)
+        return
     check_layers(modules)
     tape = Tape(network, modules, inputs, substituted)
     with ExitStack() as stack:

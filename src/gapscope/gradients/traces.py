@@ -77,7 +77,10 @@ def per_sample_traces(
         weighting = one_hot_cotangents(outputs) if probes is None else probes[:1, : len(first)].to(outputs)
         return [part.square_norms() for part in tape.contributions(outputs, weighting).values()]
 
-    chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=at_most)
+    if full_pass is None:
+        chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=at_most)
+    else:
+        chunk_size = at_most
 
     def traces_of_range(stretch: slice) -> Tensor:
         return torch.cat([traces(part) for part in slices_of(stretch, chunk_size)], dim=1)

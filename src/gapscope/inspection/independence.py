@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gapscope.base.errors import GapscopeError, NeverSupported, ReplaceLayer
+from gapscope.inspection.known_layers import known_layers
 from gapscope.inspection.memoization import tensor_version
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import cast_like, cast_network
@@ -133,6 +134,8 @@ def is_sample_independent(network: nn.Module, x: Tensor, *, perturbed: bool = Tr
     A few samples are run together, and some of them again: at the network's weights, and if `perturbed` in float64 at
     perturbed weights, which open branches after a zero weight.
     """
+    if not network.training and known_layers(network):
+        return True
     x = x[_checked_rows(len(x)).to(x.device)].detach()
     forms = _INDEPENDENT_FORMS.setdefault(network, set())
     key = x.shape, tuple(map(_form, network.modules()))

@@ -20,6 +20,7 @@ from gapscope.base.samples import check_holds_numbers, has_finite_sum, slices
 from gapscope.inspection.checkpoints import REENTRANT, direct_checkpoints
 from gapscope.inspection.chunking import rows_per_pass
 from gapscope.inspection.execution import compute_distributed, exclusive
+from gapscope.inspection.known_layers import known_layers
 from gapscope.inspection.memoization import tensor_version
 from gapscope.inspection.restoring import preserve_state, renormalized_weights
 
@@ -175,7 +176,23 @@ def _without_autocast() -> Iterator[None]:
 
 
 @contextmanager
-def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -> Iterator[nn.Module]:
+def _evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Run the body in evaluation mode with gradients on; for networks of which a pass changes nothing."""
+    training = [module for module in network.modules() if module.training]
+    with torch.inference_mode(False), torch.enable_grad(), _without_autocast(), explain_torch_errors():
+        try:
+            for module in training:
+                module.training = False
+            yield
+        finally:
+            for module in training:
+                module.training = True
+
+
+@contextmanager
+def inspection_mode(
+    network: nn.Module, *, mode: Literal["eval", "train"] = "eval", passes_only: bool = False
+) -> Iterator[nn.Module]:
     """Run the body with `network` in one mode with gradients on, then restore everything.
 
     Restored: every attribute of every module (its training flag, parameters and buffers by identity, hooks), the values
@@ -183,10 +200,17 @@ def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eva
     CUDA). Inference mode is left and gradients are enabled inside; compiled networks run eagerly, so that hooks see
     them. Parameters must not be written inside; that is checked by their version counters.
 
+    With `passes_only` the body runs passes and derivatives alone, and samples no numbers from the global streams. Then
+    networks of known layers need no copies of their state (`gapscope.inspection.known_layers`).
+
     Raises:
         GapscopeError: The body changed a parameter in place.
     """
     network = unwrapped(network)
+    if passes_only and mode == "eval" and known_layers(network):
+        with exclusive(), _evaluation_mode(network):
+            yield network
+        return
     check_hookable(network)
     with exclusive():
         modes = [(module, module.training) for module in network.modules()]
@@ -220,9 +244,11 @@ def inspection_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eva
 
 
 @contextmanager
-def measurement_mode(network: nn.Module, *, mode: Literal["eval", "train"] = "eval") -> Iterator[nn.Module]:
+def measurement_mode(
+    network: nn.Module, *, mode: Literal["eval", "train"] = "eval", passes_only: bool = False
+) -> Iterator[nn.Module]:
     """Enter `inspection_mode` and raise InvalidInput for non-finite weights."""
-    with inspection_mode(network, mode=mode) as network:
+    with inspection_mode(network, mode=mode, passes_only=passes_only) as network:
         check_finite(network)
         yield network
 

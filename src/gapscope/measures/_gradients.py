@@ -137,7 +137,7 @@ def sample_square_norms(
         (by_outputs,) = torch.autograd.grad(sample_losses(values, y).sum(), values)
         return square_norms(tape, outputs, by_outputs[None]).double().cpu()
 
-    with measurement_mode(network) as network:
+    with measurement_mode(network, passes_only=True) as network:
         trainable(network)
         samples = samples_on_device(network, x, y)
         inputs, targets = samples.inputs, samples.y

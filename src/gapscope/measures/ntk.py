@@ -62,7 +62,7 @@ def empirical_ntk(
     """
     check_choice("outputs", outputs, ("full", "traced"))
     check_single_batch(mode, chunk_size)
-    with measurement_mode(network, mode=mode) as network, with_dtype(network, dtype) as substituted:
+    with measurement_mode(network, mode=mode, passes_only=True) as network, with_dtype(network, dtype) as substituted:
         x = prepare_inputs(network, cast_like(x, dtype))
         if mode == "eval":
             check_sample_independence(network, x)
@@ -142,7 +142,7 @@ def ntk_trace(
     check_choice("probe", probe, ("class", "rademacher"))
     check_range("draws", draws, 1)
     check_single_batch(mode, chunk_size)
-    with measurement_mode(network, mode=mode) as network:
+    with measurement_mode(network, mode=mode, passes_only=True) as network:
         x = prepare_inputs(network, x)
         n, chunk_size = len(x), len(x) if mode == "train" else chunk_size
         if mode == "eval":
