@@ -120,6 +120,14 @@ def function_of_torch(network: Any) -> Iterator[None]:
 
 
 @contextmanager
+def function_of_the_bias(network: Any) -> Iterator[None]:
+    original = F.linear
+    F.linear = lambda x, weight, bias=None: original(x, weight, None if bias is None else bias * 2)
+    yield
+    F.linear = original
+
+
+@contextmanager
 def other_layer(network: Any) -> Iterator[None]:
     network[2] = nn.Softmax(dim=1)
     yield
@@ -157,6 +165,7 @@ CHANGES: dict[Callable[[Any], Any], bool] = {
     forward_of_an_instance: False,
     forward_of_a_class: False,
     function_of_torch: True,
+    function_of_the_bias: True,
     other_layer: False,
     other_parameter: True,
     parametrized: False,

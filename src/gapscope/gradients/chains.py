@@ -57,8 +57,8 @@ class _Link:
 
 
 def _parameter(node: Any, parameters: Mapping[int, nn.Parameter]) -> nn.Parameter | None:
-    """Return the parameter of a node that accumulates gradients (KeyError if it is another tensor)."""
-    return None if node is None else parameters[id(node.variable)]
+    """Return the parameter of a node that accumulates gradients (KeyError for any other node)."""
+    return None if node is None else parameters[id(getattr(node, "variable", None))]
 
 
 def _links(outputs: Tensor, parameters: Mapping[int, nn.Parameter], length: int) -> list[_Link]:

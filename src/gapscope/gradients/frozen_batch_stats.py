@@ -124,6 +124,11 @@ class _FreezableOutput(torch.autograd.Function):
         return None, by_h, None, None, by_weight, by_bias, None, None
 
 
+def is_frozen_output(node: Any) -> bool:
+    """Return whether a node of a graph lets the statistics of its layer be frozen."""
+    return getattr(node, "_forward_cls", None) is _FreezableOutput
+
+
 def _freezable_hook(
     thread: int, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Tensor
 ) -> Tensor:

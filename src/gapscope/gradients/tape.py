@@ -104,6 +104,8 @@ class Tape:
             torch.autocast, device, torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device)
         )
         self.calls: list[Call] = []
+        # whether code in the pass has registered hooks that may change derivatives
+        self.has_tensor_hooks = False
         self.whole_network: frozenset[int] = frozenset()
         self.per_sample: frozenset[int] = frozenset()
         self.parameters = _trainable(modules, substituted)
@@ -295,6 +297,22 @@ def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) ->
 
 
 @contextmanager
+def _noticed_tensor_hooks(tape: Tape) -> Iterator[None]:
+    """Note hooks of tensors that are registered in the body: no graph shows them."""
+    register = Tensor.register_hook
+
+    def noted(tensor: Tensor, hook: Callable[..., Any]) -> Any:
+        tape.has_tensor_hooks = True
+        return register(tensor, hook)
+
+    Tensor.register_hook = noted  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Tensor.register_hook = register  # type: ignore[method-assign]
+
+
+@contextmanager
 def record_calls(
     network: nn.Module, inputs: Tensor, substituted: ParameterSubstitution = NOTHING_SUBSTITUTED
 ) -> Iterator[Tape]:
@@ -310,6 +328,7 @@ def record_calls(
     with ExitStack() as stack:
         stack.enter_context(eager_mode())
         stack.enter_context(differentiable_kernels(modules.values()))
+        stack.enter_context(_noticed_tensor_hooks(tape))
         inside: set[nn.Module] = set()
         for name, module in modules.items():
             if module in inside:

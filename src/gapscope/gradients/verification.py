@@ -2,7 +2,9 @@ r"""Verification of layer-wise gradients against autograd, with fallbacks.
 
                      recorded pass (tape, outputs)
                                   |
-        key known? --yes--> cached routing (verified again at every power of two of its uses)
+        key known? --yes--> cached routing (verified again at every power of two of its uses, from the eighth on)
+                                  | no
+        proven by the graph? --yes--> rules of the layers (gapscope.gradients.evidence)
                                   | no
         replay in float64 at perturbed weights, on three samples or on all in another order
                                   |
@@ -44,6 +46,7 @@ from torch.autograd.function import BackwardCFunction
 from gapscope.base.errors import GapscopeError, NeverSupported, NotMeasurable
 from gapscope.gradients.backward import gradients_at
 from gapscope.gradients.broadcasts import merge_contributions
+from gapscope.gradients.evidence import is_proven
 from gapscope.gradients.tape import Tape, join_names, record_forward
 from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint, graph_nodes
 from gapscope.inspection.independence import Perturbation, highest_precision_dtype, is_sample_independent
@@ -353,6 +356,8 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
     routing = cache.get(key)
     uses = 0 if routing is None else routing.uses + 1
     retry = uses >= _RETRY_FROM_USE and uses & (uses - 1) == 0
+    if routing is None and is_proven(tape, outputs):
+        routing = cache[key] = _Routing()
     # outputs of a diverged network cannot be compared
     if (routing is None or retry) and bool(torch.isfinite(outputs).all()):
         check_no_reentrant_checkpoint(outputs)
