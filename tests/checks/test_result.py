@@ -105,6 +105,39 @@ def test_a_used_budget_leaves_the_rest_unchecked() -> None:
     assert any("time_budget=None" in outcome.reason for outcome in result.not_checked)
 
 
+def test_a_check_beyond_the_budget_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def slow(checked: nn.Module, x: torch.Tensor) -> None:
+        for _ in range(100):
+            clock[0] += 1
+            checked(x[:2])
+
+    monkeypatch.setattr("gapscope.checks.network_checks.network_outputs", slow)
+    monkeypatch.setattr("time.process_time", lambda: clock[0])
+    result = gs.check(network(), images(), time_budget=10, only=["GS201"])
+    assert clock[0] <= 12 and "time_budget=10 was spent" in result.not_checked[0].reason
+
+
+@pytest.mark.parametrize(("seconds", "n"), [(0.001, 32), (0.06, 16), (0.2, 8), (10.0, 0)])
+def test_a_kernel_is_that_of_the_samples_that_fit(monkeypatch: pytest.MonkeyPatch, seconds: float, n: int) -> None:
+    x, y = torch.randn(32, 4), torch.arange(32) % 2
+    subject = nn.Linear(4, 2)
+    sizes: list[int] = []
+
+    def kernel(_: nn.Module, inputs: torch.Tensor, **options: object) -> torch.Tensor:
+        sizes.append(len(inputs))
+        return torch.eye(len(inputs))
+
+    monkeypatch.setattr("gapscope.checks.network_checks.empirical_ntk", kernel)
+    monkeypatch.setattr("gapscope.checks.network_checks.pass_seconds", lambda *_: 32 * seconds)
+    monkeypatch.setattr("time.process_time", lambda: 0.0)
+    # a sample takes (1 + 2 * 2 outputs) passes, and half of the budget is for the kernel
+    result = gs.check(subject, (x, y), initial_state=subject.state_dict(), time_budget=10, only=["GS202"])
+    assert sizes == ([n] if n else [])
+    assert bool(result.not_checked) == (n == 0)
+
+
 def test_kernels_get_half_of_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     budgets: list[float | None] = []
 

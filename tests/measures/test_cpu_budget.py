@@ -101,6 +101,19 @@ def test_a_kernel_that_surely_does_not_fit_is_not_tried(monkeypatch: pytest.Monk
     assert options is None and "at least 120" in note and not sizes
 
 
+def test_all_outputs_that_surely_do_not_fit_are_not_tried(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    """Ten outputs take 100 s or more, four combinations 40 s or more."""
+    tried: list[int | None] = []
+
+    def take(network: nn.Module, x: torch.Tensor, y: torch.Tensor, **options: Any) -> None:
+        tried.append(options["combinations"])
+
+    monkeypatch.setattr(cpu_budget, "kernel_leave_one_out", take)
+    options, note = affordable_kernel(NETWORK, SAMPLES, OPTIONS, CpuBudget(60.0), n_outputs=10, forward=10.0)
+    assert options is not None and options["combinations"] == 4 and "at least 100 CPU s" in note
+    assert set(tried) == {4}
+
+
 @pytest.mark.parametrize(
     ("budget", "combinations", "landmarks"),
     [(4000.0, None, 1000), (2000.0, 4, 1000), (1000.0, 4, 500), (300.0, 4, 125)],

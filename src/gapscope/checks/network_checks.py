@@ -7,6 +7,7 @@ import torch
 from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.inspection.timing import pass_seconds
 from gapscope.measures.ntk import empirical_ntk
 
 NEEDS_INITIAL_STATE = NotChecked("pass initial_state=, a clone of the state dictionary before training")
@@ -50,6 +51,8 @@ def signal(context: Context) -> Outcome:
 
 # by judgment: 2,016 pairs
 N_SAMPLES, MAX_CORRELATION = 64, 0.99
+# Fewer samples, at least 28 pairs, where more take above this fraction of the budget that is left.
+MIN_SAMPLES, PART_OF_BUDGET = 8, 0.5
 
 
 @register_check("GS202", title="samples indistinguishable to the network", seconds=0.5)
@@ -61,6 +64,18 @@ def indistinguishable(context: Context) -> Outcome:
     n = min(N_SAMPLES, len(context.samples))
     if n < 2:
         return NotChecked("needs two samples or more")
+    if context.seconds_left is not None:
+        assert context.prepared is not None
+        # a pass forward and, for each output, one back, which takes about two forward
+        passes = 1 + 2 * context.prepared.n_outputs
+        per_sample = passes * pass_seconds(network, context.samples.inputs) / len(context.samples)
+        while n > MIN_SAMPLES and n * per_sample > PART_OF_BUDGET * context.seconds_left:
+            n //= 2
+        if n * per_sample > context.seconds_left:
+            return NotChecked(
+                f"the kernel of {n} samples takes about {n * per_sample:.0f} CPU s, and {context.seconds_left:.0f} are "
+                "left. Pass a larger time_budget"
+            )
     rows = torch.arange(0, len(context.samples), max(1, len(context.samples) // n))[:n]
     kernel = empirical_ntk(network, context.samples.inputs[rows], outputs="traced").double().cpu()
     scale = kernel.diagonal().clamp_min(1e-300).sqrt()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.accuracy.subset_problems import is_estimator
+from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
 from gapscope.base.samples import as_samples, with_task
 from gapscope.base.second_data import as_second
@@ -30,8 +31,11 @@ from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
 from gapscope.results.progress import progress
 
+# a budget of 0 runs no check, but is one
+MIN_SECONDS = 1e-9
 
-def _run(check: Check, context: Context) -> Outcome:
+
+def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
     """Return the outcome of one check, as text with a space before each percent sign."""
     has_network = context.prepared is not None or context.estimator is not None
     if context.diverged is not None and check.code == "GS302":
@@ -48,8 +52,9 @@ def _run(check: Check, context: Context) -> Outcome:
     elif check.needs_network and context.prepared is None and not check.generalization:
         outcome = NotChecked("needs a torch network")
     else:
+        network = nn.Module() if context.prepared is None else context.prepared.network
         try:
-            with explained_memory():
+            with explained_memory(), budget.enforced(network):
                 outcome = check.function(context)
         except GapscopeError as error:
             outcome = NotChecked(str(error).rstrip("."))
@@ -103,7 +108,8 @@ def check(
             keywords `learning_rate`, `epochs`, `batch_size`, `weight_decay` and `width`, those with a default are
             changed by fixes. None tries nothing.
         max_trainings: Largest cost of tried advice, in trainings on all samples.
-        time_budget: Approximate limit in CPU seconds of this process; None for no limit.
+        time_budget: CPU seconds of this process; None for no limit. A check that would exceed them is ended, and listed
+            with the reason.
         ignore: List of codes to omit.
         only: List of codes to run; None for all.
         seed: Seed of all random numbers.
@@ -126,8 +132,10 @@ def check(
     start = time.process_time()
     if time_budget is None:
         deadline = None
+        budget = CpuBudget(None)
     else:
         deadline = start + time_budget
+        budget = CpuBudget(max(time_budget, MIN_SECONDS))
     if target is not None:
         data, test = _split(network, data, test, target)
     context = _make_context(network, data, test, initial_state, is_raw=target is not None)
@@ -152,7 +160,7 @@ def check(
                     reason = f"the time budget of {time_budget:g} s was used; pass time_budget=None"
                     outcomes.append(NotChecked(reason, item.code, item.title))
                 else:
-                    outcomes.append(_run(item, context))
+                    outcomes.append(_run(item, context, budget))
                 bar.advance()
             if trainer is not None:
                 tried = _try_advice(trainer, context, outcomes, max_trainings)

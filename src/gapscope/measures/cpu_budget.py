@@ -28,6 +28,8 @@ SURE_FRACTION = 0.2
 # core multiplies and adds at least 5e9 numbers per second.
 MIN_PASSES, MAX_PASSES, OPERATIONS_PER_SECOND = 1.0, 10.0, 5e9
 
+_COMBINED = f"It is that of {COMBINATIONS} random combinations of the outputs."
+
 
 def forward_seconds(prepared: Ready) -> float:
     """Return the estimated CPU seconds of a forward pass of all samples."""
@@ -58,7 +60,8 @@ class _KernelCost:
         first = time.process_time() - start
         # further trials would take about 9 times as long
         if 9 * first > TRIAL_FRACTION * budget.remaining and first * len(self.samples) / TRIAL > budget.remaining:
-            raise BudgetSpent(f"The kernel takes about {first * len(self.samples) / TRIAL:.0f} CPU s or more")
+            seconds = first * len(self.samples) / TRIAL
+            raise BudgetSpent(f"The kernel takes about {seconds:.0f} CPU s or more. {_left(budget)}")
         small, large, n = self._trial(TRIAL), self._trial(2 * TRIAL), 2 * TRIAL
         while 2 * n <= min(LARGEST_TRIAL, len(self.samples)) and 6 * large < LARGER_TRIAL_FRACTION * budget.seconds:
             n *= 2
@@ -111,6 +114,7 @@ def affordable_kernel(
     else:
         columns = min(n, options["landmarks"])
     k = min(n_outputs, options.get("combinations") or n_outputs)
+    note = ""
     if forward is not None:
         parameters = sum(p.numel() for p in network.parameters() if p.requires_grad)
         pairs = n * (columns + more_columns) * parameters * k / OPERATIONS_PER_SECOND
@@ -119,19 +123,23 @@ def affordable_kernel(
         least = MIN_PASSES * forward * min(k, COMBINATIONS)
         if not budget.affords(least):
             return None, f"The kernel takes at least {least:.0f} CPU s, and {budget.remaining:.0f} are left."
+        if k > COMBINATIONS and not budget.affords(MIN_PASSES * forward * k):
+            # a trial of all outputs could take longer than the kernel of a few
+            note = f"All of the kernel would take at least {MIN_PASSES * forward * k:.0f} CPU s. {_COMBINED}"
+            options = options | {"combinations": COMBINATIONS}
     cost = _KernelCost(network, samples, options)
     try:
         with budget.enforced(network):
             cost.measure(budget)
     except BudgetSpent as error:
-        return None, f"{error}. {_left(budget)}"
+        return None, str(error)
     seconds = cost.seconds(n, columns, more_columns)
     if budget.affords(seconds):
-        return options, ""
-    note = f"All of the kernel would take about {seconds:.0f} CPU s."
+        return options, note
+    note = note or f"All of the kernel would take about {seconds:.0f} CPU s."
     if options.get("combinations", COMBINATIONS) is None:
         options = options | {"combinations": COMBINATIONS}
-        note += f" It is that of {COMBINATIONS} random combinations of the outputs."
+        note += f" {_COMBINED}"
         # the pass forward does not depend on the number of outputs
         factor = (1 + COMBINATIONS) / (1 + n_outputs)
         cost.per_sample *= factor
