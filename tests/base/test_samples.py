@@ -205,3 +205,34 @@ def test_other_negative_labels_are_no_classes() -> None:
     with pytest.raises(InvalidInput, match="mark missing labels by -100"):
         as_samples((X, Y - 1))
     assert as_samples((X, torch.stack([Y, Y - 5], 1))).kind == "regression"
+
+
+@pytest.mark.parametrize("form", ["lists", "arrays", "tensors"])
+def test_a_list_of_samples_is_their_stack(form: str) -> None:
+    rows = {"lists": X.tolist(), "arrays": list(X.numpy()), "tensors": list(X)}[form]
+    samples = as_samples((rows, Y.tolist()))
+    assert torch.equal(samples.inputs, X) and torch.equal(samples.y, Y)
+
+
+def test_a_list_of_two_inputs_stays_two_inputs() -> None:
+    samples = as_samples(([X, 2 * X], Y))
+    assert samples.form is not None and torch.equal(samples.parts[1], 2 * X)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.int8, torch.int16])
+def test_labels_may_be_any_integers(dtype: torch.dtype) -> None:
+    assert torch.equal(as_samples((X, Y.to(dtype))).y, Y)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (([[1.0, 2.0], [3.0]], [0, 1]), r"All samples must have the same shape; got \[1\], \[2\]"),
+        ((numpy.ma.masked_less(X.numpy(), 0), Y), "of whose values are masked"),
+        ((X, numpy.ma.masked_equal(Y.numpy(), 2)), "got a masked array, 2 of whose values are masked"),
+        (DataLoader(TensorDataset(X, Y), batch_size=None), "yields single samples"),
+    ],
+)
+def test_what_cannot_be_stacked_gets_one_sentence(data: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        as_samples(data)

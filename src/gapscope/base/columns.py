@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.type_guards import is_list, is_list_or_tuple
 
 
 def library_of(value: Any) -> str:
@@ -83,8 +84,19 @@ def column_names(value: Any) -> tuple[str, ...]:
     return tuple(str(name) for name in value.columns)
 
 
+def _check_unmasked(value: Any) -> None:
+    """Raise InvalidInput if an array of NumPy hides some of its values."""
+    mask = getattr(value, "mask", None)
+    if library_of(value) == "numpy" and mask is not None and mask.any():
+        raise InvalidInput(
+            f"data must hold numbers; got a masked array, {int(mask.sum())} of whose values are masked. Fill them with "
+            "x.filled(value), or drop these samples."
+        )
+
+
 def column(value: Any) -> Tensor:
     """Return a tensor, array or pandas object as a tensor (float64 to default type)."""
+    _check_unmasked(value)
     if isinstance(value, Tensor):
         if value.layout != torch.strided:
             raise InvalidInput(f"data must be dense tensors; got {value.layout}. Use x.to_dense().")
@@ -118,6 +130,7 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
         value = value.iloc[:, 0]
     if value.ndim == 2 and value.shape[1] == 1:
         value = value[:, 0]
+    _check_unmasked(value)
     _check_no_missing_labels(value)
     if hasattr(value, "cat"):
         categories = value.cat.categories
@@ -157,3 +170,45 @@ def naming_note(names: tuple[str, ...]) -> list[str]:
     if list(names) == sorted(names):
         order = "sorted names"
     return [f"Labels are numbered by their {order}: {first}{', ...' if len(names) > 5 else ''}."]
+
+
+def stack_columns(value: Any) -> Any:
+    """Stack lists of numbers per sample, which torch collates transposed."""
+    if is_list(value) and value and all(isinstance(part, Tensor) and part.ndim == 1 for part in value):
+        return torch.stack(value, dim=1)
+    return value
+
+
+def label_array(value: Any) -> Any:
+    """Return a list of strings or of numbers as an array (other values unchanged)."""
+    if not is_list_or_tuple(value) or not value:
+        return value
+    are_words = all(isinstance(label, str) for label in value)
+    are_numbers = all(isinstance(label, int | float) for label in value)
+    if not are_words and not are_numbers:
+        return value
+    import numpy
+
+    return numpy.array(value)
+
+
+def stack_rows(x: Any, n: int) -> Any:
+    """Return a list of n samples, each a list of numbers, an array or a tensor, as one array (others unchanged).
+
+    A list of several inputs, each with n rows, is no such list.
+
+    Raises:
+        InvalidInput: The samples have several shapes.
+    """
+    if not is_list(x) or len(x) != n or any(is_column(row) and row.ndim and len(row) == n for row in x):
+        return x
+    if not all(is_column(row) or (is_list_or_tuple(row) and row) for row in x):
+        return x
+    import numpy
+
+    rows = [numpy.asarray(row) for row in x]
+    shapes = sorted({row.shape for row in rows})
+    if len(shapes) > 1:
+        listed = ", ".join(str(list(shape)) for shape in shapes[:4])
+        raise InvalidInput(f"All samples must have the same shape; got {listed}. Pad or crop them to one.")
+    return numpy.stack(rows)

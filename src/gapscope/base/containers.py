@@ -12,7 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from gapscope.base.columns import column, column_names, is_column, label_column, library_of, naming_note
+from gapscope.base.columns import (
+    column,
+    column_names,
+    is_column,
+    label_array,
+    label_column,
+    library_of,
+    naming_note,
+    stack_columns,
+    stack_rows,
+)
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.foreign_data import convert_foreign
 from gapscope.base.loader_order import is_sequential, plan_reading
@@ -56,26 +66,6 @@ def _are_inputs(value: Any) -> bool:
     return is_column(value) or (is_list_or_tuple(value) and len(value) > 0 and all(is_column(part) for part in value))
 
 
-def _stack(value: Any) -> Any:
-    """Stack lists of numbers per sample, which torch collates transposed."""
-    if is_list(value) and value and all(isinstance(part, Tensor) and part.ndim == 1 for part in value):
-        return torch.stack(value, dim=1)
-    return value
-
-
-def _label_array(value: Any) -> Any:
-    """Return a list of strings or of numbers as an array (other values unchanged)."""
-    if not is_list_or_tuple(value) or not value:
-        return value
-    are_words = all(isinstance(label, str) for label in value)
-    are_numbers = all(isinstance(label, int | float) for label in value)
-    if not are_words and not are_numbers:
-        return value
-    import numpy
-
-    return numpy.array(value)
-
-
 def _renumber_classes(parts: list[CollatedData]) -> tuple[str, ...]:
     """Renumber the classes of all batches by their sorted union, and return the names."""
     names = parts[0].class_names
@@ -91,10 +81,10 @@ def _renumber_classes(parts: list[CollatedData]) -> tuple[str, ...]:
 
 def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
     notes: list[str] = []
-    data = {str(name): _stack(value) for name, value in data.items()}
+    data = {str(name): stack_columns(value) for name, value in data.items()}
     label_name, names = next((name for name in LABEL_NAMES if name in data), None), ()
     if label_name is not None:
-        data[label_name] = _label_array(data[label_name])
+        data[label_name] = label_array(data[label_name])
     if label_name is not None and is_column(data[label_name]):
         data[label_name], names = label_column(data[label_name])
         notes += naming_note(names)
@@ -114,7 +104,9 @@ def _from_mapping(data: Mapping[str, Any]) -> CollatedData:
 def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     x, *rest = batch
     if rest:
-        rest = [_label_array(rest[0]), *rest[1:]]
+        rest = [label_array(rest[0]), *rest[1:]]
+    if rest and is_column(rest[0]) and rest[0].ndim:
+        x = stack_rows(x, len(rest[0]))
     if not _are_inputs(x) or (rest and not is_column(rest[0])):
         raise InvalidInput(f"data must be {FORMS}; got {type(batch).__name__} of {_kinds(batch)}.")
     notes: list[str] = []
@@ -187,6 +179,11 @@ def _read_batches(batches: Iterable[Any], at_most: int | None) -> list[CollatedD
     try:
         for batch in batches:
             parts.append(_collate(batch))
+            if parts[-1].targets is not None and not parts[-1].targets.ndim:
+                raise InvalidInput(
+                    "A loader must yield batches; this one yields single samples (batch_size=None). Pass its data set, "
+                    "or set its batch_size."
+                )
             n += _length(parts[-1].inputs)
             if at_most is not None and n >= at_most:
                 break

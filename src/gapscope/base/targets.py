@@ -46,8 +46,9 @@ SIGN_NAMES = ("-1", "1")
 
 def are_signs(targets: Tensor) -> bool:
     """Return whether targets [n] or [n, 1] are integers -1 and 1, with at least one -1."""
-    if targets.is_floating_point() or targets.dtype == torch.bool or targets[:1].numel() != 1:
+    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool or targets[:1].numel() != 1:
         return False
+    targets = targets.long()  # torch has no arithmetic for unsigned integers
     return bool((targets.abs() == 1).all() & (targets == -1).any())
 
 
