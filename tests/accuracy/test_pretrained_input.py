@@ -105,6 +105,20 @@ def test_a_network_without_a_last_layer_names_the_candidates() -> None:
     assert gs.embed(_NoLastLayer(), _images()[0], layer="norm").shape == (N, 48)
 
 
+class _NoModule(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(48, 2, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.flatten(1) @ self.weight).tanh()
+
+
+def test_a_network_without_modules_is_told_to_have_one() -> None:
+    with pytest.raises(InvalidInput, match=r"Compute the features in a module of the network, and pass its name"):
+        gs.embed(_NoModule(), _images()[0])
+
+
 class _Expensive(nn.Module):
     """A network whose forward pass takes about a hundredth of a second per sample."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.base.errors import NotMeasurable
+from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import as_samples
 from gapscope.inspection.validation import ready
 from gapscope.measures import budget as planning
@@ -228,3 +228,9 @@ def test_a_backward_pass_for_each_of_thousands_of_outputs_needs_a_request() -> N
     network, x = nn.Sequential(nn.Linear(3, 1), nn.Linear(1, 5000)), torch.randn(64, 3)
     result = gs.measure(network, x, ["input_jacobian_norm"], time_budget=1e-3)
     assert "time_budget=None" in result.unmeasured["input_jacobian_norm"]
+
+
+@pytest.mark.parametrize("budget", [0, -1.0, "a"])
+def test_a_budget_is_a_positive_number(budget: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"time_budget must .*{budget}"):
+        gs.measure(nn.Linear(6, 3), (X[:40], Y[:40]), ["loss"], time_budget=budget)

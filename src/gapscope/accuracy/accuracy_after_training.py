@@ -210,7 +210,7 @@ def estimate_accuracy(
         network, samples, options, CpuBudget(time_budget), n_outputs=prepared.n_outputs, more_columns=more_columns
     )
     if affordable is None or (note and n <= MAX_PAIRS):
-        raise BudgetSpent(f"There is no estimate within time_budget={time_budget}. {note} Pass a larger budget.")
+        raise BudgetSpent(f"There is no estimate: {note} Pass a larger time_budget=, or None for no limit.")
     if note:
         notify(note)
     options = affordable

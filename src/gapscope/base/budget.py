@@ -81,7 +81,7 @@ class CpuBudget:
 
         def check(*_: Any) -> None:
             if self.spent > ENFORCED_AT * self.seconds:
-                raise BudgetSpent(f"time_budget={self.seconds:.3g} was spent before it ended. Pass a larger one.")
+                raise BudgetSpent(f"time_budget={self.seconds:.3g} was spent before it ended.")
 
         handle = network.register_forward_pre_hook(check)
         try:

@@ -195,10 +195,11 @@ def _read_batches(batches: Iterable[Any], at_most: int | None) -> list[CollatedD
     except (TypeError, RuntimeError, ValueError, AttributeError) as error:
         if isinstance(error, InvalidInput) or "_utils/collate.py" not in "".join(traceback.format_exception(error)):
             raise
+        message = (str(error).splitlines() or [""])[0][:160].rstrip(".")
         raise InvalidInput(
-            "All samples must have tensors of one shape, which can be stacked; the loader's collate function raised "
-            f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]} Convert, pad or crop the samples in "
-            "the data set, or pass a DataLoader with a collate_fn."
+            "All samples must have tensors of one shape, which can be stacked; torch's collate function raised "
+            f"{type(error).__name__}: {message}. Convert, pad or crop the samples in the data set, or pass a "
+            "DataLoader with a collate_fn."
         ) from error
     return parts
 

@@ -169,7 +169,7 @@ def compare(
         level: Nominal coverage of the intervals, in (0, 1).
         options: Measure name -> keyword options of that measure.
         seed: Seed of the measures that use noise, probes or subsets.
-        time_budget: Seconds per network, as for `measure`; all networks are measured on the same samples.
+        time_budget: CPU seconds per network, as for `measure`; all networks are measured on the same samples.
         progress: Whether to show a progress bar after two seconds in interactive sessions.
         evidence: Leaderboard (`rank_measures`) of networks whose gap is known.
 

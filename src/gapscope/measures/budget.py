@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
+from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, check_range
 from gapscope.inspection.memory import is_out_of_memory
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready
@@ -88,9 +88,9 @@ def _seconds(run: Callable[[Ready], Any], ready: Ready, n: int) -> float:
     total = len(ready.samples)
     n = min(n, total)
     subset = ready.with_samples(ready.samples.subset(torch.arange(n) * (total // n)))
-    start = time.perf_counter()
+    start = time.process_time()
     run(subset)
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 class _Cost(NamedTuple):
@@ -164,7 +164,7 @@ def plan_budget(
         items: Measures to plan, in order.
         ready: The checked network with its samples.
         evaluate: Function that evaluates one measure, for the trials.
-        budget: Seconds; None for all measures on all samples.
+        budget: CPU seconds; None for all measures on all samples.
         options: Measure name -> its keyword options, as the caller passed them.
         repeats: Measure name -> number of evaluations on all samples; 1 by default.
         dispensable: Names of measures that may be omitted.
@@ -177,9 +177,8 @@ def plan_budget(
     shares = {item.name: Allocation(total) for item in items}
     if budget is None:
         return Plan(shares, total)
-    if not budget > 0:
-        raise InvalidInput(f"budget must be a positive number of seconds, or None; got {budget}.")
-    start, forward = time.perf_counter(), _trial(_one_pass, ready, LARGER_TRIAL_FRACTION * budget).per_sample
+    check_range("time_budget", budget, 0, low_open=True)
+    start, forward = time.process_time(), _trial(_one_pass, ready, LARGER_TRIAL_FRACTION * budget).per_sample
     samplings = {item.name: item.sampling for item in items if item.sampling is not None}
     counts = {name: repeats.get(name, 1.0) for name in samplings}
     # seconds per sample of one evaluation, and of all evaluations on the fewest samples
@@ -213,7 +212,7 @@ def plan_budget(
     for item in items:
         if item.name in dispensable and item.cost_class == "superlinear" and item.name not in options:
             failed |= _superlinear_over_budget(item, ready, forward, SUPERLINEAR_FRACTION * budget, evaluate)
-    remaining = max((1 - RESERVE_FRACTION) * (budget - once - (time.perf_counter() - start)), 0.05 * budget)
+    remaining = max((1 - RESERVE_FRACTION) * (budget - once - (time.process_time() - start)), 0.05 * budget)
     fewest = {name: sampling.fewest for name, sampling in samplings.items()}
     for name, n in _fit_to_budget(costs, fewest, total, remaining).items():
         shares[name] = replace(shares[name], n=n, seconds=n * costs[name])

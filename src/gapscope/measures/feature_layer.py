@@ -124,10 +124,10 @@ def _without_last_layer(last: ModuleCall | None, calls: list[ModuleCall], n: int
     names = [
         call.name
         for call in calls
-        if isinstance(call.output, Tensor) and call.output.ndim > 1 and len(call.output) == n
+        if call.name and isinstance(call.output, Tensor) and call.output.ndim > 1 and len(call.output) == n
     ]
     choices = ", ".join(repr(name) for name in list(dict.fromkeys(names))[-_MAX_CANDIDATES:])
-    advice = "Pass layer=, the name of a module."
+    advice = "Compute the features in a module of the network, and pass its name as layer=."
     if choices:
         advice = f"Pass layer=, for example one of {choices}."
     return f"Features need a last layer with one input per sample; got {got}. {advice}"

@@ -221,9 +221,9 @@ def measure(
         history: Training history, one mapping per epoch with its `train_loss`, for measures that need it.
         options: Measure name -> keyword options of that measure.
         seed: Seed of noise, probes and the choice of samples; each has its own random stream.
-        time_budget: Seconds for all measures together; None for exact measures on all samples at any cost. "auto" is 60
-            for `measures` None or "all", else None; it is None if several processes measure together
-            (`gapscope.inspection.execution.distribute_over`).
+        time_budget: CPU seconds of this process for all measures together; None for exact measures on all samples at
+            any cost. "auto" is 60 for `measures` None or "all", else None; it is None if several processes measure
+            together (`gapscope.inspection.execution.distribute_over`).
         progress: Whether to show the estimated cost and a progress bar if measuring lasts over two seconds.
         strict: Whether the first measure that fails, or Ctrl-C, raises immediately.
 

@@ -120,7 +120,7 @@ def record_network(
         options: Measure name -> keyword options of that measure.
         initial_state: State dictionary before training, for measures that need it.
         seed: Seed of the measures that use noise or probes.
-        time_budget: Seconds, as for `measure`; use the same for all networks of a pool.
+        time_budget: CPU seconds, as for `measure`; use the same for all networks of a pool.
         progress: Whether to show a bar.
 
     Raises:
