@@ -240,7 +240,8 @@ def test_the_result_is_an_array_a_table_and_sentences() -> None:
         (X[:50], (X, Y), {}, "120 samples"),
         (X[:, 0], (X, Y), {}, r"\[120\]"),
         ("features", (X, Y), {}, "got str"),
-        (nn.Linear, (X, Y), {}, "got type"),
+        (nn.Linear, (X, Y), {}, r"the class Linear. .* Linear\(\)"),
+        (None, (X, Y), {"groups": "patient"}, r"frame\[.patient.\]"),
         (LinearSVC(), (X, Y), {}, "predict_proba"),
         (LogisticRegression(), (X, np.zeros(120)), {}, "two classes"),
         (LogisticRegression(), (X[:5], Y[:5]), {}, "12 samples"),
@@ -326,3 +327,26 @@ def test_cleanlab_finds_the_wrong_labels_of_the_result_itself() -> None:
     labels = np.where(wrong, (wine.target + 1) % 3, wine.target)
     quality = rank.get_label_quality_scores(labels, np.asarray(gs.out_of_sample(None, (wine.data, labels))))
     assert roc_auc_score(wrong, -quality) > 0.98
+
+
+def test_out_of_bag_predictions_of_several_labels_are_those_of_the_forest() -> None:
+    several = np.stack([Y == 1, Y > 1], 1).astype(int)
+    forest = RandomForestClassifier(60, random_state=0)
+    result = gs.out_of_sample(forest, (X, several), seed=1)
+    assert result.cost == 1 and result.to_numpy().shape == (120, 2)
+    assert [roc_auc_score(several[:, k], result.to_numpy()[:, k]) > 0.8 for k in (0, 1)] == [True, True]
+    assert ((result.to_numpy() > 0.5) == several).mean() == pytest.approx(result.score)
+
+
+def test_copies_are_named_unless_groups_hold_them_out() -> None:
+    rows = np.concatenate([np.arange(120), np.arange(30)])
+    result = gs.out_of_sample(None, (X[rows], Y[rows]))
+    assert any("30 of 150" in note and "groups=" in note for note in result.notes)
+    assert not any("groups=" in note for note in gs.out_of_sample(None, (X[rows], Y[rows]), groups=rows).notes)
+    assert not any("groups=" in note for note in gs.out_of_sample(None, (X, Y)).notes)
+
+
+def test_features_may_be_an_arrow_table() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.Table.from_pandas(pandas.DataFrame(X))
+    assert gs.out_of_sample(table, (X, Y)).score == gs.out_of_sample(X, (X, Y)).score

@@ -248,3 +248,11 @@ def test_finished_runs_of_an_estimator_are_kept(tmp_path: Any) -> None:
         gs.learning_curve(LogisticRegression(C=2.0), (X, Y), cache_dir=tmp_path)
     with pytest.raises(InvalidInput, match="data differ"):
         gs.learning_curve(LogisticRegression(), (X + 1, Y), cache_dir=tmp_path)
+
+
+def test_a_function_on_a_raw_frame_is_told_of_the_score_and_a_class_of_its_object() -> None:
+    frame = pandas.DataFrame({"size": X[:, 0], "colour": ["red", "blue"] * 120})
+    with pytest.raises(InvalidInput, match=r"'colour' do not.*score="):
+        gs.learning_curve(lambda x, y: LogisticRegression().fit(x, y), (frame, Y))
+    with pytest.raises(InvalidInput, match=r"such as LogisticRegression\(\)"):
+        gs.learning_curve(LogisticRegression, (X, Y))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -134,3 +135,23 @@ def test_unequal_classes_have_balanced_accuracy_and_area() -> None:
         logits = network()(torch.tensor(frame.to_numpy()).float())
     assert record.scores["train_auc"] == pytest.approx(roc_auc_score(codes, logits[:, 1] - logits[:, 0]))
     assert record.scores["train_balanced_accuracy"] == pytest.approx(balanced_accuracy_score(codes, logits.argmax(1)))
+
+
+def test_estimators_on_raw_frames_are_refused_as_estimators_and_not_for_their_columns() -> None:
+    frame = pandas.DataFrame({"size": [1.0, 2.0] * 30, "colour": ["red", "blue"] * 30})
+    labels = [0, 1] * 30
+    model: Any = make_pipeline(OneHotEncoder(handle_unknown="ignore"), LogisticRegression()).fit(frame, labels)
+    a_class: Any = LogisticRegression
+    calls: list[Callable[[], object]] = [
+        lambda: gs.forecast_accuracy(model, (frame, labels)),
+        lambda: gs.compare({"a": model, "b": model}, (frame, labels)),
+        lambda: gs.rank_networks({"a": model, "b": model}, (frame, labels)),
+        lambda: gs.estimate_accuracy(model, (frame, labels)),
+        lambda: gs.find_label_issues(model, (frame, labels)),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput, match=r"Pipeline, which has no gradients.*learning_curve"):
+            call()
+    for call in (lambda: gs.check(a_class, (frame, labels)), lambda: gs.measure(a_class, frame)):
+        with pytest.raises(InvalidInput, match=r"the class LogisticRegression.*LogisticRegression\(\)"):
+            call()

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import gapscope as gs
+from gapscope.checks.trials import Trial, TriedAdvice
 from gapscope.gap.columns import complete_rows
 from gapscope.gap.gap_estimator import GapEstimator
 from gapscope.report import write_report, write_training_report
 from gapscope.report.label_issues import MAX_ROWS_SHOWN
+from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.records import records_to_pandas
 from gapscope.training.recordings import Recordings
 from report.browser import Browser, browser, missing
@@ -141,3 +147,37 @@ def test_the_page_of_a_training_shows_its_pictures_and_fits(chromium: Browser, t
     assert len(pictures) == MAX_ROWS_SHOWN
     assert all(complete and pixels == 8 and drawn > 60 for complete, pixels, drawn in pictures)
     assert all(figure["width"] > 100 and figure["marks"] >= 2 for figure in chromium.run(FIGURES))
+
+
+@pytest.mark.parametrize("width", [390, 500, 1440])
+def test_the_page_of_a_check_fits_with_its_account_and_pictures(chromium: Browser, tmp_path: Path, width: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(240) % 3
+    x = torch.randn(3, 1, 8, 8, generator=generator)[labels]
+    x = x + 0.5 * torch.randn(240, 1, 8, 8, generator=generator)
+    samples = gs.Samples(torch.cat([x, x[:30]]), torch.cat([labels, labels[:30]]))
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 3))
+    gs.train(network, samples, gs.TrainingSpec(epochs=20, learning_rate=0.05))
+    result = gs.check(network, samples, test=samples, only=["GS101", "GS102", "GS103", "GS401", "GS402"])
+    trial = Trial("correct flagged labels", 0.05, IntervalEstimate(0.04, 0.01, 0.07), None, helps=True)
+    tried = TriedAdvice((trial, Trial("standardize inputs", 0.0)), 0.8, 4.0, note="not tried: " + "x" * 60)
+    finding = result.findings[0]
+    long = replace(finding, evidence=f"column {'wide' * 30}", action=f"drop {'wide' * 30}")
+    reason = replace(result.fine[0], evidence="wide" * 30)
+    result = replace(result, tried=tried, findings=(long, *result.findings), fine=(reason, *result.fine))
+    assert result.account is not None and "GS101" in result.codes
+    result.write_html(tmp_path / "check.html")
+    chromium.show(tmp_path / "check.html", width=width)
+    assert chromium.console() == []
+    chromium.run("document.querySelectorAll('details').forEach((part) => part.open = true)")
+    wide, window = chromium.run("return [document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= window == width
+    script = """
+    const box = (query) => document.querySelector(query).getBoundingClientRect();
+    const inside = (part) => part.getBoundingClientRect().right <= innerWidth + 0.5;
+    return [box(".account").width, box(".account-rows").right, document.querySelectorAll(".pictures img").length,
+            [...document.querySelectorAll("main *")].every(inside)];
+    """
+    bar, right, pictures, is_inside = chromium.run(script)
+    assert 200 < bar <= width and right <= width and pictures > 0 and is_inside

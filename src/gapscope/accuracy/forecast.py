@@ -30,7 +30,7 @@ from gapscope.data.frames import encode_inputs
 from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
-from gapscope.inspection.validation import ready, settled_by, unwrap_estimator
+from gapscope.inspection.validation import ready, refuse_estimator, settled_by, unwrap_estimator
 from gapscope.labels.duplicates import exact_repeats
 from gapscope.measures.cpu_budget import COMBINATIONS
 from gapscope.measures.embed import checked_features
@@ -274,6 +274,7 @@ def forecast_accuracy(
     check_range("max_exact", max_exact, 1)
     check_range("landmarks", landmarks, 2)
     budget = CpuBudget(time_budget)
+    refuse_estimator(network)
     network, data = unwrap_estimator(network, data)
     encoded: tuple[str, ...] = ()
     if network is None:

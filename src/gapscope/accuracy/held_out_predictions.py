@@ -30,13 +30,16 @@ from gapscope.accuracy.held_out_sources import (
 from gapscope.accuracy.row_selection import as_rows, n_rows
 from gapscope.accuracy.scores import target_variance, variance_of_mean
 from gapscope.accuracy.subset_designs import group_numbers
-from gapscope.accuracy.subset_problems import NetworkProblem, check_no_run, is_estimator, takes_steps_fraction
+from gapscope.accuracy.subset_problems import NetworkProblem, check_no_run, takes_steps_fraction
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.foreign_data import as_frame
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.data.frames import encode_inputs
 from gapscope.inspection.memory import explained_memory
-from gapscope.inspection.validation import ready, settled_by, unwrap_estimator
+from gapscope.inspection.outputs import is_estimator
+from gapscope.inspection.validation import network_inside, ready, settled_by, unwrap_estimator
+from gapscope.labels.duplicates import exact_repeats
 from gapscope.measures.embed import checked_features
 from gapscope.pools.from_spec import prepare_data
 from gapscope.statistics.baselines import sample_features
@@ -44,6 +47,8 @@ from gapscope.statistics.intervals import normal_quantile, wilson_interval
 
 # as for a forecast; one group cannot be predicted from others
 MIN_SAMPLES, MIN_GROUPS = 12, 2
+# Fraction of repeats from which they are named, as in `gapscope.check` (GS101).
+MIN_REPEATS = 0.02
 # In training runs on all samples: two halves, each with a quarter of the steps, and with all.
 SHORT_COST, HALVES_COST = 0.5, 2.0
 
@@ -98,7 +103,8 @@ def out_of_sample(
     """
     check_range("cost", cost, 0)
     check_no_run(source)
-    if is_estimator(source) and not isinstance(unwrap_estimator(source, None)[0], nn.Module):
+    source = as_frame(source)
+    if is_estimator(source) and not isinstance(network_inside(source), nn.Module):
         return _of_estimator(source, data, groups, cost, seed)
     if data is None:
         if not isinstance(source, RunSpec):
@@ -115,6 +121,8 @@ def out_of_sample(
     numbers = _groups(samples.per_sample(groups), len(samples))
     if samples.kind == "positions":
         return _of_positions(source, samples, groups is not None, seed)
+    if groups is None:
+        samples = replace(samples, notes=(*samples.notes, *_note_on_repeats(samples)))
     targets = samples.y.cpu()
     if targets.dtype == torch.int64:
         n_classes = int(targets.max()) + 1
@@ -139,13 +147,20 @@ def out_of_sample(
         else:
             raise InvalidInput(
                 "source must be None, features [n, d], a network, a function (x, y) -> trained network, a RunSpec or "
-                f"an estimator; got {type(source).__name__}. Pass None for kernels of the inputs."
+                f"an estimator; got {_describe(source)}"
             )
     names = samples.class_names or tuple(range(n_classes))
     result = _result(held, targets.numpy(), names, numbers, groups is not None, samples.notes)
     if samples.rows is None:
         return result
     return replace(result, rows=samples.rows.cpu().numpy())
+
+
+def _describe(source: Any) -> str:
+    """Return what cannot be a source, and what to pass."""
+    if isinstance(source, type):
+        return f"the class {source.__name__}. Pass an object of it, such as {source.__name__}()."
+    return f"{type(source).__name__}. Pass None for kernels of the inputs."
 
 
 def _of_positions(source: Any, samples: Samples, has_groups: bool, seed: int) -> HeldOutPredictions:
@@ -161,6 +176,17 @@ def _of_positions(source: Any, samples: Samples, has_groups: bool, seed: int) ->
     index = torch.cat([samples.original(positions.samples)[:, None], positions.passed_places], 1)
     n = len(np.unique(of_sample))
     return replace(result, task="positions", samples=n, groups=n, positions=index.numpy())
+
+
+def _note_on_repeats(samples: Samples) -> tuple[str, ...]:
+    """Return a note if many samples are predicted from copies of themselves."""
+    repeats = len(exact_repeats(samples))
+    if repeats < MIN_REPEATS * len(samples):
+        return ()
+    return (
+        f"{repeats:,} of {len(samples):,} samples repeat an earlier one, and are predicted from it. Pass groups= with "
+        "one label per distinct input, if new data do not repeat these.",
+    )
 
 
 def _check(samples: Samples) -> None:

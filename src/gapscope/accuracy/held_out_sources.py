@@ -188,7 +188,10 @@ def out_of_bag(estimator: Any, x: Any, y: np.ndarray, n_classes: int, seed: int)
         warnings.simplefilter("ignore", UserWarning)
         fitted: Any = run_configuration(scored, x, y, derive_seed(seed, "out of bag"))
     values: Any = getattr(fitted, "oob_decision_function_" if n_classes else "oob_prediction_")
-    values = np.asarray(values, dtype=float).reshape(len(y), -1)
+    values = np.asarray(values, dtype=float)
+    if values.ndim == 3:  # several labels: the probabilities of 0 and 1 per label, [n, 2, K]
+        values = values[:, 1, :]
+    values = values.reshape(len(y), -1)
     missing = ~np.isfinite(values).all(1) | _is_in_every_bag(fitted, len(y))
     notes: tuple[str, ...] = ()
     if missing.any():

@@ -42,7 +42,6 @@ from gapscope.accuracy.subset_problems import (
     TrainFunction,
     check_no_run,
     estimator_problem,
-    is_estimator,
     metric_problem,
     takes_steps_fraction,
 )
@@ -52,6 +51,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.inspection.memory import explained_memory
+from gapscope.inspection.outputs import is_estimator
 from gapscope.pools.from_spec import prepare_data
 from gapscope.results.estimate import NORMAL_99_ONE_SIDED
 from gapscope.results.progress import progress
@@ -172,16 +172,22 @@ def _problem_of(
     if isinstance(train_fn, nn.Module | type) or not (
         callable(train_fn) or is_estimator(train_fn) or isinstance(train_fn, RunSpec)
     ):
+        advice = "To evaluate one network use gs.forecast_accuracy or gs.estimate_accuracy."
+        if isinstance(train_fn, type):
+            advice = f"Pass an object of the class, such as {train_fn.__name__}()."
         raise InvalidInput(
             f"train_fn must be a function (x, y) -> trained object, an estimator or a RunSpec; got {train_fn!r:.80}. "
-            "To evaluate one network use gs.forecast_accuracy or gs.estimate_accuracy."
+            f"{advice}"
         )
     if data is None:
         if not isinstance(train_fn, RunSpec):
             raise InvalidInput("Got a training function without data; only a RunSpec brings its own. Pass data=(x, y).")
         data = prepare_data(train_fn, root)[0].train
     if score is None and not is_estimator(train_fn):
-        samples = as_samples(data)
+        try:
+            samples = as_samples(data)
+        except InvalidInput as error:
+            raise InvalidInput(f"{error} With score=, a function gets the rows as they were passed.") from error
         check_prediction_data(
             samples,
             "A learning curve",

@@ -41,7 +41,7 @@ from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
-from gapscope.inspection.validation import Ready, ready, settled_by
+from gapscope.inspection.validation import Ready, ready, refuse_estimator, settled_by
 from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
 from gapscope.measures.cpu_budget import COMBINATIONS, forward_seconds
 from gapscope.measures.embed import extract_features
@@ -314,6 +314,8 @@ def rank_networks(
     check_choice("by", by, BY)
     check_range("initializations", initializations, 2)
     check_range("level", level, 0, 1, low_open=True, high_open=True)
+    for candidate in named.values():
+        refuse_estimator(candidate)
     samples = as_samples(data)
     for candidate in named.values():
         samples = settled_by(candidate, samples)

@@ -69,6 +69,10 @@ class Split:
 
 def _column(name: str, values: Any, samples: int) -> np.ndarray:
     """Return one value per sample, none of them missing."""
+    if isinstance(values, str):
+        raise InvalidInput(
+            f"{name} must hold one label per sample; got the text {values!r}. Pass the column, frame[{values!r}]."
+        )
     column = np.asarray(values)
     if column.ndim != 1:
         raise InvalidInput(f"{name} must hold one label per sample, shape [n]; got shape {list(column.shape)}.")

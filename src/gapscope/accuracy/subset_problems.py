@@ -20,7 +20,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.task import class_logits
-from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.inspection.outputs import inspection_mode, is_estimator, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.training.alarms.base import Alarm
@@ -31,13 +31,6 @@ from gapscope.training.recordings import Recordings
 TrainFunction = Callable[..., Any]
 ScoreFunction = Callable[[Any, Any, Any], Any]
 STEPS_FRACTION = "steps_fraction"
-
-
-def is_estimator(value: Any) -> bool:
-    """Return whether a value is an estimator with scikit-learn's interface (not a class of them)."""
-    return not isinstance(value, type | nn.Module) and all(
-        hasattr(value, name) for name in ("fit", "predict", "get_params")
-    )
 
 
 def takes_steps_fraction(train_fn: Any) -> bool:

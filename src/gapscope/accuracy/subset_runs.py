@@ -15,11 +15,12 @@ from gapscope.accuracy.extrapolation import SizedScore
 from gapscope.accuracy.learning_curve_result import SubsetRun
 from gapscope.accuracy.scores import Scores, variance_of_mean
 from gapscope.accuracy.subset_designs import Split
-from gapscope.accuracy.subset_problems import MetricProblem, NetworkProblem, is_estimator
+from gapscope.accuracy.subset_problems import MetricProblem, NetworkProblem
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.randomness import derive_seed
 from gapscope.base.specs import RunSpec
+from gapscope.inspection.outputs import is_estimator
 from gapscope.pools.jobs import run_cached
 from gapscope.results.progress import NullProgress
 

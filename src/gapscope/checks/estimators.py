@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gapscope.accuracy.row_selection import take_rows
-from gapscope.accuracy.subset_problems import is_estimator
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.checks.expected import regression_score
+from gapscope.inspection.outputs import is_estimator
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.statistics.intervals import wilson_interval
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.accuracy.subset_problems import is_estimator
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
 from gapscope.base.samples import as_samples, with_task
@@ -28,6 +27,7 @@ from gapscope.checks.trials import MAX_TRAININGS, TriedAdvice, try_fixes
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
+from gapscope.inspection.outputs import is_estimator
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
 from gapscope.results.progress import progress
 

@@ -61,20 +61,29 @@ def _held_by(holder: Any) -> str:
     return ""
 
 
+def is_estimator(value: Any) -> bool:
+    """Return whether a value is an estimator with scikit-learn's interface (not a class of them)."""
+    if isinstance(value, type | nn.Module):
+        return False
+    return all(hasattr(value, name) for name in ("fit", "predict", "get_params"))
+
+
 def check_module(network: Any) -> None:
     """Raise InvalidInput unless this is a module (with advice for classes and functions)."""
     if isinstance(network, nn.Module):
         return
     if isinstance(network, type) and issubclass(network, nn.Module):
         got, advice = f"the class {network.__name__}", f"Pass an instance, {network.__name__}(...)."
+    elif isinstance(network, type):
+        got, advice = f"the class {network.__name__}", f"Pass an object of it, such as {network.__name__}()."
     elif isinstance(network, str | os.PathLike):
         got = f"the path {str(network)!r}"
         advice = "Build the network, then network.load_state_dict(torch.load(path, weights_only=True))."
     elif isinstance(network, Mapping):
         got = f"a mapping of {len(network)} entries (a state dictionary?)"
         advice = "Build the network and pass it after network.load_state_dict(...)."
-    elif type(network).__module__.startswith("sklearn."):
-        got = f"scikit-learn's {type(network).__name__}, which has no gradients"
+    elif is_estimator(network):
+        got = f"the estimator {type(network).__name__}, which has no gradients"
         advice = (
             "Pass None to forecast_accuracy or find_label_issues, a network of torch, or this estimator to "
             "learning_curve (its accuracy on new data), out_of_sample or check."

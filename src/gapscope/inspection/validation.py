@@ -16,7 +16,14 @@ from gapscope.base.targets import require_labels, require_targets
 from gapscope.base.type_guards import is_list, is_list_or_tuple
 from gapscope.inspection.first_pass import NOT_FINITE, PROBABILITIES, RANDOM_OUTPUTS, activation_of, first_pass
 from gapscope.inspection.network_adapter import NetworkAdapter, class_axis, is_causal
-from gapscope.inspection.outputs import check_finite, check_hookable, check_module, precision_of, unwrapped
+from gapscope.inspection.outputs import (
+    check_finite,
+    check_hookable,
+    check_module,
+    is_estimator,
+    precision_of,
+    unwrapped,
+)
 
 COMPILED = "_orig_mod."
 
@@ -60,13 +67,38 @@ def unwrap_estimator(network: Any, data: Any) -> tuple[Any, Any]:
     """
     if network is None or isinstance(network, nn.Module | type):
         return network, data
+    module, steps = network_inside(network), _steps_of(network)
+    if steps and isinstance(module, nn.Module):
+        return module, _transformed(steps[:-1], data)
+    return module, data
+
+
+def _steps_of(network: Any) -> list[tuple[str, Any]]:
+    """Return the steps of a pipeline, empty for other values."""
     steps = getattr(network, "steps", None)
-    if is_list(steps) and steps and hasattr(network, "named_steps"):
-        last = _module_of(steps[-1][1])
-        if isinstance(last, nn.Module):
-            return (last, _transformed(steps[:-1], data))
-        return (network, data)
-    return _module_of(network), data
+    if is_list(steps) and hasattr(network, "named_steps"):
+        return steps
+    return []
+
+
+def network_inside(network: Any) -> Any:
+    """Return the network inside a skorch estimator or pipeline, other values as they are."""
+    if network is None or isinstance(network, nn.Module | type):
+        return network
+    steps = _steps_of(network)
+    if not steps:
+        return _module_of(network)
+    last = _module_of(steps[-1][1])
+    if isinstance(last, nn.Module):
+        return last
+    return network
+
+
+def refuse_estimator(network: Any) -> None:
+    """Raise InvalidInput for an estimator that holds no network, before its data are read, which may be a raw frame."""
+    module = network_inside(network)
+    if is_estimator(module):
+        check_module(module)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import as_samples
 from gapscope.base.type_guards import is_mapping
 from gapscope.inspection.outputs import eager_mode
-from gapscope.inspection.validation import Ready, ready
+from gapscope.inspection.validation import Ready, ready, refuse_estimator
 from gapscope.leaderboard.comparison import ComparedReading, Comparison, LeaderboardEvidence
 from gapscope.measures.budget import DEFAULT_SECONDS, Allocation, Plan, plan_budget, reason
 from gapscope.measures.measurement import (
@@ -185,11 +185,13 @@ def compare(
     >>> result.to_pandas()[["network", "value", "rank"]].values.tolist()
     [['small', 6.0, 1.0], ['large', 27.0, 2.0]]
     """
-    samples = as_samples(data)
     if not is_mapping(networks):
         raise InvalidInput(
             f"compare needs a mapping of names to networks; got {type(networks).__name__}. Pass a dictionary."
         )
+    for network in networks.values():
+        refuse_estimator(network)
+    samples = as_samples(data)
     if len(networks) < 2:
         raise InvalidInput(f"compare needs at least two networks; got {len(networks)}. Use measure for one.")
     check_range("the number of samples", len(samples), 2)

