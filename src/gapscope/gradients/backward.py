@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gapscope.base.errors import NotMeasurable, check_choice
 from gapscope.gradients.frozen_batch_stats import freeze_batch_stats
 from gapscope.gradients.products import fast_products
+from gapscope.gradients.second_derivatives import bypassed
 from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint
 from gapscope.inspection.execution import exclusive
 from gapscope.inspection.outputs import as_real, explain_torch_errors
@@ -29,7 +30,7 @@ def _is_leaf(source: Any) -> bool:
 
 
 def _is_convolution(source: Any) -> bool:
-    return not isinstance(source, Tensor) and source.node.name() == "ConvolutionBackward0"
+    return not isinstance(source, Tensor) and bypassed(source.node).name() == "ConvolutionBackward0"
 
 
 @torch.enable_grad()

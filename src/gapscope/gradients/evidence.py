@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from gapscope.gradients import rules
 from gapscope.gradients.frozen_batch_stats import is_frozen_output
 from gapscope.gradients.layer_rules import Call
+from gapscope.gradients.second_derivatives import bypassed
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED
 
 # Functions of single numbers, and of single images or positions: dimension 0 holds the samples before and after.
@@ -65,7 +66,9 @@ def _own(node: Any, call: Call, name: str) -> None:
 
 def _convolution(node: Any, call: Call) -> list[Any]:
     module = call.module
-    _require(node.name() == "ConvolutionBackward0", call.rule is rules.convolution)
+    node = bypassed(node)
+    _require(node is not None, call.rule is rules.convolution)
+    _require(node.name() == "ConvolutionBackward0")
     _require(not node._saved_transposed, module.padding_mode == "zeros", not isinstance(module.padding, str))
     _require(_is_same(node._saved_input, call.arguments[0]), node._saved_groups == module.groups)
     names = ("stride", "padding", "dilation")
@@ -93,7 +96,9 @@ def _linear(node: Any, call: Call) -> list[Any]:
 
 
 def _group_norm(node: Any, call: Call) -> list[Any]:
-    _require(node.name() == "NativeGroupNormBackward0", call.rule is rules.group_norm)
+    node = bypassed(node)
+    _require(node is not None, call.rule is rules.group_norm)
+    _require(node.name() == "NativeGroupNormBackward0")
     _require(node._saved_group == call.module.num_groups, node._saved_eps == call.module.eps)
     _require(_is_same(node._saved_input, call.arguments[0]))
     inputs, weight, bias = _before(node)
@@ -176,10 +181,11 @@ def is_proven(tape: Any, outputs: Tensor) -> bool:
     if len(calls) < len(tape.calls):
         return False
     leaves = {id(parameter) for parameter in tape.parameters.values()}
-    visited, waiting = set[Any](), [outputs.grad_fn]
+    visited = set[Any]()
+    waiting: list[Any] = [outputs.grad_fn]
     try:
         while waiting:
-            node = waiting.pop()
+            node: Any = waiting.pop()
             if node is None or node in visited:
                 continue
             visited.add(node)

@@ -44,6 +44,11 @@ def freeze_batch_stats(*, parameters: bool = True) -> Iterator[None]:
             del _frozen[thread], _without_parameters[thread]
 
 
+def skips_parameters(thread: int) -> bool:
+    """Return whether a body of `freeze_batch_stats` without parameters is active for a pass of this thread."""
+    return _without_parameters[thread] > 0
+
+
 def _over(h: Tensor) -> list[int]:
     """Return all dimensions except that of the channels."""
     return [dim for dim in range(h.ndim) if dim != 1]

@@ -28,6 +28,7 @@ from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, acc
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
 from gapscope.gradients.refused_layers import check_layers
 from gapscope.gradients.rules import attention, can_be_unfolded, linear
+from gapscope.gradients.second_derivatives import fast_second_derivatives
 from gapscope.inspection.outputs import checked_outputs, eager_mode, explain_torch_errors, raw_outputs, unwrapped
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution
 
@@ -314,9 +315,16 @@ def _noticed_tensor_hooks(tape: Tape) -> Iterator[None]:
 
 @contextmanager
 def record_calls(
-    network: nn.Module, inputs: Tensor, substituted: ParameterSubstitution = NOTHING_SUBSTITUTED
+    network: nn.Module,
+    inputs: Tensor,
+    substituted: ParameterSubstitution = NOTHING_SUBSTITUTED,
+    *,
+    twice: bool = False,
 ) -> Iterator[Tape]:
-    """Record the forward pass in the body, eagerly and without wrappers of the network."""
+    """Record the forward pass in the body, eagerly and without wrappers of the network.
+
+    With `twice` its gradients will be differentiated.
+    """
     network = unwrapped(network)
     modules = dict(network.named_modules())
     chain = [] if substituted is not NOTHING_SUBSTITUTED else chain_of(network, inputs)
@@ -345,6 +353,8 @@ def record_calls(
             if parameters or module is network:
                 note = partial(tape.add, name, parameters, rule_of(module, parameters))
                 stack.callback(module.register_forward_hook(note, prepend=True, with_kwargs=True).remove)
+        if twice:
+            stack.enter_context(fast_second_derivatives(modules))
         # registered last, so that these hooks run first and the tape records what the layers return
         stack.enter_context(allow_frozen_stats(modules))
         yield tape

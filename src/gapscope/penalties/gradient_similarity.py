@@ -120,7 +120,7 @@ class GradientSimilarityPenalty(Penalty):
         if not self.count_call():
             yield inputs, None
             return
-        with record_calls(network, inputs) as tape:
+        with record_calls(network, inputs, twice=True) as tape:
             yield inputs, tape
 
     def value(

@@ -1,0 +1,133 @@
+"""Fast second derivatives equal torch's; whatever is not the layer's own operation keeps torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import gapscope as gs
+from gapscope.gradients import second_derivatives
+from gapscope.gradients.second_derivatives import bypassed
+from gapscope.gradients.tape import record_calls
+from gradients.reference import Wrapped, dense_jacobian, gradient_of
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "convolution": (lambda: nn.Conv2d(4, 6, 3, padding=1), (4, 5, 5)),
+    "stride and dilation": (lambda: nn.Conv2d(4, 6, 3, stride=2, padding=2, dilation=2), (4, 7, 6)),
+    "groups": (lambda: nn.Conv2d(4, 6, 2, groups=2, bias=False), (4, 5, 5)),
+    "windows of one pixel": (lambda: nn.Conv2d(4, 6, 1, stride=2), (4, 5, 5)),
+    "one dimension": (lambda: nn.Conv1d(4, 6, 3, padding="same"), (4, 7)),
+    "three dimensions": (lambda: nn.Conv3d(4, 6, 2), (4, 3, 3, 3)),
+    "group norm": (lambda: nn.GroupNorm(2, 4), (4, 3, 5)),
+    "instance norm as groups": (lambda: nn.GroupNorm(4, 4, eps=0.1), (4, 5)),
+}
+
+
+def network_of(layer: nn.Module) -> Wrapped:
+    torch.manual_seed(0)
+    parts = {"first": nn.Conv2d(4, 4, 1), "layer": layer}
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        h = self.first(x.flatten(2).unsqueeze(3)).tanh().view(x.shape)
+        return self.layer(h).tanh().flatten(2).mean(2)
+
+    network = Wrapped(forward, **parts).double()
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return network
+
+
+def used(network: nn.Module, x: Tensor) -> bool:
+    """Whether the layer called `layer` has a fast derivative in a recorded pass."""
+    with record_calls(network, x, twice=True) as tape:
+        network(x)
+    node: Any = next(call for call in tape.calls if call.name == "layer").outputs[0].edge.node
+    return bypassed(node) is not node
+
+
+@pytest.mark.parametrize("method", ["exact", "probe"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_gradients_of_the_penalty_are_exact(name: str, method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, shape = LAYERS[name]
+    network, x = network_of(make()), torch.randn(3, *shape, dtype=torch.float64)
+    assert used(network, x)
+    penalty = gs.GradientSimilarityPenalty(1.0, method=method, reduction="sum")
+    actual = gradient_of(penalty(network, x), network)
+    if method == "exact":
+        expected = gradient_of(dense_jacobian(network, x, create_graph=True).square().sum(), network)
+    else:
+        monkeypatch.setattr(second_derivatives, "_derivative", lambda node: None)
+        expected = gradient_of(gs.GradientSimilarityPenalty(1.0, reduction="sum")(network, x), network)
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_the_gradient_of_the_loss_is_torchs() -> None:
+    network, x = network_of(nn.Conv2d(4, 6, 3)), torch.randn(3, 4, 5, 5, dtype=torch.float64)
+    outputs, _ = gs.GradientSimilarityPenalty(1.0).forward_with_penalty(network, x)
+    assert torch.equal(gradient_of(outputs.sum(), network), gradient_of(network(x).sum(), network))
+
+
+def twice(layer: nn.Module) -> None:
+    original = layer.forward
+    layer.forward = lambda h: original(h) * 2  # type: ignore[method-assign]
+
+
+def other_input(layer: nn.Module) -> None:
+    original = layer.forward
+    layer.forward = lambda h: original(h * 2)  # type: ignore[method-assign]
+
+
+def other_weight(layer: Any) -> None:
+    layer.forward = lambda h: F.conv2d(h, layer.weight * 2)
+
+
+def circular(layer: Any) -> None:
+    layer.padding_mode, layer.padding = "circular", (1, 1)
+    layer._reversed_padding_repeated_twice = [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("change", [twice, other_input, other_weight, circular], ids=lambda change: change.__name__)
+def test_another_operation_keeps_torchs_derivative(change: Callable[[Any], None]) -> None:
+    network, x = network_of(nn.Conv2d(4, 6, 3)), torch.randn(3, 4, 5, 5, dtype=torch.float64)
+    change(network.get_submodule("layer"))
+    assert not used(network, x)
+    actual = gs.GradientSimilarityPenalty(1.0, method="exact", reduction="sum")(network, x)
+    expected = gradient_of(dense_jacobian(network, x, create_graph=True).square().sum(), network)
+    torch.testing.assert_close(gradient_of(actual, network), expected)
+
+
+def test_frozen_weights_and_inputs_without_gradients() -> None:
+    network, x = network_of(nn.Conv2d(4, 6, 3)), torch.randn(3, 4, 5, 5, dtype=torch.float64)
+    network.get_submodule("layer").requires_grad_(False)
+    actual = gs.GradientSimilarityPenalty(1.0, method="exact", reduction="sum")(network, x)
+    expected = gradient_of(dense_jacobian(network, x, create_graph=True).square().sum(), network)
+    torch.testing.assert_close(gradient_of(actual, network), expected)
+
+
+def test_checkpoints_count_saved_tensors() -> None:
+    network, x = network_of(nn.Conv2d(4, 6, 3)), torch.randn(3, 4, 5, 5, dtype=torch.float64)
+    inner = network.get_submodule("layer")
+    expected = gradient_of(gs.GradientSimilarityPenalty(1.0)(network, x), network)
+    parts = {"first": network.get_submodule("first"), "layer": inner}
+
+    def forward(self: Any, x: Tensor) -> Any:
+        h = self.first(x).tanh()
+        return checkpoint(lambda h: self.layer(h).tanh(), h, use_reentrant=False).flatten(2).mean(2)  # type: ignore[union-attr]
+
+    checkpointed = Wrapped(forward, **parts)
+    actual = gradient_of(gs.GradientSimilarityPenalty(1.0)(checkpointed, x), checkpointed)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_mixed_precision_keeps_torchs_derivative() -> None:
+    network, x = network_of(nn.Conv2d(4, 6, 3)).float(), torch.randn(3, 4, 5, 5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not used(network, x)
+        value = gs.GradientSimilarityPenalty(1.0)(network, x)
+    assert gradient_of(value, network).isfinite().all()
