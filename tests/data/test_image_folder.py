@@ -131,3 +131,18 @@ def test_a_folder_without_classes_says_what_is_needed(root: Path, folder: str, n
     (root / "empty" / "class").mkdir(parents=True)
     with pytest.raises(UnreadableFile, match=needed):
         ImageFolder(root / folder)
+
+
+def test_parts_of_the_data_are_no_classes(root: Path) -> None:
+    with pytest.raises(UnreadableFile, match=r"it has parts of the data \(train, val\).* Pass .*train"):
+        ImageFolder(root / "images")
+    # classes may have these names, if they hold pictures
+    for name in ("train", "test"):
+        write(root / "words" / name / "0.png", COLOURS["ant"])
+    assert ImageFolder(root / "words", side=4).classes == ("test", "train")
+
+
+def test_pictures_that_cannot_be_read_are_named(root: Path) -> None:
+    Image.new("RGB", (8, 8)).save(root / "images" / "val" / "cat" / "1.gif")
+    with pytest.warns(UserWarning, match=r"1 picture omitted; \.gif cannot be read"):
+        assert len(ImageFolder(root / "images" / "val")) == 2

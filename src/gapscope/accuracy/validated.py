@@ -16,6 +16,7 @@ from gapscope.accuracy.subset_problems import sample_scores
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.second_data import join_samples
+from gapscope.base.targets import require_targets
 from gapscope.inspection.validation import ready
 from gapscope.results.answer import Answer
 from gapscope.results.estimate import IntervalEstimate
@@ -184,6 +185,7 @@ def _paired_difference(scores: np.ndarray, baseline: np.ndarray, classes: bool) 
 
 
 def _check(samples: Samples, what: str) -> None:
+    require_targets(samples.targets, what)
     samples.require_kind("Validated accuracy", "classification", "multi-label", "regression", advice=OTHER_TASKS)
     if len(samples) < MIN_SAMPLES:
         raise InvalidInput(

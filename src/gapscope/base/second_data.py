@@ -74,7 +74,10 @@ def _stacked(first: Tensor, second: Tensor) -> Tensor:
 def _input_shapes(samples: Samples) -> dict[str, tuple[int, ...]]:
     """Return the shape of one sample of each input, by name."""
     parts = samples.subset(torch.arange(1)).parts
-    names = (None if samples.form is None else samples.form.names) or tuple(f"input {i}" for i in range(len(parts)))
+    if samples.form is None:
+        names = ("shape",)
+    else:
+        names = samples.form.names or tuple(f"input {i}" for i in range(len(parts)))
     # sequences of different lengths fit one network
     return {
         name: () if part.ndim == 2 and not part.is_floating_point() else tuple(part.shape[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from PIL import Image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+NOT_READ = (".gif", ".tif", ".tiff", ".heic", ".avif")
+"""Endings of pictures that are not read; files with other endings are no pictures."""
+SPLIT_NAMES = {"train", "training", "val", "valid", "validation", "dev", "test", "testing"}
+"""Names of folders that are parts of the data, and no classes, if they hold folders themselves."""
 _SPLITS = {"train": ("train",), "test": ("val", "test")}
 IMAGE_FOLDER = FileLayout("image_folder", ("images",), _SPLITS, of_folders=True)
 
@@ -35,12 +40,12 @@ def _class_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not _is_hidden(path))
 
 
-def _image_paths(folder: Path) -> list[Path]:
+def _image_paths(folder: Path, suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
     """Return the images below a folder, without hidden files and those of hidden folders."""
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES
+        if path.suffix.lower() in suffixes
         and not any(_is_hidden(folder / part) for part in path.relative_to(folder).parts)
     )
 
@@ -72,6 +77,21 @@ def _pixels(path: Path, side: int) -> Tensor:
     except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
         raise UnreadableFile(f"{path} must be a complete image; reading it failed: {error}. Remove it.") from None
     return torch.from_numpy(numpy.array(square)).permute(2, 0, 1)
+
+
+def _check_classes(folder: Path, names: Sequence[str]) -> None:
+    """Raise UnreadableFile if a folder has no classes, or parts of the data in their place."""
+    if not names:
+        raise UnreadableFile(
+            f"{folder} must have one folder per class ({folder.name}/CLASS/*.jpg); it has no folders. Move the "
+            "pictures of each class into a folder."
+        )
+    are_splits = all(name.lower() in SPLIT_NAMES for name in names)
+    if are_splits and any(_class_names(folder / name) for name in names):
+        raise UnreadableFile(
+            f"{folder} must have one folder per class; it has parts of the data ({', '.join(names)}), with the classes "
+            f"inside. Pass {folder / names[0]}."
+        )
 
 
 def _paths_of_classes(folder: Path, class_names: Sequence[str]) -> list[list[Path]]:
@@ -121,7 +141,8 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
             None for the folders that are found.
 
     Raises:
-        UnreadableFile: There are no folders, a class has no picture, or a folder is not in `classes`.
+        UnreadableFile: There are no folders, they are parts of the data (train, val, test), a class has no picture, or
+            a folder is not in `classes`.
     """
 
     def __init__(self, folder: str | Path, side: int = 64, classes: Sequence[str] | None = None) -> None:
@@ -131,10 +152,14 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         if not folder.is_dir():
             raise UnreadableFile(f"{folder} must be a folder with one folder of pictures per class; it is none.")
         names = _class_names(folder)
-        if not names:
-            raise UnreadableFile(
-                f"{folder} must have one folder per class ({folder.name}/CLASS/*.jpg); it has no folders. Move the "
-                "pictures of each class into a folder."
+        _check_classes(folder, names)
+        omitted = [path for name in names for path in _image_paths(folder / name, NOT_READ)]
+        if omitted:
+            endings = ", ".join(sorted({path.suffix for path in omitted}))
+            warnings.warn(
+                f"{folder}: {pluralize(len(omitted), 'picture')} omitted; {endings} cannot be read. "
+                "Convert these files to PNG.",
+                stacklevel=2,
             )
         unknown = sorted(set(names) - set(names if classes is None else classes))
         if unknown:
