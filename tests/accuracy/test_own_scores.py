@@ -58,7 +58,7 @@ def test_a_scorer_of_scikit_learn_by_name(tmp_path: Path) -> None:
     assert (curve.score_name, curve.score, curve.low) == ("f1_macro", by_function.score, by_function.low)
     with pytest.raises(InvalidInput, match="its score differ"):
         gs.learning_curve(estimator, (X, Y), score="f1_micro", cache_dir=tmp_path)
-    with pytest.raises(InvalidInput, match=r"'f1macro' is no scorer of scikit-learn. Pass one of 'f1_macro'"):
+    with pytest.raises(InvalidInput, match=r"is no scorer.*'f1_macro'"):
         gs.learning_curve(estimator, (X, Y), score="f1macro")
     with pytest.raises(InvalidInput, match=r"score must be a function .* got 3"):
         gs.learning_curve(estimator, (X, Y), score=3)  # type: ignore[arg-type]

@@ -32,12 +32,12 @@ VERBS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_features_that_cannot_be_used_are_named(verb: str) -> None:
-    with pytest.raises(InvalidInput, match=r"must differ between samples; they are the same for all 80\. Pass"):
+    with pytest.raises(InvalidInput, match=r"must differ between samples"):
         VERBS[verb](torch.ones(N, 5))
     holes = _features()
     holes[3, 2] = float("nan")
     holes[7, 0] = float("inf")
-    with pytest.raises(InvalidInput, match=r"must be finite; those of 2 of 80 samples .* Pass"):
+    with pytest.raises(InvalidInput, match=r"finite; those of 2 of 80"):
         VERBS[verb](holes)
     for wrong, got in ((_features()[:70], r"\[70, 5\]"), (_features()[:, 0], r"\[80\]")):
         with pytest.raises(InvalidInput, match=rf"\[n, d\] for the 80 samples; got {got}\. Pass"):
@@ -115,7 +115,7 @@ class _NoModule(nn.Module):
 
 
 def test_a_network_without_modules_is_told_to_have_one() -> None:
-    with pytest.raises(InvalidInput, match=r"Compute the features in a module of the network, and pass its name"):
+    with pytest.raises(InvalidInput, match=r"in a module of the network"):
         gs.embed(_NoModule(), _images()[0])
 
 
@@ -157,7 +157,7 @@ def test_texts_that_a_tokenizer_cut_off_are_named_by_every_verb() -> None:
     ids = torch.randint(1, 50, (N, 12), generator=generator) * mask
     labels = torch.randint(2, (N,), generator=generator)
     data = {"input_ids": ids, "attention_mask": mask, "labels": labels}
-    with pytest.warns(UserWarning, match="may have cut them off"):
+    with pytest.warns(UserWarning, match="have cut them off"):
         gs.embed(network, {"input_ids": ids, "attention_mask": mask})
-    assert any("may have cut them off" in note for note in gs.forecast_accuracy(network, data).notes)
-    assert any("may have cut them off" in note for note in gs.find_label_issues(network, data).notes)
+    assert any("have cut them off" in note for note in gs.forecast_accuracy(network, data).notes)
+    assert any("have cut them off" in note for note in gs.find_label_issues(network, data).notes)

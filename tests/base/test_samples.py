@@ -202,7 +202,7 @@ def test_a_second_data_set_may_hold_one_of_the_signs() -> None:
 
 
 def test_other_negative_labels_are_no_classes() -> None:
-    with pytest.raises(InvalidInput, match="mark missing labels by -100"):
+    with pytest.raises(InvalidInput, match="missing labels by -100"):
         as_samples((X, Y - 1))
     assert as_samples((X, torch.stack([Y, Y - 5], 1))).kind == "regression"
 

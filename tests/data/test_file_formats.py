@@ -55,7 +55,7 @@ def test_a_changed_byte_is_detected_or_has_no_effect(
 
 
 def test_messages_for_missing_files_and_folders(tmp_path: Path) -> None:
-    with pytest.raises(DataNotFound, match="must exist to be read"):
+    with pytest.raises(DataNotFound, match="must exist"):
         read_bounded(tmp_path / "absent", 1)
     with pytest.raises(UnreadableFile, match="readable file; reading failed"):
         read_bounded(tmp_path, 1)

@@ -99,7 +99,7 @@ def test_corrupted_and_missing_images_are_named(root: Path) -> None:
         image_folder(root)
     for path in bad.parent.iterdir():
         path.unlink()
-    with pytest.raises(UnreadableFile, match="ant must hold at least one image"):
+    with pytest.raises(UnreadableFile, match=r"ant .*at least one image"):
         image_folder(root)
 
 
@@ -134,7 +134,7 @@ def test_a_folder_without_classes_says_what_is_needed(root: Path, folder: str, n
 
 
 def test_parts_of_the_data_are_no_classes(root: Path) -> None:
-    with pytest.raises(UnreadableFile, match=r"it has parts of the data \(train, val\).* Pass .*train"):
+    with pytest.raises(UnreadableFile, match=r"of the data \(train, val\)"):
         ImageFolder(root / "images")
     # classes may have these names, if they hold pictures
     for name in ("train", "test"):
@@ -144,5 +144,5 @@ def test_parts_of_the_data_are_no_classes(root: Path) -> None:
 
 def test_pictures_that_cannot_be_read_are_named(root: Path) -> None:
     Image.new("RGB", (8, 8)).save(root / "images" / "val" / "cat" / "1.gif")
-    with pytest.warns(UserWarning, match=r"1 picture omitted; \.gif cannot be read"):
+    with pytest.warns(UserWarning, match=r"1 picture omitted; \.gif"):
         assert len(ImageFolder(root / "images" / "val")) == 2

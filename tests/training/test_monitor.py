@@ -142,7 +142,7 @@ def test_the_network_may_be_in_any_mode_and_stays_in_it() -> None:
 
 def test_a_first_recording_that_fails_is_reported() -> None:
     monitor = Monitor(make_samples(), ["ntk_trace"], n_samples=20, mode="train")
-    with pytest.raises(ReplaceLayer, match="must not mix the samples"):
+    with pytest.raises(ReplaceLayer, match="not mix the samples"):
         monitor.observe(make_network(), 1)
     with pytest.raises(InvalidInput, match="RuntimeError: mat1 and mat2"):
         Monitor(make_samples(), ["loss"]).observe(nn.Linear(5, 3), 1)
