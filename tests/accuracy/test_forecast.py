@@ -157,7 +157,8 @@ def test_a_large_network_with_better_features_answers_by_them(monkeypatch: pytes
     assert forecast_accuracy(network, data).combined == ("last hidden features", "NTK")
     monkeypatch.setattr("gapscope.accuracy.loo_rows.MANY_PARAMETERS", 10)
     forecast = forecast_accuracy(network, data)
-    assert forecast.combined == ("last hidden features",)
+    assert forecast.combined == ("last hidden features",) and forecast.row("NTK") is None
+    assert any("no NTK row: above 10 parameters" in note for note in forecast.notes)
     assert any("features carry" in line for line in forecast.sentences)
 
 

@@ -130,6 +130,16 @@ def test_cheaper_kernels_in_steps(
     assert sizes[:7] == [8, 8, 8, 8, 16, 16, 16]
 
 
+def test_a_small_kernel_that_fits_is_tried_once(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    sizes = kernel_takes(monkeypatch, clock, 0.1, 0.0)
+    few = SAMPLES.subset(torch.arange(100))
+    options, note = affordable_kernel(NETWORK, few, OPTIONS, CpuBudget(60.0), n_outputs=10)
+    assert options is OPTIONS and not note and sizes == [8]
+    sizes.clear()
+    affordable_kernel(NETWORK, few, OPTIONS, CpuBudget(12.0), n_outputs=10)
+    assert sizes[:3] == [8, 8, 8]
+
+
 def test_the_first_trial_ends_what_cannot_fit(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     sizes = kernel_takes(monkeypatch, clock, 1.0, 0.0)
     options, note = affordable_kernel(NETWORK, SAMPLES, OPTIONS, CpuBudget(60.0), n_outputs=10)

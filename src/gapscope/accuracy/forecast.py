@@ -231,9 +231,9 @@ def forecast_accuracy(
     network at its current weights, untrained or pretrained: ridge regression on its last hidden features and on its
     neural tangent kernel (`gapscope.functional.kernel_leave_one_out`). The forecast is the mean of the RBF and NTK
     rows; if the hidden features are significantly better than the RBF kernel, as those of pretrained networks are, it
-    is the mean of the two rows of the network, above a million parameters that of the features alone. Without a network
-    it is the RBF row, or its mean with the linear ridge if that one is significantly better and there are at least as
-    many columns as samples, as for features and texts.
+    is the mean of the two rows of the network, above a million parameters that of the features alone, and the NTK is
+    not computed. Without a network it is the RBF row, or its mean with the linear ridge if that one is significantly
+    better and there are at least as many columns as samples, as for features and texts.
 
     The 90 % interval joins the error of the samples with the differences between trained networks. For vectors (tables,
     features) it narrows with n samples: it reaches $\sqrt{s (1 - s) (2.5^2 / n + 0.065^2) + g^2}$ below the score s and

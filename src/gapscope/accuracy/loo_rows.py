@@ -31,8 +31,8 @@ NETWORK_ERROR = 0.060
 # Reach of the interval below and above the forecast for vectors (results/expected_accuracy/small/intervals.json), each
 # in 5 % quantiles: sampling error, deviation of networks, and fraction of the growth per doubling of the samples.
 BELOW, ABOVE = (2.5, 0.065, 1.0), (1.3, 0.085, 0.3)
-# Above so many, the NTK costs many times the features, and adds nothing to those of pretrained networks: leave-one-out
-# accuracy of EfficientNet-Lite0 on 120 photographs 0.942 with features, 0.942 with both.
+# Above so many, the NTK costs many times the features, of EfficientNet-Lite0 more than fine-tuning, and adds nothing to
+# those of pretrained networks: leave-one-out accuracy on 120 photographs 0.942 with features, 0.942 with both.
 MANY_PARAMETERS = 1_000_000
 
 
@@ -76,6 +76,9 @@ def add_network_rows(
         notes += features.notes
     except GapscopeError as error:
         notes.append(f"There is no row of hidden features: {error}")
+    if is_large(prepared.bare) and _features_carry(rows, samples.y.cpu()):
+        notes.append(f"There is no NTK row: above {MANY_PARAMETERS:,} parameters these features carry the forecast.")
+        return prepared
     try:
         affordable, note = affordable_kernel(
             network, samples, options, budget, n_outputs=prepared.n_outputs, forward=forward
@@ -111,6 +114,12 @@ def is_large(network: nn.Module) -> bool:
     return sum(p.numel() for p in network.parameters()) > MANY_PARAMETERS
 
 
+def _features_carry(rows: Sequence[LooRow], targets: Tensor) -> bool:
+    """Return whether the last hidden features are significantly better than the RBF kernel of the inputs."""
+    by_name = {row.method: row for row in rows}
+    return {FEATURES, RBF} <= by_name.keys() and paired_gain(by_name[FEATURES], by_name[RBF], targets).low > 0
+
+
 def combine_rows(
     rows: Sequence[LooRow], targets: Tensor, *, large: bool = False, wide: bool = False
 ) -> tuple[LooRow, ...]:
@@ -135,12 +144,10 @@ def combine_rows(
     names = (RBF, NTK)
     if wide and rbf and linear and NTK not in by_name and paired_gain(linear, rbf, targets).low > 0:
         names = (LINEAR, RBF)
-    if features is not None and rbf is not None:
-        gain = paired_gain(features, rbf, targets)
-        if gain.low > 0:
-            names = (FEATURES,) if large else (FEATURES, NTK)
-        elif large and NTK not in by_name and gain.value > 0:
-            names = (FEATURES,)
+    if _features_carry(rows, targets):
+        names = (FEATURES,) if large else (FEATURES, NTK)
+    elif large and features and rbf and NTK not in by_name and features.score > rbf.score:
+        names = (FEATURES,)
     available = [by_name[name] for name in names if name in by_name]
     if available:
         return tuple(available)

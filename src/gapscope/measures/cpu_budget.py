@@ -19,6 +19,8 @@ from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 TRIAL_FRACTION = 0.1
 # samples, and part of the budget, of a larger trial, by judgment
 LARGEST_TRIAL, LARGER_TRIAL_FRACTION = 128, 0.01
+# Allowance for pairs of samples in the kernel of few, of which further trials would take as long as itself.
+QUADRATIC = 1.5
 # Random combinations of the outputs, and numbers of landmarks, in place of the exact kernel. Few choices, so that noise
 # of a timing seldom changes the result.
 COMBINATIONS, LANDMARKS = 4, (1000, 500, 250, 125)
@@ -53,7 +55,13 @@ class _KernelCost:
         return {**self.options, "max_exact": n}
 
     def measure(self, budget: CpuBudget) -> None:
-        """Time two sizes, and larger ones while they are cheap; raise BudgetSpent if the first is too expensive."""
+        """Time two sizes, and larger ones while they are cheap.
+
+        The kernel of few samples is not timed further if it fits even where the first trial had no fixed cost.
+
+        Raises:
+            BudgetSpent: The first trial is too expensive.
+        """
         start = time.process_time()
         few = self.samples.subset(torch.linspace(0, len(self.samples) - 1, TRIAL).long())
         kernel_leave_one_out(self.network, few.inputs, few.y, **self._exact(TRIAL))
@@ -62,6 +70,9 @@ class _KernelCost:
         if 9 * first > TRIAL_FRACTION * budget.remaining and first * len(self.samples) / TRIAL > budget.remaining:
             seconds = first * len(self.samples) / TRIAL
             raise BudgetSpent(f"The kernel takes about {seconds:.0f} CPU s or more. {_left(budget)}")
+        if len(self.samples) <= LARGEST_TRIAL and QUADRATIC * first * len(self.samples) / TRIAL <= budget.remaining:
+            self.per_sample = first / TRIAL
+            return
         small, large, n = self._trial(TRIAL), self._trial(2 * TRIAL), 2 * TRIAL
         while 2 * n <= min(LARGEST_TRIAL, len(self.samples)) and 6 * large < LARGER_TRIAL_FRACTION * budget.seconds:
             n *= 2
