@@ -97,3 +97,20 @@ def test_other_tasks_get_a_way_out(kind: str) -> None:
 
     curve = gs.learning_curve(lambda x, y: several, (x, y), score=correct)
     assert 0 <= curve.low <= curve.high <= 1
+
+
+class Diverged(nn.Sequential):
+    """A network whose outputs are NaN, as after a training run that diverged."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * float("nan")
+
+
+def test_the_kernel_of_a_network_that_diverged_is_no_row() -> None:
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    data, network = (x, (x[:, 0] > 0).long()), Diverged(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    forecast = gs.forecast_accuracy(network, data)
+    assert "NTK" not in {row.method for row in forecast.rows}
+    assert any("kernel must be finite" in note for note in forecast.notes)
+    ranking = gs.rank_networks({"diverged": network, "other": nn.Sequential(nn.Linear(4, 2))}, data)
+    assert not any("LinAlgError" in note for notes in ranking.notes.values() for note in notes)

@@ -12,6 +12,7 @@ from scipy.stats import multivariate_normal
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from torch import Tensor
 
+from gapscope.base.errors import NotMeasurable
 from gapscope.statistics.kernel_ridge import (
     are_unequal,
     class_scores,
@@ -130,3 +131,12 @@ def test_score_is_the_maximum_per_sample_and_the_mean_over_targets() -> None:
     other = b.roll(1, 0)
     both = log_evidence_per_sample(f, torch.cat([b, other], 1))
     assert both == pytest.approx((log_evidence_per_sample(f, b) + log_evidence_per_sample(f, other)) / 2)
+
+
+def test_a_kernel_that_is_not_finite_is_refused() -> None:
+    kernel = torch.eye(5)
+    kernel[0, 1] = float("nan")
+    with pytest.raises(NotMeasurable, match="kernel must be finite"):
+        spectrum(kernel)
+    with pytest.raises(NotMeasurable, match="kernel must be finite"):
+        nystroem_spectrum(kernel, kernel[:3, :3])

@@ -332,7 +332,10 @@ def _adapt(network: Any, samples: Samples) -> Ready:
             mismatch = reason[0].lower() + reason[1:]
     elif outputs.ndim > 2 and samples.targets is not None:
         positions = list(outputs.shape[1:])
-        mismatch = f"outputs have positions, {positions} per sample, and targets have none; pass a label per position"
+        mismatch = (
+            f"outputs have positions, {positions} per sample, and targets have none; pass a label per position, or "
+            "return outputs [n, K]"
+        )
     n_outputs = outputs[0].numel()
     adapted = NetworkAdapter(
         bare,

@@ -5,6 +5,7 @@ Common parameters: see `gapscope.measures`.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -74,7 +75,9 @@ def gradient_norm(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int 
 
 
 def _correlation_score(rows: Float[Tensor, "n d"]) -> float:
-    r"""Return $-\frac1n \sum_i [\log(v_i + k) + 1 / (v_i + k)]$, v of the rows' correlations."""
+    r"""Return $-\frac1n \sum_i [\log(v_i + k) + 1 / (v_i + k)]$, v of the rows' correlations (NaN if not finite)."""
+    if not bool(rows.isfinite().all()):
+        return math.nan
     centred = rows.double() - rows.double().mean(1, keepdim=True)
     unit = torch.nn.functional.normalize(centred, dim=1, eps=1e-300)
     eigenvalues = torch.linalg.eigvalsh((unit @ unit.mT).fill_diagonal_(1.0)).clamp_min(0) + 1e-5

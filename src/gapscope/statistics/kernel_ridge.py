@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from gapscope.base.errors import NotMeasurable
+
 # Leave-one-out residuals are divided by 1 - leverage, of which less than this is rounding.
 _MIN_DEGREES_OF_FREEDOM = 1e-9
 
@@ -100,8 +102,22 @@ class LooResult:
     largest_leverage: float  # largest weight of a sample's target in its own fitted value
 
 
+def _require_finite(kernel: Tensor) -> None:
+    """Raise NotMeasurable if a kernel holds NaN or infinity, which some decompositions take in silence."""
+    if not bool(kernel.isfinite().all()):
+        raise NotMeasurable(
+            "The kernel must be finite; it holds NaN or infinity. Check the outputs of the network, and the scale of "
+            "the inputs."
+        )
+
+
 def spectrum(kernel: Float[Tensor, "n n"]) -> Spectrum:
-    """Decompose the kernel of all pairs exactly."""
+    """Decompose the kernel of all pairs exactly.
+
+    Raises:
+        NotMeasurable: The kernel holds NaN or infinity.
+    """
+    _require_finite(kernel)
     values, vectors = torch.linalg.eigh(kernel.double())
     return Spectrum(vectors, values.clamp_min(0.0))
 
@@ -117,7 +133,11 @@ def nystroem_spectrum(
         columns: $K_{nm}$, or a function that returns its rows of a slice.
         landmarks: $K_{mm}$.
         n: Number of samples, if `columns` is a function.
+
+    Raises:
+        NotMeasurable: The kernel of the landmarks holds NaN or infinity.
     """
+    _require_finite(landmarks)
     values, vectors = torch.linalg.eigh(landmarks.double())
     # the inverse square root would amplify eigenvalues below the rounding of the (usually float32) kernel; rounding
     # errors are independent, so their threshold does not grow with the number of landmarks
