@@ -85,7 +85,7 @@ def _normalization(found: Mapping[str, Any]) -> Iterator[Row]:
 def _first_call(found: Mapping[str, Any]) -> Iterator[Row]:
     for row in found["first_calls"]:
         network = f"ResNet-18 of {row['width']:g} width, {row['normalization']} norm"
-        times = f"first {row['step'] + row['check']:.3g} x, later {row['step']:.3g} x"
+        times = f"first {row['step'] + row['check']:.3g} x, later {row['step']:.3g} x, floor {row['floor']:.3g} x"
         work = f"penalty's first call, {network}, {row['samples']} samples"
         yield work, f"plain step, {milliseconds(row['plain_step_seconds'])}", times, "-"
 

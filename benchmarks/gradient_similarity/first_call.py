@@ -2,8 +2,13 @@
 
     python benchmarks/gradient_similarity/first_call.py --out benchmarks/results/first_call.json
 
-ResNet-18 on images of 32 x 32 pixels; CPU seconds of one thread, medians of seven steps. `step` is a later one, `check`
-what the first one takes in addition.
+ResNet-18 on images of 32 x 32 pixels; CPU seconds of one thread, medians of seven steps, interleaved. `step` is a later
+one, `check` what the first one takes in addition.
+
+`floor` is the ratio of the multiplications of convolutions and linear layers alone. A plain step makes three times
+those of the forward pass: forward, by the input, by the weight. A step with a probe makes nine times: forward, first
+derivative by the input, gradient of each sample by the weight and two for its derivatives, two for those of the first
+derivative, two for the loss. The first layer needs no derivative by its input: two and four times.
 """
 
 from __future__ import annotations
@@ -12,9 +17,10 @@ import argparse
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.environment import environment
@@ -30,6 +36,23 @@ CASES = (
     (0.25, 32, "group"),
     (0.25, 64, "group"),
 )
+
+
+def floor(network: nn.Module, x: Tensor) -> float:
+    """Return the multiplications of a step with the penalty, in those of a plain step."""
+    counts: list[int] = []
+
+    def count(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        counts.append(output.numel() * layer.weight[0].numel())
+
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    handles = [layer.register_forward_hook(count) for layer in layers]
+    with torch.no_grad():
+        network(x)
+    for handle in handles:
+        handle.remove()
+    first, rest = counts[0], sum(counts[1:])
+    return (9 * rest + 4 * first) / (3 * rest + 2 * first)
 
 
 def measure_case(width: float, samples: int, normalization: str) -> dict[str, float | int | str]:
@@ -53,10 +76,12 @@ def measure_case(width: float, samples: int, normalization: str) -> dict[str, fl
         return time.process_time() - start
 
     step(None)
-    plain = statistics.median(step(None) for _ in range(STEPS))
     penalty = gs.GradientSimilarityPenalty(0.001)
-    first, later = step(penalty), statistics.median(step(penalty) for _ in range(STEPS))
+    first = step(penalty)
+    pairs = [(step(None), step(penalty)) for _ in range(STEPS)]
+    plain, later = (statistics.median(column) for column in zip(*pairs, strict=True))
     times = {"plain_step_seconds": plain, "step": later / plain, "check": (first - later) / plain}
+    times["floor"] = floor(network, x)
     return {"width": width, "samples": samples, "normalization": normalization} | times
 
 

@@ -6,7 +6,8 @@ All candidates run in one process on one thread, interleaved round by round; med
 first. On a CPU the clock is CPU time, on CUDA wall time between synchronizations. Numbers that two candidates share
 are compared, as the largest difference relative to the largest entry. `--memory` runs each candidate in a process of
 its own instead and reports its peak memory above that of the loaded network. neural-tangents takes part where it is
-installed (`pip install 'gapscope[benchmarks]'`) and `--peers` names it.
+installed (`pip install 'gapscope[benchmarks]'`) and `--peers` names it, or one of its implementations
+("neural-tangents 3").
 """
 
 from __future__ import annotations
@@ -52,13 +53,15 @@ def all_candidates(options: argparse.Namespace) -> tuple[str, dict[str, Candidat
     result = of_task(work)
     if "torch.func" not in options.peers:
         result = {name: run for name, run in result.items() if "torch.func" not in name}
-    if "neural-tangents" in options.peers:
+    tangents = [peer for peer in options.peers if peer.startswith("neural-tangents")]
+    if tangents:
         if importlib.util.find_spec("neural_tangents") is None:
             print("neural-tangents is not installed and left out", flush=True)
         else:
             from neural_tangents_candidates import candidates
 
-            result |= candidates(options.task, options.network, work)
+            found = candidates(options.task, options.network, work)
+            result |= {name: run for name, run in found.items() if name.startswith(("JAX", *tangents))}
     return reference, result
 
 

@@ -4,7 +4,9 @@ A forward pass is recorded, the derivatives of the outputs by the outputs of lay
 layer's rule (`rules`, registered by `layer_rules.layer_rule`) returns what its call adds to the Jacobian as
 `contributions`: outer-product factors, embedding rows, or dense values. From these come squared norms (`traces`),
 kernels (`kernel`, `contractions`) and log determinants (`kernel.log_determinant`), all of them differentiable once
-more. Layers without a rule are run again per sample (`per_sample`); `verification` compares all rows with autograd.
+more. Layers without a rule are run again per sample (`per_sample`). The graph of a pass proves usual networks
+(`evidence`); of others `verification` compares all rows with autograd. Networks of linear layers in sequence are read
+off the graph, without a record (`chains`).
 
 The parts, for one weight W [O, K] that a layer uses at T positions of each of N samples, with C outputs:
 

@@ -124,6 +124,9 @@ def check_hookable(network: nn.Module) -> None:
 
 def check_finite(network: nn.Module) -> None:
     """Raise InvalidInput if a weight is not finite (buffers may be infinite)."""
+    slots = [slots for module in network.modules() for slots in (module._parameters, module._buffers)]
+    if all(has_finite_sum(tensor) for tensors in slots for tensor in tensors.values() if tensor is not None):
+        return
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if has_finite_sum(tensor):
             continue
