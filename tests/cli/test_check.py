@@ -103,13 +103,14 @@ def test_the_exit_status_is_that_of_the_named_codes(models: str, options: list[s
 
 
 def test_json_alone_is_on_standard_output(models: str) -> None:
-    done = gapscope("check", f"{models}:build", "--json", "--only", "GS101,GS203", "--html", "page.html")
+    done = gapscope("check", f"{models}:build", "--json", "--only", "GS101,GS203,GS301", "--html", "page.html")
     (result,) = json.loads(done.stdout)["networks"]
     (finding,) = result["findings"]
     assert (result["network"], result["samples"], finding["code"]) == (f"{models}:build", 140, "GS101")
     assert finding["indices"] == list(range(120, 140)) and finding["explain"] == "gapscope explain GS101"
-    assert [row["code"] for row in result["not_checked"]] == ["GS203"]
+    assert [row["code"] for row in result["not_checked"]] == ["GS203", "GS301"]
     page = Path("page.html").read_text()
+    assert "monitor=" not in page
     assert "GS101" in page and "://" not in page.replace("http://www.w3.org", "")
 
 

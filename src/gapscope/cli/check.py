@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, LOAD, NO_ANSWER, SIDE
 from gapscope.cli.output import check_outputs, print_json, print_lines
+
+if TYPE_CHECKING:
+    from gapscope.checks.result import CheckResult
 
 # every code, for --fail-on
 ANY = "ANY"
@@ -37,6 +40,16 @@ def _in_a_shell(text: str) -> str:
     for python, shell in IN_A_SHELL.items():
         text = text.replace(python, shell)
     return text
+
+
+def _with_shell_advice(result: CheckResult) -> CheckResult:
+    """Return a result whose findings and reasons advise in the words of the command line, for the page."""
+    from dataclasses import replace
+
+    findings = tuple(replace(item, action=_in_a_shell(item.action)) for item in result.findings)
+    not_checked = tuple(replace(item, reason=_in_a_shell(item.reason)) for item in result.not_checked)
+    not_judged = _in_a_shell(result.not_judged)
+    return replace(result, findings=findings, not_checked=not_checked, not_judged=not_judged)
 
 
 def _call_for_check(target: Path) -> tuple[Any, Any, dict[str, Any]]:
@@ -213,7 +226,7 @@ def check(
                 text = _in_a_shell(repr(result))
                 print_lines(f"{name}\n{text}\n" if has_names else text)
     if html is not None and results:
-        results[0][1].write_html(html)
+        _with_shell_advice(results[0][1]).write_html(html)
         print_lines(f"written: {html}", err=True)
     if json:
         print_json({"networks": [{"network": name, **result.to_dict()} for name, result in results]})
