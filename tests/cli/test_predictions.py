@@ -197,3 +197,26 @@ def test_an_estimator_file_shifts_the_estimate(factory: str) -> None:
     shift = estimator.shifts["like_training"]
     assert shift < 0
     assert after["score"] == pytest.approx(before["score"] + shift)
+
+
+def test_pipelines_that_encode_get_the_raw_columns_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_pipelines.py").write_text(
+        "from sklearn.compose import make_column_transformer\n"
+        "from sklearn.feature_extraction.text import TfidfVectorizer\n"
+        "from sklearn.linear_model import LogisticRegression\n"
+        "from sklearn.pipeline import make_pipeline\n"
+        "from sklearn.preprocessing import OneHotEncoder\n"
+        "texts = make_pipeline(TfidfVectorizer(), LogisticRegression())\n"
+        "hues = make_column_transformer((OneHotEncoder(), ['hue']))\n"
+        "columns = make_pipeline(hues, LogisticRegression())\n"
+    )
+    lines = [f"{'apple' if k % 2 else 'pear'} number {k},{k % 2}" for k in range(80)]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]))
+    lines = [f"{'red' if k % 2 else 'green'},{k},{k % 2}" for k in range(80)]
+    (tmp_path / "hues.csv").write_text("\n".join(["hue,size,label", *lines]))
+    for name, table in (("texts", "texts.csv"), ("columns", "hues.csv")):
+        done = CliRunner().invoke(app, ["learning-curve", f"own_pipelines:{name}", "--data", table, "--json"])
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["curves"][0]["score"] > 0.9

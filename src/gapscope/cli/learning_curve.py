@@ -15,11 +15,18 @@ from gapscope.cli.output import print_json, print_lines, print_table
 def _of_table(source: Path, table: Path, target: str | None, groups: str | None) -> tuple[Any, Any, Any]:
     """Return the training function or estimator, the table as data (x, y), and the column of groups."""
     from gapscope.base.errors import InvalidInput, did_you_mean
-    from gapscope.cli.arguments import read_labelled_table
+    from gapscope.cli.arguments import read_labelled_table, split_target
     from gapscope.cli.factories import import_object
     from gapscope.data.tables import read_table
 
-    features, labels = read_labelled_table(table, target)
+    trained = import_object(source)
+    if _encodes_columns(trained):
+        raw, notes = read_table(table)
+        features, labels = split_target(raw, target, table)
+        for note in notes:
+            print_lines(note, err=True)
+    else:
+        features, labels = read_labelled_table(table, target)
     column = None
     if groups is not None:
         raw, _ = read_table(table)
@@ -28,7 +35,15 @@ def _of_table(source: Path, table: Path, target: str | None, groups: str | None)
         column = raw[groups].tolist()
         encoded = [name for name in features if str(name) == groups or str(name).startswith(f"{groups}_")]
         features = features.drop(columns=encoded)
-    return import_object(source), (features, labels), column
+    if _encodes_columns(trained) and features.shape[1] == 1:
+        features = features.iloc[:, 0]  # a vectorizer of texts takes one per row
+    return trained, (features, labels), column
+
+
+def _encodes_columns(trained: Any) -> bool:
+    """Return whether a pipeline begins with a transformer of columns, or a vectorizer of texts: it gets raw columns."""
+    steps = getattr(trained, "steps", None)
+    return bool(steps) and any(hasattr(steps[0][1], name) for name in ("transformers", "analyzer"))
 
 
 def _folder_name(source: Path) -> str:
