@@ -91,16 +91,18 @@ def reliability(cells: Sequence[dict[str, Any]], method: str, bound: bool) -> li
         cuts = [[default, *by_precision][k] for default, by_precision in zip(frame["cut"], frame["cuts"], strict=True)]
         table: Table = pandas.DataFrame(cuts, columns=["flagged", "expected", "wrong"]).assign(data=[*frame["data"]])
         table = table[table["flagged"] > 0]
+        if not len(table):
+            continue  # no list promises this precision
         flagged, expected, wrong = table[["flagged", "expected", "wrong"]].to_numpy(float).T
 
         def observed(picks: NDArray[np.intp], wrong: Any = wrong, flagged: Any = flagged) -> float:
-            return float(wrong[picks].sum() / flagged[picks].sum()) if len(picks) else np.nan
+            return float(wrong[picks].sum() / flagged[picks].sum())
 
         rows.append(
             {
                 "method": method, "rate": "upper bound" if bound else "estimate", "cut": name, "lists": len(table),
                 "flagged": int(flagged.sum()),
-                "expected": float((flagged * expected).sum() / flagged.sum()) if len(table) else None,
+                "expected": float((flagged * expected).sum() / flagged.sum()),
                 "observed": to_list(bootstrap(observed, len(table), [*table["data"]]).within(0.0, 1.0)),
             }
         )  # fmt: skip
