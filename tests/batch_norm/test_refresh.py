@@ -15,8 +15,9 @@ from batch_norm.some_networks import Residual, images, plain, warmed_up
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import as_samples
 from gapscope.batch_norm.layers.population import PopulationNorm1d
-from gapscope.batch_norm.refresh import refresh_population
+from gapscope.batch_norm.refresh import refresh_population, with_data_statistics
 from gapscope.batch_norm.replace import replace_batch_norm
+from gapscope.inspection.memoization import memo_scope
 
 
 def statistics(network: nn.Module) -> dict[str, Tensor]:
@@ -117,3 +118,16 @@ def test_not_finite_activations_change_nothing() -> None:
     with pytest.raises(NotMeasurable, match="layer '4' hold NaN"):
         refresh_population(network, images())
     assert all(torch.equal(value, before[name]) for name, value in statistics(network).items())
+
+
+def test_statistics_of_the_same_network_and_data_are_computed_once_in_a_scope() -> None:
+    network, x = plain(), images(20).inputs
+    with memo_scope():
+        first = with_data_statistics(network, x)
+        assert first is not network and with_data_statistics(network, x) is first
+        with torch.no_grad():
+            next(network.parameters()).mul_(2)
+        second = with_data_statistics(network, x)
+    assert second is not first and any(
+        not torch.equal(a, b) for a, b in zip(statistics(first).values(), statistics(second).values(), strict=True)
+    )

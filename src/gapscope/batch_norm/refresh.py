@@ -17,6 +17,7 @@ from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.norm_layers import BATCH_NORMS, POPULATION_KINDS, batch_norm_layers, in_forward_order
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import forward_hooks, named_modules
+from gapscope.inspection.memoization import memoize
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
@@ -128,6 +129,7 @@ def refresh_population(
                 layer.num_batches_tracked.add_(1)
 
 
+@memoize
 def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
     """Return the network, or a copy whose initial batch norm statistics are replaced."""
     # With its initial statistics a batch norm layer does not normalize: in evaluation mode an untrained network is not
