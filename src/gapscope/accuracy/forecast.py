@@ -254,10 +254,10 @@ def forecast_accuracy(
         head: Replaces the last linear layer on a copy: "new" by an untrained one with one output per class, a module by
             itself. None changes nothing.
         features: Features [n, d] of the samples, such as those of `embed` (tensor, array or frame), for the row of last
-            hidden features in place of the network's, whose rows are then left out.
+            hidden features in place of the network's, whose rows are then omitted.
         time_budget: CPU seconds of this process, None for no limit. Rows are added cheapest first: those without a
             network, features, then the NTK, if need be of 4 random combinations of the outputs and of fewer landmarks.
-            Notes name approximations and what was left out.
+            Notes name approximations and what was omitted.
         max_exact: Number of samples up to which the NTK is exact.
         landmarks: Number of random samples that approximate the NTK beyond, with 4 combinations of the outputs.
         chunk_size: Samples per pass; None: as many as memory allows, up to a maximum.
@@ -337,7 +337,7 @@ def forecast_accuracy(
                 score = mean_score(combine_rows(rows, targets, large=large, wide=wide))
                 curve = _learning_curve(inputs, squares, targets, n_classes, rbf, score, seed)
             elif rbf is not None:
-                notes.append(f"The learning curve was left out to keep time_budget={budget.seconds:.3g}.")
+                notes.append(f"The learning curve was omitted to keep time_budget={budget.seconds:.3g}.")
             bar.advance()
         except KeyboardInterrupt:
             if not rows or not may_be_partial():

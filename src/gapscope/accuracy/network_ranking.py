@@ -297,7 +297,7 @@ def rank_networks(
         seed: Seed of the weights; initialization i has the same seed for every candidate.
         chunk_size: Samples per pass; None: as many as memory allows, up to a maximum.
         time_budget: CPU seconds of this process for all candidates with `by="loo_accuracy"`, None for no limit. Each
-            candidate gets an equal part of what is left: features first, then the NTK. `notes` name what was left out.
+            candidate gets an equal part of what is left: features first, then the NTK. `notes` name what was omitted.
 
     Raises:
         InvalidInput: No candidate can be ranked, or an option or the data cannot be used.

@@ -162,7 +162,7 @@ class NetworkRanking(RowResult[RankedNetwork]):
         rbf_accuracy: Leave-one-out accuracy of the RBF ridge, which needs no network; None without labels.
         abstained_because: Why the order means nothing, if no method predicts these labels; else empty.
         not_ranked: Name -> why this network could not be ranked.
-        notes: Name -> approximations, what was left out to keep the budget, and whether its weights were resampled,
+        notes: Name -> approximations, what was omitted to keep the budget, and whether its weights were resampled,
             because they had fitted the labels.
         interrupted: Whether Ctrl-C ended it before all candidates were ranked.
     """

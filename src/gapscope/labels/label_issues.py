@@ -270,7 +270,7 @@ def estimate_label_noise(
             and missing numbers are filled with the median.
         seed: Seed of the landmarks, the folds and the resampling.
         time_budget: CPU seconds of this process for the kernels of a network, None for no limit: its last hidden
-            features first, then the NTK, if need be approximated. Notes of `find_label_issues` name what was left out.
+            features first, then the NTK, if need be approximated. Notes of `find_label_issues` name what was omitted.
 
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, or `pred_probs` that are no probabilities.
@@ -338,7 +338,7 @@ def find_label_issues(
         names: Names of the samples for the review, such as file names; by default the paths of an image folder.
         seed: Seed of the landmarks, the folds and the resampling.
         time_budget: CPU seconds of this process for the kernels of a network, None for no limit: its last hidden
-            features first, then the NTK, if need be approximated. Notes of `find_label_issues` name what was left out.
+            features first, then the NTK, if need be approximated. Notes of `find_label_issues` name what was omitted.
 
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, no canaries among the monitored samples, or

@@ -298,7 +298,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
 
         Args:
             rows: Number of rows to show, baselines first; None shows all.
-            columns: Width in characters; below 80 the last scores are left out.
+            columns: Width in characters; below 80 the last scores are omitted.
         """
         summary = self.summary(LONGEST_NAME + max(0, columns - 80)).head(len(self) if rows is None else rows)
 

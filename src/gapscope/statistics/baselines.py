@@ -352,7 +352,7 @@ def loo_baselines(
         targets: Class labels [n] or regression targets [n, k].
         n_classes: Number of classes; None for the largest label plus one.
         squares: `squared_distances(features)`, if they are known.
-        affords: Function that returns whether so many CPU seconds are available; rows without are left out, the most
+        affords: Function that returns whether so many CPU seconds are available; rows without are omitted, the most
             expensive first.
     """
     rows = [most_frequent_class(targets, n_classes)]

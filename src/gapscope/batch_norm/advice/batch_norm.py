@@ -253,7 +253,7 @@ def advise_batch_norm(
         seed: Seed of partitions and masks.
         time_budget: CPU seconds of this process, None for no limit. All layers at once come first, if need be with a
             curvature from two random directions per sample in place of all outputs; then single layers in forward
-            order. Caveats name what was left out.
+            order. Caveats name what was omitted.
 
     Raises:
         InvalidInput: The two batch sizes are equal, or do not fit the data.
