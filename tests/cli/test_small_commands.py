@@ -164,3 +164,17 @@ def test_claims_of_one_study_as_text_and_json() -> None:
 def test_an_unknown_study_is_an_error() -> None:
     with pytest.raises(InvalidInput, match=r"'luo219'.*Did you mean 'luo2019'"):
         load_study("luo219")
+
+
+@pytest.mark.parametrize("command", ["forecast", "labels", "measure", "check", "estimate"])
+def test_a_python_file_needs_the_name_of_a_function(tmp_path: Path, command: str) -> None:
+    (tmp_path / "mine.py").write_text("def build():\n    return 1\n")
+    done = gapscope(command, tmp_path / "mine.py")
+    assert done.returncode == 1 and "must be module:function" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["forecast", "labels"])
+def test_a_budget_is_checked_for_a_table_too(tmp_path: Path, command: str) -> None:
+    (tmp_path / "a.csv").write_text("a,y\n" + "".join(f"{k % 2 + k / 300},{k % 2}\n" for k in range(80)))
+    done = gapscope(command, tmp_path / "a.csv", "--time-budget", "-3")
+    assert done.returncode == 1 and "time_budget must lie in" in done.stderr

@@ -73,7 +73,7 @@ def claim_cache(folder: Path, problem: NetworkProblem | MetricProblem, seed: int
     if differences:
         raise InvalidInput(
             f"{folder} must hold runs of the same learning curve; its {' and '.join(differences)} differ from this "
-            "call's. Choose another folder."
+            "call's. Choose another folder (cache_dir=, --cache-dir)."
         )
     write_atomically(path, to_json(identity) + "\n")
 

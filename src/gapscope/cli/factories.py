@@ -17,7 +17,9 @@ _FACTORY = re.compile(r"(?P<module>(?:.*[/\\])?[^/\\:]+|[A-Za-z]:\\[^:]+):(?P<fu
 
 
 def is_factory(source: Path | str) -> bool:
-    """Return True for `module:function` or `file.py:function`, False for a file."""
+    """Return True for `module:function`, `file.py:function` or a Python file alone, False for another file."""
+    if str(source).endswith(".py"):
+        return True  # `import_object` says that the name of a function is missing
     return _FACTORY.fullmatch(str(source)) is not None and not Path(source).exists()
 
 
@@ -106,7 +108,7 @@ def import_function(source: Path | str) -> Callable[..., Any]:
 
     function = import_object(source)
     if not callable(function):
-        raise InvalidInput(f"{source} must name a function; got a {type(function).__name__}. Name a function.")
+        raise InvalidInput(f"{source} must name a function; got {type(function).__name__}. Name a function.")
     return function
 
 

@@ -26,7 +26,7 @@ def _forecasts(
     if target.is_dir():
         return {str(target): forecast_accuracy(None, read_pictures(target, side), time_budget=time_budget)}
     if not is_grid(target):
-        return {str(target): forecast_accuracy(None, read_labelled_table(target, column))}
+        return {str(target): forecast_accuracy(None, read_labelled_table(target, column), time_budget=time_budget)}
     from gapscope.pools.from_spec import network_from_spec, prepare_data
 
     specs, forecasts = read_grid(target, data_root), {}

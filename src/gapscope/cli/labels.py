@@ -28,6 +28,7 @@ def labels(
     ),
     html: Path | None = typer.Option(None, help="Write a self-contained HTML page for review."),
     csv: Path | None = typer.Option(None, help="Write a review list with an empty column `label`."),
+    time_budget: float = typer.Option(60.0, help="CPU seconds; `inf` for no limit."),
     seed: int = typer.Option(0, help="Random seed."),
     json: bool = JSON,
 ) -> None:
@@ -60,7 +61,15 @@ def labels(
             network, (data, label_column) = None, read(target)
             if test is not None:
                 held_out, _ = read(test)
-        issues = find_label_issues(network, data, target=label_column, precision=precision, test=held_out, seed=seed)
+        issues = find_label_issues(
+            network,
+            data,
+            target=label_column,
+            precision=precision,
+            test=held_out,
+            time_budget=time_budget,
+            seed=seed,
+        )
     if html is not None:
         issues.write_html(html)
         print_lines(f"written: {html}", err=True)
