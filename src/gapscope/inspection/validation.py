@@ -357,11 +357,10 @@ def _adapt(network: Any, samples: Samples) -> Ready:
 def _adapt_again(network: NetworkAdapter, samples: Samples) -> Ready:
     """Run an adapted network on samples of its layout."""
     outputs = first_pass(network, replace(samples, form=None)).outputs
-    samples, mismatch = _align_next_position(network, samples), ""
-    shape = outputs.shape
+    shape, mismatch = outputs.shape, ""
     if network.n_positions > 1:  # the adapter flattens classes and positions
         shape = torch.Size((len(outputs), outputs.shape[1] // network.n_positions, network.n_positions))
-    samples = samples.settled(shape)
+    samples = _align_next_position(network, samples.settled(shape))
     positions = 1
     if samples.targets is not None and samples.is_dense:
         positions = samples.targets[0].numel()
