@@ -162,11 +162,18 @@ def traced_block(first: KernelSide, second: KernelSide, floats: int = TEMPORARY)
     # sum_c <J_nc, J_mc> = sum_ts (a_nt . a_ms) (sum_c g_cnt . g_cms): the sum over c and the dot product over o are one
     # product of [N T, C O] and [C O, M S]. Left of <=: the cost of this order, with 4 for the element-wise work on the
     # products [t, s]; right of it: that of the explicit order, J of both sides and their product.
-    fits = n * t * m * s <= floats
-    if fits and n * m * t * s * (c * o + k + 4) <= c * o * k * (n * m + (n * t + m * s) / 2):
+    of_one_row = t * m * s
+    if of_one_row <= floats and n * of_one_row * (c * o + k + 4) <= c * o * k * (n * m + (n * t + m * s) / 2):
         g, g_second = (side.gradients.permute(1, 3, 0, 2).reshape(-1, c * o) for side in (first, second))
         a, a_second = (side.columns.transpose(1, 2).reshape(-1, k) for side in (first, second))
-        return multiply(g, g_second.T).mul_(multiply(a, a_second.T)).view(n, t, m, s).sum((1, 3))
+        blocks = []
+        for rows in slices(n, floats // of_one_row):
+            of_rows = slice(rows.start * t, rows.stop * t)
+            products = multiply(g[of_rows], g_second.T).mul_(multiply(a[of_rows], a_second.T))
+            blocks.append(products.view(-1, t, m, s).sum((1, 3)))
+        if len(blocks) == 1:
+            return blocks[0]
+        return torch.cat(blocks)
     # The explicit order, with c among the summed entries: [N, C O' K] @ [C O' K, M]
     kernel = first.columns.new_zeros(n, m)
     for channels in slices(o, max(1, floats // (max(n, m) * c * k))):
