@@ -29,6 +29,7 @@ from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobia
 from gapscope.gradients.refused_layers import check_layers
 from gapscope.gradients.rules import attention, can_be_unfolded, linear
 from gapscope.gradients.second_derivatives import fast_second_derivatives
+from gapscope.gradients.tensor_hooks import on_tensor_hook
 from gapscope.inspection.outputs import checked_outputs, eager_mode, explain_torch_errors, raw_outputs, unwrapped
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution
 
@@ -115,6 +116,10 @@ class Tape:
                 "A network must have trainable parameters; all of its parameters are frozen or it has none. "
                 "Use parameter.requires_grad_(True)."
             )
+
+    def note_tensor_hook(self) -> None:
+        """Note that code in the pass has registered a hook of a tensor."""
+        self.has_tensor_hooks = True
 
     def add(
         self,
@@ -298,22 +303,6 @@ def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) ->
 
 
 @contextmanager
-def _noticed_tensor_hooks(tape: Tape) -> Iterator[None]:
-    """Note hooks of tensors that are registered in the body: no graph shows them."""
-    register = Tensor.register_hook
-
-    def noted(tensor: Tensor, hook: Callable[..., Any]) -> Any:
-        tape.has_tensor_hooks = True
-        return register(tensor, hook)
-
-    Tensor.register_hook = noted  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Tensor.register_hook = register  # type: ignore[method-assign]
-
-
-@contextmanager
 def record_calls(
     network: nn.Module,
     inputs: Tensor,
@@ -336,7 +325,7 @@ def record_calls(
     with ExitStack() as stack:
         stack.enter_context(eager_mode())
         stack.enter_context(differentiable_kernels(modules.values()))
-        stack.enter_context(_noticed_tensor_hooks(tape))
+        stack.enter_context(on_tensor_hook(tape.note_tensor_hook))
         inside: set[nn.Module] = set()
         for name, module in modules.items():
             if module in inside:
