@@ -250,3 +250,12 @@ def test_weights_that_are_not_finite_raise() -> None:
         network[1].weight[0, 0] = -torch.inf
     with pytest.raises(InvalidInput, match=r"1\.weight"):
         ntk_trace(network, images())
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_contributions_have_a_graph_only_on_request(create_graph: bool) -> None:
+    network, x = fully_connected(nn.Tanh()), images()
+    tape, outputs = record_forward(network, x)
+    parts = tape.contributions(outputs, torch.ones_like(outputs)[None], create_graph=create_graph)
+    rows = [values for part in parts.values() for values in part.dense()]
+    assert any(values.requires_grad for values in rows) is create_graph

@@ -99,11 +99,11 @@ def _slope(node: Any, like: Tensor) -> Tensor:
     return slope.detach() if node.name() in _PIECEWISE_LINEAR else slope
 
 
-def _contribution(link: _Link, gradients: Float[Tensor, "c n o"]) -> list[Contribution]:
-    if link.weight is None or link.inputs is None:
+def _contribution(link: _Link, inputs: Tensor | None, gradients: Float[Tensor, "c n o"]) -> list[Contribution]:
+    if link.weight is None or inputs is None:
         return [] if link.bias is None else [DenseJacobian((link.bias,), gradients)]
     parameters = (link.weight,) if link.bias is None else (link.weight, link.bias)
-    return [OuterProductFactors(parameters, link.inputs, gradients[..., None], Tokens(ones=link.bias is not None))]
+    return [OuterProductFactors(parameters, inputs, gradients[..., None], Tokens(ones=link.bias is not None))]
 
 
 def chain_contributions(
@@ -129,7 +129,10 @@ def chain_contributions(
                 slope = _slope(node, g[0])
                 # a product that nothing else holds may be overwritten
                 g = g * slope if create_graph or number == 0 else g.mul_(slope)
-            contributions += _contribution(link, g)
+            inputs = link.inputs
+            if inputs is not None and not create_graph:
+                inputs = inputs.detach()
+            contributions += _contribution(link, inputs, g)
             if link.factor is None:
                 break
             g = (g.reshape(-1, g.shape[2]) @ link.factor.T).view(*g.shape[:2], -1)
