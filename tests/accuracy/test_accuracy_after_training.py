@@ -269,3 +269,15 @@ def test_a_network_that_may_have_seen_more_samples_gets_a_bracket() -> None:
     assert told.bracket == bracket.bracket and "1500" in repr(told)
     with pytest.raises(InvalidInput, match="n_training"):
         gs.estimate_accuracy(network, part, n_training=50)
+
+
+@pytest.mark.parametrize("width", [2, 3])
+def test_a_layer_of_one_or_two_units_has_no_estimate(width: int) -> None:
+    digits = load_dataset("digits")
+    train = digits.train.subset(torch.arange(200))
+    network = gs.build_network("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=width,
+                       generator=torch.Generator().manual_seed(3))  # fmt: skip
+    initial = copy.deepcopy(network.state_dict())
+    gs.train(network, train, gs.TrainingSpec.from_dict({"optimizer": "adam", "learning_rate": 0.01, "epochs": 40}))
+    result = estimate_accuracy(network, train, initial_state=initial)
+    assert ("narrowest layer has 2 units" in result.abstained_because) is (width == 2)

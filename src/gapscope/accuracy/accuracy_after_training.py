@@ -25,6 +25,7 @@ from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.samples import as_samples
 from gapscope.base.tables import check_columns
+from gapscope.inspection.known_layers import known_layers
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.validation import Ready, equals_trained_weights, matching_state, ready
@@ -36,6 +37,7 @@ from gapscope.measures.embed import extract_features
 from gapscope.networks.initialization import resampled_state
 from gapscope.results.answer import Answer
 from gapscope.results.estimate import IntervalEstimate, percent
+from gapscope.results.formatting import pluralize
 from gapscope.results.progress import notify
 from gapscope.results.result import axes_or_new
 from gapscope.statistics.baselines import feature_matrix, linear_ridge
@@ -132,6 +134,17 @@ class AccuracyEstimate(Answer):
         return axes
 
 
+# Chosen on breast cancer and digits, two seeds each: of 7 estimates for networks with a layer of one or two units 5
+# intervals missed the test accuracy, by up to 22 points; of 12 with three to eight units none did.
+MIN_WIDTH = 3
+
+
+def _narrowest(network: nn.Module) -> int:
+    """Return the units of the narrowest hidden layer of a sequential network of linear layers (else enough)."""
+    layers = [layer for layer in known_layers(network) if isinstance(layer, nn.Linear)]
+    return min((layer.out_features for layer in layers[:-1]), default=MIN_WIDTH)
+
+
 def estimate_accuracy(
     network: nn.Module,
     data: Any,
@@ -164,7 +177,8 @@ def estimate_accuracy(
     `initial_state` nor `n_training` decides, there is only this `bracket`.
 
     There is no estimate for a network unlike those of the fit: features far from their initial values, a kernel that
-    fits any labels, or a leave-one-out accuracy no better than the most frequent class.
+    fits any labels, a leave-one-out accuracy no better than the most frequent class, or, in a sequential network of
+    linear layers, a hidden layer of one or two units.
 
     Args:
         network: The trained classifier.
@@ -223,6 +237,10 @@ def estimate_accuracy(
     if isinstance(label_noise, float | int):
         check_range("label_noise", label_noise, 0, 1 - 1 / readings["classes"], high_open=True)
     fitted, table = estimator or load_default(), pandas.DataFrame([readings])
+    reasons = [*fitted.abstention_reasons(table, [float(counts.max()) / n])[0]]
+    width = _narrowest(bare)
+    if width < MIN_WIDTH:
+        reasons.append(f"its narrowest layer has {pluralize(width, 'unit')}, and {MIN_WIDTH} are needed")
     initial, notes = "given", ()
     if initial_state is None:
         initial, notes = "resampled", (RESAMPLED,)
@@ -231,7 +249,7 @@ def estimate_accuracy(
         score=math.nan,
         samples=n,
         level=level,
-        abstained_because="; ".join(fitted.abstention_reasons(table, [float(counts.max()) / n])[0]),
+        abstained_because="; ".join(reasons),
         notes=notes,
         initial=initial,
         readings=readings,
