@@ -39,7 +39,7 @@ from gapscope.data.frames import encode_inputs
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import is_estimator
 from gapscope.inspection.validation import network_inside, ready, settled_by, unwrap_estimator
-from gapscope.labels.duplicates import exact_repeats
+from gapscope.labels.duplicates import MIN_REPEATS, exact_repeats
 from gapscope.measures.embed import checked_features
 from gapscope.pools.from_spec import prepare_data
 from gapscope.statistics.baselines import sample_features
@@ -47,8 +47,6 @@ from gapscope.statistics.intervals import normal_quantile, wilson_interval
 
 # as for a forecast; one group cannot be predicted from others
 MIN_SAMPLES, MIN_GROUPS = 12, 2
-# Fraction of repeats from which they are named, as in `gapscope.check` (GS101).
-MIN_REPEATS = 0.02
 # In training runs on all samples: two halves, each with a quarter of the steps, and with all.
 SHORT_COST, HALVES_COST = 0.5, 2.0
 

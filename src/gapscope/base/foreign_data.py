@@ -42,11 +42,17 @@ def as_texts(value: Any) -> list[str] | None:
     return None
 
 
+def _collected(value: Any) -> Any:
+    """Return the table that a lazy frame of polars describes, any other value as it is."""
+    if library_of(value) == "polars" and hasattr(value, "collect"):
+        return value.collect()
+    return value
+
+
 def as_frame(value: Any) -> Any:
     """Return a table of polars or Arrow as a pandas frame, any other value as it is."""
+    value = _collected(value)
     library = library_of(value)
-    if library == "polars" and hasattr(value, "collect"):
-        value = value.collect()
     if library == "polars" and hasattr(value, "get_columns"):
         import pandas
 
@@ -66,9 +72,8 @@ def hashed_words(texts: Any) -> Any:
 
 def _convert(value: Any, *, are_inputs: bool) -> tuple[Any, list[str]]:
     """Return inputs or labels in a form that `gapscope.base.containers` reads, with notes."""
+    value = _collected(value)
     library = library_of(value)
-    if library == "polars" and hasattr(value, "collect"):
-        value = value.collect()
     if library == "scipy" and hasattr(value, "toarray"):
         return _dense(value), ["A sparse matrix was read as a dense one."]
     if library == "polars" and not (are_inputs and as_texts(value)):

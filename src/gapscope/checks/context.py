@@ -25,7 +25,7 @@ from gapscope.checks.trainers import sample_scores
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
-from gapscope.labels.duplicates import duplicate_pairs, repeats_by_chance
+from gapscope.labels.duplicates import MIN_REPEATS, duplicate_pairs, repeats_by_chance
 from gapscope.labels.label_issues import find_issues_of_samples
 from gapscope.labels.results import LabelIssues
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, percent
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from gapscope.accuracy.accuracy_after_training import AccuracyEstimate
     from gapscope.checks.estimators import EstimatorScores
 
-# Repeats are a finding from this fraction of the samples on, unless chance explains at least half of them.
-MIN_DUPLICATES, MAX_BY_CHANCE = 0.02, 0.5
+# Repeats are no finding if chance explains at least half of them.
+MAX_BY_CHANCE = 0.5
 # Samples of which the network's gradients are read. Quantities of the data alone use as many as the budget allows.
 MAX_SAMPLES = 2000
 # accuracy above the most frequent class, by judgment
@@ -277,7 +277,7 @@ class Context:
         """Samples that repeat an earlier one; empty if there are few, or if chance explains them."""
         repeats = sorted({j for _, j in self.duplicates})
         fraction = len(repeats) / len(self.everything)
-        if fraction < MIN_DUPLICATES or self.repeats_by_chance >= MAX_BY_CHANCE * fraction:
+        if fraction < MIN_REPEATS or self.repeats_by_chance >= MAX_BY_CHANCE * fraction:
             return []
         return repeats
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from gapscope.checks.context import MAX_BY_CHANCE, MIN_DUPLICATES, Context
+from gapscope.checks.context import MAX_BY_CHANCE, Context
 from gapscope.checks.costs import balanced, cost_of_imbalance, cost_of_labels, gain_of_twice_the_data
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
-from gapscope.labels.duplicates import duplicates_in_test
+from gapscope.labels.duplicates import MIN_REPEATS, duplicates_in_test
 from gapscope.labels.results import TIGHT_FROM
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import pluralize
@@ -26,14 +26,14 @@ def duplicates(context: Context) -> Outcome:
         across = duplicates_in_test(context.everything, context.test)
         in_test = len(across) / len(context.test)
         evidence += f"; {len(across):,} of {len(context.test):,} test samples repeat a training sample"
-    if max(fraction, in_test) >= MIN_DUPLICATES:
+    if max(fraction, in_test) >= MIN_REPEATS:
         by_chance = context.repeats_by_chance
         if by_chance > 0:
             evidence += f"; {percent(by_chance)} would if columns were independent: their values are few"
         fraction, in_test = (0.0 if by_chance >= MAX_BY_CHANCE * part else part for part in (fraction, in_test))
-    if max(fraction, in_test) < MIN_DUPLICATES:
+    if max(fraction, in_test) < MIN_REPEATS:
         return Fine(evidence)
-    if fraction < MIN_DUPLICATES:
+    if fraction < MIN_REPEATS:
         repeats = sorted({i for i, _ in across})
     conflicts = 0
     if context.is_classifier and context.everything.targets is not None:
@@ -41,7 +41,7 @@ def duplicates(context: Context) -> Outcome:
         conflicts = sum(int(labels[i]) != int(labels[j]) for i, j in pairs)
     note = f"; {pluralize(conflicts, 'pair')} with different labels" if conflicts else ""
     action = "remove them: scores measured on these data are too high"
-    if fraction < MIN_DUPLICATES:
+    if fraction < MIN_REPEATS:
         action = "remove them from the test samples, whose score is too high"
     return Finding(evidence + note, action, indices=tuple(repeats), fixes=("drop duplicates",))
 

@@ -40,14 +40,18 @@ def _class_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not _is_hidden(path))
 
 
-def _image_paths(folder: Path, suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
-    """Return the images below a folder, without hidden files and those of hidden folders."""
+def _image_paths(folder: Path) -> list[Path]:
+    """Return the images below a folder, also those that are not read, without hidden ones."""
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix.lower() in suffixes
+        if path.suffix.lower() in (*SUFFIXES, *NOT_READ)
         and not any(_is_hidden(folder / part) for part in path.relative_to(folder).parts)
     )
+
+
+def _is_read(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
@@ -95,14 +99,23 @@ def _check_classes(folder: Path, names: Sequence[str]) -> None:
 
 
 def _paths_of_classes(folder: Path, class_names: Sequence[str]) -> list[list[Path]]:
-    """Return the images of each class.
+    """Return the images of each class, and warn of those that are not read.
 
     Raises:
         UnreadableFile: A class has no image.
     """
-    paths = [_image_paths(folder / name) for name in class_names]
-    for name, found in zip(class_names, paths, strict=True):
-        if not found:
+    found = [_image_paths(folder / name) for name in class_names]
+    paths = [[path for path in each if _is_read(path)] for each in found]
+    omitted = [path for each in found for path in each if not _is_read(path)]
+    if omitted:
+        endings = ", ".join(sorted({path.suffix for path in omitted}))
+        warnings.warn(
+            f"{folder}: {pluralize(len(omitted), 'picture')} omitted; {endings} cannot be read. "
+            "Convert these files to PNG.",
+            stacklevel=3,
+        )
+    for name, images in zip(class_names, paths, strict=True):
+        if not images:
             raise UnreadableFile(
                 f"{folder / name} must hold at least one image ({', '.join(SUFFIXES)}); it holds none. Remove the "
                 "folder, or add images."
@@ -153,14 +166,6 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
             raise UnreadableFile(f"{folder} must be a folder with one folder of pictures per class; it is none.")
         names = _class_names(folder)
         _check_classes(folder, names)
-        omitted = [path for name in names for path in _image_paths(folder / name, NOT_READ)]
-        if omitted:
-            endings = ", ".join(sorted({path.suffix for path in omitted}))
-            warnings.warn(
-                f"{folder}: {pluralize(len(omitted), 'picture')} omitted; {endings} cannot be read. "
-                "Convert these files to PNG.",
-                stacklevel=2,
-            )
         unknown = sorted(set(names) - set(names if classes is None else classes))
         if unknown:
             raise UnreadableFile(f"{folder} has the classes {', '.join(unknown)}, which the other folder lacks.")
@@ -186,7 +191,9 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
 
 def has_image_folders(folder: Path) -> bool:
     """Return whether a folder has a folder with a picture in it."""
-    return folder.is_dir() and any(_image_paths(folder / name) for name in _class_names(folder))
+    return folder.is_dir() and any(
+        _is_read(path) for name in _class_names(folder) for path in _image_paths(folder / name)
+    )
 
 
 def image_folder(root: str | Path | None = None, *, folder: str = "images", side: int = 32) -> Problem:

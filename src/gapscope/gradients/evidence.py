@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gapscope.gradients import rules
 from gapscope.gradients.frozen_batch_stats import is_frozen_output
 from gapscope.gradients.layer_rules import Call
-from gapscope.gradients.second_derivatives import bypassed
+from gapscope.gradients.second_derivatives import bypassed, is_saved
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED
 
 # Functions of single numbers, and of single images or positions: dimension 0 holds the samples before and after.
@@ -44,17 +44,6 @@ def _before(node: Any) -> list[Any]:
     return [following for following, _ in node.next_functions]
 
 
-def _is_same(saved: Tensor | None, tensor: Any) -> bool:
-    """Return whether a node has saved this tensor."""
-    return (
-        saved is not None
-        and isinstance(tensor, Tensor)
-        and saved.data_ptr() == tensor.data_ptr()
-        and saved.shape == tensor.shape
-        and saved.stride() == tensor.stride()
-    )
-
-
 def _own(node: Any, call: Call, name: str) -> None:
     """Require a node to be that of the module's own weight or bias (or of none, or of a frozen one)."""
     parameter = call.parameters.get(name)
@@ -70,7 +59,7 @@ def _convolution(node: Any, call: Call) -> list[Any]:
     _require(node is not None, call.rule is rules.convolution)
     _require(node.name() == "ConvolutionBackward0")
     _require(not node._saved_transposed, module.padding_mode == "zeros", not isinstance(module.padding, str))
-    _require(_is_same(node._saved_input, call.arguments[0]), node._saved_groups == module.groups)
+    _require(is_saved(node._saved_input, call.arguments[0]), node._saved_groups == module.groups)
     names = ("stride", "padding", "dilation")
     _require(*(tuple(getattr(node, f"_saved_{name}")) == tuple(getattr(module, name)) for name in names))
     inputs, weight, bias = _before(node)
@@ -82,11 +71,11 @@ def _convolution(node: Any, call: Call) -> list[Any]:
 def _linear(node: Any, call: Call) -> list[Any]:
     _require(call.rule is rules.linear, call.arguments[0].ndim == 2)
     if node.name() == "AddmmBackward0":
-        _require(node._saved_alpha == node._saved_beta == 1, _is_same(node._saved_mat1, call.arguments[0]))
+        _require(node._saved_alpha == node._saved_beta == 1, is_saved(node._saved_mat1, call.arguments[0]))
         bias, inputs, weight = _before(node)
     else:
         _require(node.name() == "MmBackward0")
-        _require(_is_same(node._saved_self, call.arguments[0]))
+        _require(is_saved(node._saved_self, call.arguments[0]))
         bias, (inputs, weight) = None, _before(node)
     _require(weight is not None)
     _require(weight.name() == "TBackward0")
@@ -100,7 +89,7 @@ def _group_norm(node: Any, call: Call) -> list[Any]:
     _require(node is not None, call.rule is rules.group_norm)
     _require(node.name() == "NativeGroupNormBackward0")
     _require(node._saved_group == call.module.num_groups, node._saved_eps == call.module.eps)
-    _require(_is_same(node._saved_input, call.arguments[0]))
+    _require(is_saved(node._saved_input, call.arguments[0]))
     inputs, weight, bias = _before(node)
     _own(weight, call, "weight")
     _own(bias, call, "bias")
@@ -116,10 +105,10 @@ def _batch_norm(node: Any, call: Call) -> list[Any]:
     _require(norm is not None)
     _require(norm.name() == "NativeBatchNormBackward0")
     _require(norm._saved_training is frozen, norm._saved_eps == module.eps)
-    _require(_is_same(norm._saved_input, call.arguments[0]))
+    _require(is_saved(norm._saved_input, call.arguments[0]))
     if not frozen:
         statistics = (norm._saved_running_mean, module.running_mean), (norm._saved_running_var, module.running_var)
-        _require(*(_is_same(*pair) for pair in statistics))
+        _require(*(is_saved(*pair) for pair in statistics))
     inputs, weight, bias = _before(norm)
     _own(weight, call, "weight")
     _own(bias, call, "bias")

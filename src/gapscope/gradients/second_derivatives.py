@@ -134,8 +134,15 @@ def _derivative(node: Any) -> Derivative | None:
     return None
 
 
-def _is_same(saved: Tensor | None, tensor: Tensor) -> bool:
-    return saved is not None and saved.data_ptr() == tensor.data_ptr() and saved.shape == tensor.shape
+def is_saved(saved: Tensor | None, tensor: Any) -> bool:
+    """Return whether a node has saved this tensor."""
+    return (
+        saved is not None
+        and isinstance(tensor, Tensor)
+        and saved.data_ptr() == tensor.data_ptr()
+        and saved.shape == tensor.shape
+        and saved.stride() == tensor.stride()
+    )
 
 
 def _hook(thread: int, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> Any:
@@ -150,7 +157,7 @@ def _hook(thread: int, module: Any, arguments: tuple[Any, ...], keywords: Mappin
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:  # type: ignore[attr-defined]
         return output
     derivative = _derivative(node)
-    if derivative is None or not _is_same(node._saved_input, h) or not _is_same(node._saved_weight, weight):
+    if derivative is None or not is_saved(node._saved_input, h) or not is_saved(node._saved_weight, weight):
         return output
     result: Any = _Output.apply(output, h, weight, derivative, thread)
     return result

@@ -1,7 +1,7 @@
 """Sequential networks of torch's linear and elementwise layers, of which the types say what a pass does.
 
 Each sample is processed by itself, and a pass changes nothing but, with dropout in training mode, the random state. So
-nothing has to be verified or restored. The layers are examined anew at every call: a hook, another forward function, or
+nothing has to be verified or restored. The layers are examined at every call: a hook, another forward function, or
 a layer of another type makes the network an ordinary one.
 """
 

@@ -15,14 +15,16 @@ from gapscope.inspection.outputs import measurement_mode, network_outputs
 TRIAL, TIMINGS = 8, 3
 
 
+def seconds_of(work: Callable[[], Any]) -> float:
+    """Return the CPU seconds of one call."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
 def smallest_timing(work: Callable[[], Any]) -> float:
     """Return the smallest CPU seconds of three calls."""
-    timings: list[float] = []
-    for _ in range(TIMINGS):
-        start = time.process_time()
-        work()
-        timings.append(time.process_time() - start)
-    return min(timings)
+    return min(seconds_of(work) for _ in range(TIMINGS))
 
 
 def pass_seconds(network: nn.Module, x: Tensor) -> float:

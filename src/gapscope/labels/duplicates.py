@@ -15,6 +15,8 @@ from gapscope.statistics.baselines import find_nearest, sample_features
 
 # A near-duplicate is closer than this fraction of the median distance to the nearest neighbour.
 NEAR = 0.05
+# Repeats are named, and are a finding of `gapscope.check`, from this fraction of the samples on, by judgment.
+MIN_REPEATS = 0.02
 # all pairs are compared: 4e8 distances
 MAX_SAMPLES = 20_000
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import nn
 
 from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.samples import Samples
-from gapscope.inspection.timing import TRIAL, pass_seconds, smallest_timing
+from gapscope.inspection.timing import TRIAL, pass_seconds, seconds_of, smallest_timing
 from gapscope.inspection.validation import Ready
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 
@@ -45,20 +45,14 @@ class _KernelCost:
         self.network, self.samples, self.options = network, samples, options
         self.per_sample = self.per_pair = 0.0
 
+    def _work(self, n: int) -> Callable[[], Any]:
+        """Return the exact kernel of n samples as a function without arguments."""
+        part = self.samples.subset(torch.linspace(0, len(self.samples) - 1, n).long())
+        options = {**self.options, "max_exact": n}
+        return lambda: kernel_leave_one_out(self.network, part.inputs, part.y, **options)
+
     def _trial(self, n: int) -> float:
-        rows = torch.linspace(0, len(self.samples) - 1, n).long()
-        part = self.samples.subset(rows)
-        exact = self._exact(n)
-        return smallest_timing(lambda: kernel_leave_one_out(self.network, part.inputs, part.y, **exact))
-
-    def _timed_once(self) -> float:
-        few = self.samples.subset(torch.linspace(0, len(self.samples) - 1, TRIAL).long())
-        start = time.process_time()
-        kernel_leave_one_out(self.network, few.inputs, few.y, **self._exact(TRIAL))
-        return time.process_time() - start
-
-    def _exact(self, n: int) -> dict[str, Any]:
-        return {**self.options, "max_exact": n}
+        return smallest_timing(self._work(n))
 
     def measure(self, budget: CpuBudget) -> None:
         """Time two sizes, and larger ones while they are cheap.
@@ -68,9 +62,9 @@ class _KernelCost:
         Raises:
             BudgetSpent: The first trial is too expensive.
         """
-        first = self._timed_once()
+        first = seconds_of(self._work(TRIAL))
         if first * len(self.samples) / TRIAL > budget.remaining and first < TRIAL_FRACTION * budget.remaining:
-            first = min(first, self._timed_once())  # without the fixed costs of a first call
+            first = min(first, seconds_of(self._work(TRIAL)))  # without the fixed costs of a first call
         # further trials would take about 9 times as long
         if 9 * first > TRIAL_FRACTION * budget.remaining and first * len(self.samples) / TRIAL > budget.remaining:
             seconds = first * len(self.samples) / TRIAL
