@@ -14,5 +14,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 for requirement in PROJECT["dependencies"]:
     bound = re.fullmatch(r"([\w.-]+)>=([\w.]+)", requirement)
     if bound is None:
-        raise SystemExit(f"A dependency needs a lower bound, such as numpy>=2.0; got {requirement!r}.")
+        raise SystemExit(
+            f"A dependency needs a lower bound, such as numpy>=2.0; got {requirement!r}."
+        )
     print(f"{bound[1]}=={bound[2]}")

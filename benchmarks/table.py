@@ -35,22 +35,34 @@ def multiple(ratio: float) -> str:
 
 
 def _listed(times: Mapping[str, float], reference: float) -> str:
-    return ", ".join(f"{name} {multiple(seconds / reference)}" for name, seconds in times.items()) or "-"
+    return (
+        ", ".join(f"{name} {multiple(seconds / reference)}" for name, seconds in times.items())
+        or "-"
+    )
 
 
 def _candidates(found: Mapping[str, Any]) -> Iterator[Row]:
     """Kernels, traces and steps: rows of seconds."""
     rows = {name: row["seconds"] for name, row in found["rows"].items()}
     reference = rows[found["reference"]]
-    ours = {name.removeprefix("gapscope "): s for name, s in rows.items() if name.startswith("gapscope")}
-    others = {name: s for name, s in rows.items() if not name.startswith("gapscope") and name != found["reference"]}
+    ours = {
+        name.removeprefix("gapscope "): s for name, s in rows.items() if name.startswith("gapscope")
+    }
+    others = {
+        name: s
+        for name, s in rows.items()
+        if not name.startswith("gapscope") and name != found["reference"]
+    }
     message = f"{found['reference']}, {milliseconds(reference)}"
     yield found["title"], message, _listed(ours, reference), _listed(others, reference)
 
 
 def _memory(found: Mapping[str, Any]) -> Iterator[Row]:
     """Peaks in MB."""
-    peaks = {name: "not finished" if peak is None else f"{peak:,.0f} MB" for name, peak in found["rows"].items()}
+    peaks = {
+        name: "not finished" if peak is None else f"{peak:,.0f} MB"
+        for name, peak in found["rows"].items()
+    }
     message = {name: f"{name.removeprefix('gapscope ')} {peak}" for name, peak in peaks.items()}
     ours = [text for name, text in message.items() if name.startswith("gapscope")]
     others = [text for name, text in message.items() if not name.startswith("gapscope")]
@@ -99,7 +111,12 @@ def _products(found: Mapping[str, Any]) -> Iterator[Row]:
 def _budgets(found: Mapping[str, Any]) -> Iterator[Row]:
     for budget, row in found["budgets"].items():
         work = found["title"].replace("max_bytes in MiB", f"max_bytes={int(budget):,} MiB")
-        yield work, "memory and CPU time", f"{row['megabytes']:,.0f} MB, {milliseconds(row['seconds'])}", "-"
+        yield (
+            work,
+            "memory and CPU time",
+            f"{row['megabytes']:,.0f} MB, {milliseconds(row['seconds'])}",
+            "-",
+        )
 
 
 # what a file holds -> how it is read; files of other kinds have tables of their own in the docs
@@ -127,7 +144,9 @@ def table(folder: Path = RESULTS) -> str:
     lines = []
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text())
-        reader = next((read for keys, read in READERS.items() if all(key in result for key in keys)), None)
+        reader = next(
+            (read for keys, read in READERS.items() if all(key in result for key in keys)), None
+        )
         if reader is not None:
             day = result["environment"].get("date", "unknown")
             lines += [f"| {' | '.join(row)} | {day} | {path.name} |" for row in reader(result)]

@@ -52,7 +52,9 @@ def _check(features: torch.Tensor, labels: np.ndarray) -> gs.checks.CheckResult:
     order = np.random.default_rng(0).permutation(len(labels))
     chosen, rest = order[: len(order) // 5], order[len(order) // 5 :]
     torch.manual_seed(0)
-    classifier = torch.nn.Sequential(torch.nn.Linear(features.shape[1], 64), torch.nn.ReLU(), torch.nn.Linear(64, 6))
+    classifier = torch.nn.Sequential(
+        torch.nn.Linear(features.shape[1], 64), torch.nn.ReLU(), torch.nn.Linear(64, 6)
+    )
     training = gs.TrainingSpec(epochs=20, optimizer="adam", learning_rate=0.001)
     data = (features[chosen], labels[chosen])
     gs.train(classifier, data, training)

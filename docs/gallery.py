@@ -47,14 +47,21 @@ open(f"{folder}/seconds.txt", "w").write(str(time.process_time()))
 def title_of(name: str) -> str:
     """Title of an example: its file name in words, with the usual capitals."""
     words = name.replace("_", " ")
-    for lower, upper in {"bert": "BERT", "lora": "LoRA", "cnn": "CNN", "hf trainer": "Hugging Face Trainer"}.items():
+    for lower, upper in {
+        "bert": "BERT",
+        "lora": "LoRA",
+        "cnn": "CNN",
+        "hf trainer": "Hugging Face Trainer",
+    }.items():
         words = words.replace(lower, upper)
     return words[0].upper() + words[1:]
 
 
 def summary_of(path: Path) -> str:
     """First paragraph of an example's docstring."""
-    return (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].replace("\n", " ")
+    return (
+        (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].replace("\n", " ")
+    )
 
 
 def run_example(path: Path) -> Path:
@@ -81,9 +88,16 @@ def run_example(path: Path) -> Path:
     skipped = done.stderr.startswith("skipped:")  # an extra that it needs is not installed
     if done.returncode and not skipped:
         raise RuntimeError(f"The example {path.name} failed:\n{done.stderr}")
-    printed = "not run when this page was made: an extra is not installed" if skipped else done.stdout.rstrip()
+    printed = (
+        "not run when this page was made: an extra is not installed"
+        if skipped
+        else done.stdout.rstrip()
+    )
     seconds = folder / "seconds.txt"
-    content = {"printed": printed, "seconds": float(seconds.read_text()) if seconds.exists() else None}
+    content = {
+        "printed": printed,
+        "seconds": float(seconds.read_text()) if seconds.exists() else None,
+    }
     (folder / "output.json").write_text(json.dumps(content))
     return folder
 
@@ -104,7 +118,8 @@ def card_class(pictures: list[Path]) -> str:
     """CSS class of a card: of a tall picture, only the top is shown."""
     if not pictures:
         return "card"
-    width, height = struct.unpack(">II", pictures[0].read_bytes()[16:24])  # in the header of every PNG
+    # in the header of every PNG
+    width, height = struct.unpack(">II", pictures[0].read_bytes()[16:24])
     return "card tall" if height > 1.2 * width else "card"
 
 
@@ -127,8 +142,12 @@ def gallery() -> dict[str, str | bytes]:
             files[f"examples/{name}.md"] = page_of(path, folder)
             files[f"examples/{name}.py"] = path.read_text()
             pictures = sorted(folder.glob("*.png"))
-            files |= {f"examples/{name}-{picture.name}": picture.read_bytes() for picture in pictures}
-            shown = f"[![{title_of(name)}]({name}-{pictures[0].name})]({name}.md)\n" if pictures else ""
+            files |= {
+                f"examples/{name}-{picture.name}": picture.read_bytes() for picture in pictures
+            }
+            shown = (
+                f"[![{title_of(name)}]({name}-{pictures[0].name})]({name}.md)\n" if pictures else ""
+            )
             seconds = json.loads((folder / "output.json").read_text())["seconds"]
             took = f" {seconds:.0f} CPU s." if seconds else ""
             index += [

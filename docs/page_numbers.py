@@ -27,7 +27,9 @@ NUMBER = re.compile(
     r"(?:–|[+-]?\d[\d,.]*(?:\s%)?(?:\spoints)?(?:\s\(95\s%\sCI\s[^()]*\))?)<!--numbers\.(?P<key>\w+)-->"
     r"|\{\{\s*numbers\.(?P<new>\w+)\s*\}\}"
 )
-TABLE = re.compile(r"^<!--tables\.(?P<key>\w+)-->\n\n(?:\|.*\n)+|^\{\{ tables\.(?P<new>\w+) \}\}\n", re.MULTILINE)
+TABLE = re.compile(
+    r"^<!--tables\.(?P<key>\w+)-->\n\n(?:\|.*\n)+|^\{\{ tables\.(?P<new>\w+) \}\}\n", re.MULTILINE
+)
 COMMENT = re.compile(r"<!--(?:numbers|tables)\.\w+-->\n*")
 
 
@@ -51,7 +53,11 @@ def find(file: str, steps: Sequence[Any]) -> Any:
     value = _read(file)
     for step in steps:
         if isinstance(step, Mapping):
-            rows = [row for row in value if all(row.get(key) == expected for key, expected in step.items())]
+            rows = [
+                row
+                for row in value
+                if all(row.get(key) == expected for key, expected in step.items())
+            ]
             if not rows:
                 raise KeyError(f"{file} has no row with {dict(step)}")
             value = rows[0]
@@ -110,9 +116,15 @@ def table(entry: Mapping[str, Any]) -> str:
     names = entry.get("rows", {})
     if names:
         key = entry["by"]
-        rows = [{**next(row for row in rows if row[key] == name), key: shown} for name, shown in names.items()]
+        rows = [
+            {**next(row for row in rows if row[key] == name), key: shown}
+            for name, shown in names.items()
+        ]
     columns = entry["columns"]
-    lines = ["| " + " | ".join(heading for heading, *_ in columns) + " |", "|---" * len(columns) + "|"]
+    lines = [
+        "| " + " | ".join(heading for heading, *_ in columns) + " |",
+        "|---" * len(columns) + "|",
+    ]
     for row in rows:
         cells = []
         for _, steps, form in columns:
@@ -134,7 +146,10 @@ def entries() -> dict[str, Any]:
 @cache
 def all_numbers() -> dict[str, str]:
     """Every number by its key, formatted."""
-    return {key: show(find(entry["file"], entry["at"]), entry["format"]) for key, entry in entries()["numbers"].items()}
+    return {
+        key: show(find(entry["file"], entry["at"]), entry["format"])
+        for key, entry in entries()["numbers"].items()
+    }
 
 
 @cache

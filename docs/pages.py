@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 FILE = re.compile(r'```python title="(?P<name>\w+\.py)"\n(?P<code>.*?)```', re.DOTALL)
-BLOCK = re.compile(r"```python\n(?P<code>.*?)```\n(?P<between>\n*)(?P<output>```text\n.*?```\n)?", re.DOTALL)
+BLOCK = re.compile(
+    r"```python\n(?P<code>.*?)```\n(?P<between>\n*)(?P<output>```text\n.*?```\n)?", re.DOTALL
+)
 
 
 def words(output: str) -> list[str]:
@@ -41,7 +43,8 @@ def run(path: Path, *, rewrite: bool = False, folder: str | None = None) -> list
     def one(match: re.Match[str]) -> str:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            lines_above = "\n" * (text.count("\n", 0, match.start()) + 1)  # line numbers of tracebacks are the page's
+            # line numbers of tracebacks are the page's
+            lines_above = "\n" * (text.count("\n", 0, match.start()) + 1)
             exec(compile(lines_above + match["code"], str(path), "exec"), namespace)
         if match["output"] is None:
             return match[0]

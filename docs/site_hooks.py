@@ -58,7 +58,9 @@ def _imported(path: Path, package: str) -> dict[str, str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             module = f"{package}.{node.module}" if node.level else node.module
-            names |= {alias.asname: f"{module}.{alias.name}" for alias in node.names if alias.asname}
+            names |= {
+                alias.asname: f"{module}.{alias.name}" for alias in node.names if alias.asname
+            }
     return names
 
 
@@ -73,7 +75,10 @@ def _public_names() -> dict[str, list[tuple[str, str]]]:
         file = file if file.exists() else source / package / "__init__.py"
         for name, path in _imported(file, f"gapscope.{package}").items():
             packages[package].setdefault(name, path)
-    return {package: sorted(names.items(), key=lambda item: item[0].lower()) for package, names in packages.items()}
+    return {
+        package: sorted(names.items(), key=lambda item: item[0].lower())
+        for package, names in packages.items()
+    }
 
 
 def _api_pages() -> dict[str, str]:
@@ -82,8 +87,15 @@ def _api_pages() -> dict[str, str]:
     for package, title in PACKAGES.items():
         if not result.get(package):
             continue
-        pages[f"api/{package}.md"] = "\n".join([f"# {title}", "", *(f"::: {path}\n" for _, path in result[package])])
-        index += [f"## [{title}]({package}.md)", "", ", ".join(f"`{name}`" for name, _ in result[package]), ""]
+        pages[f"api/{package}.md"] = "\n".join(
+            [f"# {title}", "", *(f"::: {path}\n" for _, path in result[package])]
+        )
+        index += [
+            f"## [{title}]({package}.md)",
+            "",
+            ", ".join(f"`{name}`" for name, _ in result[package]),
+            "",
+        ]
     return {"api/index.md": "\n".join(index), **pages}
 
 
@@ -119,20 +131,40 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     """Links to results/ and examples/ leave the folder in the repository, but not on the site; keys of numbers go."""
     if page.file.src_uri.startswith("results/"):
         return re.sub(r"\]\(((?:\.\./)+)docs/", r"](\1", markdown)
-    markdown = re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", without_keys(markdown))
+    markdown = re.sub(
+        r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", without_keys(markdown)
+    )
     markdown = markdown.replace("](../examples)", "](examples/index.md)")
     return re.sub(r"\]\(\.\./((?:\.\./)*)results/", r"](\1results/", markdown)
 
 
 def _llms_txt(config: MkDocsConfig) -> str:
     """Index of the site for programs: what gapscope answers, and one line per guide with its first sentence."""
-    lines = ["# gapscope", "", f"> {config.site_description}", "", LLMS_INTRODUCTION, "", "## Guides", ""]
+    lines = [
+        "# gapscope",
+        "",
+        f"> {config.site_description}",
+        "",
+        LLMS_INTRODUCTION,
+        "",
+        "## Guides",
+        "",
+    ]
     for path in sorted((ROOT / "docs").glob("*.md")):
         text = re.sub(r"```.*?```", "", without_keys(path.read_text()), flags=re.DOTALL)
-        first = next(block for block in text.split("\n\n")[1:] if block.strip() and block.strip()[0] not in "|#")
+        first = next(
+            block
+            for block in text.split("\n\n")[1:]
+            if block.strip() and block.strip()[0] not in "|#"
+        )
         summary = " ".join(first.split()).replace("**", "").split(". ")[0].rstrip(".:")
         lines.append(f"- [{text.splitlines()[0].lstrip('# ')}]({path.stem}.html): {summary}.")
-    lines += ["", "## Reference", "", "- [Packages](api/index.html): every public name with its signature."]
+    lines += [
+        "",
+        "## Reference",
+        "",
+        "- [Packages](api/index.html): every public name with its signature.",
+    ]
     lines += [
         "- [Gallery](examples/index.html): executed scripts.",
         "- [Evidence](evidence/check.html): what was measured.",
@@ -144,7 +176,9 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\([(\[])(.*?)\\[)\]]\s
 
 
 def _mathml(match: re.Match[str]) -> str:
-    return convert(html.unescape(match[3]).strip(), display="block" if match[2] == "[" else "inline")
+    return convert(
+        html.unescape(match[3]).strip(), display="block" if match[2] == "[" else "inline"
+    )
 
 
 def on_page_content(content: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:

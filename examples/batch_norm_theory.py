@@ -53,14 +53,18 @@ def simulate(
 ) -> dict[str, float]:
     """Train students on one load and return the mean generalization error of each kind."""
     generator = np.random.default_rng(round(1000 * alpha))
-    task = draw_teacher_task(alpha, n_inputs=n_inputs, noise_variance=NOISE, students=students, generator=generator)
+    task = draw_teacher_task(
+        alpha, n_inputs=n_inputs, noise_variance=NOISE, students=students, generator=generator
+    )
     zeta = float(batch_norm_zeta(batch_size, student=student))
     if student == "linear":
         plain = least_squares_students(task)
         decayed = least_squares_students(task, zeta=zeta)
     else:
         plain = train_students(task, method="sgd", student=student, epochs=2 * epochs, anneal=False)
-        decayed = train_students(task, method="weight_norm", student=student, zeta=zeta, epochs=2 * epochs)
+        decayed = train_students(
+            task, method="weight_norm", student=student, zeta=zeta, epochs=2 * epochs
+        )
     short, long = train_students(
         task,
         method="batch_norm",
@@ -79,7 +83,9 @@ def simulate(
     }
 
 
-def draw_panel(axes: Axes, student: Student, batch_size: int, n_inputs: int, students: int, epochs: int) -> None:
+def draw_panel(
+    axes: Axes, student: Student, batch_size: int, n_inputs: int, students: int, epochs: int
+) -> None:
     """Draw theory and simulations of one kind of student."""
     draw_theory(axes, student, batch_size)
     loads = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
@@ -95,8 +101,15 @@ def draw_panel(axes: Axes, student: Student, batch_size: int, n_inputs: int, stu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("batch_norm_theory.svg"), help="PNG or SVG file to write")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("batch_norm_theory.svg"),
+        help="PNG or SVG file to write",
+    )
     parser.add_argument("--full", action="store_true", help="the paper's N = 4096")
     options = parser.parse_args()
     size, students, epochs = (4096, 1, 1000) if options.full else (128, 6, 400)

@@ -11,7 +11,9 @@ import gapscope as gs
 try:
     from sklearn.datasets import fetch_california_housing
 
-    frame = fetch_california_housing(as_frame=True, download_if_missing=False).frame.sample(400, random_state=0)
+    frame = fetch_california_housing(as_frame=True, download_if_missing=False).frame.sample(
+        400, random_state=0
+    )
     target = frame.pop("MedHouseVal")
 except OSError:
     values = numpy.random.default_rng(0).normal(size=(400, 8))

@@ -11,7 +11,8 @@ import gapscope as gs
 
 bunch = load_breast_cancer(as_frame=True)
 table = bunch.data.iloc[:, :8].copy()
-table["size"] = pd.cut(table.pop("mean radius"), 3, labels=["small", "medium", "large"])  # a categorical column
+# a categorical column
+table["size"] = pd.cut(table.pop("mean radius"), 3, labels=["small", "medium", "large"])
 table.loc[::17, "mean texture"] = None  # missing values
 labels = bunch.target.map({0: "malignant", 1: "benign"})
 

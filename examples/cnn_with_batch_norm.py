@@ -10,7 +10,13 @@ torch.manual_seed(0)
 x, y = torch.randn(200, 1, 8, 8), torch.arange(200) % 3
 x[torch.arange(200), 0, y] += 1.0
 network = nn.Sequential(
-    nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 3)
+    nn.Conv2d(1, 8, 3),
+    nn.BatchNorm2d(8),
+    nn.ReLU(),
+    nn.Conv2d(8, 8, 3),
+    nn.ReLU(),
+    nn.Flatten(),
+    nn.Linear(128, 3),
 )
 optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9)
 monitor = gs.Monitor((x, y), ["ntk_trace", "accuracy"], every=2, alarm=SharedLearning())

@@ -15,5 +15,7 @@ for noise in (0.0, 0.1, 0.3):  # networks that fit more and more corrupted label
 comparison = gs.compare(networks, train)
 print(comparison)
 for name, network in networks.items():
-    print(f"{name}: test accuracy {float(gs.functional.accuracy(network, test.inputs, test.targets)):.3f}")
+    print(
+        f"{name}: test accuracy {float(gs.functional.accuracy(network, test.inputs, test.targets)):.3f}"
+    )
 comparison.plot()

@@ -15,7 +15,9 @@ for rate in rates:
     for _, row in issues.to_pandas().query("flagged").iterrows():
         corrected[int(row["sample"])] = int(row["suggested"])  # a person would decide
     for labels, scores in ((noisy, before), (corrected, after)):
-        network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=128)
+        network = gs.build_network(
+            "fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=128
+        )
         gs.train(network, (x, labels), settings)
         scores.append(float(gs.functional.accuracy(network, test.inputs, test.targets)))
     print(

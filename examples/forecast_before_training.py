@@ -21,8 +21,16 @@ for row, (name, network) in enumerate(networks.items()):
     print(f"{name}: {forecast.headline}; reached {reached:.1%}")
     low, high = forecast.interval
     axes.plot([low, high], [row, row], color="tab:blue", linewidth=4, alpha=0.4)
-    axes.plot(forecast.score, row, "o", color="tab:blue", label="forecast, 90 % interval" if row == 0 else None)
-    axes.plot(reached, row, "x", color="tab:red", label="reached on test data" if row == 0 else None)
+    axes.plot(
+        forecast.score,
+        row,
+        "o",
+        color="tab:blue",
+        label="forecast, 90 % interval" if row == 0 else None,
+    )
+    axes.plot(
+        reached, row, "x", color="tab:red", label="reached on test data" if row == 0 else None
+    )
 axes.set_yticks(range(len(networks)), networks)
 axes.set_xlabel("accuracy")
 axes.legend()

@@ -26,13 +26,19 @@ probabilities = held_out.to_numpy()
 quality = probabilities[np.arange(1000), y]
 if find_spec("cleanlab"):
     quality = import_module("cleanlab.rank").get_label_quality_scores(y, probabilities)
-print(f"{np.isin(np.argsort(quality)[:50], wrong).sum()} of the 50 labels of lowest quality are wrong")
+print(
+    f"{np.isin(np.argsort(quality)[:50], wrong).sum()} of the 50 labels of lowest quality are wrong"
+)
 issues = gs.find_label_issues(None, (x, y), pred_probs=held_out)
-print(f"gapscope on the same probabilities: {np.isin(issues.indices[:50], wrong).sum()} of its first 50")
+print(
+    f"gapscope on the same probabilities: {np.isin(issues.indices[:50], wrong).sum()} of its first 50"
+)
 
 new_probabilities = forest.fit(x, y).predict_proba(new_x)
 for name, values, labels in (("held out", probabilities, y), ("new", new_probabilities, new_y)):
-    observed, stated = calibration_curve(values.argmax(1) == labels, values.max(1), n_bins=8, strategy="quantile")
+    observed, stated = calibration_curve(
+        values.argmax(1) == labels, values.max(1), n_bins=8, strategy="quantile"
+    )
     plt.plot(stated, observed, "o-", label=f"{name} samples")
 plt.plot([0, 1], [0, 1], color="0.7")
 plt.xlabel("stated probability")

@@ -17,15 +17,23 @@ transformers.set_seed(0)
 config = transformers.DistilBertConfig(vocab_size=30, dim=16, n_layers=1, n_heads=2, hidden_dim=32)
 model = transformers.DistilBertForSequenceClassification(config)
 ids = torch.randint(1, 30, (48, 8))
-columns = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": (ids == 7).any(1).long()}
-data = datasets.Dataset.from_dict({name: column.tolist() for name, column in columns.items()}).with_format("torch")
+columns = {
+    "input_ids": ids,
+    "attention_mask": torch.ones_like(ids),
+    "labels": (ids == 7).any(1).long(),
+}
+data = datasets.Dataset.from_dict(
+    {name: column.tolist() for name, column in columns.items()}
+).with_format("torch")
 train, test = data.select(range(32)), data.select(range(32, 48))
 
 monitor = gs.Monitor(train, ["ntk_trace", "loss", "accuracy"])
 quiet = {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "use_cpu": True}
 trainer = transformers.Trainer(
     model,
-    transformers.TrainingArguments(tempfile.mkdtemp(), num_train_epochs=2, learning_rate=1e-3, **quiet),
+    transformers.TrainingArguments(
+        tempfile.mkdtemp(), num_train_epochs=2, learning_rate=1e-3, **quiet
+    ),
     train_dataset=train,
     eval_dataset=test,
     callbacks=[MonitorCallback(monitor)],

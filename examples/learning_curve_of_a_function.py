@@ -29,7 +29,9 @@ print(f"Trained on all samples it reaches {reached:.3f} on test data.")
 runs = sorted((run.trained_on, run.score) for run in curve.trainings)
 plt.plot(*zip(*runs, strict=True), "o", label="runs on parts")
 error = [[curve.score - curve.low], [curve.high - curve.score]]
-plt.errorbar(curve.samples, curve.score, yerr=error, fmt="s", capsize=4, label="prediction, 90 % interval")
+plt.errorbar(
+    curve.samples, curve.score, yerr=error, fmt="s", capsize=4, label="prediction, 90 % interval"
+)
 plt.plot(curve.samples, reached, "x", color="tab:red", label="reached on test data")
 plt.xlabel("training samples")
 plt.ylabel("accuracy")

@@ -32,9 +32,16 @@ class _Classifier(pl.LightningModule):
 x = torch.randn(96, 8)
 data = TensorDataset(x, (x[:, 0] > 0).long())
 monitor, module = gs.Monitor(data, ["ntk_trace", "accuracy"]), _Classifier()
-quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+quiet = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "accelerator": "cpu",
+}
 callbacks = [MonitorCallback(monitor, module="model"), PenaltyCallback(module.penalty)]
-trainer = pl.Trainer(max_epochs=2, callbacks=callbacks, default_root_dir=tempfile.mkdtemp(), **quiet)
+trainer = pl.Trainer(
+    max_epochs=2, callbacks=callbacks, default_root_dir=tempfile.mkdtemp(), **quiet
+)
 trainer.fit(module, DataLoader(data, batch_size=32, shuffle=True))
 print(monitor.to_pandas(), gs.measure(module.model, data), sep="\n")
 monitor.plot()

@@ -19,7 +19,9 @@ if __name__ == "__main__":  # worker processes import this file
     pool.run(grid, measures=["ntk_trace", "input_jacobian_norm"], workers=1)
     table = pool.to_pandas()
     print(
-        table[["network.options.width", "data.label_noise", "test_accuracy", "gap", "ntk_trace"]].round(3).to_string()
+        table[["network.options.width", "data.label_noise", "test_accuracy", "gap", "ntk_trace"]]
+        .round(3)
+        .to_string()
     )
     for noise, rows in table.groupby("data.label_noise"):
         plt.scatter(rows["ntk_trace"], rows["gap"], label=f"{noise:.0%} label noise")

@@ -15,7 +15,9 @@ NAMES = ["ntk_trace", "input_jacobian_norm", "loss", "accuracy"]
 
 def trained(seed: int, noise: float) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     torch.manual_seed(seed)
-    network = gs.build_network("resnet18", input_shape=(3, 8, 8), n_outputs=2, width_multiplier=0.0625)
+    network = gs.build_network(
+        "resnet18", input_shape=(3, 8, 8), n_outputs=2, width_multiplier=0.0625
+    )
     labels = torch.where(torch.rand(60) < noise, 1 - y, y)
     optimizer = torch.optim.Adam(network.parameters(), 1e-2)
     for _ in range(10):
@@ -28,10 +30,18 @@ def trained(seed: int, noise: float) -> tuple[nn.Module, tuple[torch.Tensor, tor
 pool = gs.Pool(tempfile.mkdtemp() + "/pool")
 for seed in range(8):
     network, data = trained(seed, noise=0.05 * seed)
-    pool.add(network, data, test=(test_x, test_y), name=f"resnet {seed}", family="resnet18", measures=NAMES)
+    pool.add(
+        network,
+        data,
+        test=(test_x, test_y),
+        name=f"resnet {seed}",
+        family="resnet18",
+        measures=NAMES,
+    )
 estimator = gs.gap.suggest_estimator(pool.records())
 table = gs.gap.complete_rows(pool.to_pandas(), estimator.features)
 estimator.fit(table, table["gap"])
 network, data = trained(99, noise=0.1)
 new = gs.record_network(network, data, name="new", family="resnet18", measures=NAMES)
-print(estimator.assess(gs.pools.records_to_pandas([new]), level=0.8).T)  # eight networks are too few for 90 %
+# eight networks are too few for 90 %
+print(estimator.assess(gs.pools.records_to_pandas([new]), level=0.8).T)

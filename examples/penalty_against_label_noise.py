@@ -22,11 +22,16 @@ for name, (epochs, loss, penalties) in runs.items():
     network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=128)
     settings = gs.TrainingSpec(epochs=epochs, learning_rate=0.1, momentum=0.5, loss=loss)
     history = gs.train(network, (x, noisy), settings, test=test, penalties=penalties).history
-    curves[name] = np.cumsum([row["seconds"] for row in history]), [row["test_accuracy"] for row in history]
+    curves[name] = (
+        np.cumsum([row["seconds"] for row in history]),
+        [row["test_accuracy"] for row in history],
+    )
 budget = min(seconds[-1] for seconds, _ in curves.values())
 for name, (seconds, accuracies) in curves.items():
     n = int((seconds <= budget).sum())
-    print(f"{name}: after {budget:.1f} s ({n} epochs) {accuracies[n - 1]:.3f}, best so far {max(accuracies[:n]):.3f}")
+    print(
+        f"{name}: after {budget:.1f} s ({n} epochs) {accuracies[n - 1]:.3f}, best so far {max(accuracies[:n]):.3f}"
+    )
     plt.plot(seconds[:n], accuracies[:n], label=name)
 plt.xlabel("seconds of training")
 plt.ylabel("test accuracy (clean labels)")

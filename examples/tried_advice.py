@@ -14,7 +14,9 @@ training = gs.TrainingSpec(epochs=20, optimizer="adam", learning_rate=0.001)
 
 def build():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(x.shape[1], 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+    return torch.nn.Sequential(
+        torch.nn.Linear(x.shape[1], 64), torch.nn.ReLU(), torch.nn.Linear(64, 2)
+    )
 
 
 network = build()
@@ -27,7 +29,9 @@ mean, spread = x.mean(), x.std()
 fixed = build()
 gs.train(fixed, ((x - mean) / spread, y), training)
 before = gs.measure(network, (x_test, y_test), ["accuracy"], progress=False)["accuracy"].value
-after = gs.measure(fixed, ((x_test - mean) / spread, y_test), ["accuracy"], progress=False)["accuracy"].value
+after = gs.measure(fixed, ((x_test - mean) / spread, y_test), ["accuracy"], progress=False)[
+    "accuracy"
+].value
 print(f"\ntest accuracy {before:.3f}, with standardized inputs {after:.3f}")
 plt.bar(["as it was", "standardized inputs"], [before, after])
 plt.ylabel("test accuracy")

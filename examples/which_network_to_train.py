@@ -8,7 +8,10 @@ import gapscope as gs
 digits = gs.load_dataset("digits")
 train, test = digits.train.subset(torch.arange(200)), digits.test
 shape = {"input_shape": (1, 8, 8), "n_outputs": 10}
-candidates = {f"width {width}": gs.build_network("fully_connected", width=width, **shape) for width in (4, 16, 64, 256)}
+candidates = {
+    f"width {width}": gs.build_network("fully_connected", width=width, **shape)
+    for width in (4, 16, 64, 256)
+}
 candidates["small CNN"] = gs.build_network("small_cnn", **shape)
 ranking = gs.rank_networks(candidates, train)
 print(ranking)

@@ -83,7 +83,9 @@ def test_amounts_are_regression_targets_beside_one_output_each(function: str) ->
 
 
 def test_a_ranking_takes_amounts() -> None:
-    ranking = gs.rank_networks({"one": nn.Linear(3, 2), "two": nn.Sequential(nn.Linear(3, 2))}, amounts(2))
+    ranking = gs.rank_networks(
+        {"one": nn.Linear(3, 2), "two": nn.Sequential(nn.Linear(3, 2))}, amounts(2)
+    )
     assert len(ranking) == 2
 
 

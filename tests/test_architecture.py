@@ -43,7 +43,11 @@ def imports_of(path: Path) -> set[str]:
     for node in ast.walk(tree):
         # literals as in import_module("gapscope.training.loop"), by whatever name it is called
         if isinstance(node, ast.Call):
-            texts = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+            texts = [
+                part.value
+                for part in node.args
+                if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            ]
             dotted = [
                 text.split(".")
                 for text in texts
@@ -63,11 +67,15 @@ def imports_of(path: Path) -> set[str]:
 def upward(part: str, imported: set[str]) -> set[str]:
     """Imports that do not point downwards from `part`."""
     return {
-        name for name in imported if name != part and (name == TOP or (name in LAYER and LAYER[name] >= LAYER[part]))
+        name
+        for name in imported
+        if name != part and (name == TOP or (name in LAYER and LAYER[name] >= LAYER[part]))
     }
 
 
-FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.name != "__init__.py")
+FILES = sorted(
+    path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.name != "__init__.py"
+)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
@@ -84,7 +92,13 @@ def test_the_import_test_can_fail() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["import gapscope", "import gapscope as gs", "from gapscope import measure", "import gapscope, torch"]
+    "line",
+    [
+        "import gapscope",
+        "import gapscope as gs",
+        "from gapscope import measure",
+        "import gapscope, torch",
+    ],
 )
 def test_the_bare_package_name_is_seen(tmp_path: Path, line: str) -> None:
     path = tmp_path / "code.py"
@@ -110,9 +124,15 @@ def lines_without_docstrings(path: Path) -> int:
     """Number of lines of a file; a limit must not make its documentation shorter."""
     text = path.read_text()
     documented = ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module
-    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, documented) and ast.get_docstring(node)]
+    nodes = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, documented) and ast.get_docstring(node)
+    ]
     documents = [node.body[0] for node in nodes]
-    return len(text.splitlines()) - sum((each.end_lineno or 0) - each.lineno + 1 for each in documents)
+    return len(text.splitlines()) - sum(
+        (each.end_lineno or 0) - each.lineno + 1 for each in documents
+    )
 
 
 def longer_than(most: int, files: list[Path]) -> list[str]:
@@ -129,15 +149,29 @@ def loaded_after(code: str) -> set[str]:
     """Top-level modules in sys.modules after running `code` in a new interpreter."""
     script = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}})"
     return set(
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout.split()
     )
 
 
 PUBLIC = vars(gapscope)["__all__"]
-HEAVY = {"torch", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "jinja2", "pooch", "safetensors"}
+HEAVY = {
+    "torch",
+    "numpy",
+    "scipy",
+    "sklearn",
+    "pandas",
+    "matplotlib",
+    "jinja2",
+    "pooch",
+    "safetensors",
+}
 
 
-@pytest.mark.parametrize("code", ["import gapscope", "import gapscope.cli", "import gapscope.pools"])
+@pytest.mark.parametrize(
+    "code", ["import gapscope", "import gapscope.cli", "import gapscope.pools"]
+)
 def test_start_loads_nothing_heavy(code: str) -> None:
     assert not loaded_after(code) & HEAVY
 
@@ -164,7 +198,9 @@ def test_every_name_of_the_lazy_package_loads(name: str) -> None:
 
 
 def test_no_module_has_the_name_of_a_public_function() -> None:
-    modules = {path.stem for path in SOURCE.rglob("*.py") if path.parent.name not in ("cli", "measures")}
+    modules = {
+        path.stem for path in SOURCE.rglob("*.py") if path.parent.name not in ("cli", "measures")
+    }
     functions = {name for name in PUBLIC if name.islower() and callable(getattr(gapscope, name))}
     assert not modules & functions
 
@@ -180,7 +216,11 @@ def undocumented(value: object) -> list[str]:
     if inspect.isclass(value) and "__init__" in vars(value):
         documented += value.__init__.__doc__ or ""
     names = inspect.signature(value).parameters  # type: ignore[arg-type]
-    return [name for name in names if name not in ("args", "kwargs", "options") and f"{name}:" not in documented]
+    return [
+        name
+        for name in names
+        if name not in ("args", "kwargs", "options") and f"{name}:" not in documented
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if callable(getattr(gapscope, name))])

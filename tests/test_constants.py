@@ -37,7 +37,9 @@ def unexplained(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("package", sorted({path.parent.name for path in ROOT.glob("*/__init__.py")}))
+@pytest.mark.parametrize(
+    "package", sorted({path.parent.name for path in ROOT.glob("*/__init__.py")})
+)
 def test_every_numeric_constant_is_explained(package: str) -> None:
     files = (ROOT / package).rglob("*.py")
     assert {path.name: names for path in files if (names := unexplained(path.read_text()))} == {}

@@ -35,7 +35,9 @@ class ByKeyword(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = nn.Sequential(nn.Linear(5, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Linear(12, 3))
+        self.inner = nn.Sequential(
+            nn.Linear(5, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Linear(12, 3)
+        )
 
     def forward(self, *, values: Tensor, times: Tensor) -> dict[str, Tensor]:
         return {"logits": self.inner(values * times)}
@@ -95,7 +97,13 @@ def _keyword() -> Subject:
     values = torch.randn(N, 5, generator=generator)
     times = (torch.rand(N, 5, generator=generator) < 0.8).float()
     y = (values * times)[:, :3].argmax(1)
-    return Subject(network, {"values": values, "times": times}, SideBySide(network), torch.cat([values, times], 1), y)
+    return Subject(
+        network,
+        {"values": values, "times": times},
+        SideBySide(network),
+        torch.cat([values, times], 1),
+        y,
+    )
 
 
 def _cnn() -> Subject:
@@ -106,7 +114,9 @@ def _cnn() -> Subject:
 
 def _lora() -> Subject:
     peft: Any = pytest.importorskip("peft")
-    settings = peft.LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=["classifier"])
+    settings = peft.LoraConfig(
+        r=2, target_modules=["query", "value"], modules_to_save=["classifier"]
+    )
     torch.manual_seed(0)
     return _of_tokens(peft.get_peft_model(bert_classifier(), settings))
 
@@ -135,13 +145,17 @@ def numbers(values: Mapping[str, Any]) -> Numbers:
 
 def _trained(network: nn.Module, data: Any) -> Numbers:
     result = gs.train(network, data, gs.TrainingSpec(epochs=2, batch_size=20), test=data)
-    return {name: float(row[name]) for row in result.history[-1:] for name in row if name != "seconds"}
+    return {
+        name: float(row[name]) for row in result.history[-1:] for name in row if name != "seconds"
+    }
 
 
 def _estimated(network: nn.Module, data: Any) -> Numbers:
     own = network.state_dict()
     state = {name: 1.01 * part if part.is_floating_point() else part for name, part in own.items()}
-    return numbers(gs.estimate_accuracy(network, data, initial_state=state, label_noise=0.0).readings)
+    return numbers(
+        gs.estimate_accuracy(network, data, initial_state=state, label_noise=0.0).readings
+    )
 
 
 def _forecast(network: nn.Module, data: Any) -> Numbers:
@@ -174,14 +188,18 @@ def _gamma_decay(network: nn.Module, data: Any) -> Numbers:
 
 def _penalized(network: nn.Module, data: Any) -> Numbers:
     x, y = data if isinstance(data, tuple) else (data, None)
-    if not isinstance(x, Tensor | dict | tuple) or isinstance(y, numpy.ndarray | pandas.Series | list):
+    if not isinstance(x, Tensor | dict | tuple) or isinstance(
+        y, numpy.ndarray | pandas.Series | list
+    ):
         pytest.skip("a training loop has tensors")
     penalty = gs.GradientSimilarityPenalty(0.1, method="exact")
     return {"value": penalty.forward_with_penalty(network.eval(), x, y)[1].item()}
 
 
 FUNCTIONS: dict[str, Callable[[nn.Module, Any], Numbers]] = {
-    "measure": lambda n, d: gs.measure(n, d, ["loss", "accuracy", "ntk_trace"], strict=True).values(),
+    "measure": lambda n, d: gs.measure(
+        n, d, ["loss", "accuracy", "ntk_trace"], strict=True
+    ).values(),
     "forecast_accuracy": _forecast,
     "estimate_accuracy": _estimated,
     "estimate_label_noise": _label_noise,
@@ -197,13 +215,24 @@ FUNCTIONS: dict[str, Callable[[nn.Module, Any], Numbers]] = {
         "rows": float(len(gs.compare({"a": n, "b": copy_network(n)}, d, ["ntk_trace"]).to_pandas()))
     },
     "check": lambda n, d: {"findings": float(len(gs.check(n, d).findings))},
-    "record_network": lambda n, d: numbers(gs.record_network(n, d, name="a", measures=["ntk_trace"]).scores),
+    "record_network": lambda n, d: numbers(
+        gs.record_network(n, d, name="a", measures=["ntk_trace"]).scores
+    ),
     "penalty": _penalized,
-    "advise_batch_norm": lambda n, d: {"excess": float(gs.advise_batch_norm(n, d, batch_size=10).total.excess)},
+    "advise_batch_norm": lambda n, d: {
+        "excess": float(gs.advise_batch_norm(n, d, batch_size=10).total.excess)
+    },
     "gamma_decay": _gamma_decay,
 }
 OF_BATCH_NORM = ("advise_batch_norm", "gamma_decay")
-SLOW = ("check", "compare", "learning_curve", "rank_networks", "advise_batch_norm", "estimate_label_noise")
+SLOW = (
+    "check",
+    "compare",
+    "learning_curve",
+    "rank_networks",
+    "advise_batch_norm",
+    "estimate_label_noise",
+)
 
 
 class Samples(Dataset):
@@ -229,7 +258,11 @@ def _rows(subject: Subject, rows: Any) -> dict[str, Tensor]:
 
 def _row_and_label(subject: Subject, row: int) -> Any:
     inputs = subject.inputs
-    part = inputs[row] if isinstance(inputs, Tensor) else {name: tensor[row] for name, tensor in inputs.items()}
+    part = (
+        inputs[row]
+        if isinstance(inputs, Tensor)
+        else {name: tensor[row] for name, tensor in inputs.items()}
+    )
     return part, subject.y[row]
 
 
@@ -271,7 +304,9 @@ FORMS: dict[str, Callable[[Subject], Any]] = {
     "pandas, categorical labels": _tabular,
     "dataset": lambda s: Samples(lambda i: _rows(s, i)),
     "tensor dataset": lambda s: (
-        TensorDataset(s.inputs, s.y) if isinstance(s.inputs, Tensor) else pytest.skip("has several inputs")
+        TensorDataset(s.inputs, s.y)
+        if isinstance(s.inputs, Tensor)
+        else pytest.skip("has several inputs")
     ),
     "loader": lambda s: DataLoader(Samples(lambda i: _rows(s, i)), batch_size=25),
     "loader of pairs": lambda s: DataLoader(Samples(lambda i: _row_and_label(s, i)), batch_size=25),
@@ -279,13 +314,18 @@ FORMS: dict[str, Callable[[Subject], Any]] = {
     "list of samples": lambda s: [_rows(s, i) for i in range(N)],
     "list of batches": lambda s: [_rows(s, part) for part in BATCHES],
     "string labels": lambda s: _pair(s, numpy.array(_names(s.y))),
-    "list of samples, string labels": lambda s: [_rows(s, i) | {"labels": f"class {s.y[i]}"} for i in range(N)],
+    "list of samples, string labels": lambda s: [
+        _rows(s, i) | {"labels": f"class {s.y[i]}"} for i in range(N)
+    ],
     "list of batches, string labels": lambda s: [
-        _rows(s, part) | {"labels": numpy.array(_names(s.y[part]))} for part in _batches_of_few_classes(s)
+        _rows(s, part) | {"labels": numpy.array(_names(s.y[part]))}
+        for part in _batches_of_few_classes(s)
     ],
     "one-hot labels": lambda s: _pair(s, nn.functional.one_hot(s.y, 3)),
     "tuple": _by_position,
-    "samples": lambda s: gs.Samples(s.inputs, s.y) if isinstance(s.inputs, Tensor) else pytest.skip("-"),
+    "samples": lambda s: (
+        gs.Samples(s.inputs, s.y) if isinstance(s.inputs, Tensor) else pytest.skip("-")
+    ),
 }
 
 
@@ -317,7 +357,11 @@ def applies(subject: str, function: str) -> bool:
 
 def differs(subject: str, function: str, form: str) -> bool:
     """Whether no other cases cover this one: a form is read before, and apart from, what a function does with it."""
-    return subject in ("mlp", "keyword") or function in ("measure", "train") or form in ("mapping", "loader", "tuple")
+    return (
+        subject in ("mlp", "keyword")
+        or function in ("measure", "train")
+        or form in ("mapping", "loader", "tuple")
+    )
 
 
 def is_quick(subject: str, function: str, form: str) -> bool:
@@ -350,15 +394,30 @@ def test_every_function_takes_every_form_of_data(subject: str, function: str, fo
 
 
 FAULTS: dict[str, tuple[Callable[[Subject], Any], str]] = {
-    "labels of positions": (lambda s: (s.x, torch.stack([s.y, s.y + 1, s.y, s.y], 1)), r"positions|[Rr]egression"),
-    "float labels": (lambda s: (s.x, s.y.float()), r"y\.long\(\)|[Rr]egression targets|class labels"),
-    "a label too large": (lambda s: (s.x, s.y + 7), r"smaller than the (network's )?number of (classes|outputs), 3"),
+    "labels of positions": (
+        lambda s: (s.x, torch.stack([s.y, s.y + 1, s.y, s.y], 1)),
+        r"positions|[Rr]egression",
+    ),
+    "float labels": (
+        lambda s: (s.x, s.y.float()),
+        r"y\.long\(\)|[Rr]egression targets|class labels",
+    ),
+    "a label too large": (
+        lambda s: (s.x, s.y + 7),
+        r"smaller than the (network's )?number of (classes|outputs), 3",
+    ),
     "a label of 10^9": (lambda s: (s.x, torch.where(s.y == 0, 10**9, s.y)), r"1000000000"),
-    "a missing label": (lambda s: (s.x, numpy.array([None, *_names(s.y)[1:]], object)), "1 of 60 are missing"),
+    "a missing label": (
+        lambda s: (s.x, numpy.array([None, *_names(s.y)[1:]], object)),
+        "1 of 60 are missing",
+    ),
     "sparse": (lambda s: (s.x.to_sparse(), s.y), r"Use x\.to_dense\(\)"),
     "other width": (lambda s: (s.x[:, :4], s.y), r"\[\d+, 4\]"),
     "empty": (lambda s: (s.x[:0], s.y[:0]), "at least one sample"),
-    "a missing value": (lambda s: (s.x.where(s.x != s.x[0, 0], math.nan), s.y), "1 of 60 samples hold NaN"),
+    "a missing value": (
+        lambda s: (s.x.where(s.x != s.x[0, 0], math.nan), s.y),
+        "1 of 60 samples hold NaN",
+    ),
     "no targets": (lambda s: s.x, "targets?|labels?"),
 }
 OF_INPUTS = ("compare", "rank_networks")  # here they need no labels

@@ -46,7 +46,12 @@ def test_works_where_it_is_installed(wheel: Path, tmp_path: Path) -> None:
     code = "import gapscope as gs; print(gs.__version__, gs.__file__, gs.load_dataset('digits').n_outputs)"
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=True,
     )
     version, path, classes = done.stdout.split()
     assert version == PROJECT["project"]["version"]
@@ -72,7 +77,9 @@ def test_every_tool_is_pinned() -> None:
 
 
 def test_every_dependency_has_a_lowest_version() -> None:
-    done = subprocess.run([sys.executable, ROOT / ".ci" / "lowest.py"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, ROOT / ".ci" / "lowest.py"], capture_output=True, text=True, check=True
+    )
     assert names(done.stdout.split()) == names(PROJECT["project"]["dependencies"])
 
 

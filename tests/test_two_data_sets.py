@@ -35,7 +35,9 @@ ORDERS: dict[str, Callable[[], Any]] = {
     "in order": lambda: DataLoader(PAIRS, batch_size=16),
     "shuffled": lambda: DataLoader(PAIRS, batch_size=16, shuffle=True),
     "last batch dropped": lambda: DataLoader(PAIRS, batch_size=16, drop_last=True),
-    "weighted": lambda: DataLoader(PAIRS, batch_size=16, sampler=WeightedRandomSampler([1.0] * N, N)),
+    "weighted": lambda: DataLoader(
+        PAIRS, batch_size=16, sampler=WeightedRandomSampler([1.0] * N, N)
+    ),
     "subset": lambda: DataLoader(PAIRS, batch_size=16, sampler=SubsetRandomSampler(range(N))),
 }
 VERBS: dict[str, Callable[[Any], Any]] = {
@@ -44,9 +46,15 @@ VERBS: dict[str, Callable[[Any], Any]] = {
     "find_label_issues": lambda data: gs.find_label_issues(None, data).indices.tolist(),
     "estimate_label_noise": lambda data: gs.estimate_label_noise(None, data).rate,
     "out_of_sample": lambda data: gs.out_of_sample(None, data).predictions.tolist(),
-    "check": lambda data: [(f.code, [int(i) for i in f.indices]) for f in gs.check(linear(), data).findings],
-    "record_network": lambda data: gs.record_network(linear(), data, name="n", measures=["loss"]).scores,
-    "compare": lambda data: gs.compare({"a": linear(), "b": nn.Identity()}, data, ["loss"]).to_pandas().value.tolist(),
+    "check": lambda data: [
+        (f.code, [int(i) for i in f.indices]) for f in gs.check(linear(), data).findings
+    ],
+    "record_network": lambda data: (
+        gs.record_network(linear(), data, name="n", measures=["loss"]).scores
+    ),
+    "compare": lambda data: (
+        gs.compare({"a": linear(), "b": nn.Identity()}, data, ["loss"]).to_pandas().value.tolist()
+    ),
 }
 
 
@@ -63,12 +71,16 @@ def _accuracy_of_check(train: Any, test: Any) -> float:
 
 def _test_accuracy_of_training(train: Any, test: Any) -> float:
     settings = gs.TrainingSpec(epochs=1, learning_rate=1e-9)
-    return gs.train(copy.deepcopy(linear()), train, settings, test=test).history[-1]["test_accuracy"]
+    return gs.train(copy.deepcopy(linear()), train, settings, test=test).history[-1][
+        "test_accuracy"
+    ]
 
 
 SCORES: dict[str, Callable[[Any, Any], float]] = {
     "check": _accuracy_of_check,
-    "validated_accuracy": lambda train, test: gs.validated_accuracy(linear(), test, train).plain.value,
+    "validated_accuracy": lambda train, test: (
+        gs.validated_accuracy(linear(), test, train).plain.value
+    ),
     "record_network": lambda train, test: gs.record_network(
         linear(), train, test=test, name="n", measures=["loss"]
     ).scores["test_accuracy"],
@@ -91,10 +103,14 @@ SECOND: dict[str, Callable[[Tensor], Any]] = {
 NAMED = ("names", "categories", "other order of columns")
 
 
-@pytest.mark.parametrize("rows", [torch.arange(40), torch.nonzero(Y[:60] == 1).flatten()], ids=["all", "one class"])
+@pytest.mark.parametrize(
+    "rows", [torch.arange(40), torch.nonzero(Y[:60] == 1).flatten()], ids=["all", "one class"]
+)
 @pytest.mark.parametrize("second", SECOND)
 @pytest.mark.parametrize("verb", SCORES)
-def test_a_second_data_set_is_scored_as_plain_tensors_are(verb: str, second: str, rows: Tensor) -> None:
+def test_a_second_data_set_is_scored_as_plain_tensors_are(
+    verb: str, second: str, rows: Tensor
+) -> None:
     if second == "one-hot" and len(Y[rows].unique()) == 1:
         pytest.skip("one class is no one-hot matrix of two")
     train = (FRAME, NAMES[Y.numpy()]) if second in NAMED else (X, Y)

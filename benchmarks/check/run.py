@@ -36,8 +36,16 @@ def table() -> tuple[nn.Module, Data, int]:
     clusters = 4 * labels + torch.randint(0, 4, (N_ROWS,), generator=generator)
     x = centres[clusters] + torch.randn(N_ROWS, N_COLUMNS, generator=generator)
     is_wrong = torch.rand(N_ROWS, generator=generator) < 0.08
-    labels = torch.where(is_wrong, torch.randint(0, N_CLASSES, (N_ROWS,), generator=generator), labels)
-    layers = [nn.Linear(N_COLUMNS, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, N_CLASSES)]
+    labels = torch.where(
+        is_wrong, torch.randint(0, N_CLASSES, (N_ROWS,), generator=generator), labels
+    )
+    layers = [
+        nn.Linear(N_COLUMNS, 64),
+        nn.ReLU(),
+        nn.Linear(64, 64),
+        nn.ReLU(),
+        nn.Linear(64, N_CLASSES),
+    ]
     return nn.Sequential(*layers), (x, labels), 3
 
 
@@ -51,7 +59,9 @@ def pictures() -> tuple[nn.Module, Data, int]:
     return network, (train.inputs, train.y), 8
 
 
-CELLS: dict[str, Callable[[], tuple[nn.Module, Data, int]]] = dict(zip(BARS, (table, pictures), strict=True))
+CELLS: dict[str, Callable[[], tuple[nn.Module, Data, int]]] = dict(
+    zip(BARS, (table, pictures), strict=True)
+)
 
 
 def measure(name: str) -> dict[str, float]:
@@ -70,12 +80,18 @@ def measure(name: str) -> dict[str, float]:
     start = time.process_time()
     result = gs.check(network, (x, y), initial_state=initial)
     seconds = time.process_time() - start
-    return {"cpu_seconds": seconds, "answered": len(result.findings) + len(result.fine), "bar": BARS[name]}
+    return {
+        "cpu_seconds": seconds,
+        "answered": len(result.findings) + len(result.fine),
+        "bar": BARS[name],
+    }
 
 
 def main() -> None:
     """Measure all cells, or one in this process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--cell", choices=CELLS)
     parser.add_argument("--repeats", type=int, default=3)
@@ -90,7 +106,9 @@ def main() -> None:
         cells[name].append(json.loads(done.stdout.splitlines()[-1]))
         print(name, cells[name][-1])
     if options.out is not None:
-        options.out.write_text(to_json({"environment": environment(), "cells": cells}), encoding="utf-8")
+        options.out.write_text(
+            to_json({"environment": environment(), "cells": cells}), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

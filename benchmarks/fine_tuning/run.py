@@ -88,7 +88,10 @@ def language_model(seed: int) -> Any:
     return peft.get_peft_model(transformers.GPT2LMHeadModel(config), lora)
 
 
-KINDS: dict[str, Any] = {"classifier": (classifier, sentences, 8), "language model": (language_model, chains, 12)}
+KINDS: dict[str, Any] = {
+    "classifier": (classifier, sentences, 8),
+    "language model": (language_model, chains, 12),
+}
 
 
 def canaries_of(kind: str, data: Rows, seed: int, pairs: int) -> PairedCanaries:
@@ -106,7 +109,14 @@ def tossed_anew(canaries: PairedCanaries, seed: int) -> PairedCanaries:
 
 
 def fine_tuned(
-    kind: str, seed: int, epochs: int, *, null: bool = False, count: int = 480, length: int = 0, pairs: int = PAIRS
+    kind: str,
+    seed: int,
+    epochs: int,
+    *,
+    null: bool = False,
+    count: int = 480,
+    length: int = 0,
+    pairs: int = PAIRS,
 ) -> tuple[MemorizationMonitor, list[float]]:
     model_of, data_of, usual = KINDS[kind]
     generator, length = torch.Generator().manual_seed(seed), length or usual
@@ -134,13 +144,19 @@ def fine_tuned(
 def memorizing(kind: str, seed: int, epochs: int = 15) -> dict[str, Any]:
     meter, losses = fine_tuned(kind, seed, epochs)
     turned = min(range(len(losses)), key=losses.__getitem__) + 1
-    gaps = {"first_visit_gap": meter.rows[-1].get("first_visit_gap"), "canary_gap": meter.rows[-1]["canary_gap"]}
+    gaps = {
+        "first_visit_gap": meter.rows[-1].get("first_visit_gap"),
+        "canary_gap": meter.rows[-1]["canary_gap"],
+    }
     return {"flagged": meter.flagged_at, "least evaluation loss": turned, "epochs": epochs, **gaps}
 
 
 def null(kind: str, seed: int, epochs: int = 6) -> dict[str, Any]:
     meter, _ = fine_tuned(kind, seed, epochs, null=True)
-    return {"flagged": meter.flagged_at, "least p-value": min(row["canary_p_value"] for row in meter.rows)}
+    return {
+        "flagged": meter.flagged_at,
+        "least p-value": min(row["canary_p_value"] for row in meter.rows),
+    }
 
 
 def cost(kind: str, seed: int) -> dict[str, Any]:
@@ -169,8 +185,12 @@ def summary(runs: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--smallest", action="store_true", help="one short run of each: does it work?")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--smallest", action="store_true", help="one short run of each: does it work?"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -36,7 +36,11 @@ def _images(name: str, n: int, network: str | None = None, **options: Any) -> tu
         return None, train
     shape = tuple(train.inputs.shape[1:])
     return gs.build_network(
-        network, input_shape=shape, n_outputs=data.n_outputs, generator=torch.Generator().manual_seed(0), **options
+        network,
+        input_shape=shape,
+        n_outputs=data.n_outputs,
+        generator=torch.Generator().manual_seed(0),
+        **options,
     ), train
 
 
@@ -68,8 +72,13 @@ def _compare_combinations(build: Callable[[], tuple[Any, Any]]) -> dict[str, Any
     row: dict[str, Any] = {}
     for name, k in (("all outputs", None), ("four combinations", 4)):
         start = time.process_time()
-        result = gs.functional.kernel_leave_one_out(network, data.inputs, data.targets, combinations=k)
-        row |= {f"{name}, accuracy": result.accuracy, f"{name}, CPU seconds": time.process_time() - start}
+        result = gs.functional.kernel_leave_one_out(
+            network, data.inputs, data.targets, combinations=k
+        )
+        row |= {
+            f"{name}, accuracy": result.accuracy,
+            f"{name}, CPU seconds": time.process_time() - start,
+        }
     return row
 
 
@@ -82,7 +91,11 @@ def main() -> None:
     parser.add_argument("--again", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    result = json.loads(options.out.read_text()) if options.out.exists() and not options.again else {"rows": []}
+    result = (
+        json.loads(options.out.read_text())
+        if options.out.exists() and not options.again
+        else {"rows": []}
+    )
     known = {row["work"] for row in result["rows"]}
     for work, (aim, build) in (ROWS | (LARGEST if options.largest else {})).items():
         if work in known:

@@ -35,7 +35,9 @@ def _inputs_and_gradients(network: nn.Sequential, x: Tensor) -> list[tuple[Tenso
     gradient = torch.eye(OUTPUTS)[:, None].expand(OUTPUTS, len(x), OUTPUTS)
     gradients = [gradient]
     for layer, mask in zip(reversed(layers[1:]), reversed(masks), strict=True):
-        gradient = (gradient.reshape(-1, gradient.shape[-1]) @ layer.weight).view(OUTPUTS, len(x), -1) * mask
+        gradient = (gradient.reshape(-1, gradient.shape[-1]) @ layer.weight).view(
+            OUTPUTS, len(x), -1
+        ) * mask
         gradients.append(gradient)
     return list(zip(inputs, reversed(gradients), strict=True))
 
@@ -64,7 +66,10 @@ def traced_kernel(network: nn.Sequential, x: Tensor) -> Tensor:
 @torch.no_grad()
 def trace(network: nn.Sequential, x: Tensor) -> Tensor:
     """The trace of the kernel."""
-    parts = [((a.square().sum(1) + 1) * g.square().sum((0, 2))).sum() for a, g in _inputs_and_gradients(network, x)]
+    parts = [
+        ((a.square().sum(1) + 1) * g.square().sum((0, 2))).sum()
+        for a, g in _inputs_and_gradients(network, x)
+    ]
     return torch.stack(parts).sum()
 
 
@@ -73,8 +78,14 @@ def measure(rounds: int) -> dict[str, Any]:
     network, (x, _) = make("fc", "cpu"), batch("fc", 32, "cpu")
     pairs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         "full kernel": (lambda: full_kernel(network, x), lambda: empirical_ntk(network, x)),
-        "traced kernel": (lambda: traced_kernel(network, x), lambda: empirical_ntk(network, x, outputs="traced")),
-        "exact trace": (lambda: trace(network, x), lambda: torch.tensor(float(ntk_trace(network, x)))),
+        "traced kernel": (
+            lambda: traced_kernel(network, x),
+            lambda: empirical_ntk(network, x, outputs="traced"),
+        ),
+        "exact trace": (
+            lambda: trace(network, x),
+            lambda: torch.tensor(float(ntk_trace(network, x))),
+        ),
     }
     candidates: dict[str, Callable[[], Any]] = {}
     differences = {}
@@ -89,7 +100,10 @@ def measure(rounds: int) -> dict[str, Any]:
             run()
             times[name].append(time.process_time() - start)
     rows = {name: {"seconds": statistics.median(seconds)} for name, seconds in times.items()}
-    ratios = {name: rows[f"gapscope {name}"]["seconds"] / rows[f"by hand {name}"]["seconds"] for name in pairs}
+    ratios = {
+        name: rows[f"gapscope {name}"]["seconds"] / rows[f"by hand {name}"]["seconds"]
+        for name in pairs
+    }
     title = "products by hand, fc, 32 samples, cpu"
     return {
         "title": title,
@@ -108,7 +122,9 @@ def main() -> None:
     torch.set_num_threads(1)
     result = measure(options.rounds)
     print(json.dumps(result["ratios"], indent=1))
-    options.out.write_text(json.dumps(result | {"environment": environment("cpu")}, indent=1) + "\n")
+    options.out.write_text(
+        json.dumps(result | {"environment": environment("cpu")}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -120,7 +120,9 @@ def penalty(work: Work) -> dict[str, Candidate]:
         "gapscope exact": partial(work.penalized, ours(method="exact")),
         "batch-sum probe (Hutchinson)": partial(work.penalized, ours(probe="batch_sum")),
         "loss gradient": partial(work.penalized, LossGradientPenalty(STRENGTH)),
-        "torch.func exact": lambda: work.step_by_torch_func(lambda jacobian: jacobian.square().sum()),
+        "torch.func exact": lambda: work.step_by_torch_func(
+            lambda jacobian: jacobian.square().sum()
+        ),
     }
 
 

@@ -26,7 +26,12 @@ from gapscope.functional import empirical_ntk
 ROUNDS, SIDE = 9, 1024
 CASES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], int]] = {
     "LeNet-5": ("lenet5", (1, 28, 28), {}, 128),
-    "small CNN with batch norm": ("small_cnn", (3, 32, 32), {"width_multiplier": 0.25, "batch_norm": True}, 64),
+    "small CNN with batch norm": (
+        "small_cnn",
+        (3, 32, 32),
+        {"width_multiplier": 0.25, "batch_norm": True},
+        64,
+    ),
     "ResNet-18 of quarter width": ("resnet18", (3, 32, 32), {"width_multiplier": 0.25}, 32),
 }
 
@@ -49,7 +54,9 @@ def operations(call: Callable[[], Any]) -> int:
     return counter.get_total_flops()
 
 
-def measure_case(name: str, shape: tuple[int, ...], options: dict[str, Any], n: int, speed: float) -> dict[str, Any]:
+def measure_case(
+    name: str, shape: tuple[int, ...], options: dict[str, Any], n: int, speed: float
+) -> dict[str, Any]:
     """Time, counted operations and their ratio for one network."""
     network = gs.build_network(name, input_shape=shape, n_outputs=10, **options).eval()
     x = torch.randn(n, *shape)
@@ -69,7 +76,9 @@ def measure_case(name: str, shape: tuple[int, ...], options: dict[str, Any], n: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     path = parser.parse_args().out
     torch.set_num_threads(1)
@@ -77,7 +86,11 @@ def main() -> None:
     left, right = torch.randn(SIDE, SIDE), torch.randn(SIDE, SIDE)
     speed = 2 * SIDE**3 / cpu_seconds(lambda: left @ right)
     rows = {name: measure_case(*case, speed) for name, case in CASES.items()}
-    path.write_text(to_json({"environment": environment(), "matrix_gigaflop_per_second": speed / 1e9, "rows": rows}))
+    path.write_text(
+        to_json(
+            {"environment": environment(), "matrix_gigaflop_per_second": speed / 1e9, "rows": rows}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -53,7 +53,9 @@ def main() -> None:
     rows: dict[str, dict[str, float]] = {}
     for budget in BUDGETS:
         command = [sys.executable, __file__, "--network", options.network, "--budget", str(budget)]
-        rows[str(budget)] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        rows[str(budget)] = json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        )
         print(budget, rows[str(budget)], flush=True)
     if options.out:
         title = "full kernel, resnet20, 32 samples, by max_bytes in MiB"

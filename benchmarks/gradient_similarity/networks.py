@@ -31,11 +31,29 @@ class Block(nn.Module):
 
 def _layers(name: str) -> list[nn.Module]:
     if name == "fc":
-        widths = [nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, OUTPUTS)]
+        widths = [
+            nn.Linear(784, 512),
+            nn.ReLU(),
+            nn.Linear(512, 512),
+            nn.ReLU(),
+            nn.Linear(512, OUTPUTS),
+        ]
         return [nn.Flatten(), *widths]
     if name == "lenet":
-        features = [nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU()]
-        head = [nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, OUTPUTS)]
+        features = [
+            nn.Conv2d(1, 6, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.ReLU(),
+        ]
+        head = [
+            nn.Linear(400, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, OUTPUTS),
+        ]
         return [*features, nn.MaxPool2d(2), nn.Flatten(), *head]
     if name == "resnet20":
         layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU()]
@@ -83,7 +101,9 @@ def jax_twin(name: str, network: nn.Sequential) -> tuple[Any, Any]:
     def convolve(p: Any, x: Any, stride: int = 1, padding: int | None = None) -> Any:
         pad = p["w"].shape[0] // 2 if padding is None else padding
         form = ("NHWC", "HWIO", "NHWC")
-        z = lax.conv_general_dilated(x, p["w"], (stride, stride), [(pad, pad)] * 2, dimension_numbers=form)
+        z = lax.conv_general_dilated(
+            x, p["w"], (stride, stride), [(pad, pad)] * 2, dimension_numbers=form
+        )
         return z + p["b"]
 
     def pool(x: Any) -> Any:
@@ -111,7 +131,9 @@ def jax_twin(name: str, network: nn.Sequential) -> tuple[Any, Any]:
     else:
         first_dense = next(i for i, module in enumerate(plain) if isinstance(module, nn.Linear))
         images = {"lenet": (16, 5, 5), "vgg16": (512, 1, 1)}
-        parameters = [weights(m, images.get(name) if i == first_dense else None) for i, m in enumerate(plain)]
+        parameters = [
+            weights(m, images.get(name) if i == first_dense else None) for i, m in enumerate(plain)
+        ]
 
     def apply(p: Any, x: Any) -> Any:
         if name == "fc":

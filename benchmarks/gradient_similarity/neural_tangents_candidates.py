@@ -22,9 +22,19 @@ def _import() -> tuple[Any, Any]:
     warnings.filterwarnings("ignore")
     import jax  # type: ignore[import-not-found]
 
-    for name in ("interpreters.ad", "interpreters.partial_eval", "interpreters.xla", "core", "api_util", "linear_util"):
+    for name in (
+        "interpreters.ad",
+        "interpreters.partial_eval",
+        "interpreters.xla",
+        "core",
+        "api_util",
+        "linear_util",
+    ):
         try:
-            public, private = importlib.import_module(f"jax.{name}"), importlib.import_module(f"jax._src.{name}")
+            public, private = (
+                importlib.import_module(f"jax.{name}"),
+                importlib.import_module(f"jax._src.{name}"),
+            )
         except ImportError:
             continue
         for attribute in dir(private):
@@ -44,7 +54,11 @@ def candidates(task: str, name: str, work: Work) -> dict[str, Candidate]:
     x, y = jnp.array(work.x.permute(0, 2, 3, 1).cpu().numpy()), jnp.array(work.y.cpu().numpy())
 
     def ntk(implementation: int, *, traced: bool) -> Any:
-        axes = {"trace_axes": (-1,) if traced else (), "vmap_axes": 0, "implementation": implementation}
+        axes = {
+            "trace_axes": (-1,) if traced else (),
+            "vmap_axes": 0,
+            "implementation": implementation,
+        }
         return nt.empirical_ntk_fn(apply, **axes)
 
     def trace(implementation: int, p: Any, x: Any) -> Any:
@@ -63,7 +77,9 @@ def candidates(task: str, name: str, work: Work) -> dict[str, Candidate]:
         return lambda: factor * jax.block_until_ready(fast(parameters, x))
 
     def step(loss: Any) -> Candidate:
-        return compiled(lambda p, x: jax.tree_util.tree_map(lambda a, b: a - RATE * b, p, jax.grad(loss)(p, x)))
+        return compiled(
+            lambda p, x: jax.tree_util.tree_map(lambda a, b: a - RATE * b, p, jax.grad(loss)(p, x))
+        )
 
     result: dict[str, Candidate] = {}
     if task == "penalty":
@@ -71,12 +87,18 @@ def candidates(task: str, name: str, work: Work) -> dict[str, Candidate]:
     for i in (1, 2, 3):
         label = f"neural-tangents {i}"
         if task == "kernel":
-            result[f"{label} full"] = compiled(partial(lambda i, p, x: ntk(i, traced=False)(x, None, p), i))
-            result[f"{label} traced"] = compiled(partial(lambda i, p, x: ntk(i, traced=True)(x, None, p), i), OUTPUTS)
+            result[f"{label} full"] = compiled(
+                partial(lambda i, p, x: ntk(i, traced=False)(x, None, p), i)
+            )
+            result[f"{label} traced"] = compiled(
+                partial(lambda i, p, x: ntk(i, traced=True)(x, None, p), i), OUTPUTS
+            )
         elif task == "trace":
             result[f"{label} exact"] = compiled(partial(trace, i), OUTPUTS)
         elif task == "penalty":
             result[f"{label} exact"] = step(
-                partial(lambda i, p, x: cross_entropy(p, x) + STRENGTH * OUTPUTS * trace(i, p, x), i)
+                partial(
+                    lambda i, p, x: cross_entropy(p, x) + STRENGTH * OUTPUTS * trace(i, p, x), i
+                )
             )
     return result

@@ -29,11 +29,15 @@ def candidates() -> dict[str, Callable[[], object]]:
     result: dict[str, Callable[[], object]] = {}
     for name, n in (("fc", 32), ("fc", 256), ("lenet", 32), ("resnet20", 8), ("vgg16", 2)):
         network, (x, _) = make(name, "cpu"), batch(name, n, "cpu")
-        result[f"full kernel, {name}, {n} samples"] = lambda network=network, x=x: empirical_ntk(network, x)
+        result[f"full kernel, {name}, {n} samples"] = lambda network=network, x=x: empirical_ntk(
+            network, x
+        )
     layer = nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True)
     transformer = nn.Sequential(layer, nn.Flatten(), nn.Linear(128 * 32, 10))
     tokens = torch.randn(16, 32, 128, generator=torch.Generator().manual_seed(0))
-    result["exact trace, transformer layer (128), 16 samples"] = lambda: ntk_trace(transformer, tokens)
+    result["exact trace, transformer layer (128), 16 samples"] = lambda: ntk_trace(
+        transformer, tokens
+    )
     return result
 
 
@@ -64,7 +68,9 @@ def main() -> None:
             f"{name:50s} {1e3 * medians['oneDNN']:9.2f} ms, by MKL {rows[name]['speedup']:.2f} times as long",
             flush=True,
         )
-    options.out.write_text(json.dumps({"products": rows, "environment": environment("cpu")}, indent=1) + "\n")
+    options.out.write_text(
+        json.dumps({"products": rows, "environment": environment("cpu")}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

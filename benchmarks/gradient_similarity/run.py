@@ -61,7 +61,9 @@ def all_candidates(options: argparse.Namespace) -> tuple[str, dict[str, Candidat
             from neural_tangents_candidates import candidates
 
             found = candidates(options.task, options.network, work)
-            result |= {name: run for name, run in found.items() if name.startswith(("JAX", *tangents))}
+            result |= {
+                name: run for name, run in found.items() if name.startswith(("JAX", *tangents))
+            }
     return reference, result
 
 
@@ -101,7 +103,9 @@ def differences(results: dict[str, Any]) -> dict[str, float]:
     return rows_found
 
 
-def interleaved(found: dict[str, Candidate], rounds: int, budget: float, now: Callable[[], float]) -> dict[str, Any]:
+def interleaved(
+    found: dict[str, Candidate], rounds: int, budget: float, now: Callable[[], float]
+) -> dict[str, Any]:
     """Seconds of every run; candidates slower than a quarter of the budget run three times at most."""
     times: dict[str, list[float]] = {name: [] for name in found}
     begin = time.perf_counter()
@@ -129,7 +133,11 @@ def report(options: argparse.Namespace) -> dict[str, Any]:
     for name, seconds in sorted(times.items(), key=lambda item: statistics.median(item[1])):
         median = statistics.median(seconds)
         calls = 4 if "(4 steps)" in name else 1
-        rows[name] = {"seconds": median / calls, "smallest": min(seconds) / calls, "runs": len(seconds)}
+        rows[name] = {
+            "seconds": median / calls,
+            "smallest": min(seconds) / calls,
+            "runs": len(seconds),
+        }
         rows[name] |= {"ratio": median / calls / unit, "difference": errors.get(name)}
         note = f"  differs by {errors[name]:.0e}" if name in errors else ""
         print(
@@ -145,7 +153,8 @@ def peak_kilobytes() -> int:
 def own_memory(options: argparse.Namespace) -> None:
     """Run one candidate and print its peak memory above the loaded network's, in MB."""
     samples, options.samples = options.samples, 1
-    all_candidates(options)[1][options.only]()  # what is loaded at the first use is no part of the peak
+    # what is loaded at the first use is no part of the peak
+    all_candidates(options)[1][options.only]()
     options.samples = samples
     run = all_candidates(options)[1][options.only]
     gc.collect()
@@ -164,12 +173,34 @@ def memory(options: argparse.Namespace) -> dict[str, Any]:
     """Peak memory of every candidate, each in a process of its own."""
     rows = {}
     for name in all_candidates(options)[1]:
-        command = [sys.executable, __file__, "--task", options.task, "--network", options.network, "--only", name]
-        command += ["--samples", str(options.samples), "--device", options.device, "--peers", *options.peers]
+        command = [
+            sys.executable,
+            __file__,
+            "--task",
+            options.task,
+            "--network",
+            options.network,
+            "--only",
+            name,
+        ]
+        command += [
+            "--samples",
+            str(options.samples),
+            "--device",
+            options.device,
+            "--peers",
+            *options.peers,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         rows[name] = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
-        print(f"  {name:42s} {'failed' if rows[name] is None else f'{rows[name]:8.1f} MB'}", flush=True)
-    return {"title": f"peak memory of {options.task}, {options.network}, {options.samples} samples", "rows": rows}
+        print(
+            f"  {name:42s} {'failed' if rows[name] is None else f'{rows[name]:8.1f} MB'}",
+            flush=True,
+        )
+    return {
+        "title": f"peak memory of {options.task}, {options.network}, {options.samples} samples",
+        "rows": rows,
+    }
 
 
 def main() -> None:
@@ -178,7 +209,9 @@ def main() -> None:
     parser.add_argument("--network", choices=SHAPES, default="lenet")
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds after which no new round begins")
+    parser.add_argument(
+        "--budget", type=float, default=60.0, help="seconds after which no new round begins"
+    )
     parser.add_argument("--peers", nargs="*", default=["torch.func", "neural-tangents"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--memory", action="store_true")
@@ -192,7 +225,9 @@ def main() -> None:
     result = memory(options) if options.memory else report(options)
     if options.out:
         content = {**result, "options": {k: str(v) for k, v in vars(options).items()}}
-        options.out.write_text(json.dumps(content | {"environment": environment(options.device)}, indent=1) + "\n")
+        options.out.write_text(
+            json.dumps(content | {"environment": environment(options.device)}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

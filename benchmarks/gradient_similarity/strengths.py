@@ -55,7 +55,11 @@ def images(seed: int, setting: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, 
     problem = gs.load_dataset("fashion_mnist")
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(problem.train), generator=generator)[: setting["samples"]]
-    assert problem.test is not None and problem.train.targets is not None and problem.test.targets is not None
+    assert (
+        problem.test is not None
+        and problem.train.targets is not None
+        and problem.test.targets is not None
+    )
     x, test = (
         functional.avg_pool2d(part, 28 // setting["size"])
         for part in (problem.train.inputs[chosen], problem.test.inputs)
@@ -74,7 +78,9 @@ def accuracy(network: nn.Module, x: Tensor, y: Tensor) -> float:
     return round(float(right), 4)
 
 
-def trained(name: str, optimizer_name: str, strength: float, seed: int, setting: dict[str, Any]) -> dict[str, Any]:
+def trained(
+    name: str, optimizer_name: str, strength: float, seed: int, setting: dict[str, Any]
+) -> dict[str, Any]:
     x, y, test_x, test_y = images(seed, setting)
     torch.manual_seed(seed)
     network = NETWORKS[name](setting["size"]).train()
@@ -85,7 +91,11 @@ def trained(name: str, optimizer_name: str, strength: float, seed: int, setting:
         warnings.simplefilter("always")
         for _ in range(setting["epochs"]):
             for part in torch.randperm(len(x)).split(setting["batch"]):
-                outputs, value = penalty.forward_with_penalty(network, x[part]) if penalty else (network(x[part]), 0.0)
+                outputs, value = (
+                    penalty.forward_with_penalty(network, x[part])
+                    if penalty
+                    else (network(x[part]), 0.0)
+                )
                 optimizer.zero_grad()
                 (functional.cross_entropy(outputs, y[part]) + value).backward()
                 optimizer.step()
@@ -106,12 +116,19 @@ def ranges(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     result = []
     for name, optimizer in dict.fromkeys((run["network"], run["optimizer"]) for run in runs):
         here = [run for run in runs if (run["network"], run["optimizer"]) == (name, optimizer)]
-        seeds = set.intersection(*({run["seed"] for run in here if run["strength"] == s} for s in STRENGTHS))
+        seeds = set.intersection(
+            *({run["seed"] for run in here if run["strength"] == s} for s in STRENGTHS)
+        )
         if not seeds:
             continue
         here = [run for run in here if run["seed"] in seeds]
-        mean = {s: statistics.mean(r["test_accuracy"] for r in here if r["strength"] == s) for s in STRENGTHS}
-        warned = {s for s in STRENGTHS if any(run["warned"] for run in here if run["strength"] == s)}
+        mean = {
+            s: statistics.mean(r["test_accuracy"] for r in here if r["strength"] == s)
+            for s in STRENGTHS
+        }
+        warned = {
+            s for s in STRENGTHS if any(run["warned"] for run in here if run["strength"] == s)
+        }
         lost = [s for s in STRENGTHS if mean[s] < mean[0.0] - HARMLESS]
         result.append(
             {
@@ -121,7 +138,9 @@ def ranges(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "accuracy": {f"{strength:g}": round(value, 4) for strength, value in mean.items()},
                 "warned": sorted(warned),
                 "harmless": max(s for s in STRENGTHS if not lost or s < min(lost)),
-                "too_much": min((s for s in STRENGTHS if s in warned or mean[s] < mean[0.0] / 2), default=None),
+                "too_much": min(
+                    (s for s in STRENGTHS if s in warned or mean[s] < mean[0.0] / 2), default=None
+                ),
                 "best": max(mean, key=lambda strength: mean[strength]),
             }
         )
@@ -129,21 +148,30 @@ def ranges(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--smallest", action="store_true", help="one short run: does it run?")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     setting = SETTING | ({"samples": 64, "test": 64, "epochs": 1} if options.smallest else {})
-    runs = json.loads(options.out.read_text())["runs"] if options.out and options.out.exists() else []
+    runs = (
+        json.loads(options.out.read_text())["runs"] if options.out and options.out.exists() else []
+    )
     done = {(run["network"], run["optimizer"], run["strength"], run["seed"]) for run in runs}
     grid = list(itertools.product(range(options.seeds), CHOSEN, OPTIMIZERS, STRENGTHS))
     for seed, name, optimizer, strength in grid[1:2] if options.smallest else grid:
         if (name, optimizer, strength, seed) in done:
             continue
         runs.append(trained(name, optimizer, strength, seed, setting))
-        report = {"environment": environment("cpu"), "setting": setting, "ranges": ranges(runs), "runs": runs}
+        report = {
+            "environment": environment("cpu"),
+            "setting": setting,
+            "ranges": ranges(runs),
+            "runs": runs,
+        }
         text = json.dumps(report, indent=1)
         if options.out:
             options.out.write_text(text + "\n")

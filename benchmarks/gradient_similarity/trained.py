@@ -21,7 +21,14 @@ def group_norm(channels: int) -> nn.Module:
 
 
 def dense(size: int, norm: Normalization) -> nn.Module:
-    hidden = [nn.Linear(size * size, 128), norm(128), nn.ReLU(), nn.Linear(128, 128), norm(128), nn.ReLU()]
+    hidden = [
+        nn.Linear(size * size, 128),
+        norm(128),
+        nn.ReLU(),
+        nn.Linear(128, 128),
+        norm(128),
+        nn.ReLU(),
+    ]
     return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(128, OUTPUTS))
 
 
@@ -48,7 +55,9 @@ class Block(nn.Module):
 def residual(size: int, norm: Normalization) -> nn.Module:
     blocks = [Block(16, norm) for _ in range(3)]
     stem = [nn.Conv2d(1, 16, 3, padding=1), norm(16), nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, OUTPUTS))
+    return nn.Sequential(
+        *stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, OUTPUTS)
+    )
 
 
 class Transformer(nn.Module):
@@ -56,7 +65,10 @@ class Transformer(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.embedding, self.positions = nn.Linear(size, 32), nn.Parameter(0.1 * torch.randn(size, 32))
+        self.embedding, self.positions = (
+            nn.Linear(size, 32),
+            nn.Parameter(0.1 * torch.randn(size, 32)),
+        )
         layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(32, OUTPUTS)

@@ -34,7 +34,9 @@ def network_and_inputs(again: bool) -> tuple[Any, Any]:
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.second = (nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1) for _ in range(2))
+            self.first, self.second = (
+                nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1) for _ in range(2)
+            )
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.second(torch.relu(self.first(torch.relu(x))))
@@ -89,7 +91,9 @@ def cell(work: str, way: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("recomputation.json"))
     parser.add_argument("--cell", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -102,7 +106,10 @@ def main() -> None:
     for work in WORKS:
         for way in WAYS:
             done = subprocess.run(
-                [sys.executable, __file__, "--cell", work, way], capture_output=True, text=True, check=True
+                [sys.executable, __file__, "--cell", work, way],
+                capture_output=True,
+                text=True,
+                check=True,
             )
             cells.setdefault(work, {})[way] = json.loads(done.stdout.strip().splitlines()[-1])
             print(work, "|", way, cells[work][way], flush=True)

@@ -39,10 +39,14 @@ def _images(name: str, small: bool) -> tuple[Any, int]:
     t: Any = transformers
     if name == "ResNet-50":
         sizes = {"hidden_sizes": [8, 16], "depths": [1, 1], "embedding_size": 8} if small else {}
-        return t.ResNetForImageClassification(t.ResNetConfig(num_labels=CLASSES, **sizes)), 32 if small else 224
+        return t.ResNetForImageClassification(
+            t.ResNetConfig(num_labels=CLASSES, **sizes)
+        ), 32 if small else 224
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2} if small else {}
     side = 32 if small else 224
-    return t.ViTForImageClassification(t.ViTConfig(image_size=side, num_labels=CLASSES, **sizes)), side
+    return t.ViTForImageClassification(
+        t.ViTConfig(image_size=side, num_labels=CLASSES, **sizes)
+    ), side
 
 
 def _tokens(name: str, small: bool) -> Any:
@@ -50,7 +54,9 @@ def _tokens(name: str, small: bool) -> Any:
 
     t: Any = transformers
     if name == "BERT-base":
-        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2} if small else {}
+        sizes = (
+            {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2} if small else {}
+        )
         return t.BertForSequenceClassification(t.BertConfig(num_labels=CLASSES, **sizes))
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2} if small else {}
     return t.GPT2LMHeadModel(t.GPT2Config(use_cache=False, **sizes))
@@ -68,7 +74,11 @@ def network_and_inputs(name: str, small: bool) -> tuple[Any, Any]:
             self.model = model
 
         def forward(self, x: Any) -> Any:
-            given = {"inputs_embeds": x} if x.ndim == 3 else {"pixel_values" if x.ndim == 4 else "input_ids": x}
+            given = (
+                {"inputs_embeds": x}
+                if x.ndim == 3
+                else {"pixel_values" if x.ndim == 4 else "input_ids": x}
+            )
             if name != "GPT-2":
                 return self.model(**given).logits
             return self.model(**given, logits_to_keep=1).logits[:, -1]
@@ -80,7 +90,9 @@ def network_and_inputs(name: str, small: bool) -> tuple[Any, Any]:
         model, side = _images(name, small)
         inputs = torch.rand(SAMPLES, 3, side, side)
     for module in model.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):  # zero where a residual branch ends: it would be a dead layer
+        if isinstance(
+            module, torch.nn.BatchNorm2d
+        ):  # zero where a residual branch ends: it would be a dead layer
             torch.nn.init.ones_(module.weight)
     return Logits(model).eval(), inputs
 
@@ -155,7 +167,13 @@ def _read(name: str, network: Any, x: Any, **options: Any) -> dict[str, float]:
 def _sparsity(network: Any, x: Any) -> dict[str, float]:
     names = [name for name, _ in network.named_modules()]
     last = next(name for name in reversed(names) if name.endswith(ACTIVATIONS))
-    return _read("unit_sparsity", network, x, layers=last, unit_axis=1 if last.endswith(ACTIVATIONS[0]) else -1)
+    return _read(
+        "unit_sparsity",
+        network,
+        x,
+        layers=last,
+        unit_axis=1 if last.endswith(ACTIVATIONS[0]) else -1,
+    )
 
 
 def _sampled_labels(network: Any, x: Any) -> dict[str, float]:
@@ -180,7 +198,9 @@ CELLS: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     "trace, Rademacher probe": lambda network, x: _trace(network, x, probe="rademacher"),
     "unit sparsity": _sparsity,
     "trace, class probe, bfloat16": _half,
-    "trace, 8 Rademacher probes": lambda network, x: _trace(network, x, probe="rademacher", draws=8),
+    "trace, 8 Rademacher probes": lambda network, x: _trace(
+        network, x, probe="rademacher", draws=8
+    ),
 }
 
 
@@ -208,7 +228,14 @@ def cell(network_name: str, work: str, small: bool) -> dict[str, Any]:
 def run(network: str, work: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run one cell in a process of its own."""
     limit = f'ulimit -v {int(arguments.memory * 2**20)}; exec "$@"'
-    command = [sys.executable, __file__, "--cell", network, work, *(["--smallest"] if arguments.smallest else [])]
+    command = [
+        sys.executable,
+        __file__,
+        "--cell",
+        network,
+        work,
+        *(["--smallest"] if arguments.smallest else []),
+    ]
     try:
         done = subprocess.run(
             ["bash", "-c", limit, "cell", *command],
@@ -220,14 +247,22 @@ def run(network: str, work: str, arguments: argparse.Namespace) -> dict[str, Any
     except subprocess.TimeoutExpired:
         return {"stopped": f"longer than {arguments.limit:g} s of the clock"}
     if done.returncode:
-        return {"stopped": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300]}
+        return {
+            "stopped": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][
+                :300
+            ]
+        }
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("large_networks.json"))
-    parser.add_argument("--smallest", action="store_true", help="small networks, to see that it runs")
+    parser.add_argument(
+        "--smallest", action="store_true", help="small networks, to see that it runs"
+    )
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of the clock a cell")
     parser.add_argument("--memory", type=float, default=8.0, help="GiB of address space a cell")
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS))
@@ -238,7 +273,9 @@ def main() -> None:
         network, work = arguments.cell
         print(json.dumps(cell(network, work, arguments.smallest)))
         return
-    result: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"cells": {}}
+    result: dict[str, Any] = (
+        json.loads(arguments.out.read_text()) if arguments.out.exists() else {"cells": {}}
+    )
     for work in arguments.works:
         for network in arguments.networks:
             cells = result["cells"].setdefault(network, {})

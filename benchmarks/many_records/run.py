@@ -55,7 +55,9 @@ def asked(arguments: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--networks", type=int, default=100_000, help="a multiple of 500")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("many_records.json"))
@@ -69,7 +71,9 @@ def main() -> None:
 
     fill(given.folder, given.networks)
     result: dict[str, Any] = (
-        json.loads(given.out.read_text()) if given.out.exists() and not given.again else {"questions": {}}
+        json.loads(given.out.read_text())
+        if given.out.exists() and not given.again
+        else {"questions": {}}
     )
     places = {"GRID": str(given.folder.with_suffix(".toml")), "POOL": str(given.folder)}
     for name, words in QUESTIONS.items():
@@ -77,11 +81,22 @@ def main() -> None:
             continue
         if "first" in name:
             (given.folder / "index.json").unlink(missing_ok=True)
-        command = [sys.executable, __file__, "--folder", ".", "--ask", *(places.get(word, word) for word in words)]
+        command = [
+            sys.executable,
+            __file__,
+            "--folder",
+            ".",
+            "--ask",
+            *(places.get(word, word) for word in words),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         result["questions"][name] = json.loads(done.stdout.strip().splitlines()[-1])
         print(name, result["questions"][name], flush=True)
-        size = (given.folder / "index.json").stat().st_size if (given.folder / "index.json").exists() else 0
+        size = (
+            (given.folder / "index.json").stat().st_size
+            if (given.folder / "index.json").exists()
+            else 0
+        )
         result |= {
             "title": "many records", "networks": given.networks, "index_megabytes": size / 1e6,
             "load": os.getloadavg()[0], "date": datetime.now(UTC).date().isoformat(), "environment": environment(),

@@ -27,7 +27,12 @@ READINGS = {
     "gradient_neighbours.agreement": ("higher", "fraction of samples"),
 }
 EPOCHS = 20
-WIDTHS, RATES, NOISES, SEEDS = (32, 64, 128, 256, 512), (0.01, 0.03, 0.1, 0.3), (0.0, 0.1, 0.2, 0.3, 0.5), 5
+WIDTHS, RATES, NOISES, SEEDS = (
+    (32, 64, 128, 256, 512),
+    (0.01, 0.03, 0.1, 0.3),
+    (0.0, 0.1, 0.2, 0.3, 0.5),
+    5,
+)
 
 
 def grid(networks: int) -> Grid:
@@ -53,7 +58,9 @@ def grid(networks: int) -> Grid:
 
 def toml(specs: Grid) -> str:
     """The same as a file."""
-    axes = "\n".join(f'"{path}" = {json.dumps(list(values))}' for path, values in specs.axes.items())
+    axes = "\n".join(
+        f'"{path}" = {json.dumps(list(values))}' for path, values in specs.axes.items()
+    )
     return f'[base.network]\nname = "lenet5"\n[base.training]\nepochs = {EPOCHS}\n[axes]\n{axes}\n'
 
 
@@ -85,7 +92,12 @@ def record(spec_id: str, spec: Mapping[str, Any], rng: random.Random) -> tuple[s
     """
     noise, width = spec["data"]["label_noise"], spec["network"]["options"]["width"]
     gap = min(0.9, max(0.0, 0.05 + noise + 0.01 * rng.gauss(0, 3)))
-    scores = {"train_loss": rng.random(), "train_accuracy": 0.98, "test_loss": 1 + gap, "test_accuracy": 0.98 - gap}
+    scores = {
+        "train_loss": rng.random(),
+        "train_accuracy": 0.98,
+        "test_loss": 1 + gap,
+        "test_accuracy": 0.98 - gap,
+    }
     content = {
         "schema": SCHEMA, "id": spec_id, "spec": spec, "status": "finished", "message": "", "scores": scores,
         "corruption": {"label_noise": {"rate": noise, "wrong": round(600 * noise)}}, "measured_samples": 600,

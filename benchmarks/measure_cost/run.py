@@ -54,7 +54,9 @@ def of_images(name: str, data: str, **options: Any) -> Callable[[int], Made]:
         problem = gs.load_dataset(data)
         samples = problem.train.subset(torch.arange(n))
         assert samples.targets is not None
-        network = gs.build_network(name, input_shape=problem.input_shape, n_outputs=problem.n_outputs, **options)
+        network = gs.build_network(
+            name, input_shape=problem.input_shape, n_outputs=problem.n_outputs, **options
+        )
         return fitted(network, samples.inputs, samples.targets), samples
 
     return make
@@ -63,7 +65,12 @@ def of_images(name: str, data: str, **options: Any) -> Callable[[int], Made]:
 def bert(n: int) -> Made:
     transformers: Any = importlib.import_module("transformers")
 
-    sizes = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
+    sizes = {
+        "hidden_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 512,
+    }
     config = transformers.BertConfig(vocab_size=1000, num_labels=2, **sizes)
     ids = torch.randint(1, 1000, (n, 64))
     labels = ids[:, 0] % 2
@@ -121,7 +128,11 @@ def measured(name: str, n: int, exact: bool, busy: bool) -> dict[str, Any]:
         "peak_gb": round(1024 * peak / 1e9, 3),
         "peak_above_start_gb": round(1024 * (peak - before) / 1e9, 3),
         "seconds": {reading.measure: round(reading.seconds, 2) for reading in readings},
-        "reduced": {item.measure: item.note for item in readings if item.standard_error is not None and item.note},
+        "reduced": {
+            item.measure: item.note
+            for item in readings
+            if item.standard_error is not None and item.note
+        },
         "unmeasured": readings.unmeasured,
     }
 
@@ -133,16 +144,29 @@ def in_a_process(name: str, n: int, exact: bool, busy: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--networks", nargs="*", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--smallest", action="store_true", help="few samples of one network: does it run?")
+    parser.add_argument(
+        "--smallest", action="store_true", help="few samples of one network: does it run?"
+    )
     parser.add_argument("--busy", action="store_true", help="the budget counts CPU time")
-    parser.add_argument("--out", type=Path, help="JSON file; networks that it holds already are kept")
+    parser.add_argument(
+        "--out", type=Path, help="JSON file; networks that it holds already are kept"
+    )
     options = parser.parse_args()
     names, n = (list(NETWORKS)[:1], 64) if options.smallest else (options.networks, N)
-    result = json.loads(options.out.read_text())["networks"] if options.out and options.out.exists() else {}
+    result = (
+        json.loads(options.out.read_text())["networks"]
+        if options.out and options.out.exists()
+        else {}
+    )
     for name in names:
-        result[name] = {"inputs": NETWORKS[name][1], "default": in_a_process(name, n, False, options.busy)}
+        result[name] = {
+            "inputs": NETWORKS[name][1],
+            "default": in_a_process(name, n, False, options.busy),
+        }
         if name in EXACT:
             result[name]["budget=None"] = in_a_process(name, n, True, options.busy)
         report = {

@@ -43,7 +43,11 @@ def subject() -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
         nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 24, 3, padding=1), nn.ReLU(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 10),
     )  # fmt: skip
-    gs.train(network, Samples(x, y), TrainingSpec(optimizer="adam", learning_rate=0.01, epochs=15, batch_size=50))
+    gs.train(
+        network,
+        Samples(x, y),
+        TrainingSpec(optimizer="adam", learning_rate=0.01, epochs=15, batch_size=50),
+    )
     return network.eval(), x, y
 
 
@@ -61,7 +65,9 @@ def copied() -> tuple[Any, Any]:
         ]
     )  # fmt: skip
     weighted = [module for module in network if isinstance(module, nn.Conv2d | nn.Linear)]
-    for layer, module in zip([layer for layer in model.layers if layer.weights], weighted, strict=True):
+    for layer, module in zip(
+        [layer for layer in model.layers if layer.weights], weighted, strict=True
+    ):
         kernel = module.weight.detach()
         kernel = kernel.permute(2, 3, 1, 0) if kernel.ndim == 4 else kernel.T
         assert module.bias is not None
@@ -73,7 +79,10 @@ def copied() -> tuple[Any, Any]:
 
 def _over_seeds(number: str, ours: list[float], theirs: list[float], note: str) -> dict[str, Any]:
     """Equal where the means over draws are, within 3 standard errors."""
-    errors = [np.var(values, ddof=1) / len(values) if len(values) > 1 else 0.0 for values in (ours, theirs)]
+    errors = [
+        np.var(values, ddof=1) / len(values) if len(values) > 1 else 0.0
+        for values in (ours, theirs)
+    ]
     return {
         "number": number, "ours": float(np.mean(ours)), "theirs": float(np.mean(theirs)),
         "tolerance": 3 * math.sqrt(sum(errors)), "note": f"{note}; mean over {len(SEEDS)} seeds, equal within 3 "
@@ -90,10 +99,19 @@ def pgdl_first_place() -> list[dict[str, Any]]:
     from pgdl_first.final import complexityMixup  # type: ignore[import-not-found]
 
     (network, x, y), (model, data) = subject(), copied()
-    ours = [float(mixup_robustness(network, x, y, generator=stream)["loss"]) for stream in _streams()]
+    ours = [
+        float(mixup_robustness(network, x, y, generator=stream)["loss"]) for stream in _streams()
+    ]
     orders = [data.shuffle(N, seed=seed, reshuffle_each_iteration=False) for seed in SEEDS]
     theirs = [float(complexityMixup(model, order)) for order in orders]
-    return [_over_seeds("mixup_robustness.loss", ours, theirs, "they mix all pairs of a class within batches of 100")]
+    return [
+        _over_seeds(
+            "mixup_robustness.loss",
+            ours,
+            theirs,
+            "they mix all pairs of a class within batches of 100",
+        )
+    ]
 
 
 def pgdl_second_place() -> list[dict[str, Any]]:

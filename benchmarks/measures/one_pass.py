@@ -66,7 +66,9 @@ def images(n: int, size: int) -> tuple[Tensor, Tensor]:
     return train_split.inputs[:n, :, :size, :size].contiguous(), train_split.targets[:n]
 
 
-def rounds(chosen: Sequence[str], take: Callable[[Sequence[str]], Any], count: int) -> list[dict[str, Any]]:
+def rounds(
+    chosen: Sequence[str], take: Callable[[Sequence[str]], Any], count: int
+) -> list[dict[str, Any]]:
     """Both ways in turns."""
     result = []
     for number in range(count):
@@ -89,7 +91,9 @@ def rounds(chosen: Sequence[str], take: Callable[[Sequence[str]], Any], count: i
     return result
 
 
-def planned_taking(network: Any, data: Any, initial: Any, chosen: Sequence[str], budget: float) -> Planned:
+def planned_taking(
+    network: Any, data: Any, initial: Any, chosen: Sequence[str], budget: float
+) -> Planned:
     """Plan once for a budget; the names that fit, and what takes some of them as planned."""
     result, history = ready(network, as_samples(data)), ()
 
@@ -135,27 +139,39 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--width", type=float, default=1 / 16)
     parser.add_argument("--size", type=int, default=16)
-    parser.add_argument("--epochs", type=int, default=0, help="Epochs of training before it is measured.")
+    parser.add_argument(
+        "--epochs", type=int, default=0, help="Epochs of training before it is measured."
+    )
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--budget", type=float, default=None, help="Seconds for all; none takes all on all samples.")
+    parser.add_argument(
+        "--budget", type=float, default=None, help="Seconds for all; none takes all on all samples."
+    )
     parser.add_argument("--only", nargs="*", default=None)
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("one_pass.json"))
     given = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     shape = (3, given.size, given.size)
-    network = gs.build_network("resnet18", input_shape=shape, n_outputs=10, width_multiplier=given.width)
+    network = gs.build_network(
+        "resnet18", input_shape=shape, n_outputs=10, width_multiplier=given.width
+    )
     initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     data = images(given.images, given.size)
     if given.epochs:
-        train(network, Samples(*data), TrainingSpec(optimizer="adam", learning_rate=0.003, epochs=given.epochs))
+        train(
+            network,
+            Samples(*data),
+            TrainingSpec(optimizer="adam", learning_rate=0.003, epochs=given.epochs),
+        )
     else:
         initial = {name: 0.9 * tensor for name, tensor in initial.items()}
     network.eval()
     chosen = given.only or [name for name in list_measures() if name not in LEFT_OUT]
 
     def take(names: Sequence[str], samples: Any = data) -> dict[str, float]:
-        result = gs.measure(network, samples, list(names), initial_state=initial, time_budget=None, progress=False)
+        result = gs.measure(
+            network, samples, list(names), initial_state=initial, time_budget=None, progress=False
+        )
         return dict(result.values())
 
     for name in chosen:
@@ -169,13 +185,22 @@ def main() -> None:
         found_plan = planned_taking(network, data, initial, chosen, given.budget)
         chosen, taking = found_plan.names, found_plan.take
         shares = {name: found_plan.plan.shares[name].n for name in chosen}
-        within = {"samples": shares, "left_out": dict(found_plan.plan.failed), "plan_seconds": found_plan.seconds}
-        print(f"plan after {found_plan.seconds:.0f} s: {shares}; left out: {list(within['left_out'])}", flush=True)
+        within = {
+            "samples": shares,
+            "left_out": dict(found_plan.plan.failed),
+            "plan_seconds": found_plan.seconds,
+        }
+        print(
+            f"plan after {found_plan.seconds:.0f} s: {shares}; left out: {list(within['left_out'])}",
+            flush=True,
+        )
     result = rounds(chosen, taking, given.rounds)
     floor = unshared(chosen, taking)
     ratio, least = statistics.median(row["ratio"] for row in result), sum(floor.values())
     total = statistics.median(row["sum"] for row in result)
-    print(f"median ratio {ratio:.2f}; what cannot be shared takes {least:.1f} s, {least / total:.2f} of the sum")
+    print(
+        f"median ratio {ratio:.2f}; what cannot be shared takes {least:.1f} s, {least / total:.2f} of the sum"
+    )
     row = {
         "environment": environment(), "images": given.images, "width_multiplier": given.width, "size": given.size,
         "epochs": given.epochs, "budget": given.budget, "within_budget": within,
@@ -185,7 +210,9 @@ def main() -> None:
     path = given.output
     known = json.loads(path.read_text())["rows"] if path.exists() else []
     key = ("images", "width_multiplier", "size", "epochs", "budget")
-    kept = [other for other in known if [other.get(name) for name in key] != [row[name] for name in key]]
+    kept = [
+        other for other in known if [other.get(name) for name in key] != [row[name] for name in key]
+    ]
     path.write_text(json.dumps({"rows": [*kept, row]}, indent=1) + "\n")
 
 

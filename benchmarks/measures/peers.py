@@ -33,7 +33,11 @@ from gapscope.measures import pacbayes
 from gapscope.measures._weights import squared_singular_values
 from gapscope.measures.curvature import Hessian, hessian_top_eigenvalue
 from gapscope.measures.norms import power_law_fit
-from gapscope.measures.pacbayes import MAGNITUDE_EPSILON, pacbayes_flatness, pacbayes_magnitude_flatness
+from gapscope.measures.pacbayes import (
+    MAGNITUDE_EPSILON,
+    pacbayes_flatness,
+    pacbayes_magnitude_flatness,
+)
 from gapscope.measures.registry import get_measure
 from gapscope.measures.training_speed import gradient_weight_alignment
 
@@ -41,7 +45,9 @@ from gapscope.measures.training_speed import gradient_weight_alignment
 def subject() -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
     """A small network of linear layers wide enough for a spectrum, with samples."""
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 80), nn.Tanh(), nn.Linear(80, 10))
+    network = nn.Sequential(
+        nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 80), nn.Tanh(), nn.Linear(80, 10)
+    )
     return network.eval(), torch.randn(64, 64), torch.arange(64) % 10
 
 
@@ -71,7 +77,9 @@ def pyhessian() -> list[dict[str, Any]]:
 
 def _random_signs(network: nn.Module) -> torch.Tensor:
     """As PyHessian draws them."""
-    return torch.cat([torch.randint_like(p, high=2).mul(2).sub(1).flatten() for p in network.parameters()])
+    return torch.cat(
+        [torch.randint_like(p, high=2).mul(2).sub(1).flatten() for p in network.parameters()]
+    )
 
 
 def weightwatcher() -> list[dict[str, Any]]:
@@ -80,7 +88,11 @@ def weightwatcher() -> list[dict[str, Any]]:
 
     network, x, _ = subject()
     details = peer.WeightWatcher(model=network).analyze(min_evals=10)
-    own = [power_law_fit(values)[0] for values in squared_singular_values(network, x).values() if len(values) > 10]
+    own = [
+        power_law_fit(values)[0]
+        for values in squared_singular_values(network, x).values()
+        if len(values) > 10
+    ]
     return [
         {"number": "power_law_alpha.alpha", "ours": mine, "theirs": float(theirs), "tolerance": 1e-3 * mine,
          "note": f"of layer {i}; WeightWatcher drops eigenvalues below 1e-5, and fits by its own search for the start"}
@@ -134,7 +146,9 @@ def robust_generalization_measures() -> list[dict[str, Any]]:
     result = get_all_measures(network, initial, loader, accuracy, 0)
     theirs = {item.name: value for item, value in result.items()}
     names = sorted({name.split(".")[0] for name in SAME.values()})
-    own = gs.measure(network, (x, y), names, initial_state=initial.state_dict(), time_budget=None, progress=False)
+    own = gs.measure(
+        network, (x, y), names, initial_state=initial.state_dict(), time_budget=None, progress=False
+    )
     values = {reading.name: reading.value for reading in own}
     rows = []
     for name, ours in SAME.items():
@@ -142,12 +156,21 @@ def robust_generalization_measures() -> list[dict[str, Any]]:
         value = 2 * printed + math.log(len(x)) if name.startswith("LOG_") else printed**2 * len(x)
         rows.append({"number": ours, "ours": values[ours], "theirs": value, "tolerance": 1e-4 * abs(value),
                      "note": f"{name}, without their last step"})  # fmt: skip
-    return [*rows, *_noise_borne(network, x, y, accuracy), *_bounds(network, initial, x, y, loader, accuracy)]
+    return [
+        *rows,
+        *_noise_borne(network, x, y, accuracy),
+        *_bounds(network, initial, x, y, loader, accuracy),
+    ]
 
 
 def _by_standard_deviation(mean: float, variance: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
     """What robust-generalization-measures means: it passes variances to torch.normal, which takes their roots."""
-    return _NORMAL(mean, variance.sqrt() if isinstance(variance, torch.Tensor) else variance**0.5, *args, **kwargs)
+    return _NORMAL(
+        mean,
+        variance.sqrt() if isinstance(variance, torch.Tensor) else variance**0.5,
+        *args,
+        **kwargs,
+    )
 
 
 _NORMAL = torch.normal
@@ -155,17 +178,28 @@ _NORMAL = torch.normal
 BOUNDS = {"PACBAYES_INIT": "pacbayes_distance", "PACBAYES_ORIG": "pacbayes_norm"}
 
 
-def _noise_borne(network: nn.Module, x: torch.Tensor, y: torch.Tensor, accuracy: float) -> list[dict[str, Any]]:
+def _noise_borne(
+    network: nn.Module, x: torch.Tensor, y: torch.Tensor, accuracy: float
+) -> list[dict[str, Any]]:
     """The deviations that both find, over seeds: they are searched with ten draws, and other ones."""
     from data.generation.measures import _pacbayes_sigma, _reparam  # type: ignore[import-not-found]
 
-    folded, loader, seeds = _reparam(network).eval(), DataLoader(TensorDataset(x, y), batch_size=50), range(8)
+    folded, loader, seeds = (
+        _reparam(network).eval(),
+        DataLoader(TensorDataset(x, y), batch_size=50),
+        range(8),
+    )
     rows = []
-    for measure, epsilon in ((pacbayes_flatness, None), (pacbayes_magnitude_flatness, MAGNITUDE_EPSILON)):
+    for measure, epsilon in (
+        (pacbayes_flatness, None),
+        (pacbayes_magnitude_flatness, MAGNITUDE_EPSILON),
+    ):
         with torch.no_grad(), mock.patch.object(torch, "normal", _by_standard_deviation):
             theirs = [_pacbayes_sigma(folded, loader, accuracy, seed, epsilon) for seed in seeds]
         streams = [torch.Generator().manual_seed(seed) for seed in seeds]
-        ours = [float(measure(folded, x, y, draws=10, generator=stream)) ** -0.5 for stream in streams]
+        ours = [
+            float(measure(folded, x, y, draws=10, generator=stream)) ** -0.5 for stream in streams
+        ]
         error = math.sqrt((np.var(ours, ddof=1) + np.var(theirs, ddof=1)) / len(seeds))
         rows.append(
             {"number": measure.__name__, "ours": float(np.mean(ours)), "theirs": float(np.mean(theirs)),
@@ -177,12 +211,20 @@ def _noise_borne(network: nn.Module, x: torch.Tensor, y: torch.Tensor, accuracy:
 
 
 def _bounds(
-    network: nn.Module, initial: nn.Module, x: torch.Tensor, y: torch.Tensor, loader: Any, accuracy: float
+    network: nn.Module,
+    initial: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    loader: Any,
+    accuracy: float,
 ) -> list[dict[str, Any]]:
     """Their two bounds: ours of the folded network's kernels, at the deviation that they found."""
     from data.generation.measures import _pacbayes_sigma, _reparam, get_all_measures  # type: ignore[import-not-found]
 
-    theirs = {item.name: value for item, value in get_all_measures(network, initial, loader, accuracy, 0).items()}
+    theirs = {
+        item.name: value
+        for item, value in get_all_measures(network, initial, loader, accuracy, 0).items()
+    }
     folded, start = _reparam(network).eval(), _reparam(initial).state_dict()
     for name, parameter in folded.named_parameters():
         parameter.requires_grad_(not any(part in name for part in ("bias", "bn")))
@@ -190,7 +232,9 @@ def _bounds(
     for name, measure in BOUNDS.items():
         with torch.no_grad():
             sigma = _pacbayes_sigma(folded, loader, accuracy, 0, None)
-        with mock.patch.object(pacbayes, "_noise_tolerance", lambda *args, found=sigma, **options: found):
+        with mock.patch.object(
+            pacbayes, "_noise_tolerance", lambda *args, found=sigma, **options: found
+        ):
             given = {"initial_state": start} if "initial" in get_measure(measure).needs else {}
             ours = float(get_measure(measure).function(folded, x, y, **given))
         value = float(theirs[name]) ** 2 * len(x)
@@ -233,7 +277,9 @@ def torch_func() -> list[dict[str, Any]]:
     rows = torch.func.vmap(torch.func.jacrev(output), (None, 0))(parameters, x)
     jacobian = torch.cat([value.flatten(2) for value in rows.values()], dim=2).flatten(0, 1)
     theirs = float(torch.linalg.slogdet(jacobian @ jacobian.T).logabsdet)
-    ours = gs.measure(network, x, ["ntk_logdet"], time_budget=None, progress=False).values()["ntk_logdet"]
+    ours = gs.measure(network, x, ["ntk_logdet"], time_budget=None, progress=False).values()[
+        "ntk_logdet"
+    ]
     return [{"number": "ntk_logdet", "ours": ours, "theirs": theirs, "tolerance": 1e-8 * abs(theirs),
              "note": "slogdet of the kernel from its Jacobian, float64"}]  # fmt: skip
 
@@ -256,7 +302,9 @@ def main() -> None:
                 warnings.simplefilter("ignore")
                 result = compare()
         except Exception as error:  # what a peer needs, or breaks on, is a row
-            rows.append({"peer": compare.__name__, "failed": f"{type(error).__name__}: {error}"[:300]})
+            rows.append(
+                {"peer": compare.__name__, "failed": f"{type(error).__name__}: {error}"[:300]}
+            )
             continue
         for row in result:
             agrees = abs(row["ours"] - row["theirs"]) <= row["tolerance"]

@@ -86,16 +86,23 @@ def run_case(make: Callable[[], Any], seconds: float, fraction: float | None) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=40.0)
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows = {
-        name: {"default": run_case(make, given.seconds, 0.1), "no limit": run_case(make, given.seconds / 4, None)}
+        name: {
+            "default": run_case(make, given.seconds, 0.1),
+            "no limit": run_case(make, given.seconds / 4, None),
+        }
         for name, make in CASES.items()
     }
-    given.out.write_text(to_json({"environment": environment(), "seconds": given.seconds, "rows": rows}))
+    given.out.write_text(
+        to_json({"environment": environment(), "seconds": given.seconds, "rows": rows})
+    )
 
 
 if __name__ == "__main__":

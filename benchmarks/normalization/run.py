@@ -65,7 +65,9 @@ def run(
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     results: dict[str, object] = {}
     for shape in shapes:
-        x, gradient = (torch.randn(shape, device=device).to(memory_format=memory_format) for _ in range(2))
+        x, gradient = (
+            torch.randn(shape, device=device).to(memory_format=memory_format) for _ in range(2)
+        )
         layers = {name: layer.to(device).train() for name, layer in candidates(shape[1]).items()}
         seconds: dict[str, list[float]] = {name: [] for name in layers}
         for number in range(rounds + 2):
@@ -83,11 +85,15 @@ def run(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--channels-last", action="store_true")
-    parser.add_argument("--smallest", action="store_true", help="one small shape and one round: does it run?")
+    parser.add_argument(
+        "--smallest", action="store_true", help="one small shape and one round: does it run?"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)

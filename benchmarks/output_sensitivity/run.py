@@ -43,14 +43,22 @@ def clock(device: str) -> Callable[[], float]:
     return synchronized
 
 
-def candidates(network: nn.Module, x: Tensor, few: Tensor, chunk_size: int) -> dict[str, Callable[[], Any]]:
+def candidates(
+    network: nn.Module, x: Tensor, few: Tensor, chunk_size: int
+) -> dict[str, Callable[[], Any]]:
     """Name -> what is timed; `few` are the samples of the Jacobians."""
     return {
-        "two forward passes": lambda: [network_outputs(network, x, chunk_size=chunk_size) for _ in range(2)],
+        "two forward passes": lambda: [
+            network_outputs(network, x, chunk_size=chunk_size) for _ in range(2)
+        ],
         "S": lambda: output_sensitivity(network, x, chunk_size=chunk_size),
-        "S of probabilities": lambda: output_sensitivity(network, x, space="probabilities", chunk_size=chunk_size),
+        "S of probabilities": lambda: output_sensitivity(
+            network, x, space="probabilities", chunk_size=chunk_size
+        ),
         "exact J": lambda: input_jacobian_norm(network, few),
-        "exact J of probabilities": lambda: input_jacobian_norm(network, few, space="probabilities"),
+        "exact J of probabilities": lambda: input_jacobian_norm(
+            network, few, space="probabilities"
+        ),
     }
 
 
@@ -60,7 +68,9 @@ def seconds_of(name: str, options: argparse.Namespace) -> dict[str, float]:
     network = build_network(
         name, input_shape=(3, 32, 32), n_outputs=10, generator=torch.Generator().manual_seed(0), **wide
     ).to(options.device).eval()  # fmt: skip
-    x = torch.rand(options.samples, 3, 32, 32, generator=torch.Generator().manual_seed(1)).to(options.device)
+    x = torch.rand(options.samples, 3, 32, 32, generator=torch.Generator().manual_seed(1)).to(
+        options.device
+    )
     few = x[: options.jacobian_samples]
     timed = candidates(network, x, few, options.chunk_size)
     now, times = clock(options.device), {key: [] for key in timed}
@@ -82,10 +92,14 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         ratios = {
             "S over two forward passes": seconds["S"] / seconds["two forward passes"],
             "J over S before softmax": seconds["exact J"] / seconds["S"],
-            "J over S after softmax": seconds["exact J of probabilities"] / seconds["S of probabilities"],
+            "J over S after softmax": seconds["exact J of probabilities"]
+            / seconds["S of probabilities"],
         }
         result[name] = {"seconds": seconds, "ratios": ratios}
-        print(f"{name:16}" + "".join(f"  {key} {value:.2f}" for key, value in ratios.items()), flush=True)
+        print(
+            f"{name:16}" + "".join(f"  {key} {value:.2f}" for key, value in ratios.items()),
+            flush=True,
+        )
     return {
         "settings": vars(options) | {"out": str(options.out)},
         "environment": environment(options.device),
@@ -96,12 +110,16 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Read the options, compare, print a line per network and write the JSON file where one is named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--jacobian-samples", type=int, default=128)
     parser.add_argument("--chunk-size", type=int, default=256)
-    parser.add_argument("--width", type=float, default=1.0, help="width multiplier of the convolutional networks")
+    parser.add_argument(
+        "--width", type=float, default=1.0, help="width multiplier of the convolutional networks"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path)

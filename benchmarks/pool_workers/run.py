@@ -33,7 +33,13 @@ from gapscope.pools.readings import RunOptions
 from gapscope.pools.worker import Job, run_job
 from gapscope.results.records import Record
 
-MEASURES = ("ntk_trace", "output_sensitivity", "margin_signature", "unit_sparsity", "parameter_norm")
+MEASURES = (
+    "ntk_trace",
+    "output_sensitivity",
+    "margin_signature",
+    "unit_sparsity",
+    "parameter_norm",
+)
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,10 @@ def shares(found: Sequence[Timed], begun: float, ended: float) -> dict[str, floa
     for item in found:
         workers[item.worker].append(item)
     held = sum(max(i.ended for i in own) - min(i.begun for i in own) for own in workers.values())
-    seconds = {name: sum(getattr(item, name) for item in found) for name in ("training", "scores", "measuring", "rest")}
+    seconds = {
+        name: sum(getattr(item, name) for item in found)
+        for name in ("training", "scores", "measuring", "rest")
+    }
     between = held - sum(item.ended - item.begun for item in found)
     busy = seconds["training"] + seconds["scores"] + seconds["measuring"]
     starting = [min(item.begun for item in own) - begun for own in workers.values()]
@@ -141,12 +150,16 @@ def profile(work: list[Job]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--engine", choices=engines.ENGINES, default="local")
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--smallest", action="store_true", help="a few runs of one epoch, to see that it runs")
+    parser.add_argument(
+        "--smallest", action="store_true", help="a few runs of one epoch, to see that it runs"
+    )
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

@@ -60,7 +60,10 @@ def cell(noise: float, seed: int, root: str | None) -> dict[str, Any]:
     """Both training runs of one cell."""
     train, test = samples_of(noise, seed, root)
     alarms = {"gradient_disparity": make_alarm("gradient_disparity"), "evidence": EvidenceAlarm()}
-    monitors = [gs.Monitor(train, [], alarm=alarm, seed=seed, max_time_fraction=None) for alarm in alarms.values()]
+    monitors = [
+        gs.Monitor(train, [], alarm=alarm, seed=seed, max_time_fraction=None)
+        for alarm in alarms.values()
+    ]
 
     def watch(network: torch.nn.Module, row: dict[str, Any]) -> None:
         for monitor in monitors:
@@ -85,7 +88,9 @@ def cell(noise: float, seed: int, root: str | None) -> dict[str, Any]:
         "errors": {
             "end of training": errors[-1],
             **{name: errors[-1 if at is None else at - 1] for name, at in raised.items()},
-            "nine tenths, best checkpoint": split[min(range(len(held_out)), key=held_out.__getitem__)],
+            "nine tenths, best checkpoint": split[
+                min(range(len(held_out)), key=held_out.__getitem__)
+            ],
             "best epoch by the test samples": min(errors),
         },
     }
@@ -98,13 +103,17 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
         part = [one for one in cells if one["noise"] == noise]
         errors = pandas.DataFrame([one["errors"] for one in part]).mean()
         counts = {name: sum(one["raised"][name] is not None for one in part) for name in ALARMS}
-        rows.append({"noise": noise, "trainings": len(part), "errors": errors.to_dict(), "raised": counts})
+        rows.append(
+            {"noise": noise, "trainings": len(part), "errors": errors.to_dict(), "raised": counts}
+        )
     return rows
 
 
 def main() -> None:
     """Run the cells that are not kept yet, and write all of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kept", type=Path, required=True, help="folder of finished cells")
     parser.add_argument("--out", type=Path, help="JSON with all cells and their summary")
     parser.add_argument("--seeds", type=int, default=5)
@@ -119,7 +128,10 @@ def main() -> None:
     rows = summary(cells)
     print(pandas.json_normalize(rows).T.to_string(float_format="{:.3f}".format))
     if given.out:
-        given.out.write_text(to_json({"environment": environment(), "summary": rows, "cells": cells}, indent=1) + "\n")
+        given.out.write_text(
+            to_json({"environment": environment(), "summary": rows, "cells": cells}, indent=1)
+            + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ def spent(record: Record) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pools", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=Path("study_costs.json"))
     given = parser.parse_args()
@@ -43,9 +45,9 @@ def main() -> None:
             if record.status == "finished" and record.history and record.readings:
                 data, epochs = record.spec["data"], record.spec["training"]["epochs"]
                 size = data["train_size"] or "all"
-                groups[f"{record.spec['network']['name']}, {data['name']}, {size} samples, {epochs} epochs"].append(
-                    spent(record)
-                )
+                groups[
+                    f"{record.spec['network']['name']}, {data['name']}, {size} samples, {epochs} epochs"
+                ].append(spent(record))
     result: dict[str, dict[str, float]] = {}
     for name, rows in sorted(groups.items()):
         means = {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}

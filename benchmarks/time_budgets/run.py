@@ -39,7 +39,9 @@ def minilm() -> tuple[Any, Any]:
     texts, y, _ = load("banking77", "texts", 400, 1)
     encoder, tokenizer = build_text_encoder(pretrained=True)
     encoder.pooler = None
-    tokens = tokenizer(texts[:400], padding=True, truncation=True, max_length=48, return_tensors="pt")
+    tokens = tokenizer(
+        texts[:400], padding=True, truncation=True, max_length=48, return_tensors="pt"
+    )
     x = torch.stack([tokens["input_ids"], tokens["attention_mask"]], 1)
     classes, y = y[:400].unique(return_inverse=True)
     return with_head(TextClassifier(encoder), len(classes), 0), (x, y)
@@ -83,7 +85,10 @@ def wide_table() -> tuple[Any, Any]:
     x = torch.randn(2000, 20_000, generator=generator)
     y = (x[:, :10].sum(1) + torch.randn(2000, generator=generator) > 0).long()
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(20_000, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2)), (x, y)
+    return nn.Sequential(nn.Linear(20_000, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2)), (
+        x,
+        y,
+    )
 
 
 def many_classes() -> tuple[Any, Any]:
@@ -93,9 +98,18 @@ def many_classes() -> tuple[Any, Any]:
 
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(5000) % 1000
-    x = torch.randn(1000, 32, generator=generator)[y] + 0.3 * torch.randn(5000, 32, generator=generator)
+    x = torch.randn(1000, 32, generator=generator)[y] + 0.3 * torch.randn(
+        5000, 32, generator=generator
+    )
     torch.manual_seed(0)
-    layers = [nn.Linear(32, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 256), nn.BatchNorm1d(256), nn.ReLU()]
+    layers = [
+        nn.Linear(32, 256),
+        nn.BatchNorm1d(256),
+        nn.ReLU(),
+        nn.Linear(256, 256),
+        nn.BatchNorm1d(256),
+        nn.ReLU(),
+    ]
     return nn.Sequential(*layers, nn.Linear(256, 1000)), (x, y)
 
 
@@ -128,7 +142,9 @@ def _verb(name: str) -> Callable[[Any, Any, float], Any]:
 def _advise(network: Any, data: Any, budget: float) -> Any:
     import gapscope as gs
 
-    return gs.advise_batch_norm(network, data, batch_size=32, new_batch_size=128, time_budget=budget)
+    return gs.advise_batch_norm(
+        network, data, batch_size=32, new_batch_size=128, time_budget=budget
+    )
 
 
 VERBS: dict[str, Callable[[Any, Any, float], Any]] = {
@@ -154,7 +170,8 @@ def cell(case: str, verb: str, budget: float) -> dict[str, Any]:
     network.eval()
     import gapscope as gs
 
-    first = gs.build_network("fully_connected", input_shape=(4,), n_outputs=2)  # what is imported at a first call
+    # what is imported at a first call
+    first = gs.build_network("fully_connected", input_shape=(4,), n_outputs=2)
     gs.forecast_accuracy(first, (torch.randn(20, 4), torch.arange(20) % 2))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.process_time()
@@ -168,7 +185,12 @@ def cell(case: str, verb: str, budget: float) -> dict[str, Any]:
         kind = "error"
     seconds = time.process_time() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": seconds, "megabytes": (peak - before) / 1024, "peak_megabytes": peak / 1024, kind: answer[:1500]}
+    return {
+        "seconds": seconds,
+        "megabytes": (peak - before) / 1024,
+        "peak_megabytes": peak / 1024,
+        kind: answer[:1500],
+    }
 
 
 def _run(case: str, verb: str, budget: float) -> dict[str, Any]:
@@ -184,7 +206,9 @@ def _run(case: str, verb: str, budget: float) -> dict[str, Any]:
 
 def main() -> None:
     """Run the missing cells."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("time_budgets.json"))
     parser.add_argument("--budgets", type=float, nargs="*", default=list(BUDGETS))
     parser.add_argument("--cases", nargs="*", default=list(CASES), help="parts of names")

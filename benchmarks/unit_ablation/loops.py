@@ -29,7 +29,12 @@ def _masks(order: Tensor, steps: Sequence[int]) -> Iterator[Tensor]:
 def naive(body: nn.Module, tail: nn.Module, x: Tensor, label: int, steps: Sequence[int]) -> Tensor:
     """Accuracies [2, steps]: the whole network runs for every n."""
     curves = [
-        torch.stack([(tail(body(x) * mask).argmax(1) == label).double().mean() for mask in _masks(order, steps)])
+        torch.stack(
+            [
+                (tail(body(x) * mask).argmax(1) == label).double().mean()
+                for mask in _masks(order, steps)
+            ]
+        )
         for order in _orders(body(x))
     ]
     return torch.stack(curves)

@@ -81,7 +81,9 @@ def timed(now: Callable[[], float], function: Callable[[], Tensor]) -> tuple[flo
 def compare(options: argparse.Namespace) -> dict[str, Any]:
     """Run all candidates, check that their accuracies are equal, and return times and ratios."""
     x = torch.randn(options.samples, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    x = (0.8 * x + torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(2))).to(options.device)
+    x = (0.8 * x + torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(2))).to(
+        options.device
+    )
     network, body, tail = sparse_vgg(options.tail, options.density, options.width, x)
     with torch.no_grad():
         label = int(network(x).argmax(1).mode().values)
@@ -107,12 +109,16 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
         "units": units,
         "seconds": median,
         "all_seconds": times,
-        "ratio_to_gapscope": {name: seconds / median["gapscope"] for name, seconds in median.items()},
+        "ratio_to_gapscope": {
+            name: seconds / median["gapscope"] for name, seconds in median.items()
+        },
         "identical_accuracies": {
             name: torch.equal(ours[:, list(candidates[name][1])], results[name].cpu())
             for name in ("cached loop", "naive loop")
         },
-        "curve": dict(islice(((n, ours[0, n].item()) for n in range(0, units + 1, max(1, units // 8))), 9)),
+        "curve": dict(
+            islice(((n, ours[0, n].item()) for n in range(0, units + 1, max(1, units // 8))), 9)
+        ),
     }
 
 
@@ -123,11 +129,18 @@ def _curves(network: nn.Module, x: Tensor, y: Tensor, chunk_size: int) -> Tensor
 
 def main() -> None:
     """Read the options, compare, print a line and write the JSON file where one is named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tail", choices=("deep", "linear"), default="deep")
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--density", type=float, default=0.25)
-    parser.add_argument("--width", type=float, default=1.0, help="width multiplier; below 1 only to see the script run")
+    parser.add_argument(
+        "--width",
+        type=float,
+        default=1.0,
+        help="width multiplier; below 1 only to see the script run",
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--naive-steps", type=int, default=6)
     parser.add_argument("--cached-steps", type=int, default=32)
@@ -139,7 +152,9 @@ def main() -> None:
     result = compare(options)
     for name, seconds in result["seconds"].items():
         same = result["identical_accuracies"].get(name, "")
-        print(f"{name:12} {seconds:9.3f} s  x{result['ratio_to_gapscope'][name]:<8.2f} identical accuracies: {same}")
+        print(
+            f"{name:12} {seconds:9.3f} s  x{result['ratio_to_gapscope'][name]:<8.2f} identical accuracies: {same}"
+        )
     if options.out:
         options.out.write_text(json.dumps(result, indent=1) + "\n")
 

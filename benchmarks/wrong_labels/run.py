@@ -39,7 +39,9 @@ KINDS = ("symmetric", "pair-wise", "instance-dependent")
 FOLDS, EARLY, WATCHED = 5, 10, 20
 CANARIES = 0.05
 METHODS = ("gapscope", "one_training", "cleanlab", "loss")
-TRAINING = gs.TrainingSpec(optimizer="adam", learning_rate=0.002, batch_size=50, epochs=30, stop_at_train_loss=0.05)
+TRAINING = gs.TrainingSpec(
+    optimizer="adam", learning_rate=0.002, batch_size=50, epochs=30, stop_at_train_loss=0.05
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class Set:
 
 
 SETS = {
-    "digits, fully connected": Set("digits", 1000, "fully_connected", {"n_hidden": 2, "width": 128}),
+    "digits, fully connected": Set(
+        "digits", 1000, "fully_connected", {"n_hidden": 2, "width": 128}
+    ),
     "MNIST, fully connected": Set("mnist", 1000, "fully_connected", {"n_hidden": 2, "width": 128}),
     "Fashion-MNIST, LeNet-5": Set("fashion_mnist", 1000, "lenet5", {}),
     "CIFAR-10, CNN": Set("cifar10", 800, "small_cnn", {"width_multiplier": 0.25}),
@@ -78,22 +82,34 @@ def instance_dependent(
     x = inputs.flatten(1)
     x = (x - x.mean(0)) / (x.std(0) + 1e-6) / x.shape[1] ** 0.5
     maps = torch.randn(n_classes, x.shape[1], n_classes, generator=generator)
-    odds = torch.einsum("nd,ndc->nc", x, maps[labels]).scatter(1, labels[:, None], -torch.inf).softmax(1)
-    errs = torch.rand(len(x), generator=generator) < (rate + 0.1 * torch.randn(len(x), generator=generator)).clamp(0, 1)
+    odds = (
+        torch.einsum("nd,ndc->nc", x, maps[labels])
+        .scatter(1, labels[:, None], -torch.inf)
+        .softmax(1)
+    )
+    errs = torch.rand(len(x), generator=generator) < (
+        rate + 0.1 * torch.randn(len(x), generator=generator)
+    ).clamp(0, 1)
     return torch.where(errs, torch.multinomial(odds, 1, generator=generator).squeeze(1), labels)
 
 
-def cell_data(chosen: Set, kind: str, rate: float, seed: int, root: str | None) -> tuple[gs.Samples, Tensor, int]:
+def cell_data(
+    chosen: Set, kind: str, rate: float, seed: int, root: str | None
+) -> tuple[gs.Samples, Tensor, int]:
     """Samples with their labels as given, which of them are wrong, and the number of classes."""
     problem = load_dataset(chosen.data, root=root)
     generator = torch.Generator().manual_seed(derive_seed(seed, f"{chosen.data} {kind} {rate}"))
-    train = problem.train.subset(torch.randperm(len(problem.train), generator=generator)[: chosen.samples])
+    train = problem.train.subset(
+        torch.randperm(len(problem.train), generator=generator)[: chosen.samples]
+    )
     classes = problem.n_outputs
     assert train.targets is not None
     noisy = {
         "symmetric": partial(inject_label_noise, train.targets, rate, classes, generator),
         "pair-wise": partial(pair_wise, train.targets, rate, classes, generator),
-        "instance-dependent": partial(instance_dependent, train.inputs, train.targets, rate, classes, generator),
+        "instance-dependent": partial(
+            instance_dependent, train.inputs, train.targets, rate, classes, generator
+        ),
     }[kind]()
     return gs.Samples(train.inputs, noisy), noisy != train.targets, classes
 
@@ -102,7 +118,9 @@ def build(chosen: Set, samples: gs.Samples, classes: int, seed: int) -> nn.Modul
     """The network with its initial weights."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "initial weights"))
     shape = tuple(samples.inputs.shape[1:])
-    return gs.build_network(chosen.network, input_shape=shape, n_outputs=classes, generator=generator, **chosen.options)
+    return gs.build_network(
+        chosen.network, input_shape=shape, n_outputs=classes, generator=generator, **chosen.options
+    )
 
 
 def trained(chosen: Set, samples: gs.Samples, classes: int, seed: int, **changes: Any) -> nn.Module:
@@ -112,7 +130,9 @@ def trained(chosen: Set, samples: gs.Samples, classes: int, seed: int, **changes
     return network.eval()
 
 
-def before_training(network: nn.Module, samples: gs.Samples) -> tuple[np.ndarray, float, dict[str, float]]:
+def before_training(
+    network: nn.Module, samples: gs.Samples
+) -> tuple[np.ndarray, float, dict[str, float]]:
     """gapscope: suspicion a sample, rate (NaN where it refuses), and its own cut."""
     result = gs.find_label_issues(network, samples)
     suspicion = np.empty(len(samples))
@@ -130,10 +150,16 @@ def one_training(
     """gapscope, from one training with canaries, which have no suspicion of their own (NaN)."""
     assert samples.targets is not None
     n = len(samples)
-    canaries = gs.Canaries(samples.targets, n_classes=classes, number=round(CANARIES * n), seed=seed)
+    canaries = gs.Canaries(
+        samples.targets, n_classes=classes, number=round(CANARIES * n), seed=seed
+    )
     trained_on = (samples.inputs, canaries.labels)
     monitor = gs.Monitor(
-        trained_on, [], n_samples=n, alarm=gs.CanaryAlarm(canaries, restore=False), max_time_fraction=None
+        trained_on,
+        [],
+        n_samples=n,
+        alarm=gs.CanaryAlarm(canaries, restore=False),
+        max_time_fraction=None,
     )
     settings = TRAINING.to_dict() | {"epochs": WATCHED, "stop_at_train_loss": None}
     network = build(chosen, samples, classes, seed)
@@ -144,10 +170,16 @@ def one_training(
     facts = {"flagged": result.n_flagged, "expected_precision": result.expected_precision}
     if result.noise is None:
         return suspicion, float("nan"), facts
-    return suspicion, result.noise.rate, facts | {"low": result.noise.low, "high": result.noise.high}
+    return (
+        suspicion,
+        result.noise.rate,
+        facts | {"low": result.noise.low, "high": result.noise.high},
+    )
 
 
-def five_folds(chosen: Set, samples: gs.Samples, classes: int, seed: int) -> tuple[np.ndarray, float, dict[str, float]]:
+def five_folds(
+    chosen: Set, samples: gs.Samples, classes: int, seed: int
+) -> tuple[np.ndarray, float, dict[str, float]]:
     """cleanlab, on out-of-sample probabilities of five training runs."""
     from cleanlab.count import num_label_issues  # pyright: ignore[reportMissingImports]
     from cleanlab.rank import get_self_confidence_for_each_label  # pyright: ignore[reportMissingImports]
@@ -165,7 +197,9 @@ def five_folds(chosen: Set, samples: gs.Samples, classes: int, seed: int) -> tup
     return -confidence, float(num_label_issues(labels, p)) / n, {}
 
 
-def early_loss(chosen: Set, samples: gs.Samples, classes: int, seed: int) -> tuple[np.ndarray, float, dict[str, float]]:
+def early_loss(
+    chosen: Set, samples: gs.Samples, classes: int, seed: int
+) -> tuple[np.ndarray, float, dict[str, float]]:
     """The loss of each sample after a few epochs, which says nothing of the rate."""
     network = trained(chosen, samples, classes, seed, epochs=EARLY)
     assert samples.targets is not None
@@ -173,7 +207,9 @@ def early_loss(chosen: Set, samples: gs.Samples, classes: int, seed: int) -> tup
         return sample_losses(network(samples.inputs), samples.targets).numpy(), float("nan"), {}
 
 
-def judged(method: Callable[[], tuple[np.ndarray, float, dict[str, float]]], wrong: np.ndarray) -> dict[str, float]:
+def judged(
+    method: Callable[[], tuple[np.ndarray, float, dict[str, float]]], wrong: np.ndarray
+) -> dict[str, float]:
     """Scores of one method on the samples that it judges, and its CPU seconds."""
     start = time.process_time()
     suspicion, rate, facts = method()
@@ -200,7 +236,13 @@ def cell(name: str, kind: str, rate: float, seed: int, root: str | None) -> dict
         "cleanlab": partial(five_folds, chosen, samples, classes, seed),
         "loss": partial(early_loss, chosen, samples, classes, seed),
     }
-    facts = {"set": name, "kind": kind, "asked": rate, "seed": seed, "wrong": float(wrong.double().mean())}
+    facts = {
+        "set": name,
+        "kind": kind,
+        "asked": rate,
+        "seed": seed,
+        "wrong": float(wrong.double().mean()),
+    }
     return facts | {method: judged(run, wrong.numpy()) for method, run in methods.items()}
 
 
@@ -209,7 +251,9 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for name in dict.fromkeys(one["set"] for one in cells):
         for method in METHODS:
-            table = pandas.DataFrame([one[method] | {"wrong": one["wrong"]} for one in cells if one["set"] == name])
+            table = pandas.DataFrame(
+                [one[method] | {"wrong": one["wrong"]} for one in cells if one["set"] == name]
+            )
             # what is kept as JSON has words for what is not finite
             rate, low, high = (
                 table.get(name, pandas.Series(dtype=float)).reindex(table.index).astype(float)
@@ -233,13 +277,17 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run the cells that are not kept yet, and write all of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kept", type=Path, required=True, help="folder of finished cells")
     parser.add_argument("--out", type=Path, help="JSON with all cells and their summary")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
     parser.add_argument("--data-root", default=None)
-    parser.add_argument("--finished-only", action="store_true", help="sum up what is kept, and run nothing")
+    parser.add_argument(
+        "--finished-only", action="store_true", help="sum up what is kept, and run nothing"
+    )
     parser.add_argument("--busy", action="store_true", help="say that other programs ran beside")
     given = parser.parse_args()
     # cheap data sets first, each with all kinds and rates: a table of what is finished compares like with like
@@ -250,13 +298,22 @@ def main() -> None:
     if given.finished_only:
         jobs = {name: job for name, job in jobs.items() if (given.kept / f"{name}.json").exists()}
     result = run_cached(
-        jobs, given.kept, workers=1, on_done=lambda name, done, of: print(f"{done}/{of} {name}", flush=True)
+        jobs,
+        given.kept,
+        workers=1,
+        on_done=lambda name, done, of: print(f"{done}/{of} {name}", flush=True),
     )
     rows = summary(list(result.values()))
     print(pandas.DataFrame(rows).to_string(index=False, float_format="{:.3f}".format))
     if given.out:
-        content = {"environment": environment(), "busy": given.busy, "sets": {k: asdict(v) for k, v in SETS.items()}}
-        given.out.write_text(to_json(content | {"summary": rows, "cells": list(result.values())}, indent=1) + "\n")
+        content = {
+            "environment": environment(),
+            "busy": given.busy,
+            "sets": {k: asdict(v) for k, v in SETS.items()},
+        }
+        given.out.write_text(
+            to_json(content | {"summary": rows, "cells": list(result.values())}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

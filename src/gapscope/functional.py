@@ -12,7 +12,9 @@ from gapscope.measures.ntk import empirical_ntk as empirical_ntk
 from gapscope.measures.ntk import ntk_logdet as ntk_logdet
 from gapscope.measures.ntk import ntk_trace as ntk_trace
 from gapscope.measures.output_sensitivity import output_sensitivity as output_sensitivity
-from gapscope.measures.parameters import distance_from_initialization as distance_from_initialization
+from gapscope.measures.parameters import (
+    distance_from_initialization as distance_from_initialization,
+)
 from gapscope.measures.parameters import parameter_count as parameter_count
 from gapscope.measures.parameters import parameter_norm as parameter_norm
 from gapscope.measures.training_fit import accuracy as accuracy

@@ -126,7 +126,9 @@ def initialized(make: Callable[[], Network]) -> Network:
 
 
 @torch.no_grad()
-def naive_predictions(network: nn.Module, layer: str, x: Tensor, ranking: Tensor, *, unit_axis: int = 1) -> Tensor:
+def naive_predictions(
+    network: nn.Module, layer: str, x: Tensor, ranking: Tensor, *, unit_axis: int = 1
+) -> Tensor:
     """Predicted classes [2, s, M + 1]: both orders, samples, number of removed units."""
     module, orders = network.get_submodule(layer), []
     for order in (ranking, ranking.flip(0)):

@@ -6,7 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
+from ablation.some_networks import (
+    Attention,
+    BareRelu,
+    Block,
+    Functional,
+    Untraceable,
+    built,
+    initialized,
+    noise,
+)
 from gapscope.ablation.class_curves import below_chance
 from gapscope.ablation.layers import default_module, default_site, trace
 from gapscope.base.errors import NotMeasurable
@@ -23,14 +32,20 @@ def default_label(network: nn.Module) -> str:
     ("name", "options", "expected"),
     [
         ("vgg16", {"width_multiplier": 0.03}, "block5_conv3_relu"),
-        ("vgg11", {"width_multiplier": 0.03, "head": "paper", "head_width": 8, "dropout": 0.5}, "block5_conv2_relu"),
+        (
+            "vgg11",
+            {"width_multiplier": 0.03, "head": "paper", "head_width": 8, "dropout": 0.5},
+            "block5_conv2_relu",
+        ),
         ("resnet18", {"width_multiplier": 0.03}, "stage4_block2.relu"),
         ("resnet20", {"normalization": "none"}, "stage3_block3.relu"),
         ("mobilenet", {"width_multiplier": 0.03}, "block13_pointwise_relu"),
         ("lenet5", {"batch_norm": True}, "conv2_relu"),
     ],
 )
-def test_the_activation_behind_the_last_convolution(name: str, options: dict[str, object], expected: str) -> None:
+def test_the_activation_behind_the_last_convolution(
+    name: str, options: dict[str, object], expected: str
+) -> None:
     network = built(name, **options)
     assert default_label(network) == expected
     # where each activation is a module, the order of calls tells the same
@@ -57,7 +72,9 @@ def test_a_sigmoid_is_an_activation_unless_it_gates() -> None:
 
 
 def test_a_last_convolution_is_the_head() -> None:
-    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    network = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
     assert default_label(network) == "1"
 
 
@@ -75,7 +92,9 @@ def test_it_must_be_plain_which_activation_is_meant() -> None:
 
 
 def test_what_cannot_be_traced_gives_none_and_has_a_default() -> None:
-    assert trace(initialized(Untraceable)) is None and trace(Wrapped(lambda net, x: {"a": x})) is None
+    assert (
+        trace(initialized(Untraceable)) is None and trace(Wrapped(lambda net, x: {"a": x})) is None
+    )
     assert default_module(initialized(Untraceable), noise(2, 6)) == "body.1"
 
 

@@ -23,9 +23,17 @@ class Logits(nn.Module):
         transformers: Any = pytest.importorskip("transformers")
         torch.manual_seed(0)
         config = getattr(transformers, f"{name}Config")(**options)
-        kinds = {"ResNet": "ForImageClassification", "ViT": "ForImageClassification", "GPT2": "LMHeadModel"}
-        self.model = getattr(transformers, name + kinds.get(name, "ForSequenceClassification"))(config)
-        for parameter in self.model.parameters():  # a random transformer's outputs are nearly constant
+        kinds = {
+            "ResNet": "ForImageClassification",
+            "ViT": "ForImageClassification",
+            "GPT2": "LMHeadModel",
+        }
+        self.model = getattr(transformers, name + kinds.get(name, "ForSequenceClassification"))(
+            config
+        )
+        for (
+            parameter
+        ) in self.model.parameters():  # a random transformer's outputs are nearly constant
             parameter.data.normal_(std=0.2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -33,7 +41,12 @@ class Logits(nn.Module):
         return logits[:, -1] if logits.ndim == 3 else logits
 
 
-BLOCKS = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 20}
+BLOCKS = {
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 20,
+}
 NETWORKS = {
     "ResNet": ("model.resnet.encoder.stages.1.layers.1.activation", 1,
                {"hidden_sizes": [8, 16], "depths": [1, 2], "embedding_size": 8, "num_labels": 5}),
@@ -50,12 +63,16 @@ def inputs(name: str) -> Tensor:
     return torch.randint(1, 50, (3, 6), generator=torch.Generator().manual_seed(0))
 
 
-def outputs_of_changed_values(network: nn.Module, split: SplitNetwork, layer: str, x: Tensor) -> tuple[Tensor, Tensor]:
+def outputs_of_changed_values(
+    network: nn.Module, split: SplitNetwork, layer: str, x: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return outputs of the split for changed values, and those of a whole pass."""
     samples = torch.tensor([2, 0, 0, 1, 2])
     source, hooked = split.all_activations(x, 2), HookedSplit(network, layer, split.unit_axis)
     changed = source.values[samples] * noise(*source.values[samples].shape, seed=1)
-    return split.outputs(changed.clone(), source, samples), hooked.outputs(changed, hooked.activations(x), samples)
+    return split.outputs(changed.clone(), source, samples), hooked.outputs(
+        changed, hooked.activations(x), samples
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -71,14 +88,20 @@ def test_networks_of_transformers_are_cut_and_nothing_stays_changed(name: str) -
     with record_calls_before(network, split.module[layer]) as calls:
         network(x)
     first = next(module for module, _ in calls if next(module.parameters(), None) is not None)
-    handle = next(first.children(), first).register_forward_hook(lambda *_: computed.append("first"))
+    handle = next(first.children(), first).register_forward_hook(
+        lambda *_: computed.append("first")
+    )
     split.outputs(source.values, source, torch.arange(3))
     # an outermost module is called, so that its hooks run, but not what is in it
     assert not computed or next(first.children(), None) is None
     handle.remove()
     ours, expected = outputs_of_changed_values(network, split, layer, x)
-    assert torch.equal(ours, expected) and not torch.allclose(expected, network(x)[[2, 0, 0, 1, 2]], atol=1e-3)
-    assert [list(vars(module)) for module in network.modules()] == [list(content) for content in before]
+    assert torch.equal(ours, expected) and not torch.allclose(
+        expected, network(x)[[2, 0, 0, 1, 2]], atol=1e-3
+    )
+    assert [list(vars(module)) for module in network.modules()] == [
+        list(content) for content in before
+    ]
     assert not any("forward" in vars(module) for module in network.modules())
 
 
@@ -88,8 +111,13 @@ def test_only_what_is_read_is_stored() -> None:
     network = Logits("ViT", **options).eval()
     split = split_at(network, inputs("ViT"), layer, axis)
     source = split.activations(inputs("ViT"))
-    kept = [len(value) for value, kind in zip(source.context, source.kinds, strict=True) if kind == "unread"]
-    assert kept and set(kept) == {1} and source.kinds.count("rows") == 2  # residual stream and the block's sum
+    kept = [
+        len(value)
+        for value, kind in zip(source.context, source.kinds, strict=True)
+        if kind == "unread"
+    ]
+    # residual stream and the block's sum
+    assert kept and set(kept) == {1} and source.kinds.count("rows") == 2
 
 
 def _repeats(net: Any, x: Tensor) -> Tensor:
@@ -128,7 +156,11 @@ def test_a_forward_of_the_module_itself_stays() -> None:
     network.head.forward = twice = lambda input: 2 * own(input)
     split = split_at(network, x, "body", None)
     ours, expected = outputs_of_changed_values(network, split, "body", x)
-    assert isinstance(split, ReplayedSplit) and torch.equal(ours, expected) and network.head.forward is twice
+    assert (
+        isinstance(split, ReplayedSplit)
+        and torch.equal(ours, expected)
+        and network.head.forward is twice
+    )
 
 
 def untraceable(forward: Callable[[Any, Tensor], Tensor], **parts: nn.Module) -> nn.Module:
@@ -144,7 +176,9 @@ def remembers() -> nn.Module:
         net.mean = x.mean(1, keepdim=True)
         return x.tanh()
 
-    return untraceable(lambda net, x: net.head(net.cut(net.first(x)) * net.first.mean), first=Wrapped(first))
+    return untraceable(
+        lambda net, x: net.head(net.cut(net.first(x)) * net.first.mean), first=Wrapped(first)
+    )
 
 
 def opaque() -> nn.Module:
@@ -182,7 +216,10 @@ def test_other_modules_for_other_samples_raise() -> None:
 
 @pytest.mark.parametrize(
     ("name", "layer"),
-    [("ResNet", "model.resnet.encoder.stages.1.layers.1.activation"), ("Bert", "model.bert.pooler.activation")],
+    [
+        ("ResNet", "model.resnet.encoder.stages.1.layers.1.activation"),
+        ("Bert", "model.bert.pooler.activation"),
+    ],
 )
 @torch.no_grad()
 def test_the_default_layer_of_networks_of_transformers(name: str, layer: str) -> None:

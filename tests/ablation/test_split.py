@@ -6,7 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ablation.some_networks import Attention, BareRelu, Block, Functional, Untraceable, built, initialized, noise
+from ablation.some_networks import (
+    Attention,
+    BareRelu,
+    Block,
+    Functional,
+    Untraceable,
+    built,
+    initialized,
+    noise,
+)
 from gapscope.ablation.layers import trace
 from gapscope.ablation.split import HookedSplit, TracedSplit, split_at
 from gapscope.ablation.tails import SeparableTail, choose_tail
@@ -17,18 +26,28 @@ from gradients.reference import Wrapped
 @pytest.mark.parametrize(
     ("network", "layer", "shape"),
     [
-        (built("vgg11", width_multiplier=0.03, head="paper", head_width=8), "block3_conv2_relu", (3, 32, 32)),
+        (
+            built("vgg11", width_multiplier=0.03, head="paper", head_width=8),
+            "block3_conv2_relu",
+            (3, 32, 32),
+        ),
         (built("resnet18", width_multiplier=0.03), "stage2_block1.branch.conv1_relu", (3, 32, 32)),
         (built("resnet20", width_multiplier=0.3), "stage2_block1", (3, 32, 32)),
         (built("mobilenet", width_multiplier=0.03), "block5_depthwise_norm", (3, 32, 32)),
         (initialized(Functional), "first", (1, 8, 8)),
-        (nn.Sequential(nn.Conv2d(1, 4, 3), Block(4), nn.Flatten(), nn.LazyLinear(3)).eval(), "1.first", (1, 6, 6)),
+        (
+            nn.Sequential(nn.Conv2d(1, 4, 3), Block(4), nn.Flatten(), nn.LazyLinear(3)).eval(),
+            "1.first",
+            (1, 6, 6),
+        ),
         (initialized(Attention), "gelu", (1, 8, 8)),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
 @torch.no_grad()
-def test_the_cut_network_gives_what_replacing_the_output_gives(network: Any, layer: str, shape: Any) -> None:
+def test_the_cut_network_gives_what_replacing_the_output_gives(
+    network: Any, layer: str, shape: Any
+) -> None:
     x = noise(3, *shape)
     network(x)
     split = split_at(network, x, layer, None)
@@ -44,7 +63,9 @@ def test_the_cut_network_gives_what_replacing_the_output_gives(network: Any, lay
 @torch.no_grad()
 def test_activations_in_place_behind_the_cut() -> None:
     network = initialized(
-        lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.SiLU(inplace=True), nn.Flatten(), nn.Linear(64, 3))
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.SiLU(inplace=True), nn.Flatten(), nn.Linear(64, 3)
+        )
     )
     x = noise(3, 1, 6, 6)
     split = split_at(network, x, "0", None)
@@ -73,7 +94,9 @@ def test_a_network_that_cannot_be_traced_runs_whole() -> None:
     assert isinstance(split, HookedSplit)
     source = split.all_activations(x, 2)
     assert torch.allclose(source.values, network.body(x))
-    assert torch.allclose(split.outputs(source.values[[1, 1]], source, torch.tensor([1, 1])), network(x)[[1, 1]])
+    assert torch.allclose(
+        split.outputs(source.values[[1, 1]], source, torch.tensor([1, 1])), network(x)[[1, 1]]
+    )
 
 
 @torch.no_grad()
@@ -83,7 +106,9 @@ def test_a_trace_that_computes_something_else_is_not_used() -> None:
         return net.head(2 * hidden if isinstance(x, Tensor) else hidden)
 
     network, x = Wrapped(forward, inner=nn.Linear(3, 4), head=nn.Linear(4, 2)), noise(3, 3)
-    assert trace(network) is not None and isinstance(split_at(network, x, "inner", None), HookedSplit)
+    assert trace(network) is not None and isinstance(
+        split_at(network, x, "inner", None), HookedSplit
+    )
 
 
 def test_layers_that_cannot_be_cut() -> None:
@@ -121,4 +146,7 @@ def test_masks_follow_the_axis_of_units() -> None:
         kept[:, 3] = True
         masked = split.masked(values, kept)
     assert split.unit_axis == -1 and split.flatten_positions(values).shape == (2, 12, 4)
-    assert torch.equal(masked[..., 3], values[..., 3]) and masked.count_nonzero() == values[..., 3].count_nonzero()
+    assert (
+        torch.equal(masked[..., 3], values[..., 3])
+        and masked.count_nonzero() == values[..., 3].count_nonzero()
+    )

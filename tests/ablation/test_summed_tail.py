@@ -19,7 +19,13 @@ from ablation.some_networks import (
 )
 from gapscope.ablation.class_curves import rank_units
 from gapscope.ablation.split import SplitNetwork, split_at
-from gapscope.ablation.tails import MaskedTail, SeparableTail, choose_tail, linear_cut, separates_units
+from gapscope.ablation.tails import (
+    MaskedTail,
+    SeparableTail,
+    choose_tail,
+    linear_cut,
+    separates_units,
+)
 from gradients.reference import Wrapped
 from support.cases import CASES
 
@@ -38,15 +44,45 @@ TAILS = {
     "VGG, before the norm": (built("vgg11", **SMALL), "block5_conv2", IMAGES, 1, True),
     "VGG, convolutional tail": (built("vgg11", **SMALL), "block4_conv2_relu", IMAGES, 1, False),
     "ResNet-18": (built("resnet18", **SMALL), "stage4_block2.relu", IMAGES, 1, True),
-    "ResNet-20, padded shortcut": (built("resnet20", width_multiplier=0.5), "stage3_block3", IMAGES, 1, True),
-    "ResNet, inside a block": (built("resnet18", **SMALL), "stage4_block2.branch.conv1_relu", IMAGES, 1, False),
+    "ResNet-20, padded shortcut": (
+        built("resnet20", width_multiplier=0.5),
+        "stage3_block3",
+        IMAGES,
+        1,
+        True,
+    ),
+    "ResNet, inside a block": (
+        built("resnet18", **SMALL),
+        "stage4_block2.branch.conv1_relu",
+        IMAGES,
+        1,
+        False,
+    ),
     "ResNet, branch": (built("resnet18", **SMALL), "stage4_block2.branch", IMAGES, 1, True),
     "ResNet, shortcut behind": (built("resnet18", **SMALL), "stage4_block1.relu", IMAGES, 1, False),
     "MobileNet": (built("mobilenet", **SMALL), "block13_pointwise_relu", IMAGES, 1, True),
-    "MobileNet, depthwise": (built("mobilenet", **SMALL), "block13_depthwise_relu", IMAGES, 1, False),
+    "MobileNet, depthwise": (
+        built("mobilenet", **SMALL),
+        "block13_depthwise_relu",
+        IMAGES,
+        1,
+        False,
+    ),
     "LeNet, flattened maps": (built("lenet5"), "conv2_relu", IMAGES, 1, True),
-    "fully connected": (built("fully_connected", input_shape=(9,), width=20), "fc2_relu", (9,), 1, True),
-    "fully connected, first": (built("fully_connected", input_shape=(9,), width=20), "fc1_relu", (9,), 1, True),
+    "fully connected": (
+        built("fully_connected", input_shape=(9,), width=20),
+        "fc2_relu",
+        (9,),
+        1,
+        True,
+    ),
+    "fully connected, first": (
+        built("fully_connected", input_shape=(9,), width=20),
+        "fc1_relu",
+        (9,),
+        1,
+        True,
+    ),
     "sigmoid": (
         built("fully_connected", input_shape=(9,), width=20, activation="sigmoid"),
         "fc2_sigmoid",
@@ -54,11 +90,19 @@ TAILS = {
         1,
         True,
     ),
-    "dropout": (built("fully_connected", input_shape=(9,), width=9, dropout=0.5), "fc1_relu", (9,), 1, True),
+    "dropout": (
+        built("fully_connected", input_shape=(9,), width=9, dropout=0.5),
+        "fc1_relu",
+        (9,),
+        1,
+        True,
+    ),
     "functional": (initialized(Functional), "second", (1, 8, 8), 1, True),
     "functional, first": (initialized(Functional), "first", (1, 8, 8), 1, False),
     "gated block": (
-        initialized(lambda: nn.Sequential(nn.Conv2d(1, 6, 3), Block(6), nn.Flatten(), nn.Linear(96, 4))),
+        initialized(
+            lambda: nn.Sequential(nn.Conv2d(1, 6, 3), Block(6), nn.Flatten(), nn.Linear(96, 4))
+        ),
         "1.first",
         (1, 6, 6),
         1,
@@ -71,10 +115,19 @@ TAILS = {
 }
 
 # one of each way to sum in double precision too: maps, masked maps, a block, features, tokens; the others thoroughly
-DOUBLE = ("VGG, linear tail", "LeNet, flattened maps", "functional, first", "gated block", "fully connected", "tokens")
+DOUBLE = (
+    "VGG, linear tail",
+    "LeNet, flattened maps",
+    "functional, first",
+    "gated block",
+    "fully connected",
+    "tokens",
+)
 
 
-def prepared(case: str, dtype: torch.dtype, samples: int = 6) -> tuple[Any, SplitNetwork, Tensor, Tensor]:
+def prepared(
+    case: str, dtype: torch.dtype, samples: int = 6
+) -> tuple[Any, SplitNetwork, Tensor, Tensor]:
     network, layer, shape, _, _ = TAILS[case]
     network, x = network.to(dtype), noise(samples, *shape, seed=5, dtype=dtype)
     split = split_at(network, x, layer, None)
@@ -85,12 +138,17 @@ def prepared(case: str, dtype: torch.dtype, samples: int = 6) -> tuple[Any, Spli
     ("case", "dtype"),
     [
         *((case, torch.float32) for case in TAILS),
-        *(pytest.param(case, torch.float64, marks=() if case in DOUBLE else pytest.mark.thorough) for case in TAILS),
+        *(
+            pytest.param(case, torch.float64, marks=() if case in DOUBLE else pytest.mark.thorough)
+            for case in TAILS
+        ),
     ],
     ids=str,
 )
 @torch.no_grad()
-def test_predictions_are_those_of_the_naive_loop_at_every_step(case: str, dtype: torch.dtype) -> None:
+def test_predictions_are_those_of_the_naive_loop_at_every_step(
+    case: str, dtype: torch.dtype
+) -> None:
     network, split, x, ranking = prepared(case, dtype)
     _, layer, _, axis, sums = TAILS[case]
     expected = naive_predictions(network, layer, x, ranking, unit_axis=axis)
@@ -101,7 +159,9 @@ def test_predictions_are_those_of_the_naive_loop_at_every_step(case: str, dtype:
     assert len(expected.unique()) > 1, "the case shows nothing"
 
 
-@pytest.mark.parametrize("case", ["VGG, linear tail", "VGG, deep tail", "LeNet, flattened maps", "functional, first"])
+@pytest.mark.parametrize(
+    "case", ["VGG, linear tail", "VGG, deep tail", "LeNet, flattened maps", "functional, first"]
+)
 @torch.no_grad()
 def test_the_chunk_size_has_no_effect(case: str) -> None:
     _, split, x, ranking = prepared(case, torch.float64)
@@ -146,18 +206,24 @@ def test_near_ties_are_settled_by_the_masked_forward_pass(monkeypatch: pytest.Mo
     assert isinstance(tail, SeparableTail)
     masked = MaskedTail(split, None).predictions(source, ranking)
     assert torch.equal(tail.predictions(source, ranking), masked)
-    monkeypatch.setattr("gapscope.ablation.tails.are_close", lambda outputs, tolerance: outputs[:, 0].isnan())
+    monkeypatch.setattr(
+        "gapscope.ablation.tails.are_close", lambda outputs, tolerance: outputs[:, 0].isnan()
+    )
     assert not torch.equal(tail.predictions(source, ranking), masked), "the case shows nothing"
 
 
 @torch.no_grad()
 def test_zero_units_cost_nothing() -> None:
     network = initialized(
-        lambda: nn.Sequential(nn.Linear(4, 40), nn.ReLU(), nn.Linear(40, 20), nn.ReLU(), nn.Linear(20, 3))
+        lambda: nn.Sequential(
+            nn.Linear(4, 40), nn.ReLU(), nn.Linear(40, 20), nn.ReLU(), nn.Linear(20, 3)
+        )
     )
     network.get_parameter("0.bias").sub_(1)
     x, rows = noise(5, 4), []
-    network.get_submodule("4").register_forward_hook(lambda module, args, output: rows.append(len(output)))
+    network.get_submodule("4").register_forward_hook(
+        lambda module, args, output: rows.append(len(output))
+    )
     split = split_at(network, x, "1", None)
     source = split.activations(x)
     active = int((source.values != 0).sum())
@@ -171,7 +237,10 @@ def test_zero_units_cost_nothing() -> None:
 
 @torch.no_grad()
 def test_a_dead_layer_has_one_prediction() -> None:
-    network, x = initialized(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))), noise(6, 4)
+    network, x = (
+        initialized(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))),
+        noise(6, 4),
+    )
     network.get_parameter("0.bias").fill_(-100)
     split = split_at(network, x, "1", None)
     source, ranking = split.activations(x), torch.arange(5)
@@ -183,7 +252,12 @@ def test_a_dead_layer_has_one_prediction() -> None:
 @torch.no_grad()
 def test_a_map_that_mixes_units_is_not_summed() -> None:
     x, flip = noise(4, 5), Wrapped(lambda net, x: x.flip(1))
-    for between, summed in ((nn.LayerNorm(8), False), (flip, False), (nn.Softmax(1), False), (nn.GELU(), True)):
+    for between, summed in (
+        (nn.LayerNorm(8), False),
+        (flip, False),
+        (nn.Softmax(1), False),
+        (nn.GELU(), True),
+    ):
         network = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), between, nn.Linear(8, 3)).eval()
         split = split_at(network, x, "1", None)
         cut = linear_cut(split)  # type: ignore[arg-type]
@@ -208,7 +282,9 @@ def test_one_class_is_predicted_always() -> None:
     network, x = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), noise(2, 2)
     with torch.no_grad():
         split = split_at(network, x, "1", None)
-        assert not choose_tail(split, x, None).predictions(split.activations(x), torch.arange(3)).any()
+        assert (
+            not choose_tail(split, x, None).predictions(split.activations(x), torch.arange(3)).any()
+        )
 
 
 def test_functional_activation_as_default_layer() -> None:
@@ -220,7 +296,9 @@ def test_functional_activation_as_default_layer() -> None:
         tail = choose_tail(split, x, None)
         assert isinstance(tail, SeparableTail)
         # zero before the ReLU is zero behind it
-        assert torch.equal(tail.predictions(source, ranking), naive_predictions(network, "norm", x, ranking))
+        assert torch.equal(
+            tail.predictions(source, ranking), naive_predictions(network, "norm", x, ranking)
+        )
 
 
 LAYERS = {
@@ -242,5 +320,7 @@ def test_predictions_are_those_of_the_naive_loop(name: str) -> None:
     source = split.all_activations(samples.inputs, 2)
     ranking = rank_units(split, source)
     expected = naive_predictions(network, LAYERS[name], samples.inputs, ranking)
-    assert torch.equal(choose_tail(split, samples.inputs, None).predictions(source, ranking), expected)
+    assert torch.equal(
+        choose_tail(split, samples.inputs, None).predictions(source, ranking), expected
+    )
     assert torch.equal(MaskedTail(split, None).predictions(source, ranking), expected)

@@ -20,7 +20,12 @@ from gapscope.accuracy.accuracy_after_training import (
     fit_accuracy_estimator,
     implied_noise_rate,
 )
-from gapscope.accuracy.accuracy_estimator import NEEDED, AccuracyEstimator, IntervalEstimate, load_default
+from gapscope.accuracy.accuracy_estimator import (
+    NEEDED,
+    AccuracyEstimator,
+    IntervalEstimate,
+    load_default,
+)
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.data import load_dataset
 
@@ -35,15 +40,25 @@ def trained() -> Trained:
     network = gs.build_network("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=64,
                        generator=torch.Generator().manual_seed(3))  # fmt: skip
     initial = copy.deepcopy(network.state_dict())
-    gs.train(network, train, gs.TrainingSpec.from_dict({"optimizer": "adam", "learning_rate": 0.003, "epochs": 25}))
+    gs.train(
+        network,
+        train,
+        gs.TrainingSpec.from_dict({"optimizer": "adam", "learning_rate": 0.003, "epochs": 25}),
+    )
     return network, initial, train, digits.test
 
 
-def test_the_accuracy_of_digits_lies_in_the_interval_and_nothing_is_changed(trained: Trained) -> None:
+def test_the_accuracy_of_digits_lies_in_the_interval_and_nothing_is_changed(
+    trained: Trained,
+) -> None:
     network, initial, train, test = trained
     before = copy.deepcopy(network.state_dict())
     result = estimate_accuracy(network, train, initial_state=initial)
-    assert not result.abstained_because and result.estimate is not None and result.clean_labels is not None
+    assert (
+        not result.abstained_because
+        and result.estimate is not None
+        and result.clean_labels is not None
+    )
     with torch.no_grad():
         reached = float((network.eval()(test.inputs).argmax(1) == test.y).double().mean())
     assert result.estimate.low <= reached <= result.estimate.high
@@ -93,12 +108,16 @@ def test_a_known_share_of_wrong_labels_is_removed_exactly(trained: Trained) -> N
     result = estimate_accuracy(network, train, initial_state=initial, label_noise=0.0)
     assert result.clean_labels == result.estimate and result.label_noise == 0.0
     # .91 right: .91 (1 - .2) + .09 * .2 / 9 = .73
-    assert clean_label_accuracy(IntervalEstimate(0.73, 0.64, 0.82), 0.2, 10).value == pytest.approx(0.91)
+    assert clean_label_accuracy(IntervalEstimate(0.73, 0.64, 0.82), 0.2, 10).value == pytest.approx(
+        0.91
+    )
     assert implied_noise_rate(0.73, 0.91, 10) == pytest.approx(0.2)
     assert implied_noise_rate(0.5, 0.05, 10) == 0.0
 
 
-def test_a_budget_for_some_columns_uses_landmarks(trained: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_for_some_columns_uses_landmarks(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network, initial, train, _ = trained
 
     def measure(cost: Any, budget: object) -> None:
@@ -110,10 +129,13 @@ def test_a_budget_for_some_columns_uses_landmarks(trained: Trained, monkeypatch:
         estimate_accuracy(network, train, time_budget=399, **options)
     for module in ("accuracy_estimator", "accuracy_after_training"):
         monkeypatch.setattr(f"gapscope.accuracy.{module}.MAX_PAIRS", 100)
-    whole = estimate_accuracy(network, train, time_budget=310, **options)  # two of 100 samples, one of 200
+    # two of 100 samples, one of 200
+    whole = estimate_accuracy(network, train, time_budget=310, **options)
     some = estimate_accuracy(network, train, time_budget=250, **options)  # ... of 125 landmarks
     name = "kernel_leave_one_out.initial.accuracy"
-    assert some.readings[name] != whole.readings[name] == pytest.approx(some.readings[name], abs=0.1)
+    assert (
+        some.readings[name] != whole.readings[name] == pytest.approx(some.readings[name], abs=0.1)
+    )
     with pytest.raises(NotMeasurable, match="time_budget"):
         estimate_accuracy(network, train, time_budget=199, **options)
 
@@ -137,7 +159,11 @@ def test_the_clean_label_line_follows_the_estimated_label_noise(trained: Trained
     noisy = gs.data.inject_label_noise(train.y, 0.4, 10, torch.Generator().manual_seed(0))
     network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=64)
     initial = copy.deepcopy(network.state_dict())
-    gs.train(network, (train.inputs, noisy), gs.TrainingSpec(optimizer="adam", learning_rate=0.003, epochs=25))
+    gs.train(
+        network,
+        (train.inputs, noisy),
+        gs.TrainingSpec(optimizer="adam", learning_rate=0.003, epochs=25),
+    )
     estimate = estimate_accuracy(network, (train.inputs, noisy), initial_state=initial)
     assert estimate.clean_labels is not None and estimate.noise_interval is not None
     wrong = float((noisy != train.y).double().mean())
@@ -147,13 +173,19 @@ def test_the_clean_label_line_follows_the_estimated_label_noise(trained: Trained
     assert estimate.clean_labels.low <= reached <= estimate.clean_labels.high
     assert estimate.clean_labels.value > reached - 0.1
     # both errors enter: the interval is wider than with the noise known, and holds that of either end of the noise
-    known = estimate_accuracy(network, (train.inputs, noisy), initial_state=initial, label_noise=estimate.label_noise)
-    assert known.clean_labels is not None and known.clean_labels.value == pytest.approx(estimate.clean_labels.value)
+    known = estimate_accuracy(
+        network, (train.inputs, noisy), initial_state=initial, label_noise=estimate.label_noise
+    )
+    assert known.clean_labels is not None and known.clean_labels.value == pytest.approx(
+        estimate.clean_labels.value
+    )
     assert known.clean_labels.low > estimate.clean_labels.low and known.noise_interval is None
 
 
 @pytest.mark.parametrize("clone", [True, False])
-def test_an_initial_state_that_is_the_trained_one_is_detected(trained: Trained, clone: bool) -> None:
+def test_an_initial_state_that_is_the_trained_one_is_detected(
+    trained: Trained, clone: bool
+) -> None:
     network, _, train, _ = trained
     state = copy.deepcopy(network.state_dict()) if clone else network.state_dict()
     with pytest.raises(InvalidInput, match=r"equal the trained ones.*copy\.deepcopy"):
@@ -190,7 +222,9 @@ ROW = {"samples": 400.0, "classes": 10.0, "train_accuracy": 1.0, "kernel_leave_o
 def known(*missed: float) -> pd.DataFrame:
     table = pd.DataFrame([ROW] * len(missed))
     message = load_default().predict(table)["like_training"]
-    return table.assign(accuracy=[answer.value + each for answer, each in zip(message, missed, strict=True)])
+    return table.assign(
+        accuracy=[answer.value + each for answer, each in zip(message, missed, strict=True)]
+    )
 
 
 def test_the_shift_is_that_of_a_mixed_model() -> None:
@@ -214,26 +248,41 @@ def test_answers_move_and_their_widths_stay() -> None:
 
 def test_fitting_again_replaces_the_earlier_fit_and_targets_stand_alone() -> None:
     once = fit_accuracy_estimator(known(0.05, 0.05))
-    assert fit_accuracy_estimator(known(0.05, 0.05), estimator=once).shifts == pytest.approx(once.shifts)
+    assert fit_accuracy_estimator(known(0.05, 0.05), estimator=once).shifts == pytest.approx(
+        once.shifts
+    )
     both = fit_accuracy_estimator(known(0.0).assign(accuracy=0.9), target="clean", estimator=once)
-    assert both.shifts["like_training"] == once.shifts["like_training"] and both.shifts["clean"] != 0
+    assert (
+        both.shifts["like_training"] == once.shifts["like_training"] and both.shifts["clean"] != 0
+    )
 
 
 def test_networks_from_anywhere_fit_it_and_a_file_keeps_it(tmp_path: Path) -> None:
     digits = gs.load_dataset("digits")
     train = digits.train.subset(torch.arange(120))
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+    network = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10)
+    )
     initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    gs.train(network, train, gs.TrainingSpec.from_dict({"optimizer": "adam", "learning_rate": 0.01, "epochs": 20}))
+    gs.train(
+        network,
+        train,
+        gs.TrainingSpec.from_dict({"optimizer": "adam", "learning_rate": 0.01, "epochs": 20}),
+    )
     plain = gs.estimate_accuracy(network, train, initial_state=initial)
     assert plain.estimate is not None
     fitted = gs.fit_accuracy_estimator([(network, train, plain.estimate.value + 0.05, initial)])
     fitted.save(tmp_path / "accuracy.json")
     again = gs.estimate_accuracy(
-        network, train, initial_state=initial, estimator=AccuracyEstimator.load(tmp_path / "accuracy.json")
+        network,
+        train,
+        initial_state=initial,
+        estimator=AccuracyEstimator.load(tmp_path / "accuracy.json"),
     )
     assert again.estimate is not None
-    assert again.estimate.value == pytest.approx(plain.estimate.value + fitted.shifts["like_training"])
+    assert again.estimate.value == pytest.approx(
+        plain.estimate.value + fitted.shifts["like_training"]
+    )
     assert 0 < fitted.shifts["like_training"] < 0.05
 
 
@@ -278,6 +327,10 @@ def test_a_layer_of_one_or_two_units_has_no_estimate(width: int) -> None:
     network = gs.build_network("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=width,
                        generator=torch.Generator().manual_seed(3))  # fmt: skip
     initial = copy.deepcopy(network.state_dict())
-    gs.train(network, train, gs.TrainingSpec.from_dict({"optimizer": "adam", "learning_rate": 0.01, "epochs": 40}))
+    gs.train(
+        network,
+        train,
+        gs.TrainingSpec.from_dict({"optimizer": "adam", "learning_rate": 0.01, "epochs": 40}),
+    )
     result = estimate_accuracy(network, train, initial_state=initial)
     assert ("narrowest layer has 2 units" in result.abstained_because) is (width == 2)

@@ -79,7 +79,10 @@ def test_other_tasks_get_a_way_out(kind: str) -> None:
         several, x = nn.Linear(4, 3), torch.randn(60, 4, generator=generator)
         y = torch.rand(60, 3, generator=generator) > 0.5
     else:
-        several, x = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3)), torch.randint(9, (60, 5), generator=generator)
+        several, x = (
+            nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3)),
+            torch.randint(9, (60, 5), generator=generator),
+        )
         y = x % 3
     with pytest.raises(InvalidInput, match=r"learning_curve\(train_fn, data, score="):
         gs.estimate_accuracy(several, (x, y))
@@ -93,7 +96,11 @@ def test_other_tasks_get_a_way_out(kind: str) -> None:
 
     def correct(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         outputs = network(x).detach()
-        return ((outputs > 0) == y if kind == "multi-label" else outputs.argmax(-1) == y).double().mean(1)
+        return (
+            ((outputs > 0) == y if kind == "multi-label" else outputs.argmax(-1) == y)
+            .double()
+            .mean(1)
+        )
 
     curve = gs.learning_curve(lambda x, y: several, (x, y), score=correct)
     assert 0 <= curve.low <= curve.high <= 1

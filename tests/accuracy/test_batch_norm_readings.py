@@ -18,7 +18,9 @@ CLASSES = 3
 def untrained() -> nn.Sequential:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, CLASSES)).double()
+        network = nn.Sequential(
+            nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, CLASSES)
+        ).double()
         for parameter in network[1].parameters():
             nn.init.normal_(parameter)
     return network
@@ -46,7 +48,14 @@ def by_hand(network: nn.Sequential, x: Tensor) -> tuple[Tensor, Tensor]:
             by_first = back * scale / spread
             by_w2, by_b2 = torch.zeros_like(w2), torch.zeros_like(b2)
             by_w2[c], by_b2[c] = hidden[i], 1.0
-            parts = (torch.outer(by_first, x[i]), by_first, back * normalized[i], back, by_w2, by_b2)
+            parts = (
+                torch.outer(by_first, x[i]),
+                by_first,
+                back * normalized[i],
+                back,
+                by_w2,
+                by_b2,
+            )
             outputs.append(torch.cat([part.flatten() for part in parts]))
         rows.append(torch.cat(outputs))
     return hidden, torch.stack(rows)
@@ -87,6 +96,8 @@ def test_readings_of_an_estimate_use_the_statistics_of_the_data() -> None:
     expected = left_out(by_hand(network, x)[1], y)
     readings = accuracy_readings(network, initial, gs.Samples(x, y))
     targets = nn.functional.one_hot(y).double()
-    assert readings["kernel_leave_one_out.initial.accuracy"] == float((expected.argmax(1) == y).double().mean())
+    assert readings["kernel_leave_one_out.initial.accuracy"] == float(
+        (expected.argmax(1) == y).double().mean()
+    )
     error = float((expected - targets).square().sum(1).mean())
     assert readings["kernel_leave_one_out.initial.squared_error"] == pytest.approx(error, rel=1e-6)

@@ -19,7 +19,9 @@ from gapscope.accuracy.extrapolation import (
 
 
 @pytest.mark.parametrize(("small_size", "large_size"), [(150, 300), (150, 480)])
-def test_the_prediction_is_the_conditional_mean_of_the_model(small_size: int, large_size: int) -> None:
+def test_the_prediction_is_the_conditional_mean_of_the_model(
+    small_size: int, large_size: int
+) -> None:
     """Oracle: conditioning of the joint normal distribution of level, growth and both errors."""
     n, p, q = 600, 0.74, 0.62
     large, small = SizedScore(large_size, p, 0.0007), SizedScore(small_size, q, 0.0005)
@@ -54,9 +56,13 @@ def test_intervals_cover_curves_of_the_model() -> None:
         growth = (1 - level) * random.normal(MEAN_GROWTH, GROWTH_DEVIATION)
         at = [level, level + growth, level + (1 + DECAY) * growth]
         at[2] += (1 - level) * MODEL_DEVIATION * random.normal()
-        quarter, half = (random.binomial(m, min(max(p, 0), 1)) / m for m, p in ((300, at[0]), (200, at[1])))
+        quarter, half = (
+            random.binomial(m, min(max(p, 0), 1)) / m for m, p in ((300, at[0]), (200, at[1]))
+        )
         result = extrapolate(
-            SizedScore(200, half, half * (1 - half) / 200), SizedScore(100, quarter, quarter * (1 - quarter) / 300), n
+            SizedScore(200, half, half * (1 - half) / 200),
+            SizedScore(100, quarter, quarter * (1 - quarter) / 300),
+            n,
         )
         covered.append(abs(result.value - at[2]) <= result.reach)
     assert 0.90 <= np.mean(covered) <= 0.97
@@ -80,8 +86,12 @@ def test_one_size_is_not_extrapolated() -> None:
 
 
 def test_a_score_without_a_scale_follows_half_of_its_slope() -> None:
-    exact = extrapolate(SizedScore(300, -1.0, 0.0), SizedScore(150, -1.4, 0.0), 600, is_fraction=False)
+    exact = extrapolate(
+        SizedScore(300, -1.0, 0.0), SizedScore(150, -1.4, 0.0), 600, is_fraction=False
+    )
     assert exact.value == pytest.approx(-1.0 + 0.5 * 0.4)
     assert exact.standard_error == pytest.approx(0.25 * 0.4)
-    noisy = extrapolate(SizedScore(300, -1.0, 0.1), SizedScore(150, -1.4, 0.1), 600, is_fraction=False)
+    noisy = extrapolate(
+        SizedScore(300, -1.0, 0.1), SizedScore(150, -1.4, 0.1), 600, is_fraction=False
+    )
     assert noisy.value == -1.0 and noisy.standard_error > math.sqrt(0.1)

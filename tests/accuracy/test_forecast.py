@@ -24,7 +24,9 @@ from gapscope.statistics.baselines import LooRow, linear_ridge, most_frequent_cl
 
 def untrained(problem: Problem, name: str = "fully_connected", **options: Any) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
-    return build_network(name, input_shape=problem.input_shape, n_outputs=10, generator=generator, **options)
+    return build_network(
+        name, input_shape=problem.input_shape, n_outputs=10, generator=generator, **options
+    )
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.4])
@@ -49,9 +51,16 @@ def test_rows_headline_and_interval_by_hand() -> None:
     ntk = kernel_leave_one_out(network, train.inputs, train.y)
     row, rbf = forecast.row("NTK"), forecast.row("RBF ridge")
     assert row is not None and rbf is not None and row.score == ntk.accuracy
-    assert forecast.score == pytest.approx((row.score + rbf.score) / 2) and forecast.combined == ("RBF ridge", "NTK")
-    spread = 1.645 * (forecast.score * (1 - forecast.score) * (1 / 200 + 4 * NETWORK_ERROR**2)) ** 0.5
-    assert forecast.interval == pytest.approx((forecast.score - spread, min(1, forecast.score + spread)))
+    assert forecast.score == pytest.approx((row.score + rbf.score) / 2) and forecast.combined == (
+        "RBF ridge",
+        "NTK",
+    )
+    spread = (
+        1.645 * (forecast.score * (1 - forecast.score) * (1 / 200 + 4 * NETWORK_ERROR**2)) ** 0.5
+    )
+    assert forecast.interval == pytest.approx(
+        (forecast.score - spread, min(1, forecast.score + spread))
+    )
     paired = row.correct(train.y).double() - rbf.correct(train.y).double()
     assert forecast.network_gain is not None
     assert forecast.network_gain.value == pytest.approx(float(paired.mean()))
@@ -59,13 +68,17 @@ def test_rows_headline_and_interval_by_hand() -> None:
         1.96 * float(paired.std()) / 200**0.5
     )
     inputs: list[Tensor] = []
-    hook = list(network.modules())[-1].register_forward_pre_hook(lambda m, x: inputs.append(x[0].detach().double()))
+    hook = list(network.modules())[-1].register_forward_pre_hook(
+        lambda m, x: inputs.append(x[0].detach().double())
+    )
     network(train.inputs)
     hook.remove()
     hidden = forecast.row("last hidden features")
     features = (inputs[0] - inputs[0].mean(0)) / inputs[0].std(0, correction=0).mean()
     assert hidden is not None
-    torch.testing.assert_close(hidden.predictions, linear_ridge(features, train.y, n_classes=10).predictions)
+    torch.testing.assert_close(
+        hidden.predictions, linear_ridge(features, train.y, n_classes=10).predictions
+    )
 
 
 def test_learning_curve_ends_at_the_forecast() -> None:
@@ -73,7 +86,10 @@ def test_learning_curve_ends_at_the_forecast() -> None:
     forecast = forecast_accuracy(None, problem.train)
     assert [point.samples for point in forecast.curve] == [75, 150, 300, 600]
     assert [point.extrapolated for point in forecast.curve] == [False, False, False, True]
-    assert forecast.curve[2].score == pytest.approx(forecast.score) and forecast.gain_from_doubling_data > 0
+    assert (
+        forecast.curve[2].score == pytest.approx(forecast.score)
+        and forecast.gain_from_doubling_data > 0
+    )
     assert forecast.network_gain is None and forecast.combined == ("RBF ridge",)
 
 
@@ -81,20 +97,27 @@ def test_regression_gives_r_squared() -> None:
     x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     forecast = forecast_accuracy(nn.Linear(3, 1), (x, x @ torch.tensor([[1.0], [2.0], [0.5]])))
     ntk = forecast.row("NTK")
-    assert forecast.task == "regression" and forecast.interval is None and ntk is not None and ntk.score > 0.99
+    assert (
+        forecast.task == "regression"
+        and forecast.interval is None
+        and ntk is not None
+        and ntk.score > 0.99
+    )
 
 
 def test_new_head_has_an_output_per_class() -> None:
     problem, _ = prepare(DataSpec(name="digits", train_size=60))
-    network = build_network("fully_connected", input_shape=problem.input_shape, n_outputs=3, width=16)
+    network = build_network(
+        "fully_connected", input_shape=problem.input_shape, n_outputs=3, width=16
+    )
     forecast = forecast_accuracy(network, problem.train, head="new")
     row = forecast.row("NTK")
     assert row is not None and row.predictions.shape == (60, 10)
     with pytest.raises(InvalidInput, match="classes, 3"):
         forecast_accuracy(network, problem.train)
-    row = forecast_accuracy(nn.Linear(64, 2), (problem.train.inputs.flatten(1), problem.train.targets), head="new").row(
-        "NTK"
-    )
+    row = forecast_accuracy(
+        nn.Linear(64, 2), (problem.train.inputs.flatten(1), problem.train.targets), head="new"
+    ).row("NTK")
     assert row is not None and row.predictions.shape == (60, 10)
 
 
@@ -121,7 +144,9 @@ def test_features_of_the_caller_make_a_row() -> None:
     problem, _ = prepare(DataSpec(name="digits", train_size=100))
     network = untrained(problem, width=32)
     expected = forecast_accuracy(network, problem.train).row("last hidden features")
-    row = forecast_accuracy(None, problem.train, features=embed(network, problem.train)).row("last hidden features")
+    row = forecast_accuracy(None, problem.train, features=embed(network, problem.train)).row(
+        "last hidden features"
+    )
     assert row is not None and expected is not None
     torch.testing.assert_close(row.predictions, expected.predictions)
     with pytest.raises(InvalidInput, match="features"):
@@ -136,23 +161,32 @@ def test_a_budget_below_a_forward_pass_names_what_it_needs(monkeypatch: pytest.M
     assert any("forward pass" in note and "time_budget=" in note for note in forecast.notes)
 
 
-def test_rows_beyond_the_budget_are_left_out_most_expensive_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_beyond_the_budget_are_left_out_most_expensive_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     problem, _ = prepare(DataSpec(name="digits", train_size=60))
     seconds = {"linear ridge": 1.0, "RBF ridge": 2.0, "nearest neighbours": 100.0}
     for module in ("statistics.baselines", "accuracy.forecast"):
         monkeypatch.setattr(f"gapscope.{module}.baseline_seconds", lambda *_: seconds)
     forecast = forecast_accuracy(None, problem.train, time_budget=50)
-    assert [row.method for row in forecast.rows] == ["most frequent class", "linear ridge", "RBF ridge"]
+    assert [row.method for row in forecast.rows] == [
+        "most frequent class",
+        "linear ridge",
+        "RBF ridge",
+    ]
     assert any("nearest neighbours" in note for note in forecast.notes)
 
 
-def test_a_large_network_with_better_features_answers_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_network_with_better_features_answers_by_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     generator = torch.Generator().manual_seed(0)
     signal = torch.randn(120, 2, generator=generator)
     x = torch.cat([signal, 3 * torch.randn(120, 60, generator=generator)], 1)
     network = nn.Sequential(nn.Linear(62, 2), nn.Tanh(), nn.Linear(2, 2))
     with torch.no_grad():
-        next(network.parameters()).copy_(torch.eye(2, 62))  # "pretrained": it has learned where the signal is
+        # "pretrained": it has learned where the signal is
+        next(network.parameters()).copy_(torch.eye(2, 62))
     data = (x, (signal[:, 0] > 0).long())
     assert forecast_accuracy(network, data).combined == ("last hidden features", "NTK")
     monkeypatch.setattr("gapscope.accuracy.loo_rows.MANY_PARAMETERS", 10)
@@ -219,7 +253,9 @@ def test_a_significantly_better_linear_ridge_joins_the_forecast(
 
     def row(method: str, right: int) -> LooRow:
         predicted = torch.where(torch.arange(100) < right, labels, 1 - labels)
-        return scored_row(method, "inputs", torch.nn.functional.one_hot(predicted, 2).double(), labels)
+        return scored_row(
+            method, "inputs", torch.nn.functional.one_hot(predicted, 2).double(), labels
+        )
 
     rows = [most_frequent_class(labels), row("linear ridge", n_right), row("RBF ridge", 80)]
     rows += [row("NTK", 80)] * has_ntk

@@ -31,7 +31,9 @@ from gapscope.training.alarms.canaries import CanaryAlarm
 from gapscope.training.recordings import Recordings
 from support.quiet_trainer import training_arguments
 
-DRAWN: Any = make_classification(120, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=0)
+DRAWN: Any = make_classification(
+    120, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=0
+)
 X, Y = (np.asarray(part) for part in DRAWN)
 NAMES = np.array([["cat", "dog", "eel"][label] for label in Y])
 
@@ -39,7 +41,9 @@ NAMES = np.array([["cat", "dog", "eel"][label] for label in Y])
 def fold_of(groups: np.ndarray, number: int) -> np.ndarray:
     """The folds that are used, as a test fold per sample."""
     fold = np.empty(len(groups), dtype=int)
-    for index, split in enumerate(folds(groups, number, np.random.default_rng(derive_seed(0, f"{number} folds")))):
+    for index, split in enumerate(
+        folds(groups, number, np.random.default_rng(derive_seed(0, f"{number} folds")))
+    ):
         fold[split.scored] = index
     return fold
 
@@ -50,24 +54,36 @@ def test_without_a_network_it_is_the_better_kernel_tempered() -> None:
     expected = {}
     for row in (linear_ridge(features, y), rbf_ridge(features, y)):
         probabilities = fit_calibration(row.predictions, y).probabilities(row.predictions)
-        expected[row.method] = (float(nn.functional.nll_loss(probabilities.log(), y)), probabilities)
+        expected[row.method] = (
+            float(nn.functional.nll_loss(probabilities.log(), y)),
+            probabilities,
+        )
     method = min(expected, key=lambda name: expected[name][0])
     assert result.method == f"{method} on the inputs, leave-one-out" and result.cost == 0
     assert result.to_numpy() == pytest.approx(expected[method][1].numpy(), abs=1e-6)
     assert result.cross_entropy == pytest.approx(expected[method][0], abs=1e-6)
-    assert result.score == (result.to_numpy().argmax(1) == Y).mean() and result.low < result.score < result.high
+    assert (
+        result.score == (result.to_numpy().argmax(1) == Y).mean()
+        and result.low < result.score < result.high
+    )
     assert result.to_numpy().sum(1) == pytest.approx(1)
 
 
 def test_groups_are_held_out_together() -> None:
     """Each group holds copies of one sample with one random label: only their copies predict them."""
     x = np.random.default_rng(0).normal(size=(40, 5)).repeat(4, 0)
-    y, groups = np.random.default_rng(1).integers(2, size=40).repeat(4), [f"patient {i // 4}" for i in range(160)]
+    y, groups = (
+        np.random.default_rng(1).integers(2, size=40).repeat(4),
+        [f"patient {i // 4}" for i in range(160)],
+    )
     alone, together = gs.out_of_sample(None, (x, y)), gs.out_of_sample(None, (x, y), groups=groups)
     assert alone.score > 0.95 and together.low < 0.6
     assert together.groups == 40
     # nothing is better than the frequencies, which are those of all samples
-    assert together.to_numpy() == pytest.approx(np.tile(np.bincount(y) / 160, (160, 1))) and len(together.notes) == 1
+    assert (
+        together.to_numpy() == pytest.approx(np.tile(np.bincount(y) / 160, (160, 1)))
+        and len(together.notes) == 1
+    )
     assert together.high - together.low > 1.5 * (alone.high - alone.low)
 
 
@@ -132,7 +148,9 @@ def test_the_folds_of_a_training_function_are_those_of_a_loop() -> None:
         scores[out] = least_squares(x[rest], y[rest])(x[out]).detach()
     assert len({(group, number) for group, number in zip(groups, fold, strict=True)}) == 40
     assert result.calibration is not None
-    assert result.to_numpy() == pytest.approx(result.calibration.probabilities(scores.double()).numpy(), abs=1e-6)
+    assert result.to_numpy() == pytest.approx(
+        result.calibration.probabilities(scores.double()).numpy(), abs=1e-6
+    )
 
 
 def test_an_estimator_in_folds_is_cross_val_predict() -> None:
@@ -140,7 +158,9 @@ def test_an_estimator_in_folds_is_cross_val_predict() -> None:
     split = PredefinedSplit(fold_of(np.arange(120), 5))
     expected = cross_val_predict(LogisticRegression(), X, Y, cv=split, method="predict_proba")
     assert result.to_numpy() == pytest.approx(expected, abs=1e-6)
-    assert result.classes == ("cat", "dog", "eel") and result.calibration is None and result.cost == 5
+    assert (
+        result.classes == ("cat", "dog", "eel") and result.calibration is None and result.cost == 5
+    )
     groups = np.arange(120) // 4
     grouped = gs.out_of_sample(LogisticRegression(), (X, Y), groups=groups, cost=10)
     split = PredefinedSplit(fold_of(groups, 10))
@@ -166,7 +186,9 @@ def test_regression_in_closed_form_and_in_folds() -> None:
     result = gs.out_of_sample(None, (torch.tensor(X), torch.tensor(y)))
     errors = (result.to_numpy()[:, 0] - y) ** 2
     assert result.score == pytest.approx(1 - errors.mean() / y.var(), abs=1e-6)
-    assert result.task == "regression" and result.classes == () and np.isnan(result.calibration_error)
+    assert (
+        result.task == "regression" and result.classes == () and np.isnan(result.calibration_error)
+    )
     assert result.low < result.score < result.high and result.reliability is None
     in_folds = gs.out_of_sample(Ridge(), (X, y))
     assert in_folds.score == pytest.approx(result.score, abs=0.02)
@@ -177,11 +199,18 @@ def test_several_labels_have_one_closed_form() -> None:
     labels = np.stack([X[:, 0] > 0, X[:, 1] + X[:, 2] > 1, X[:, 3] > 2], 1)
     result = gs.out_of_sample(None, (torch.tensor(X), torch.from_numpy(labels)))
     assert result.task == "multi-label" and result.to_numpy().shape == (120, 3)
-    assert result.score == pytest.approx(((result.to_numpy() > 0.5) == labels).mean()) and result.score > 0.85
+    assert (
+        result.score == pytest.approx(((result.to_numpy() > 0.5) == labels).mean())
+        and result.score > 0.85
+    )
     base = np.maximum(labels.mean(0), 1 - labels.mean(0)).mean()
     assert f"{base:.3f}" in result.notes[-1]
-    by_network = gs.out_of_sample(lambda x, y: nn.Linear(5, 3).to(x), (torch.tensor(X), torch.from_numpy(labels)))
-    assert by_network.cost == 5 and by_network.to_numpy().min() > 0 and by_network.to_numpy().max() < 1
+    by_network = gs.out_of_sample(
+        lambda x, y: nn.Linear(5, 3).to(x), (torch.tensor(X), torch.from_numpy(labels))
+    )
+    assert (
+        by_network.cost == 5 and by_network.to_numpy().min() > 0 and by_network.to_numpy().max() < 1
+    )
 
 
 def test_omitted_rows_keep_groups_and_numbers() -> None:
@@ -197,8 +226,12 @@ def test_omitted_rows_keep_groups_and_numbers() -> None:
 
 def test_an_estimator_of_several_labels() -> None:
     labels = np.stack([Y == 0, Y == 1], 1).astype(int)
-    result = gs.out_of_sample(RandomForestClassifier(20, bootstrap=False, random_state=0), (X, labels))
-    assert result.task == "multi-label" and result.to_numpy().shape == (120, 2) and result.score > 0.7
+    result = gs.out_of_sample(
+        RandomForestClassifier(20, bootstrap=False, random_state=0), (X, labels)
+    )
+    assert (
+        result.task == "multi-label" and result.to_numpy().shape == (120, 2) and result.score > 0.7
+    )
     assert result.plot().get_xlabel() == "stated probability"
 
 
@@ -209,7 +242,9 @@ def test_a_class_that_a_fold_has_not_seen_has_probability_zero() -> None:
     result = gs.out_of_sample(LogisticRegression(), (X, y))
     assert result.to_numpy()[5, 2] == 0 and result.to_numpy().sum(1) == pytest.approx(1)
     x = torch.tensor(X, dtype=torch.float32)
-    by_network = gs.out_of_sample(lambda x, y: nn.Linear(5, int(y.max()) + 1), (x, torch.from_numpy(y)), cost=5)
+    by_network = gs.out_of_sample(
+        lambda x, y: nn.Linear(5, int(y.max()) + 1), (x, torch.from_numpy(y)), cost=5
+    )
     assert by_network.to_numpy().shape == (120, 3) and by_network.to_numpy()[5, 2] < 0.34
 
 
@@ -218,9 +253,13 @@ def test_the_result_is_an_array_a_table_and_sentences() -> None:
     assert np.asarray(result).shape == (120, 3) and len(result) == 120
     table = result.to_pandas()
     assert (
-        list(table.columns) == ["cat", "dog", "eel", "given label"] and table["given label"].tolist() == NAMES.tolist()
+        list(table.columns) == ["cat", "dog", "eel", "given label"]
+        and table["given label"].tolist() == NAMES.tolist()
     )
-    assert set(result.to_dict()) >= {"score", "calibration_error", "samples"} and "predictions" not in result.to_dict()
+    assert (
+        set(result.to_dict()) >= {"score", "calibration_error", "samples"}
+        and "predictions" not in result.to_dict()
+    )
     assert f"{100 * result.score:.1f} %" in repr(result) and "120 rows" not in repr(result)
     copied = result.to_numpy()
     copied[:] = 0
@@ -269,7 +308,11 @@ def _training_run(kind: str, folder: Path) -> Any:
         from gapscope.integrations.lightning import MonitorCallback
 
         callback = MonitorCallback(monitor)
-        return callback if kind == "lightning callback" else lightning.Trainer(callbacks=[callback], logger=False)
+        return (
+            callback
+            if kind == "lightning callback"
+            else lightning.Trainer(callbacks=[callback], logger=False)
+        )
     if kind.startswith("transformers"):
         transformers = pytest.importorskip("transformers")
         from gapscope.integrations import MemorizationMonitor
@@ -305,7 +348,9 @@ class _Passed(ClassifierMixin, BaseEstimator):
 
 
 def test_conformal_sets_are_those_of_the_closed_form_and_hold_new_labels() -> None:
-    drawn: Any = make_classification(1500, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=1)
+    drawn: Any = make_classification(
+        1500, 5, n_informative=4, n_redundant=0, n_classes=3, random_state=1
+    )
     x, y = (np.asarray(part) for part in drawn)
     forest = RandomForestClassifier(100, random_state=0)
     held_out = np.asarray(gs.out_of_sample(forest, (x[:300], y[:300])))
@@ -315,7 +360,9 @@ def test_conformal_sets_are_those_of_the_closed_form_and_hold_new_labels() -> No
     assert 0.86 < sets[np.arange(1200), y[300:]].mean() < 0.97
     if find_spec("mapie") is None:
         return
-    mapie: Any = import_module("mapie.classification").SplitConformalClassifier(_Passed(), confidence_level=0.9)
+    mapie: Any = import_module("mapie.classification").SplitConformalClassifier(
+        _Passed(), confidence_level=0.9
+    )
     mapie.conformalize(held_out, y[:300])
     np.testing.assert_array_equal(mapie.predict_set(new)[1][:, :, 0], sets)
 
@@ -325,7 +372,9 @@ def test_cleanlab_finds_the_wrong_labels_of_the_result_itself() -> None:
     wine: Any = load_wine()
     wrong = np.arange(len(wine.target)) % 12 == 0
     labels = np.where(wrong, (wine.target + 1) % 3, wine.target)
-    quality = rank.get_label_quality_scores(labels, np.asarray(gs.out_of_sample(None, (wine.data, labels))))
+    quality = rank.get_label_quality_scores(
+        labels, np.asarray(gs.out_of_sample(None, (wine.data, labels)))
+    )
     assert roc_auc_score(wrong, -quality) > 0.98
 
 
@@ -334,7 +383,10 @@ def test_out_of_bag_predictions_of_several_labels_are_those_of_the_forest() -> N
     forest = RandomForestClassifier(60, random_state=0)
     result = gs.out_of_sample(forest, (X, several), seed=1)
     assert result.cost == 1 and result.to_numpy().shape == (120, 2)
-    assert [roc_auc_score(several[:, k], result.to_numpy()[:, k]) > 0.8 for k in (0, 1)] == [True, True]
+    assert [roc_auc_score(several[:, k], result.to_numpy()[:, k]) > 0.8 for k in (0, 1)] == [
+        True,
+        True,
+    ]
     assert ((result.to_numpy() > 0.5) == several).mean() == pytest.approx(result.score)
 
 
@@ -342,7 +394,9 @@ def test_copies_are_named_unless_groups_hold_them_out() -> None:
     rows = np.concatenate([np.arange(120), np.arange(30)])
     result = gs.out_of_sample(None, (X[rows], Y[rows]))
     assert any("30 of 150" in note and "groups=" in note for note in result.notes)
-    assert not any("groups=" in note for note in gs.out_of_sample(None, (X[rows], Y[rows]), groups=rows).notes)
+    assert not any(
+        "groups=" in note for note in gs.out_of_sample(None, (X[rows], Y[rows]), groups=rows).notes
+    )
     assert not any("groups=" in note for note in gs.out_of_sample(None, (X, Y)).notes)
 
 

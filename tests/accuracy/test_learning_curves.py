@@ -68,13 +68,17 @@ def test_folds_agree_with_cross_validation_done_by_hand() -> None:
     by_hand = []
     for split in splits:
         rest, held = torch.from_numpy(split.trained), torch.from_numpy(split.scored)
-        by_hand.append(float((least_squares(x[rest], y[rest])(x[held]).argmax(1) == y[held]).double().mean()))
+        by_hand.append(
+            float((least_squares(x[rest], y[rest])(x[held]).argmax(1) == y[held]).double().mean())
+        )
     assert [item.score for item in result.trainings[1:]] == pytest.approx(by_hand, abs=1e-12)
 
 
 def test_regression_is_r2() -> None:
     x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
-    y = x @ torch.tensor([[1.0], [2.0], [0.0]]) + torch.randn(400, 1, generator=torch.Generator().manual_seed(1))
+    y = x @ torch.tensor([[1.0], [2.0], [0.0]]) + torch.randn(
+        400, 1, generator=torch.Generator().manual_seed(1)
+    )
     result = gs.learning_curve(least_squares, (x, y))
     assert result.task == "regression" and result.low < 5 / 6 < result.high
     scores = sample_scores(least_squares(x, y), gs.Samples(x, y), float(y.var(correction=0)))
@@ -101,7 +105,9 @@ def test_an_interval_out_of_reach_is_reported_and_costs_nothing_more() -> None:
 def test_many_samples_are_held_out_plainly() -> None:
     x, y = two_blobs(21000)
     assert gs.learning_curve(least_squares, (x, y)).design == "hold-out"
-    assert "hold-out of a tenth" in " ".join(gs.learning_curve(least_squares, (x, y), design="half and quarter").notes)
+    assert "hold-out of a tenth" in " ".join(
+        gs.learning_curve(least_squares, (x, y), design="half and quarter").notes
+    )
 
 
 def test_groups_are_never_on_both_sides() -> None:
@@ -167,10 +173,30 @@ def test_a_mapping_of_inputs_keeps_its_form() -> None:
         (least_squares, two_blobs(20), {}, "A learning curve needs 40 samples or more; got 20"),
         (least_squares, two_blobs(60), {"design": "halfs"}, "half and quarter"),
         (least_squares, two_blobs(60), {"design": "short continued halves"}, "steps_fraction"),
-        (least_squares, two_blobs(60), {"design": "continued halves", "groups": list(range(20)) * 3}, "groups"),
-        (least_squares, two_blobs(60), {"max_interval_width": 0.0}, "max_interval_width must lie in"),
-        (lambda x, y: "network", two_blobs(60), {}, "the trained network, a torch.nn.Module; it returned str"),
-        (least_squares, (torch.randn(60, 2), torch.ones(60, 1) * 3.0), {}, "got the same target for all samples"),
+        (
+            least_squares,
+            two_blobs(60),
+            {"design": "continued halves", "groups": list(range(20)) * 3},
+            "groups",
+        ),
+        (
+            least_squares,
+            two_blobs(60),
+            {"max_interval_width": 0.0},
+            "max_interval_width must lie in",
+        ),
+        (
+            lambda x, y: "network",
+            two_blobs(60),
+            {},
+            "the trained network, a torch.nn.Module; it returned str",
+        ),
+        (
+            least_squares,
+            (torch.randn(60, 2), torch.ones(60, 1) * 3.0),
+            {},
+            "got the same target for all samples",
+        ),
     ],
 )
 def test_messages(recipe: Any, data: Any, options: dict[str, Any], message: str) -> None:
@@ -190,12 +216,16 @@ def _biased_to_large(x: Tensor, y: Tensor) -> nn.Module:
 
 
 def test_under_trained_subsets_give_no_prediction() -> None:
-    curve = gs.learning_curve(_biased_to_large, two_blobs(200, apart=3.0), design="half and quarter")
+    curve = gs.learning_curve(
+        _biased_to_large, two_blobs(200, apart=3.0), design="half and quarter"
+    )
     quarter, half = curve.trainings
     assert quarter.training_score < half.training_score
     for run in curve.trainings:
         assert f"{run.training_score:.3f}" in curve.abstained_because
-    assert not gs.learning_curve(least_squares, two_blobs(200, apart=3.0), design="half and quarter").abstained_because
+    assert not gs.learning_curve(
+        least_squares, two_blobs(200, apart=3.0), design="half and quarter"
+    ).abstained_because
 
 
 def test_a_falling_curve_is_named() -> None:
@@ -237,8 +267,12 @@ def test_continued_halves_are_the_formula_written_out() -> None:
         for i in range(30):
             rest = torch.arange(30) != i
             design = torch.cat([features[rest], torch.ones(29, 1, dtype=torch.float64)], 1)
-            penalty = torch.diag(torch.tensor([ridge * unit, ridge * unit, 0.0], dtype=torch.float64))
-            solution = torch.linalg.solve(design.T @ design + penalty, design.T @ (expected - scaled)[rest])
+            penalty = torch.diag(
+                torch.tensor([ridge * unit, ridge * unit, 0.0], dtype=torch.float64)
+            )
+            solution = torch.linalg.solve(
+                design.T @ design + penalty, design.T @ (expected - scaled)[rest]
+            )
             rows.append(torch.cat([features[i], torch.ones(1, dtype=torch.float64)]) @ solution)
         return torch.stack(rows)
 
@@ -272,7 +306,9 @@ def test_an_interruption_returns_what_is_finished(tmp_path: Path) -> None:
 
 def test_variance_of_a_mean_is_that_of_the_textbook() -> None:
     scores = np.random.default_rng(0).normal(size=50)
-    assert variance_of_mean(scores, np.arange(50)) == pytest.approx(scores.var(ddof=1) / 50, rel=1e-12)
+    assert variance_of_mean(scores, np.arange(50)) == pytest.approx(
+        scores.var(ddof=1) / 50, rel=1e-12
+    )
     assert math.isinf(variance_of_mean(scores, np.zeros(50, dtype=int)))
     # no wrong one among a few is no certainty
     assert variance_of_mean(np.ones(10), np.arange(10)) == pytest.approx((12 / 14) * (2 / 14) / 10)

@@ -34,7 +34,9 @@ def spec(**options: int) -> NetworkSpec:
 
 
 def test_agrees_with_the_closed_form_for_random_networks() -> None:
-    ranking = ranked_by_s({"a": spec(n_hidden=2, width=60)}, (X, Y), initializations=60, noise_std=1e-2)
+    ranking = ranked_by_s(
+        {"a": spec(n_hidden=2, width=60)}, (X, Y), initializations=60, noise_std=1e-2
+    )
     theory = expected_sensitivity(fully_connected_layers(12, [60, 60]), 4, noise_std=1e-2)
     assert ranking[0].sensitivity == pytest.approx(theory, rel=0.15)
     low, high = ranking[0].sensitivity_low, ranking[0].sensitivity_high
@@ -60,7 +62,9 @@ def test_the_interval_covers_the_mean_at_the_nominal_rate() -> None:
     theory = expected_sensitivity(fully_connected_layers(12, [30]), 4, noise_std=1e-2)
     inside = 0
     for seed in range(40):
-        (result,) = ranked_by_s({"a": spec(n_hidden=1, width=30)}, X[:40], n_outputs=4, seed=seed, noise_std=1e-2)
+        (result,) = ranked_by_s(
+            {"a": spec(n_hidden=1, width=30)}, X[:40], n_outputs=4, seed=seed, noise_std=1e-2
+        )
         assert result.sensitivity_low is not None and result.sensitivity_high is not None
         inside += result.sensitivity_low <= theory <= result.sensitivity_high
     assert 33 <= inside <= 40
@@ -72,7 +76,9 @@ def test_names_which_options_are_wrong() -> None:
     with pytest.raises(InvalidInput, match="data without targets"):
         ranked_by_s({"a": NetworkSpec()}, X)
     with pytest.warns(UserWarning, match="b have them"):
-        ranked_by_s({"b": NetworkSpec(options={"width": 10, "dropout": 0.5})}, (X, Y), initializations=2)
+        ranked_by_s(
+            {"b": NetworkSpec(options={"width": 10, "dropout": 0.5})}, (X, Y), initializations=2
+        )
 
 
 def test_what_is_ranked_is_returned_after_an_interrupt() -> None:
@@ -80,7 +86,10 @@ def test_what_is_ranked_is_returned_after_an_interrupt() -> None:
         raise KeyboardInterrupt
 
     linear = {name: nn.Linear(12, 4) for name in "ab"}
-    assert {item.name for item in ranked_by_s(linear | {"c": stop}, X, initializations=2)} == {"a", "b"}
+    assert {item.name for item in ranked_by_s(linear | {"c": stop}, X, initializations=2)} == {
+        "a",
+        "b",
+    }
     with pytest.raises(KeyboardInterrupt):
         ranked_by_s({"a": nn.Linear(12, 4), "c": stop}, X, initializations=2)
 
@@ -88,14 +97,19 @@ def test_what_is_ranked_is_returned_after_an_interrupt() -> None:
 def test_by_expected_accuracy_the_order_is_that_of_the_loo_predictions() -> None:
     sees = nn.Linear(12, 4)
     constant = nn.Linear(12, 4, bias=False).requires_grad_(False)
-    blind = nn.Sequential(constant, nn.Softmax(1), nn.Linear(4, 4))  # what is trained sees the same of every sample
+    # what is trained sees the same of every sample
+    blind = nn.Sequential(constant, nn.Softmax(1), nn.Linear(4, 4))
     nn.init.zeros_(constant.weight)
     y = X[:, :4].argmax(1)
-    result = rank_networks({"blind": blind, "sees": sees}, (X, y), by="loo_accuracy", initializations=2)
+    result = rank_networks(
+        {"blind": blind, "sees": sees}, (X, y), by="loo_accuracy", initializations=2
+    )
     assert [item.name for item in result] == ["sees", "blind"]
     assert result[0].ntk_accuracy == kernel_leave_one_out(sees, X, y).accuracy > 0.6
     assert result.rbf_accuracy is not None and result[0].ntk_accuracy is not None
-    assert result[0].expected_accuracy == pytest.approx((result[0].ntk_accuracy + result.rbf_accuracy) / 2)
+    assert result[0].expected_accuracy == pytest.approx(
+        (result[0].ntk_accuracy + result.rbf_accuracy) / 2
+    )
     assert (result[0].tied_with_best, result[1].tied_with_best) == (True, False)
     assert result[1].rank_by_expected_accuracy == 2
 
@@ -107,18 +121,27 @@ def test_by_expected_accuracy_a_spec_keeps_its_own_initialization_and_copies_are
         "he": NetworkSpec(options={"width": 10}, initialization="he_normal"),
     }
     table = rank_networks(candidates, (X, Y), by="loo_accuracy", initializations=2).to_pandas()
-    assert table.expected_accuracy["torch"] == table.expected_accuracy["again"] != table.expected_accuracy["he"]
+    assert (
+        table.expected_accuracy["torch"]
+        == table.expected_accuracy["again"]
+        != table.expected_accuracy["he"]
+    )
     assert table.tied_with_best["again"] == table.tied_with_best["torch"]
     assert table.rank_by_expected_accuracy["torch"] == table.rank_by_expected_accuracy["again"]
 
 
 def test_by_expected_accuracy_works_for_regression_and_asks_for_targets() -> None:
     target = X[:, :1] * 2
-    result = rank_networks({"a": nn.Linear(12, 1)}, (X, target), by="loo_accuracy", initializations=2)
+    result = rank_networks(
+        {"a": nn.Linear(12, 1)}, (X, target), by="loo_accuracy", initializations=2
+    )
     assert result[0].ntk_accuracy == pytest.approx(1, abs=1e-3)
     with pytest.raises(InvalidInput, match="got inputs alone"):
         rank_networks({"a": nn.Linear(12, 1)}, X, by="loo_accuracy")
-    assert "expected_accuracy" not in ranked_by_s({"a": nn.Linear(12, 4)}, X, initializations=2).to_pandas()
+    assert (
+        "expected_accuracy"
+        not in ranked_by_s({"a": nn.Linear(12, 4)}, X, initializations=2).to_pandas()
+    )
 
 
 def test_a_network_that_cannot_be_ranked_is_named_and_the_others_are_ranked() -> None:
@@ -134,7 +157,10 @@ def test_a_network_that_cannot_be_ranked_is_named_and_the_others_are_ranked() ->
             "outputs": nn.Linear(12, 3),
             "frozen": nn.Linear(12, 4).requires_grad_(False),
             "nan": not_finite,
-            "head": (nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4)), nn.Linear(19, 4)),
+            "head": (
+                nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4)),
+                nn.Linear(19, 4),
+            ),
             "fails": fails,
             "unknown": "resnet1",
         },
@@ -142,7 +168,13 @@ def test_a_network_that_cannot_be_ranked_is_named_and_the_others_are_ranked() ->
         initializations=2,
     )
     assert [row.name for row in ranking] == ["right"]
-    facts = {"inputs": "7", "outputs": "3", "frozen": "trainable", "nan": "finite", "head": "20 features"}
+    facts = {
+        "inputs": "7",
+        "outputs": "3",
+        "frozen": "trainable",
+        "nan": "finite",
+        "head": "20 features",
+    }
     facts |= {"fails": "no weights here", "unknown": "resnet1"}
     assert ranking.not_ranked.keys() == facts.keys()
     assert all(fact in ranking.not_ranked[name] for name, fact in facts.items())
@@ -156,7 +188,11 @@ def test_a_list_mixes_names_modules_and_pairs() -> None:
     ranking = rank_networks(candidates, (X, Y), initializations=2)
     rows = {row.name: row for row in ranking}
     assert rows.keys() == {"fully_connected", "Sequential", "Sequential 2", "Sequential 3"}
-    assert rows["Sequential 2"].parameters == rows["Sequential 3"].parameters == 12 * 20 + 20 + 20 * 4 + 4
+    assert (
+        rows["Sequential 2"].parameters
+        == rows["Sequential 3"].parameters
+        == 12 * 20 + 20 + 20 * 4 + 4
+    )
     assert rows["Sequential"].layers == 2
     assert all(torch.equal(before[name], tensor) for name, tensor in backbone.state_dict().items())
 
@@ -164,7 +200,9 @@ def test_a_list_mixes_names_modules_and_pairs() -> None:
 def test_scores_of_other_authors_are_listed_with_the_forecast() -> None:
     network = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
     (row,) = rank_networks([network], (X, Y), initializations=2)
-    readings = gs.measure(network, (X, Y), ["synaptic_flow", "jacobian_covariance", "connection_sensitivity"])
+    readings = gs.measure(
+        network, (X, Y), ["synaptic_flow", "jacobian_covariance", "connection_sensitivity"]
+    )
     values = {reading.measure: reading.value for reading in readings}
     assert row.synaptic_flow == pytest.approx(values["synaptic_flow"])
     assert row.connection_sensitivity == pytest.approx(values["connection_sensitivity"])
@@ -185,6 +223,8 @@ def test_a_network_whose_outputs_overflow_has_no_sensitivity() -> None:
         nn.init.normal_(layer.weight, std=1e-30, generator=torch.Generator().manual_seed(0))
     (row,) = rank_networks([network], (X, Y), initializations=2)
     # the gradients overflow too, so that the NTK is not finite
-    assert row.sensitivity is None and row.ntk_accuracy is None and row.features_accuracy is not None
+    assert (
+        row.sensitivity is None and row.ntk_accuracy is None and row.features_accuracy is not None
+    )
     ranking = ranked_by_s({"large": network, "small": nn.Linear(12, 4)}, (X, Y), initializations=2)
     assert [row.name for row in ranking] == ["small"] and "finite" in ranking.not_ranked["large"]

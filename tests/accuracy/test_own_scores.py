@@ -24,14 +24,21 @@ from gapscope.accuracy.row_selection import n_rows, take_rows
 from gapscope.accuracy.scores import block_jackknife, variance_of_mean
 from gapscope.base.errors import GapscopeError, InvalidInput
 
-X, Y = (np.asarray(part) for part in make_classification(240, 6, n_informative=4, flip_y=0.1, random_state=0))
+X, Y = (
+    np.asarray(part)
+    for part in make_classification(240, 6, n_informative=4, flip_y=0.1, random_state=0)
+)
 
 
 def test_an_estimator_is_cloned_and_scored_by_its_accuracy() -> None:
     estimator = LogisticRegression()
     curve = gs.learning_curve(estimator, (X, Y))
     assert not hasattr(estimator, "coef_")
-    assert (curve.task, curve.score_name, curve.design) == ("classification", "accuracy", "two halves and quarter")
+    assert (curve.task, curve.score_name, curve.design) == (
+        "classification",
+        "accuracy",
+        "two halves and quarter",
+    )
     assert curve.low <= 0.95 and 0.6 < curve.score < 1
     # the same function, as it would be written for a network
     by_function = gs.learning_curve(
@@ -55,7 +62,11 @@ def test_a_scorer_of_scikit_learn_by_name(tmp_path: Path) -> None:
     by_function = gs.learning_curve(
         estimator, (X, Y), score=lambda model, x, y: f1_score(y, model.predict(x), average="macro")
     )
-    assert (curve.score_name, curve.score, curve.low) == ("f1_macro", by_function.score, by_function.low)
+    assert (curve.score_name, curve.score, curve.low) == (
+        "f1_macro",
+        by_function.score,
+        by_function.low,
+    )
     with pytest.raises(InvalidInput, match="its score differ"):
         gs.learning_curve(estimator, (X, Y), score="f1_micro", cache_dir=tmp_path)
     with pytest.raises(InvalidInput, match=r"is no scorer.*'f1_macro'"):
@@ -81,7 +92,9 @@ def test_any_metric_of_one_number() -> None:
     ) and 0 < curve.low < curve.score < curve.high <= 1
     assert "macro_f1" in curve.sentences[0] and curve.plot().get_ylabel() == "macro_f1"
     minus_loss = gs.learning_curve(
-        LogisticRegression(), (X, Y), score=lambda model, x, y: -float(((model.predict_proba(x)[:, 1] - y) ** 2).mean())
+        LogisticRegression(),
+        (X, Y),
+        score=lambda model, x, y: -float(((model.predict_proba(x)[:, 1] - y) ** 2).mean()),
     )
     assert minus_loss.low < minus_loss.score < 0 and minus_loss.score_name == "<lambda>"
 
@@ -103,7 +116,9 @@ def test_frames_sparse_matrices_and_texts_are_passed_on_as_they_are() -> None:
     ]
     assert seen[::2] == [pandas.DataFrame, sparse.csr_matrix]
     assert len({curve.score for curve in curves}) == 1
-    texts = [f"{'good' if label else 'bad'} word{number % 7}" for number, label in enumerate(Y[:60])]
+    texts = [
+        f"{'good' if label else 'bad'} word{number % 7}" for number, label in enumerate(Y[:60])
+    ]
     pipeline = make_pipeline(HashingVectorizer(n_features=64), LogisticRegression())
     assert gs.learning_curve(pipeline, (texts, Y[:60].tolist())).score > 0.95
 
@@ -146,7 +161,9 @@ class Boxes(Dataset[Any]):
         return 48
 
     def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
-        return torch.full((1, 4 + index % 3, 5), float(index % 2)), {"labels": torch.tensor([index % 2] * (index % 4))}
+        return torch.full((1, 4 + index % 3, 5), float(index % 2)), {
+            "labels": torch.tensor([index % 2] * (index % 4))
+        }
 
 
 def test_a_detection_dataset_with_the_average_precision() -> None:
@@ -158,7 +175,9 @@ def test_a_detection_dataset_with_the_average_precision() -> None:
 
     def score(threshold: float, data: Any, _: None) -> float:
         truth = [bool(target["labels"].float().sum() > 0) for _, target in data]
-        return float(average_precision_score(truth, [float(image.mean()) - threshold for image, _ in data]))
+        return float(
+            average_precision_score(truth, [float(image.mean()) - threshold for image, _ in data])
+        )
 
     curve = gs.learning_curve(train_fn, Boxes(), score=score)
     assert parts == [12, 24] and 0.5 < curve.score <= 1 and curve.samples == 48
@@ -168,11 +187,12 @@ def test_the_jackknife_of_a_mean_is_its_variance() -> None:
     values = np.random.default_rng(0).normal(size=200)
     rows, groups = np.arange(200), np.arange(200)
     blocks = [block_jackknife(lambda part: float(values[part].mean()), rows, groups)]
-    assert blocks[0] == pytest.approx(variance_of_mean(values, groups), rel=0.6)  # ten blocks: 9 degrees of freedom
+    # ten blocks: 9 degrees of freedom
+    assert blocks[0] == pytest.approx(variance_of_mean(values, groups), rel=0.6)
     grouped = np.repeat(np.arange(20), 10)
-    assert block_jackknife(lambda part: float(grouped[part].mean()), rows, grouped) > 5 * variance_of_mean(
-        grouped.astype(float), groups
-    )
+    assert block_jackknife(
+        lambda part: float(grouped[part].mean()), rows, grouped
+    ) > 5 * variance_of_mean(grouped.astype(float), groups)
 
 
 def test_later_samples_are_scored() -> None:
@@ -183,8 +203,13 @@ def test_later_samples_are_scored() -> None:
         seen.append(set(x[:, 0]))
         return LogisticRegression().fit(x, y)
 
-    curve = gs.learning_curve(train_fn, (X, Y), score=lambda model, x, y: model.predict(x) == y, times=times)
-    assert [run.trained_on for run in curve.trainings] == [90, 180] and curve.design == "latest quarter"
+    curve = gs.learning_curve(
+        train_fn, (X, Y), score=lambda model, x, y: model.predict(x) == y, times=times
+    )
+    assert [run.trained_on for run in curve.trainings] == [
+        90,
+        180,
+    ] and curve.design == "latest quarter"
     assert seen[1] == set(X[60:, 0]) and seen[0] == set(X[60:150, 0])
 
 

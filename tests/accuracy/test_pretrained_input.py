@@ -66,7 +66,10 @@ def test_images_of_several_sizes_are_named_in_every_form() -> None:
         lambda: gs.forecast_accuracy(None, (images, y)),
         lambda: gs.forecast_accuracy(None, ([image.numpy() for image in images], y.numpy())),
     ):
-        with pytest.raises(InvalidInput, match=r"one shape; got a list of 80 with 3 shapes, such as \[3, 8, 8\] and"):
+        with pytest.raises(
+            InvalidInput,
+            match=r"one shape; got a list of 80 with 3 shapes, such as \[3, 8, 8\] and",
+        ):
             call()
     with pytest.raises(InvalidInput, match=r"tensors of one shape"):
         gs.find_label_issues(None, list(zip(images, y.tolist(), strict=True)))
@@ -148,11 +151,16 @@ def test_a_budget_below_one_forward_pass_states_what_is_needed() -> None:
 def test_texts_that_a_tokenizer_cut_off_are_named_by_every_verb() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
-        vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+        vocab_size=50,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
     )
     network = transformers.BertForSequenceClassification(config).eval()
     generator = torch.Generator().manual_seed(0)
-    lengths = torch.randint(3, 40, (N,), generator=generator).clamp(max=12)  # two thirds are cut off at 12
+    # two thirds are cut off at 12
+    lengths = torch.randint(3, 40, (N,), generator=generator).clamp(max=12)
     mask = (torch.arange(12) < lengths[:, None]).long()
     ids = torch.randint(1, 50, (N, 12), generator=generator) * mask
     labels = torch.randint(2, (N,), generator=generator)

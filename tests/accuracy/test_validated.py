@@ -10,7 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.accuracy.validated import AdjustedMean, adjusted_mean, effective_samples, labels_per_sample
+from gapscope.accuracy.validated import (
+    AdjustedMean,
+    adjusted_mean,
+    effective_samples,
+    labels_per_sample,
+)
 from gapscope.base.errors import InvalidInput
 from gapscope.statistics.intervals import paired_difference_interval
 
@@ -36,7 +41,8 @@ def blobs(n: int, seed: int) -> Data:
 def test_the_mean_is_the_regression_estimate() -> None:
     random = np.random.default_rng(0)
     control, rest = random.normal(size=50), random.normal(size=200)
-    values = 2 * control + 1  # explained completely: the mean is that of the line at the mean of all controls
+    # explained completely: the mean is that of the line at the mean of all controls
+    values = 2 * control + 1
     item = adjusted_mean(values, control, rest)
     assert item.value == pytest.approx(2 * np.concatenate([control, rest]).mean() + 1)
     assert item.correlation == pytest.approx(1)
@@ -72,7 +78,11 @@ def test_the_difference_is_paired() -> None:
     assert (result.difference.low, result.difference.high) == pytest.approx(ends)
     assert result.difference.value == pytest.approx((gained - lost) / 100)
     same = gs.validated_accuracy(better, *data, baseline=better).difference
-    assert same is not None and same.value == 0 and same.low == -same.high == pytest.approx(-0.0263, abs=1e-3)
+    assert (
+        same is not None
+        and same.value == 0
+        and same.low == -same.high == pytest.approx(-0.0263, abs=1e-3)
+    )
 
 
 @pytest.mark.thorough
@@ -84,14 +94,17 @@ def test_the_interval_of_a_difference_covers(m: int) -> None:
     held = []
     for seed in range(200):
         x, y = blobs(m + 60, seed)
-        result = gs.validated_accuracy(networks[0], (x[:m], y[:m]), (x[m:], y[m:]), baseline=networks[1]).difference
+        result = gs.validated_accuracy(
+            networks[0], (x[:m], y[:m]), (x[m:], y[m:]), baseline=networks[1]
+        ).difference
         assert result is not None and result.high > result.low
         held.append(result.low <= first - second <= result.high)
     assert np.mean(held) >= 0.86
 
 
 def test_the_correlation_is_taken_one_standard_error_below() -> None:
-    item = AdjustedMean(0.8, 0.01 * 0.75, 0.75, 0.5)  # a quarter explained by infinitely many training samples
+    # a quarter explained by infinitely many training samples
+    item = AdjustedMean(0.8, 0.01 * 0.75, 0.75, 0.5)
     lower = np.tanh(np.arctanh(0.5) - 1 / np.sqrt(97))
     assert effective_samples(item, 100, 10**9) == pytest.approx(100 / (1 - lower**2), rel=1e-6)
     assert effective_samples(AdjustedMean(0.8, 0.01, 1.0, 0.0), 100, 100) == 100
@@ -99,10 +112,15 @@ def test_the_correlation_is_taken_one_standard_error_below() -> None:
 
 def test_the_result_is_a_table_sentences_and_a_plot() -> None:
     x, y = blobs(100, 0)
-    result = gs.validated_accuracy(linear(0), (x[:30], y[:30]), (x[30:], y[30:]), baseline=linear(1))
+    result = gs.validated_accuracy(
+        linear(0), (x[:30], y[:30]), (x[30:], y[30:]), baseline=linear(1)
+    )
     table = result.to_pandas().set_index("estimate")
     assert table.loc["with control variates", "score"] == result.score
-    assert result.difference is not None and table.loc["minus the baseline", "low"] == result.difference.low
+    assert (
+        result.difference is not None
+        and table.loc["minus the baseline", "low"] == result.difference.low
+    )
     assert len(result.sentences) == 4 and repr(result) == "\n".join(result.sentences)
     assert result.plot().get_xlabel().startswith("accuracy")
 
@@ -142,7 +160,11 @@ class CountsOnes(nn.Module):
 def tokens(n: int, seed: int) -> dict[str, Tensor]:
     ids = torch.randint(0, 2, (n, 20), generator=torch.Generator().manual_seed(seed))
     ids[:, 9:] = 0
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": (ids.sum(1) > 4).long()}
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "labels": (ids.sum(1) > 4).long(),
+    }
 
 
 def test_several_inputs_of_two_data_sets_are_compared_by_their_values() -> None:

@@ -17,13 +17,26 @@ import torch
 
 from gapscope.base.environment import environment
 from gapscope.base.errors import NotWritten, UnreadableFile
-from gapscope.base.files import check_output, read_json, read_json_lines, to_json, write_atomically, write_output
+from gapscope.base.files import (
+    check_output,
+    read_json,
+    read_json_lines,
+    to_json,
+    write_atomically,
+    write_output,
+)
 
 
 def test_non_finite_numbers_survive_in_standard_json() -> None:
     text = to_json({"a": math.nan, "b": [math.inf, -math.inf, 1.5], "c": True})
-    content = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no standard JSON"))
-    assert math.isnan(float(content["a"])) and [float(b) for b in content["b"]] == [math.inf, -math.inf, 1.5]
+    content = json.loads(
+        text, parse_constant=lambda name: pytest.fail(f"{name} is no standard JSON")
+    )
+    assert math.isnan(float(content["a"])) and [float(b) for b in content["b"]] == [
+        math.inf,
+        -math.inf,
+        1.5,
+    ]
     assert content["c"] is True
 
 
@@ -51,7 +64,9 @@ except NotWritten as error:
     print(error)
 """
     assert resource.RLIMIT_FSIZE is not None and signal.SIGXFSZ
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert "could not be written" in done.stdout and "untouched" in done.stdout
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 

@@ -48,7 +48,11 @@ def test_values_take_their_declared_type(value: Any, annotation: Any, expected: 
         ("ab", tuple[str, ...], r"^x must be a list; got 'ab'\. Write it in square brackets\.$"),
         ([1, "b"], tuple[int, ...], r"^x\[1\] must be of type int; got 'b'"),
         (3, Size, r"^x must be a table of settings; got 3\.$"),
-        ({"widht": 3}, Size, r"^x has no setting 'widht'; settings: width\. Did you mean 'width'\?$"),
+        (
+            {"widht": 3},
+            Size,
+            r"^x has no setting 'widht'; settings: width\. Did you mean 'width'\?$",
+        ),
         ([], dict[str, Any], "x must be of type dict"),
     ],
 )

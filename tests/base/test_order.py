@@ -34,8 +34,12 @@ LOADERS = {
     "weighted": lambda: DataLoader(
         DATA, batch_size=7, sampler=WeightedRandomSampler((torch.rand(50) + 0.1).tolist(), 80)
     ),
-    "repeating": lambda: DataLoader(DATA, batch_size=7, sampler=RandomSampler(DATA, replacement=True, num_samples=80)),
-    "own batches": lambda: DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 7, drop_last=False)),
+    "repeating": lambda: DataLoader(
+        DATA, batch_size=7, sampler=RandomSampler(DATA, replacement=True, num_samples=80)
+    ),
+    "own batches": lambda: DataLoader(
+        DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 7, drop_last=False)
+    ),
     "own sampler": lambda: DataLoader(DATA, batch_size=7, sampler=list(range(49, -1, -1))),
     "in order": lambda: DataLoader(DATA, batch_size=7),
 }
@@ -62,7 +66,9 @@ def test_loaders_are_read_in_the_order_of_their_data_set(name: str) -> None:
 )
 def test_rows_that_the_sampler_never_yields_are_omitted(sampler: Any) -> None:
     samples = as_samples(DataLoader(DATA, batch_size=7, sampler=sampler))
-    assert torch.equal(samples.inputs, X[::2]) and torch.equal(samples.original([1, 2]), torch.tensor([2, 4]))
+    assert torch.equal(samples.inputs, X[::2]) and torch.equal(
+        samples.original([1, 2]), torch.tensor([2, 4])
+    )
     assert any("25 of 50" in note for note in samples.notes)
 
 
@@ -102,7 +108,7 @@ def test_streams_with_another_order_each_time_have_no_indices() -> None:
 
 
 def test_endless_streams_are_refused_or_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gapscope.base.containers.MAX_STREAMED", 1000)
+    monkeypatch.setattr("gapscope.base.batches.MAX_STREAMED", 1000)
     assert len(as_samples(DataLoader(Stream(None), batch_size=10), at_most=30)) == 30
     with pytest.raises(InvalidInput, match="must end"):
         as_samples(Stream(None))
@@ -121,7 +127,13 @@ class Items(Dataset[Any]):
 
 @pytest.mark.parametrize(
     "second",
-    [(None, 1), (torch.zeros(4), 1), (object(), 1), (torch.zeros(3), None), ([torch.zeros(3)] * 2, 1)],
+    [
+        (None, 1),
+        (torch.zeros(4), 1),
+        (object(), 1),
+        (torch.zeros(3), None),
+        ([torch.zeros(3)] * 2, 1),
+    ],
     ids=["none", "size", "object", "no label", "ragged"],
 )
 def test_samples_that_cannot_be_stacked_get_one_message(second: Any) -> None:
@@ -148,7 +160,11 @@ def test_categories_keep_their_order() -> None:
     order = ["low", "medium", "high"]
     labels = pd.Series(pd.Categorical(["high", "low", "low"], categories=order, ordered=True))
     samples = as_samples((X[:3], labels))
-    assert samples.y.tolist() == [2, 0, 0] and samples.class_names == tuple(order) and samples.task.n_outputs == 3
+    assert (
+        samples.y.tolist() == [2, 0, 0]
+        and samples.class_names == tuple(order)
+        and samples.task.n_outputs == 3
+    )
 
 
 @pytest.mark.parametrize("dtype", ["string", "boolean", "object", "category", "Float64"])
@@ -160,8 +176,18 @@ def test_missing_labels_are_counted(dtype: str) -> None:
 
 def test_strides_and_types_of_arrays_do_not_matter() -> None:
     array = X.numpy().copy()
-    for x in (array[::-1], array[:, ::-1], np.asfortranarray(array), array.astype(np.longdouble), array.astype(object)):
+    for x in (
+        array[::-1],
+        array[:, ::-1],
+        np.asfortranarray(array),
+        array.astype(np.longdouble),
+        array.astype(object),
+    ):
         assert np.allclose(as_samples(x).inputs.numpy(), x.astype(float))
-    for x in (torch.randn(1, 50).T, torch.randn(50, 1, 6).transpose(1, 2), pd.DataFrame({"a": array[:, 0]})):
+    for x in (
+        torch.randn(1, 50).T,
+        torch.randn(50, 1, 6).transpose(1, 2),
+        pd.DataFrame({"a": array[:, 0]}),
+    ):
         inputs = as_samples(x).inputs
         assert inputs.view(torch.uint8).shape[0] == 50

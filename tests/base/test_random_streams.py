@@ -23,7 +23,11 @@ from gapscope.theory.teacher_students import draw_teacher_task
 
 
 def test_streams_differ_by_seed_and_by_purpose() -> None:
-    draws = [torch.rand(1, generator=make_generator(seed, purpose)).item() for seed in (0, 1) for purpose in ("a", "b")]
+    draws = [
+        torch.rand(1, generator=make_generator(seed, purpose)).item()
+        for seed in (0, 1)
+        for purpose in ("a", "b")
+    ]
     assert len(set(draws)) == 4
     assert torch.rand(1, generator=make_generator(0, "a")).item() == draws[0]
 
@@ -51,7 +55,9 @@ def _calls() -> dict[str, Callable[[], Any]]:
     samples = Samples(torch.arange(40.0)[:, None], torch.arange(40) % 2)
     images = torch.rand(3, 1, 8, 8, generator=make_generator(0, "test"))
     return {
-        "initial weights": lambda: next(build_network("fully_connected", input_shape=(3,), n_outputs=2).parameters()),
+        "initial weights": lambda: next(
+            build_network("fully_connected", input_shape=(3,), n_outputs=2).parameters()
+        ),
         "label noise": lambda: inject_label_noise(samples.targets, 0.5, 2),  # type: ignore[arg-type]
         "target noise": lambda: add_target_noise(samples.inputs, 1.0),
         "subset": lambda: subset(samples, 9).inputs,

@@ -26,7 +26,9 @@ def test_an_earlier_attribute_of_a_result_warns() -> None:
         trainings=(),
         interrupted=True,
     )
-    with pytest.warns(DeprecationWarning, match=r"LearningCurve.is_interrupted is now LearningCurve.interrupted"):
+    with pytest.warns(
+        DeprecationWarning, match=r"LearningCurve.is_interrupted is now LearningCurve.interrupted"
+    ):
         assert curve.is_interrupted is True  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(AttributeError, match="'was_interrupted'"):
         curve.was_interrupted  # noqa: B018  # pyright: ignore

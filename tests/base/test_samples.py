@@ -21,12 +21,20 @@ X, Y = torch.randn(7, 3), torch.tensor([0, 1, 2, 0, 1, 2, 0])
 
 @pytest.mark.parametrize(
     "data",
-    [(X, Y), [X, Y], Samples(X, Y), TensorDataset(X, Y), DataLoader(TensorDataset(X, Y), batch_size=3)],
+    [
+        (X, Y),
+        [X, Y],
+        Samples(X, Y),
+        TensorDataset(X, Y),
+        DataLoader(TensorDataset(X, Y), batch_size=3),
+    ],
     ids=["pair", "list", "samples", "dataset", "loader"],
 )
 def test_all_forms_of_data_are_the_same_samples(data: Any) -> None:
     samples = as_samples(data)
-    assert torch.equal(samples.inputs, X) and torch.equal(samples.y, Y) and samples.is_classification
+    assert (
+        torch.equal(samples.inputs, X) and torch.equal(samples.y, Y) and samples.is_classification
+    )
 
 
 def test_inputs_alone_are_samples() -> None:
@@ -39,7 +47,10 @@ def test_inputs_alone_are_samples() -> None:
     ("data", "message"),
     [
         ("words", "must be a tensor x, a pair"),
-        ((X, Y, X), r"a pair \(x, y\); got a tuple of 3: Tensor \[7, 3\], Tensor \[7\], Tensor \[7, 3\]"),
+        (
+            (X, Y, X),
+            r"a pair \(x, y\); got a tuple of 3: Tensor \[7, 3\], Tensor \[7\], Tensor \[7, 3\]",
+        ),
         ((X, Y[:3]), "same length; got 7 and 3"),
         (torch.nn.Sequential(torch.nn.Linear(2, 2)), r"got a network \(Sequential\)"),
         (torch.nn.Linear(2, 2), r"got a network \(Linear\)"),
@@ -74,7 +85,9 @@ def test_sparse_matrices_are_read_up_to_a_size(monkeypatch: pytest.MonkeyPatch) 
     scipy = pytest.importorskip("scipy.sparse")
     for data in ((scipy.csr_matrix(numpy.eye(3)), numpy.arange(3)), scipy.coo_array(numpy.eye(3))):
         samples = as_samples(data)
-        assert torch.equal(samples.inputs, torch.eye(3)) and any("sparse" in note for note in samples.notes)
+        assert torch.equal(samples.inputs, torch.eye(3)) and any(
+            "sparse" in note for note in samples.notes
+        )
     monkeypatch.setattr("gapscope.base.foreign_data.MAX_DENSE_BYTES", 35)
     with pytest.raises(InvalidInput, match="TruncatedSVD"):
         as_samples(scipy.csr_matrix(numpy.eye(3)))
@@ -96,7 +109,9 @@ def test_polars_frames_are_read() -> None:
 def test_texts_are_words_with_the_same_columns_in_every_data_set() -> None:
     texts = ["the cat sat", "a dog ran", "the cat ran"]
     first, second = as_samples((texts, [0, 1, 0])), as_samples((texts[1:], ["x", "y"]))
-    assert torch.equal(first.inputs[1:], second.inputs) and first.inputs.norm(dim=1).allclose(torch.ones(3))
+    assert torch.equal(first.inputs[1:], second.inputs) and first.inputs.norm(dim=1).allclose(
+        torch.ones(3)
+    )
     assert any("Texts" in note for note in first.notes)
 
 
@@ -107,7 +122,10 @@ def test_string_labels_of_batches_are_numbered_by_the_names_of_all() -> None:
     ]
     samples = as_samples(batches)
     assert samples.y.tolist() == [1, 2, 0, 2]
-    assert samples.class_names == ("a", "b", "c") and sum("numbered" in note for note in samples.notes) == 1
+    assert (
+        samples.class_names == ("a", "b", "c")
+        and sum("numbered" in note for note in samples.notes) == 1
+    )
     rows = [{"x": torch.zeros(3), "label": name} for name in "bcac"]
     loader = DataLoader([(torch.zeros(3), name) for name in "bcac"], batch_size=2)  # type: ignore[arg-type]
     for data in (rows, loader):
@@ -161,14 +179,22 @@ class Batches:
         self.generator = torch.Generator().manual_seed(0)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        order = torch.randperm(len(self.x), generator=self.generator) if self.shuffles else torch.arange(len(self.x))
+        order = (
+            torch.randperm(len(self.x), generator=self.generator)
+            if self.shuffles
+            else torch.arange(len(self.x))
+        )
         for rows in order.split(8):
             yield self.x[rows], self.y[rows]
 
 
 def test_data_sets_and_loaders_are_known_by_their_methods() -> None:
     x, y = torch.randn(20, 3), torch.arange(20) % 3
-    for data in (Plain(x, y), Batches(x, y, shuffles=False), [(x[i], int(y[i])) for i in range(20)]):
+    for data in (
+        Plain(x, y),
+        Batches(x, y, shuffles=False),
+        [(x[i], int(y[i])) for i in range(20)],
+    ):
         samples = as_samples(data)
         assert torch.equal(samples.inputs, x) and torch.equal(samples.y, y) and samples.has_order
     assert not as_samples(Batches(x, y, shuffles=True)).has_order
@@ -190,7 +216,9 @@ def test_minus_one_and_one_are_two_classes(form: str) -> None:
     }[form]
     samples = as_samples(data)
     assert torch.equal(samples.y, (Y > 0).long())
-    assert samples.class_names == ("-1", "1") and any("0 = '-1', 1 = '1'" in note for note in samples.notes)
+    assert samples.class_names == ("-1", "1") and any(
+        "0 = '-1', 1 = '1'" in note for note in samples.notes
+    )
     assert torch.equal(samples.targets_as_passed.flatten(), signs)
 
 
@@ -219,7 +247,9 @@ def test_a_list_of_two_inputs_stays_two_inputs() -> None:
     assert samples.form is not None and torch.equal(samples.parts[1], 2 * X)
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.int8, torch.int16])
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.uint16, torch.uint32, torch.int8, torch.int16]
+)
 def test_labels_may_be_any_integers(dtype: torch.dtype) -> None:
     assert torch.equal(as_samples((X, Y.to(dtype))).y, Y)
 
@@ -229,7 +259,10 @@ def test_labels_may_be_any_integers(dtype: torch.dtype) -> None:
     [
         (([[1.0, 2.0], [3.0]], [0, 1]), r"All samples must have the same shape; got \[1\], \[2\]"),
         ((numpy.ma.masked_less(X.numpy(), 0), Y), "of whose values are masked"),
-        ((X, numpy.ma.masked_equal(Y.numpy(), 2)), "got a masked array, 2 of whose values are masked"),
+        (
+            (X, numpy.ma.masked_equal(Y.numpy(), 2)),
+            "got a masked array, 2 of whose values are masked",
+        ),
         (DataLoader(TensorDataset(X, Y), batch_size=None), "yields single samples"),
     ],
 )

@@ -13,25 +13,37 @@ from gapscope.base.specs import DataSpec, NetworkSpec, RunSpec, TrainingSpec, se
 
 
 def test_equal_settings_have_equal_ids_however_they_were_written() -> None:
-    written = RunSpec.from_dict({"data": {"label_noise": 0, "name": "digits"}, "training": {"learning_rate": 0.1}})
+    written = RunSpec.from_dict(
+        {"data": {"label_noise": 0, "name": "digits"}, "training": {"learning_rate": 0.1}}
+    )
     assert written == RunSpec() and written.id == RunSpec().id and hash(written) == hash(RunSpec())
-    assert RunSpec(training=TrainingSpec(learning_rate=1)).id == RunSpec(training=TrainingSpec(learning_rate=1.0)).id
-    first, second = (RunSpec(network=NetworkSpec(options={"width_multiplier": value})) for value in (1, 1.0))
+    assert (
+        RunSpec(training=TrainingSpec(learning_rate=1)).id
+        == RunSpec(training=TrainingSpec(learning_rate=1.0)).id
+    )
+    first, second = (
+        RunSpec(network=NetworkSpec(options={"width_multiplier": value})) for value in (1, 1.0)
+    )
     assert first == second and first.id == second.id
 
 
 def test_ids_are_stable_across_versions() -> None:
-    assert RunSpec().id == "44136fa355b3678a"  # of "{}": a new setting with a neutral default must not change it
+    # of "{}": a new setting with a neutral default must not change it
+    assert RunSpec().id == "44136fa355b3678a"
     assert RunSpec(seed=1).id == "a4bbadc1c78966d2"
 
 
 @given(
     noise=st.floats(0, 1),
     seed=st.integers(0, 2**40),
-    options=st.dictionaries(st.text(max_size=5), st.integers() | st.floats(allow_nan=False, allow_infinity=False)),
+    options=st.dictionaries(
+        st.text(max_size=5), st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    ),
 )
 def test_a_spec_survives_plain_values(noise: float, seed: int, options: dict[str, Any]) -> None:
-    spec = RunSpec(data=DataSpec(label_noise=noise), network=NetworkSpec(options=options), seed=seed)
+    spec = RunSpec(
+        data=DataSpec(label_noise=noise), network=NetworkSpec(options=options), seed=seed
+    )
     assert RunSpec.from_dict(spec.to_dict()) == spec
     assert RunSpec.from_dict(spec.to_dict(omit_defaults=True)).id == spec.id
 
@@ -63,12 +75,24 @@ def test_every_setting_changes_the_id() -> None:
         ({"data": {"lable_noise": 0.3}}, "no setting 'lable_noise'.*Did you mean 'label_noise'"),
         ({"data": {"label_noise": 1.5}}, r"data.label_noise must lie in \[0, 1\]; got 1.5"),
         ({"data": {"label_noise": float("nan")}}, "label_noise must be a finite number; got nan"),
-        ({"network": {"options": {"width": float("nan")}}}, "options.width must be a finite number; got nan"),
-        ({"network": {"options": {"a": [{"b": object}]}}}, r"options.a.0.b must be a number, a string"),
+        (
+            {"network": {"options": {"width": float("nan")}}},
+            "options.width must be a finite number; got nan",
+        ),
+        (
+            {"network": {"options": {"a": [{"b": object}]}}},
+            r"options.a.0.b must be a number, a string",
+        ),
         ({"training": {"epochs": 2.5}}, "must be of type int; got 2.5"),
-        ({"training": {"optimizer": "sdg"}}, "must be one of 'sgd', 'adam'; got 'sdg'. Did you mean 'sgd'"),
+        (
+            {"training": {"optimizer": "sdg"}},
+            "must be one of 'sgd', 'adam'; got 'sdg'. Did you mean 'sgd'",
+        ),
         ({"training": {"nesterov": True}}, "nesterov needs a positive momentum"),
-        ({"training": {"optimizer": "adam", "momentum": 0.9}}, "momentum must be 0 with optimizer 'adam'"),
+        (
+            {"training": {"optimizer": "adam", "momentum": 0.9}},
+            "momentum must be 0 with optimizer 'adam'",
+        ),
         ({"training": {"penalties": [{"nam": "weight"}]}}, r"penalties\[0\] has no setting 'nam'"),
         ({"data": 3}, "must be a table of settings; got 3"),
     ],
@@ -87,9 +111,15 @@ def test_changes_are_named_by_their_path() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"kind": "gost"}, "normalization.kind must be one of .*; got 'gost'. Did you mean 'ghost'"),
+        (
+            {"kind": "gost"},
+            "normalization.kind must be one of .*; got 'gost'. Did you mean 'ghost'",
+        ),
         ({"kind": "ghost"}, "emulated_size must be the size of a ghost batch, 2 or more; got 0"),
-        ({"emulated_size": 4}, "emulated_size must be 0 for kind 'batch'; got 4. Use kind 'ghost' or 'population'"),
+        (
+            {"emulated_size": 4},
+            "emulated_size must be 0 for kind 'batch'; got 4. Use kind 'ghost' or 'population'",
+        ),
         ({"population_samples": 1}, "normalization.population_samples must lie in"),
         ({"directions_std": 0}, "normalization.directions_std must lie in"),
     ],

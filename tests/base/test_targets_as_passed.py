@@ -61,7 +61,9 @@ def _one_number(x: Tensor, y: Tensor) -> nn.Module:
     return _trained(nn.Linear(3, 1), nn.functional.mse_loss, x, y, 150)
 
 
-@pytest.mark.parametrize(("function", "targets"), [(_one_logit, "floats of two classes"), (_one_number, "numbers")])
+@pytest.mark.parametrize(
+    ("function", "targets"), [(_one_logit, "floats of two classes"), (_one_number, "numbers")]
+)
 def test_training_functions_of_users_learn(function: Any, targets: str) -> None:
     data = X, FORMS[targets]
     torch.manual_seed(0)

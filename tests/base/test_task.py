@@ -30,13 +30,17 @@ def tagger(n_classes: int) -> nn.Sequential:
     return nn.Sequential(nn.Embedding(30, 8), nn.Linear(8, n_classes))
 
 
-@pytest.mark.parametrize("convert", [Tensor.float, Tensor.bool, Tensor.long, Tensor.int, Tensor.double, Tensor.numpy])
+@pytest.mark.parametrize(
+    "convert", [Tensor.float, Tensor.bool, Tensor.long, Tensor.int, Tensor.double, Tensor.numpy]
+)
 def test_multi_label_targets_of_any_type_have_binary_cross_entropy(convert: object) -> None:
     readings = gs.measure(linear(), (X, convert(LABELS)), ["loss", "accuracy"])  # type: ignore[operator]
     outputs = linear()(X).detach()
     expected = F.binary_cross_entropy_with_logits(outputs.double(), LABELS.double())
     assert readings["loss"].value == pytest.approx(expected.item(), rel=1e-12)
-    assert readings["accuracy"].value == pytest.approx(((outputs > 0) == LABELS.bool()).double().mean().item())
+    assert readings["accuracy"].value == pytest.approx(
+        ((outputs > 0) == LABELS.bool()).double().mean().item()
+    )
     assert any("multi-label" in note for note in readings.notes)
 
 
@@ -52,24 +56,35 @@ def test_multi_label_gradients_are_those_of_autograd() -> None:
 @pytest.mark.parametrize("convert", [Tensor.float, Tensor.bool, Tensor.long])
 def test_one_hot_targets_are_class_labels(convert: object) -> None:
     readings = gs.measure(linear(), (X, convert(ONE_HOT)), ["loss", "accuracy"])  # type: ignore[operator]
-    assert readings.values() == gs.measure(linear(), (X, ONE_HOT.argmax(1)), ["loss", "accuracy"]).values()
+    assert (
+        readings.values()
+        == gs.measure(linear(), (X, ONE_HOT.argmax(1)), ["loss", "accuracy"]).values()
+    )
     assert any("one-hot" in note for note in readings.notes)
 
 
 @pytest.mark.parametrize("one_per_row", [True, False])
 def test_a_matrix_of_zeros_and_ones_can_be_tags(one_per_row: bool) -> None:
-    tags = (IDS.amax(1, keepdim=True) == IDS).long() if not one_per_row else F.one_hot(IDS.argmax(1), 5)
+    tags = (
+        (IDS.amax(1, keepdim=True) == IDS).long()
+        if not one_per_row
+        else F.one_hot(IDS.argmax(1), 5)
+    )
     samples = ready(tagger(3), (IDS, tags)).samples
     assert samples.kind == "positions" and torch.equal(samples.y, tags)
     logits = tagger(3)(IDS).detach().double()
     expected = F.cross_entropy(logits.movedim(-1, 1), tags)
-    assert gs.measure(tagger(3), (IDS, tags), ["loss"])["loss"].value == pytest.approx(expected.item(), rel=1e-6)
+    assert gs.measure(tagger(3), (IDS, tags), ["loss"])["loss"].value == pytest.approx(
+        expected.item(), rel=1e-6
+    )
 
 
 def test_integers_beside_as_many_outputs_are_regression_targets() -> None:
     y = torch.arange(160).reshape(40, 4)
     prepared = ready(linear(), (X, y), needs=("outputs",))
-    assert prepared.samples.kind == "regression" and any("regression" in note for note in prepared.notes)
+    assert prepared.samples.kind == "regression" and any(
+        "regression" in note for note in prepared.notes
+    )
 
 
 def test_as_many_positions_as_classes_need_the_task() -> None:
@@ -88,7 +103,12 @@ def test_the_named_task_overrides_the_inferred_one() -> None:
     assert as_samples((X, LABELS.float()), task="regression").kind == "regression"
     assert gs.Samples(X, LABELS, task="multilabel").kind == "multi-label"
     assert gs.Samples(X, ONE_HOT, task="classification").kind == "classification"
-    for y, task in ((X, "classification"), (X, "multi-label"), (LABELS, "binary"), (LABELS[:, 0], "positions")):
+    for y, task in (
+        (X, "classification"),
+        (X, "multi-label"),
+        (LABELS, "binary"),
+        (LABELS[:, 0], "positions"),
+    ):
         with pytest.raises(InvalidInput):
             gs.Samples(X, y, task=task)
     with pytest.raises(InvalidInput, match="Did you mean"):
@@ -143,7 +163,9 @@ def test_probabilities_are_scored_as_probabilities(name: str) -> None:
 def test_probabilities_of_several_labels() -> None:
     network = Probabilities(torch.sigmoid, 4)
     expected = gs.measure(network.body, (X, LABELS), ["loss", "accuracy"]).values()
-    assert gs.measure(network, (X, LABELS), ["loss", "accuracy"]).values() == pytest.approx(expected, rel=1e-4)
+    assert gs.measure(network, (X, LABELS), ["loss", "accuracy"]).values() == pytest.approx(
+        expected, rel=1e-4
+    )
 
 
 def test_logits_in_the_unit_interval_and_regression_stay_as_they_are() -> None:

@@ -15,7 +15,10 @@ Network = TypeVar("Network", bound=nn.Module)
 def images(n: int = 40, seed: int = 0, dtype: torch.dtype = torch.float64) -> Samples:
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(0, 3, (n,), generator=generator)
-    x = torch.randn(n, 2, 6, 6, generator=generator, dtype=torch.float64) + y[:, None, None, None] * 0.7
+    x = (
+        torch.randn(n, 2, 6, 6, generator=generator, dtype=torch.float64)
+        + y[:, None, None, None] * 0.7
+    )
     return Samples(x.to(dtype), y)
 
 

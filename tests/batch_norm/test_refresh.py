@@ -55,7 +55,8 @@ def test_forward_order_not_order_of_registration() -> None:
     refresh_population(network, images(30), chunk_size=30)
     refresh_population(other, images(30), chunk_size=11)
     torch.testing.assert_close(statistics(other), statistics(network))
-    refresh_population(other, images(30))  # a fixed point: every layer is consistent with the ones before it
+    # a fixed point: every layer is consistent with the ones before it
+    refresh_population(other, images(30))
     torch.testing.assert_close(statistics(other), statistics(network))
 
 
@@ -69,7 +70,11 @@ def test_nothing_else_changes() -> None:
     assert all(torch.equal(p, before[name]) for name, p in network.named_parameters())
     assert modes == [module.training for module in network.modules()]
     assert torch.equal(state, torch.get_rng_state())
-    assert all(layer.num_batches_tracked == 11 for layer in network if hasattr(layer, "num_batches_tracked"))
+    assert all(
+        layer.num_batches_tracked == 11
+        for layer in network
+        if hasattr(layer, "num_batches_tracked")
+    )
 
 
 def test_a_shuffling_loader_gives_every_layer_the_same_samples() -> None:
@@ -104,7 +109,9 @@ def test_batch_norm_layers_can_be_named() -> None:
     network = warmed_up(plain())
     before = statistics(network)
     refresh_population(network, images(), layers=["4"])
-    changed = [name for name, value in statistics(network).items() if not torch.equal(value, before[name])]
+    changed = [
+        name for name, value in statistics(network).items() if not torch.equal(value, before[name])
+    ]
     assert changed == ["4.running_mean", "4.running_var"]
     with pytest.raises(NotMeasurable, match=r"normalization layers \(PopulationNorm1d"):
         refresh_population(network, images())
@@ -129,5 +136,6 @@ def test_statistics_of_the_same_network_and_data_are_computed_once_in_a_scope() 
             next(network.parameters()).mul_(2)
         second = with_data_statistics(network, x)
     assert second is not first and any(
-        not torch.equal(a, b) for a, b in zip(statistics(first).values(), statistics(second).values(), strict=True)
+        not torch.equal(a, b)
+        for a, b in zip(statistics(first).values(), statistics(second).values(), strict=True)
     )

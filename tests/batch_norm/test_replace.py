@@ -12,7 +12,11 @@ from torch import Tensor, nn
 from batch_norm.some_networks import Residual, images, plain, warmed_up
 from gapscope.base.errors import NotMeasurable, NotYetSupported, ReplaceLayer
 from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d, GhostBatchNorm2d
-from gapscope.batch_norm.layers.partial import MeanOnlyBatchNorm1d, MeanOnlyBatchNorm2d, VarianceOnlyBatchNorm2d
+from gapscope.batch_norm.layers.partial import (
+    MeanOnlyBatchNorm1d,
+    MeanOnlyBatchNorm2d,
+    VarianceOnlyBatchNorm2d,
+)
 from gapscope.batch_norm.layers.population import PopulationNorm1d, PopulationNorm2d
 from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order, preceding_layers
 from gapscope.batch_norm.replace import KINDS, replace_batch_norm
@@ -51,7 +55,11 @@ def test_the_length_replaces_gamma_in_weight_normalized_mean_only() -> None:
     replaced: Any = replace_batch_norm(network, "mean_only", weight_norm=True, inputs=x)
     assert isinstance(replaced[1], MeanOnlyBatchNorm2d) and replaced[1].weight is None
     lengths = replaced[0].parametrizations.weight.original0.flatten()
-    expected = network[1].weight / (network[1].running_var + 1e-5).sqrt() * network[0].weight.flatten(1).norm(dim=1)
+    expected = (
+        network[1].weight
+        / (network[1].running_var + 1e-5).sqrt()
+        * network[0].weight.flatten(1).norm(dim=1)
+    )
     torch.testing.assert_close(lengths, expected)
 
 
@@ -61,7 +69,11 @@ def test_back_and_forth_and_rms() -> None:
     population: Any = replace_batch_norm(network, "population", detach=True)
     assert isinstance(population[1], PopulationNorm2d) and population[1].detach
     back = replace_batch_norm(population, "batch")
-    assert type(back[1]) is nn.BatchNorm2d and back[1].momentum == 0.1 and torch.equal(back(x), network(x))
+    assert (
+        type(back[1]) is nn.BatchNorm2d
+        and back[1].momentum == 0.1
+        and torch.equal(back(x), network(x))
+    )
     rms: Any = replace_batch_norm(network, "variance_only", rms=True)
     assert isinstance(rms[1], VarianceOnlyBatchNorm2d) and rms[1].rms
     torch.testing.assert_close(rms(x), network(x))
@@ -90,14 +102,23 @@ def test_a_layer_without_a_feeder_raises() -> None:
 @pytest.mark.parametrize(
     ("layer", "kind", "reason"),
     [
-        (nn.BatchNorm1d(3, track_running_stats=False), "population", "it has no running statistics"),
-        (nn.BatchNorm1d(3, affine=False), "mean_only", "it has no gamma and beta to absorb what 'mean_only' omits"),
+        (
+            nn.BatchNorm1d(3, track_running_stats=False),
+            "population",
+            "it has no running statistics",
+        ),
+        (
+            nn.BatchNorm1d(3, affine=False),
+            "mean_only",
+            "it has no gamma and beta to absorb what 'mean_only' omits",
+        ),
         (nn.SyncBatchNorm(3), "population", "a SyncBatchNorm may do more than normalize"),
     ],
 )
 def test_layers_that_cannot_be_replaced(layer: nn.Module, kind: str, reason: str) -> None:
     with pytest.raises(
-        ReplaceLayer, match=f"must keep the evaluation function, which it cannot for layer '0': {reason}"
+        ReplaceLayer,
+        match=f"must keep the evaluation function, which it cannot for layer '0': {reason}",
     ):
         replace_batch_norm(nn.Sequential(layer), kind)
 
@@ -127,7 +148,11 @@ class NormWithActivation(nn.BatchNorm1d):
 
 def test_subclasses_and_other_kinds_are_excluded() -> None:
     network = nn.Sequential(
-        nn.BatchNorm1d(2), PopulationNorm1d(2), GhostBatchNorm1d(2), nn.LayerNorm(2), NormWithActivation(2)
+        nn.BatchNorm1d(2),
+        PopulationNorm1d(2),
+        GhostBatchNorm1d(2),
+        nn.LayerNorm(2),
+        NormWithActivation(2),
     )
     assert list(batch_norm_layers(network)) == ["0", "1", "2"]
     assert list(batch_norm_layers(network, ["2", "0"])) == ["2", "0"]
@@ -151,5 +176,6 @@ def test_preceding_layers() -> None:
     shared = nn.Linear(2, 2)
     twice = nn.Sequential(shared, nn.BatchNorm1d(2), shared, nn.BatchNorm1d(2)).eval()
     assert preceding_layers(twice, batch_norm_layers(twice), torch.zeros(1, 2)) == {}
-    tokens = nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5)).eval()  # [n, 5, 5]: channels are tokens here
+    # [n, 5, 5]: channels are tokens here
+    tokens = nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5)).eval()
     assert preceding_layers(tokens, batch_norm_layers(tokens), torch.zeros(1, 5, 2)) == {}

@@ -43,13 +43,19 @@ def blobs(n: int = 240, spread: float = 0.4) -> tuple[torch.Tensor, torch.Tensor
 
 def mlp(batch_norm: bool = False) -> nn.Module:
     torch.manual_seed(0)
-    return gs.build_network("fully_connected", input_shape=(8,), n_outputs=4, width=32, batch_norm=batch_norm)
+    return gs.build_network(
+        "fully_connected", input_shape=(8,), n_outputs=4, width=32, batch_norm=batch_norm
+    )
 
 
-def trained(network: nn.Module, data: Any, epochs: int = 15, learning_rate: float = 0.1) -> dict[str, Any]:
+def trained(
+    network: nn.Module, data: Any, epochs: int = 15, learning_rate: float = 0.1
+) -> dict[str, Any]:
     """Train the network in place, and return options of `check`."""
     initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    result = gs.train(network, data, gs.TrainingSpec(epochs=epochs, learning_rate=learning_rate, momentum=0.9))
+    result = gs.train(
+        network, data, gs.TrainingSpec(epochs=epochs, learning_rate=learning_rate, momentum=0.9)
+    )
     return {"initial_state": initial, "history": result.history, "batch_size": 50}
 
 
@@ -88,7 +94,9 @@ def gain(faulty: bool) -> Case:
 
 
 def memorization(faulty: bool) -> Case:
-    alarm = SimpleNamespace(raised=faulty, raised_at=7 if faulty else None, peak=5 if faulty else None)
+    alarm = SimpleNamespace(
+        raised=faulty, raised_at=7 if faulty else None, peak=5 if faulty else None
+    )
     return Case(mlp(), blobs(), {"monitor": SimpleNamespace(alarm=alarm, epochs=list(range(1, 9)))})
 
 
@@ -129,7 +137,9 @@ def unchanged(faulty: bool) -> Case:
 
 def convergence(faulty: bool) -> Case:
     network, data = mlp(), blobs()
-    return Case(network, data, trained(network, data, 1, 1e-3) if faulty else trained(network, data))
+    return Case(
+        network, data, trained(network, data, 1, 1e-3) if faulty else trained(network, data)
+    )
 
 
 def configuration(faulty: bool) -> Case:
@@ -160,7 +170,9 @@ def sensitivity(faulty: bool) -> Case:
 
 CASES: dict[str, Callable[[bool], Case]] = {
     "GS101": on_data(lambda data: faults.add_duplicates(data, generator(), exact=False)),
-    "GS102": on_data(lambda data: (data[0], gs.data.inject_label_noise(data[1], 0.2, 4, generator()))),
+    "GS102": on_data(
+        lambda data: (data[0], gs.data.inject_label_noise(data[1], 0.2, 4, generator()))
+    ),
     "GS103": more_data,
     "GS104": on_data(lambda data: faults.thin_out_class(data, generator())),
     "GS105": on_data(lambda data: faults.unscale(data, generator())),
@@ -223,10 +235,14 @@ def test_residual_networks_and_transformers_are_checked(name: str) -> None:
         x = torch.randint(11, (90, 6), generator=g)
     elif name == "bert with lora":
         peft = pytest.importorskip("peft")
-        network = peft.get_peft_model(bert_classifier(), peft.LoraConfig(target_modules=["query", "value"], r=2))
+        network = peft.get_peft_model(
+            bert_classifier(), peft.LoraConfig(target_modules=["query", "value"], r=2)
+        )
         x = torch.randint(1, 20, (90, 7), generator=g)
     else:
-        network = gs.build_network("resnet18", input_shape=(3, 16, 16), n_outputs=CLASSES, width_multiplier=0.125)
+        network = gs.build_network(
+            "resnet18", input_shape=(3, 16, 16), n_outputs=CLASSES, width_multiplier=0.125
+        )
         x = torch.randn(90, 3, 16, 16, generator=g)
     before = copy.deepcopy(network.state_dict())
     y = torch.arange(90) % 2

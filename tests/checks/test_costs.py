@@ -32,7 +32,10 @@ def test_findings_of_one_cause_share_the_largest_cost_and_count_once() -> None:
     assert [finding.cost for finding in ordered] == [0.2, 0.2, 0.1, None]
     assert ordered[0].interval == ordered[1].interval == (0.1, 0.3)
     account = make_account(0.7, None, ordered)
-    assert [(entry.name, entry.cost) for entry in account.entries] == [("training", 0.2), ("label errors", 0.1)]
+    assert [(entry.name, entry.cost) for entry in account.entries] == [
+        ("training", 0.2),
+        ("label errors", 0.1),
+    ]
 
 
 def test_a_diverged_network_costs_what_the_most_frequent_class_misses() -> None:
@@ -41,7 +44,10 @@ def test_a_diverged_network_costs_what_the_most_frequent_class_misses() -> None:
     torch.nn.init.constant_(network.get_parameter("0.weight"), float("nan"))
     result = gs.check(network, (x * torch.tensor([1e3, 1, 1, 1, 1, 1]), y))
     cost = {finding.code: finding.cost for finding in result.findings}
-    best = max(row.score for row in gs.forecast_accuracy(None, (x * torch.tensor([1e3, 1, 1, 1, 1, 1]), y)).rows)
+    best = max(
+        row.score
+        for row in gs.forecast_accuracy(None, (x * torch.tensor([1e3, 1, 1, 1, 1, 1]), y)).rows
+    )
     assert cost["GS302"] == cost["GS105"] == pytest.approx(best - 67 / 200, abs=1e-9)
     assert result.headline == "The training run limits this classifier most."
     assert result.account is not None and "diverged" in "\n".join(result.account.lines)

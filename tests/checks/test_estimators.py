@@ -35,7 +35,10 @@ def test_sparse_matrices_and_columns_of_texts_are_judged_by_folds() -> None:
     texts, labels = questions()
     sparse = TfidfVectorizer().fit_transform(texts)
     result = gs.check(
-        LogisticRegression().fit(sparse, labels), (sparse, labels), train_fn=True, only=["GS402", "GS105"]
+        LogisticRegression().fit(sparse, labels),
+        (sparse, labels),
+        train_fn=True,
+        only=["GS402", "GS105"],
     )
     assert folds(result) > 0.8 and result.tried is not None
     pipeline = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, labels)
@@ -72,7 +75,9 @@ def test_an_estimator_is_scored_on_all_samples() -> None:
     y[-1] = 1 - y[-1]
     model = LogisticRegression().fit(x, y)
     result = gs.check(model, (x, y), only=["GS402"])
-    assert result.account is not None and result.account.training == pytest.approx(model.score(x, y), abs=1e-12)
+    assert result.account is not None and result.account.training == pytest.approx(
+        model.score(x, y), abs=1e-12
+    )
     assert result.n_samples == 2300 and "network was read" not in repr(result)
     assert "network was read" not in repr(gs.check(None, (x, y), only=["GS101"]))
 

@@ -42,13 +42,19 @@ class Ids(nn.Module):
             self.output.weight.copy_(torch.tensor([[-9.0], [9.0]]))
             self.output.bias.zero_()
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
         return self.output(self.embedding(input_ids).mean(1))
 
 
 def texts(n: int, seed: int) -> dict[str, torch.Tensor]:
     ids = torch.randint(0, 2, (n, 9), generator=torch.Generator().manual_seed(seed))
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": (ids.sum(1) > 4).long()}
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "labels": (ids.sum(1) > 4).long(),
+    }
 
 
 def test_nothing_was_found_only_if_generalization_was_judged() -> None:
@@ -84,8 +90,13 @@ def test_a_second_data_set_has_its_own_layout() -> None:
 def test_copies_between_training_and_test_samples_are_found() -> None:
     x, y = blobs()
     other = torch.randn(60, 6)
-    result = gs.check(None, (x, y), test=(torch.cat([other, x[7:10]]), torch.zeros(63).long()), only=["GS101"])
-    assert result.indices("GS101") == [7, 8, 9] and "3 of 63 test samples" in result.findings[0].evidence
+    result = gs.check(
+        None, (x, y), test=(torch.cat([other, x[7:10]]), torch.zeros(63).long()), only=["GS101"]
+    )
+    assert (
+        result.indices("GS101") == [7, 8, 9]
+        and "3 of 63 test samples" in result.findings[0].evidence
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
@@ -120,8 +131,12 @@ def interrupt(*given: Any, **options: Any) -> Any:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("where", ["accuracy.forecast._learning_curve", "accuracy.forecast.loo_baselines"])
-def test_an_interrupt_inside_a_check_ends_the_check(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+@pytest.mark.parametrize(
+    "where", ["accuracy.forecast._learning_curve", "accuracy.forecast.loo_baselines"]
+)
+def test_an_interrupt_inside_a_check_ends_the_check(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     monkeypatch.setattr(f"gapscope.{where}", interrupt)
     data = blobs()
     result = gs.check(fitted(data), data)
@@ -148,8 +163,13 @@ def test_a_part_of_the_data_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapscope.checks.run.MAX_SAMPLES", 60)
     data = blobs()
     result = gs.check(fitted(data), data)
-    assert "60 of 120" in repr(result) and (result.n_samples, result.n_rows, result.total) == (60, 120, 120)
-    assert result.account is not None and result.account.expected is not None  # judged by all samples
+    assert "60 of 120" in repr(result) and (result.n_samples, result.n_rows, result.total) == (
+        60,
+        120,
+        120,
+    )
+    # judged by all samples
+    assert result.account is not None and result.account.expected is not None
 
 
 def test_label_issues_use_the_kernels_of_the_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,8 +188,13 @@ def test_label_issues_use_the_kernels_of_the_forecast(monkeypatch: pytest.Monkey
     direct = gs.find_label_issues(None, (x, labels))
     assert alone is not None and calls
     for issues in (alone, direct):
-        assert torch.equal(issues.indices, shared.indices) and torch.equal(issues.margin, shared.margin)
-        assert torch.equal(issues.error_probability, shared.error_probability) and issues.noise == shared.noise
+        assert torch.equal(issues.indices, shared.indices) and torch.equal(
+            issues.margin, shared.margin
+        )
+        assert (
+            torch.equal(issues.error_probability, shared.error_probability)
+            and issues.noise == shared.noise
+        )
 
 
 def test_the_account_adds_up() -> None:
@@ -182,14 +207,18 @@ def test_the_account_adds_up() -> None:
         gs.measure(fitted((x, labels), 150), (x, labels), ["accuracy"]).values()["accuracy"]
     )
     assert sum(width for *_, width in account.segments) == pytest.approx(100, abs=0.05)
-    assert np.all(np.diff([finding.cost for finding in result.findings if finding.cost is not None]) <= 0)
+    assert np.all(
+        np.diff([finding.cost for finding in result.findings if finding.cost is not None]) <= 0
+    )
 
 
 def test_label_errors_cost_a_network_that_memorizes_more() -> None:
     x, y = blobs(200)
     noisy = gs.data.inject_label_noise(y, 0.2, 3, torch.Generator().manual_seed(0))
     flagged = torch.nonzero(noisy != y).flatten()
-    memorizing, robust = (cost_of_labels(Samples(x, noisy), flagged, 3, fraction) for fraction in (1.0, 0.0))
+    memorizing, robust = (
+        cost_of_labels(Samples(x, noisy), flagged, 3, fraction) for fraction in (1.0, 0.0)
+    )
     # a nearest neighbour has a wrong label for a fifth of the samples
     assert memorizing.low < 0.2 < memorizing.high + 0.05 and robust.value < 0.05
 
@@ -213,7 +242,9 @@ def test_indices_are_rows_of_the_data_that_were_passed() -> None:
     x, noisy = torch.cat([x, x[100:110]]), torch.cat([noisy, noisy[100:110]])
     dropped = noisy.clone()
     dropped[:30] = -100
-    before, after = (gs.check(None, (x, labels), only=["GS101", "GS102"]) for labels in (noisy, dropped))
+    before, after = (
+        gs.check(None, (x, labels), only=["GS101", "GS102"]) for labels in (noisy, dropped)
+    )
     assert before.indices("GS101") == after.indices("GS101") == list(range(200, 210))
     assert after.label_issues is not None and int(after.label_issues.indices.min()) >= 30
     assert int(after.label_issues.indices.max()) > 180
@@ -231,5 +262,7 @@ def test_several_labels_per_sample_and_named_classes_of_a_second_data_set() -> N
     with torch.no_grad():
         network.weight.copy_(torch.eye(3, 6))
     rest = names != "a"
-    tested = gs.check(network, (x, names), test=(x[torch.from_numpy(rest)], names[rest]), only=["GS402"])
+    tested = gs.check(
+        network, (x, names), test=(x[torch.from_numpy(rest)], names[rest]), only=["GS402"]
+    )
     assert "100 % on test samples" in tested.fine[0].evidence

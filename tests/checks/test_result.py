@@ -31,7 +31,12 @@ def images() -> tuple[torch.Tensor, torch.Tensor]:
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(144, 3)
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Flatten(),
+        nn.Linear(144, 3),
     )
 
 
@@ -51,14 +56,25 @@ def test_findings_that_are_information_only_are_not_certain() -> None:
     costly = replace(uncertain.findings[0], cost=0.05)
     cheap = replace(imbalanced.findings[0], code="GS105", cost=0.01)
     assert "need preparation" in replace(without, findings=(cheap,)).headline
-    assert replace(imbalanced, findings=(costly, cheap)).headline.startswith("Not certain: the data limit")
-    assert replace(imbalanced, findings=(replace(costly, cost=0.01), cheap)).headline.startswith("The training run")
-    assert "(information)" in uncertain._repr_html_() and uncertain.to_dict()["findings"][0]["information"]
+    assert replace(imbalanced, findings=(costly, cheap)).headline.startswith(
+        "Not certain: the data limit"
+    )
+    assert replace(imbalanced, findings=(replace(costly, cost=0.01), cheap)).headline.startswith(
+        "The training run"
+    )
+    assert (
+        "(information)" in uncertain._repr_html_()
+        and uncertain.to_dict()["findings"][0]["information"]
+    )
 
 
 def test_pages_have_pictures_and_escape_what_they_show(result: CheckResult, tmp_path: Path) -> None:
     fragment = result._repr_html_()
-    assert fragment.count("<img") >= 12 and "data:image/png;base64," in fragment and 'title="sample 240"' in fragment
+    assert (
+        fragment.count("<img") >= 12
+        and "data:image/png;base64," in fragment
+        and 'title="sample 240"' in fragment
+    )
     path = tmp_path / "check.html"
     result.write_html(path)
     page = path.read_text(encoding="utf-8")
@@ -87,7 +103,9 @@ def test_network_modes_gradients_and_random_states_are_left_as_they_were(trainin
     checked.get_submodule("1").eval()
     checked(x)[:, 0].sum().backward()
     initial = {name: tensor.clone() for name, tensor in checked.state_dict().items()}
-    gradients = [parameter.grad.clone() for parameter in checked.parameters() if parameter.grad is not None]
+    gradients = [
+        parameter.grad.clone() for parameter in checked.parameters() if parameter.grad is not None
+    ]
     modes = [module.training for module in checked.modules()]
     states = (torch.get_rng_state(), str(np.random.get_state()), random.getstate())
     gs.check(checked, (x, y), initial_state=initial, batch_size=20, time_budget=None)
@@ -120,7 +138,9 @@ def test_a_check_beyond_the_budget_is_ended(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("seconds", "n"), [(0.001, 32), (0.06, 16), (0.2, 8), (10.0, 0)])
-def test_a_kernel_is_that_of_the_samples_that_fit(monkeypatch: pytest.MonkeyPatch, seconds: float, n: int) -> None:
+def test_a_kernel_is_that_of_the_samples_that_fit(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, n: int
+) -> None:
     x, y = torch.randn(32, 4), torch.arange(32) % 2
     subject = nn.Linear(4, 2)
     sizes: list[int] = []
@@ -133,7 +153,9 @@ def test_a_kernel_is_that_of_the_samples_that_fit(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("gapscope.checks.network_checks.pass_seconds", lambda *_: 32 * seconds)
     monkeypatch.setattr("time.process_time", lambda: 0.0)
     # a sample takes (1 + 2 * 2 outputs) passes, and half of the budget is for the kernel
-    result = gs.check(subject, (x, y), initial_state=subject.state_dict(), time_budget=10, only=["GS202"])
+    result = gs.check(
+        subject, (x, y), initial_state=subject.state_dict(), time_budget=10, only=["GS202"]
+    )
     assert sizes == ([n] if n else [])
     assert bool(result.not_checked) == (n == 0)
 
@@ -158,7 +180,9 @@ def test_an_interrupted_check_keeps_what_is_finished(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("gapscope.checks.context.find_issues_of_samples", interrupt)
     result = gs.check(network(), images())
-    assert "GS102" in {outcome.code for outcome in result.not_checked if outcome.reason == "interrupted"}
+    assert "GS102" in {
+        outcome.code for outcome in result.not_checked if outcome.reason == "interrupted"
+    }
     assert "GS101" in result.codes and len(list_checks()) == len(result.to_pandas())
 
 
@@ -178,11 +202,15 @@ def test_unknown_codes_and_missing_targets_are_named() -> None:
         gs.check(network(), images(), only="GS101")
     with pytest.raises(InvalidInput, match="state dictionary; got Sequential"):
         gs.check(network(), images(), initial_state=network())  # type: ignore[arg-type]
-    unlabelled = gs.check(network(), images(), test=images()[0], history=[{"train_loss": 1.0}], only=["GS402"])
+    unlabelled = gs.check(
+        network(), images(), test=images()[0], history=[{"train_loss": 1.0}], only=["GS402"]
+    )
     assert "no labels" in unlabelled.not_checked[0].reason
 
 
-def test_an_estimate_beyond_the_budget_names_what_can_be_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_beyond_the_budget_names_what_can_be_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def too_long(*given: object, **options: object) -> None:
         raise BudgetSpent("There is no estimate within time_budget=8.0. Pass a larger budget.")
 
@@ -215,4 +243,6 @@ def test_the_account_as_numbers_for_a_tracker() -> None:
         "expected_accuracy_high": 0.9, "cost_label_errors": 0.1, "cost_label_errors_low": 0.05,
         "cost_label_errors_high": 0.15, "cost_too_few_samples": 0.02, "unexplained": 0.08,
     }  # fmt: skip
-    assert replace(account, expected=None, entries=(), unexplained=None).metrics == {"training_accuracy": 0.99}
+    assert replace(account, expected=None, entries=(), unexplained=None).metrics == {
+        "training_accuracy": 0.99
+    }

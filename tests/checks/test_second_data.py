@@ -54,7 +54,9 @@ def table(n: int, seed: int) -> pandas.DataFrame:
     return frame.assign(price=(1000 + 10 * y[:, 0].numpy()).astype(int))
 
 
-@pytest.mark.parametrize("kind", ["regression", "classification", "multi-label", "images", "tokens", "positions"])
+@pytest.mark.parametrize(
+    "kind", ["regression", "classification", "multi-label", "images", "tokens", "positions"]
+)
 def test_samples_of_one_distribution_are_fine(kind: str) -> None:
     result = gs.check(None, draw(400, 0, kind), test=draw(200, 1, kind), only=["GS110"])
     assert [item.code for item in result.fine] == ["GS110"], repr(result)
@@ -109,7 +111,10 @@ def test_copies_of_training_samples_are_counted_for_regression() -> None:
     test = draw(100, 1)
     both = torch.cat([test[0], x[20:40]]), torch.cat([test[1], y[20:40]])
     result = gs.check(None, (x, y), test=both, only=["GS101"])
-    assert result.indices("GS101") == list(range(20, 40)) and "20 of 120 test samples" in result.findings[0].evidence
+    assert (
+        result.indices("GS101") == list(range(20, 40))
+        and "20 of 120 test samples" in result.findings[0].evidence
+    )
 
 
 @pytest.mark.parametrize("n_targets", [1, 2])
@@ -117,11 +122,17 @@ def test_account_of_a_regressor_is_r_squared_on_test_samples(n_targets: int) -> 
     (x, y), (x_test, y_test) = draw(200, 0), draw(300, 1)
     arrays = [part.numpy() for part in (x, y, x_test, y_test)]
     if n_targets == 2:
-        arrays[1], arrays[3] = (np.concatenate([part, part[::-1]], 1) for part in (arrays[1], arrays[3]))
+        arrays[1], arrays[3] = (
+            np.concatenate([part, part[::-1]], 1) for part in (arrays[1], arrays[3])
+        )
     forest = RandomForestRegressor(20, random_state=0).fit(arrays[0], arrays[1].squeeze())
     result = gs.check(forest, (arrays[0], arrays[1]), test=(arrays[2], arrays[3]))
     predicted = forest.predict(arrays[2]).reshape(300, -1)
-    assert result.account is not None and result.account.expected is not None and result.account.score == "R^2"
+    assert (
+        result.account is not None
+        and result.account.expected is not None
+        and result.account.score == "R^2"
+    )
     expected = result.account.expected
     weights = "uniform_average" if n_targets == 1 else "variance_weighted"
     assert expected.value == pytest.approx(r2_score(arrays[3], predicted, multioutput=weights))
@@ -167,14 +178,23 @@ def test_the_interval_of_r_squared_is_that_of_a_bootstrap() -> None:
     assert np.isnan(r_squared_interval(predicted, 0 * y)[0])
 
 
-def test_whole_numbers_of_a_raw_table_are_targets_of_regression_in_both_spellings(tmp_path: Path) -> None:
+def test_whole_numbers_of_a_raw_table_are_targets_of_regression_in_both_spellings(
+    tmp_path: Path,
+) -> None:
     train, test = table(300, 0), table(150, 1)
     test["b"] += 2
     result = gs.check(None, train, target="price", test=test)
     assert result.task == "regressor" and "GS110" in result.codes
     for name, frame in (("train", train), ("test", test)):
         frame.to_csv(tmp_path / f"{name}.csv", index=False)
-    arguments = ["check", str(tmp_path / "train.csv"), "--target", "price", "--test", str(tmp_path / "test.csv")]
+    arguments = [
+        "check",
+        str(tmp_path / "train.csv"),
+        "--target",
+        "price",
+        "--test",
+        str(tmp_path / "test.csv"),
+    ]
     answer = CliRunner().invoke(app, [*arguments, "--json"])
     found = json.loads(answer.stdout)["networks"][0]["findings"]
     evidence = {finding.code: finding.evidence for finding in result.findings}
@@ -188,7 +208,9 @@ def test_numbered_classes_stay_classes(numbers: range) -> None:
 
 
 def test_labels_of_a_fitted_classifier_stay_classes() -> None:
-    frame = pandas.DataFrame({"a": np.random.default_rng(0).normal(size=300), "y": np.resize(np.arange(3, 93, 3), 300)})
+    frame = pandas.DataFrame(
+        {"a": np.random.default_rng(0).normal(size=300), "y": np.resize(np.arange(3, 93, 3), 300)}
+    )
     classifier: Any = LogisticRegression().fit(frame[["a"]], frame["y"])
     assert gs.check(classifier, frame, target="y", only=["GS104"]).task == "classifier"
 

@@ -46,7 +46,9 @@ def several(n: int, seed: int) -> Data:
     return x, y ^ (torch.rand(n, 4, generator=generator) < 0.2)
 
 
-def fit(network: nn.Module, data: Data, loss: Callable[[Tensor, Tensor], Tensor], steps: int) -> nn.Module:
+def fit(
+    network: nn.Module, data: Data, loss: Callable[[Tensor, Tensor], Tensor], steps: int
+) -> nn.Module:
     """Train until the labels are memorized."""
     optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
     for _ in range(steps):
@@ -65,10 +67,14 @@ def of_several(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.fixture(scope="module", params=["positions", "multi-label"])
-def trained(request: pytest.FixtureRequest) -> tuple[nn.Module, dict[str, Tensor], Callable[[int, int], Data]]:
+def trained(
+    request: pytest.FixtureRequest,
+) -> tuple[nn.Module, dict[str, Tensor], Callable[[int, int], Data]]:
     torch.manual_seed(0)
     is_tokens = request.param == "positions"
-    network = Tagger() if is_tokens else nn.Sequential(nn.Linear(6, 256), nn.ReLU(), nn.Linear(256, 4))
+    network = (
+        Tagger() if is_tokens else nn.Sequential(nn.Linear(6, 256), nn.ReLU(), nn.Linear(256, 4))
+    )
     initial = {name: value.clone() for name, value in network.state_dict().items()}
     draw = tokens if is_tokens else several
     return fit(network, draw(120, 0), of_tokens if is_tokens else of_several, 300), initial, draw
@@ -83,7 +89,9 @@ def test_memorized_labels_are_found_with_test_samples(
     assert "GS402" in result.codes and result.account is not None and result.account.training > 0.95
     outputs = network(test[0])
     right = (
-        (outputs.argmax(-1) == test[1])[test[1] != -100] if test[1].dtype == torch.int64 else (outputs > 0) == test[1]
+        (outputs.argmax(-1) == test[1])[test[1] != -100]
+        if test[1].dtype == torch.int64
+        else (outputs > 0) == test[1]
     )
     assert result.account.expected is not None
     assert result.account.expected.value == pytest.approx(float(right.double().mean()))
@@ -100,7 +108,11 @@ def test_without_test_samples_generalization_is_not_judged(
 
 def test_labels_without_signal_are_found() -> None:
     x, y = tokens(100, 0)
-    y = torch.where(y == -100, y, torch.randint(0, N_CLASSES, y.shape, generator=torch.Generator().manual_seed(3)))
+    y = torch.where(
+        y == -100,
+        y,
+        torch.randint(0, N_CLASSES, y.shape, generator=torch.Generator().manual_seed(3)),
+    )
     torch.manual_seed(0)
     network = fit(Tagger(), (x, y), of_tokens, 300)
     result = gs.check(network, (x, y), initial_state=Tagger().state_dict(), only=["GS106"])

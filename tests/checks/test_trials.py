@@ -32,7 +32,9 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
 
 
-def train_fn(x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002, epochs: int = 8) -> nn.Module:
+def train_fn(
+    x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002, epochs: int = 8
+) -> nn.Module:
     network = mlp()
     gs.train(network, (x, y), replace(SPEC, learning_rate=learning_rate, epochs=epochs))
     return network
@@ -40,9 +42,15 @@ def train_fn(x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002, epo
 
 def test_settings_of_a_spec_and_of_a_function() -> None:
     decayed = with_setting(SPEC, "weight_decay", 0.01)
-    assert get_setting(decayed, "weight_decay") == pytest.approx(0.01) and get_setting(SPEC, "weight_decay") == 0
+    assert (
+        get_setting(decayed, "weight_decay") == pytest.approx(0.01)
+        and get_setting(SPEC, "weight_decay") == 0
+    )
     assert get_setting(with_setting(decayed, "weight_decay", 0.0), "weight_decay") == 0
-    assert with_setting({"epochs": 3}, "epochs", 6) == {"epochs": 6} and get_setting({}, "epochs") is None
+    assert (
+        with_setting({"epochs": 3}, "epochs", 6) == {"epochs": 6}
+        and get_setting({}, "epochs") is None
+    )
 
 
 def test_each_fix_changes_what_it_names() -> None:
@@ -66,7 +74,11 @@ def test_each_fix_changes_what_it_names() -> None:
 def test_fixes_that_change_nothing_are_no_candidates() -> None:
     samples = Samples(*blobs())
     names = [fix.name for fix in candidates(["balance classes", "weight decay"], samples, SPEC)]
-    assert names[0] == "weight decay" and "balance classes" not in names and "less weight decay" not in names
+    assert (
+        names[0] == "weight decay"
+        and "balance classes" not in names
+        and "less weight decay" not in names
+    )
     assert {fix.name for fix in candidates([], samples, {})} == set()
     with pytest.raises(InvalidInput, match="nothing"):
         FIXES["balance classes"].apply(samples, SPEC)
@@ -80,11 +92,17 @@ def test_a_fix_that_helps_is_found_and_applied() -> None:
     assert isinstance(result.tried, TriedAdvice) and result.best_fix is FIXES["standardize inputs"]
     assert result.tried.trainings <= 6 and "(tried)" in result.findings[0].action
     best = result.tried.best
-    assert best is not None and best.gain is not None and 0 < best.gain.low < best.gain.value < best.gain.high
+    assert (
+        best is not None
+        and best.gain is not None
+        and 0 < best.gain.low < best.gain.value < best.gain.high
+    )
     data, changed = result.apply()
     assert changed == spec
     torch.testing.assert_close(data.inputs.std(0, correction=0), torch.ones(6))
-    assert result.to_dict()["best_fix"] == "standardize inputs" and "tried: standardize" in repr(result)
+    assert result.to_dict()["best_fix"] == "standardize inputs" and "tried: standardize" in repr(
+        result
+    )
 
 
 def test_settings_of_a_function_are_tried() -> None:
@@ -96,7 +114,11 @@ def test_settings_of_a_function_are_tried() -> None:
 
 def test_a_sound_network_is_left_in_peace() -> None:
     result = gs.check(mlp(), blobs(), train_fn=SPEC, only=["GS105"])
-    assert isinstance(result.tried, TriedAdvice) and result.best_fix is None and "no gain" in repr(result)
+    assert (
+        isinstance(result.tried, TriedAdvice)
+        and result.best_fix is None
+        and "no gain" in repr(result)
+    )
     with pytest.raises(InvalidInput, match="train_fn"):
         result.apply()
 
@@ -107,7 +129,9 @@ def test_estimators_are_fitted_again() -> None:
     noisy = gs.data.inject_label_noise(y, 0.2, 3, torch.Generator().manual_seed(0))
     estimator = linear_model.LogisticRegression().fit(x.numpy(), noisy.numpy())
     result = gs.check(estimator, (x.numpy(), noisy.numpy()), train_fn=True, only=["GS102"])
-    assert isinstance(result.tried, TriedAdvice) and {t.name for t in result.tried.trials} <= set(FIXES)
+    assert isinstance(result.tried, TriedAdvice) and {t.name for t in result.tried.trials} <= set(
+        FIXES
+    )
 
 
 def raising(x: torch.Tensor, y: torch.Tensor) -> nn.Module:
@@ -132,14 +156,24 @@ def interrupted(x: torch.Tensor, y: torch.Tensor, epochs: int = 2) -> nn.Module:
 @pytest.mark.parametrize("function", [raising, untrained, no_network, interrupted])
 def test_functions_that_train_nothing_leave_the_findings(function: Any) -> None:
     x, y = blobs()
-    result = gs.check(None, (torch.cat([x, x[:20]]), torch.cat([y, y[:20]])), train_fn=function, only=["GS101"])
-    assert result.codes == ("GS101",) and isinstance(result.tried, str) and "tried nothing" in repr(result)
+    result = gs.check(
+        None, (torch.cat([x, x[:20]]), torch.cat([y, y[:20]])), train_fn=function, only=["GS101"]
+    )
+    assert (
+        result.codes == ("GS101",)
+        and isinstance(result.tried, str)
+        and "tried nothing" in repr(result)
+    )
     assert result.interrupted == (function is interrupted)
 
 
 def test_the_budget_limits_what_is_tried() -> None:
     result = gs.check(mlp(), blobs(), train_fn=SPEC, max_trainings=4.0, only=["GS105"])
-    assert isinstance(result.tried, TriedAdvice) and result.tried.trainings <= 4 and "not tried" in repr(result)
+    assert (
+        isinstance(result.tried, TriedAdvice)
+        and result.tried.trainings <= 4
+        and "not tried" in repr(result)
+    )
     with pytest.raises(InvalidInput, match="train_fn"):
         gs.check(mlp(), blobs(), train_fn=3)
 
@@ -156,8 +190,14 @@ def test_a_diverged_network_has_its_data_checked() -> None:
 def test_fixes_of_the_network_change_what_they_name() -> None:
     network = nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3))
     network[0].requires_grad_(False)
-    assert all(FIXES[name].needs(network) for name in ("unfreeze", "GroupNorm", "refresh batch norm statistics"))
-    assert not any(FIXES[name].needs(mlp()) for name in ("unfreeze", "GroupNorm", "refresh batch norm statistics"))
+    assert all(
+        FIXES[name].needs(network)
+        for name in ("unfreeze", "GroupNorm", "refresh batch norm statistics")
+    )
+    assert not any(
+        FIXES[name].needs(mlp())
+        for name in ("unfreeze", "GroupNorm", "refresh batch norm statistics")
+    )
     with torch.no_grad():
         network.get_parameter("1.weight").copy_(torch.arange(32.0))
     samples = Samples(*blobs())
@@ -165,7 +205,9 @@ def test_fixes_of_the_network_change_what_they_name() -> None:
     assert refresh is not None
     refresh(network, samples)
     with torch.no_grad():
-        torch.testing.assert_close(network.get_buffer("1.running_mean"), network[0](samples.inputs).mean(0))
+        torch.testing.assert_close(
+            network.get_buffer("1.running_mean"), network[0](samples.inputs).mean(0)
+        )
     for name in ("unfreeze", "GroupNorm"):
         change = FIXES[name].change_network
         assert change is not None
@@ -184,7 +226,9 @@ def test_frozen_weights_are_found_and_the_fix_is_tried() -> None:
         first[:, 1:] = 0
     initial = {name: value.clone() for name, value in network.state_dict().items()}
     gs.train(network, (x, y), SPEC)
-    result = gs.check(network, (x, y), initial_state=initial, train_fn=SPEC, only=["GS303", "GS401"])
+    result = gs.check(
+        network, (x, y), initial_state=initial, train_fn=SPEC, only=["GS303", "GS401"]
+    )
     assert "GS303" in result.codes and result.best_fix is FIXES["unfreeze"]
     assert not first.requires_grad
     with pytest.raises(InvalidInput, match="change_network"):
@@ -199,7 +243,10 @@ def test_width_of_a_training_function_is_tried() -> None:
         return network
 
     result = gs.check(None, blobs(), train_fn=train_narrow, only=["GS101"])
-    assert isinstance(result.tried, TriedAdvice) and next(trial.name for trial in result.tried.trials) == "wider"
+    assert (
+        isinstance(result.tried, TriedAdvice)
+        and next(trial.name for trial in result.tried.trials) == "wider"
+    )
     assert "GroupNorm" not in {trial.name for trial in result.tried.trials}
 
 
@@ -213,11 +260,17 @@ def test_advice_for_regression_is_tried_in_r2() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
     x, y = line()
-    result = gs.check(network, (x, y), train_fn=replace(SPEC, learning_rate=0.01, epochs=20), only=["GS105"])
+    result = gs.check(
+        network, (x, y), train_fn=replace(SPEC, learning_rate=0.01, epochs=20), only=["GS105"]
+    )
     assert isinstance(result.tried, TriedAdvice) and result.best_fix is FIXES["standardize inputs"]
     best = result.tried.best
     assert best is not None and best.gain is not None and 0.2 < best.gain.value <= 1.05
-    assert result.tried.score_name == "R^2" and "of R^2" in repr(result) and "points" not in result.tried_lines[0]
+    assert (
+        result.tried.score_name == "R^2"
+        and "of R^2" in repr(result)
+        and "points" not in result.tried_lines[0]
+    )
     # the unchanged training fails, and counts as one that predicts the mean
     assert abs(result.tried.score) < 0.2
 
@@ -255,16 +308,22 @@ def test_advice_is_tried_for_other_tasks(kind: str) -> None:
 
 
 def test_a_fix_that_fails_does_not_end_the_others() -> None:
-    def fit(x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002, batch_size: int = 8) -> nn.Module:
+    def fit(
+        x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002, batch_size: int = 8
+    ) -> nn.Module:
         if batch_size > 8:
             raise MemoryError("batch too large")
         return train_fn(x, y, learning_rate)
 
     result = gs.check(None, blobs(), train_fn=fit, only=["GS101"])
-    assert result.best_fix is FIXES["learning rate x 3"] and "larger batches failed: " in repr(result)
+    assert result.best_fix is FIXES["learning rate x 3"] and "larger batches failed: " in repr(
+        result
+    )
 
 
-def test_a_fix_that_changes_nothing_on_a_fresh_half_gains_nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fix_that_changes_nothing_on_a_fresh_half_gains_nothing_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     halves: list[torch.Tensor] = []
 
     def repeat(data: Samples) -> Samples:
@@ -274,7 +333,9 @@ def test_a_fix_that_changes_nothing_on_a_fresh_half_gains_nothing_there(monkeypa
             return data
         return Samples(data.inputs.repeat(30, 1), data.y.repeat(30))
 
-    monkeypatch.setattr("gapscope.checks.trials.FIXES", {"repeat": Fix("repeat", change_data=repeat)})
+    monkeypatch.setattr(
+        "gapscope.checks.trials.FIXES", {"repeat": Fix("repeat", change_data=repeat)}
+    )
     slow = replace(SPEC, learning_rate=1e-4)
     network = mlp()
     gs.train(network, blobs(), slow)
@@ -286,14 +347,20 @@ def test_a_fix_that_changes_nothing_on_a_fresh_half_gains_nothing_there(monkeypa
 def test_ctrl_c_keeps_the_fixes_that_were_tried() -> None:
     calls: list[int] = []
 
-    def fit(x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002, epochs: int = 8) -> nn.Module:
+    def fit(
+        x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002, epochs: int = 8
+    ) -> nn.Module:
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
         return train_fn(x, y, learning_rate, epochs)
 
     result = gs.check(None, blobs(), train_fn=fit, only=["GS101"])
-    assert result.interrupted and isinstance(result.tried, TriedAdvice) and len(result.tried.trials) == 2
+    assert (
+        result.interrupted
+        and isinstance(result.tried, TriedAdvice)
+        and len(result.tried.trials) == 2
+    )
     assert result.best_fix is None and "interrupted" in repr(result)
     assert "no gain" not in repr(result) and "nothing that was tried" not in repr(result)
     assert "did not run" not in result.headline and "trials" in result.headline
@@ -308,24 +375,36 @@ def test_a_pipeline_is_fitted_again_on_its_own_columns() -> None:
     x, y = blobs()
     frame = pandas.DataFrame(x.numpy()[:, :3], columns=["a", "b", "c"])
     frame["kind"] = np.where(y.numpy() == 0, "low", "high")
-    encode = compose.ColumnTransformer([("kind", preprocessing.OneHotEncoder(), ["kind"])], remainder="passthrough")
+    encode = compose.ColumnTransformer(
+        [("kind", preprocessing.OneHotEncoder(), ["kind"])], remainder="passthrough"
+    )
     model = pipeline.make_pipeline(encode, linear_model.LogisticRegression())
     repeated = pandas.concat([frame, frame[:20]], ignore_index=True)
     labels = np.array(["x", "y", "z"])[torch.cat([y, y[:20]]).numpy()]
-    result = gs.check(model.fit(repeated, labels), (repeated, labels), train_fn=True, only=["GS101"])
-    assert isinstance(result.tried, TriedAdvice) and result.tried.trials[0].name == "drop duplicates"
+    result = gs.check(
+        model.fit(repeated, labels), (repeated, labels), train_fn=True, only=["GS101"]
+    )
+    assert (
+        isinstance(result.tried, TriedAdvice) and result.tried.trials[0].name == "drop duplicates"
+    )
     assert result.tried.score > 0.5
 
 
 def test_what_was_passed_is_not_advised_again() -> None:
     """Advice of a check names what a check takes: train_fn= until it was passed, and never n_training=."""
     torch.manual_seed(0)
-    x, y = torch.randn(120, 30), torch.arange(120) % 3  # nothing to learn: the training labels are memorized
+    # nothing to learn: the training labels are memorized
+    x, y = (
+        torch.randn(120, 30),
+        torch.arange(120) % 3,
+    )
     network = nn.Sequential(nn.Linear(30, 256), nn.ReLU(), nn.Linear(256, 3))
     spec = TrainingSpec(epochs=150, learning_rate=0.1, momentum=0.9, batch_size=16)
     gs.train(network, (x, y), spec)
     test = (torch.randn(60, 30), torch.arange(60) % 3)
     without = gs.check(network, (x, y), test=test, only=["GS402"])
     assert "pass train_fn= to try it" in without.findings[0].action
-    assert "train_fn=" not in str(gs.check(network, (x, y), test=test, only=["GS402"], train_fn=spec))
+    assert "train_fn=" not in str(
+        gs.check(network, (x, y), test=test, only=["GS402"], train_fn=spec)
+    )
     assert "n_training" not in str(gs.check(network, (x, y), only=["GS401", "GS402"]))

@@ -35,7 +35,10 @@ pytestmark = pytest.mark.usefixtures("without_workers")
 def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
     folder = tmp_path_factory.mktemp("advise")
     (folder / "grid.toml").write_text(GRID)
-    assert gapscope("pool", "run", folder / "grid.toml", folder / "pool", "--workers", 1).returncode == 0
+    assert (
+        gapscope("pool", "run", folder / "grid.toml", folder / "pool", "--workers", 1).returncode
+        == 0
+    )
     result = {}
     for record in folder.glob("pool/runs/*/record.json"):
         options = json.loads(record.read_text())["spec"]["network"]["options"]
@@ -49,7 +52,11 @@ def test_prints_a_table_of_80_columns_and_sentences(
     monkeypatch.setenv("COLUMNS", "80")
     done = gapscope("advise", "batch-norm", networks[True], "--new-batch-size", 100)
     assert done.returncode == 0, done.stderr
-    assert "fc1_norm" in done.stdout and "batches of 20" in done.stdout and "batches of 100" in done.stdout
+    assert (
+        "fc1_norm" in done.stdout
+        and "batches of 20" in done.stdout
+        and "batches of 100" in done.stdout
+    )
     text = " ".join(done.stdout.split())
     assert "Ghost batches of 20 restore it" in text and "before output adds as much" in text
     assert "When not to trust this: - " in text
@@ -57,10 +64,16 @@ def test_prints_a_table_of_80_columns_and_sentences(
 
 
 def test_prints_json(networks: dict[bool, Path]) -> None:
-    done = gapscope("advise", "batch-norm", networks[True], "--batch-size", 10, "--passes", 4, "--json")
+    done = gapscope(
+        "advise", "batch-norm", networks[True], "--batch-size", 10, "--passes", 4, "--json"
+    )
     assert done.returncode == 0, done.stderr
     content = json.loads(done.stdout)
-    assert content["batch_size"] == 10 and content["new_batch_size"] is None and content["samples"] == 200
+    assert (
+        content["batch_size"] == 10
+        and content["new_batch_size"] is None
+        and content["samples"] == 200
+    )
     assert [row["layer"] for row in content["layers"]] == ["fc1_norm"]
     assert content["missing"]["value"] == content["layers"][0]["excess"] > 0
     assert 0 < content["dropout"]["value"] < 0.9 and content["dropout_before"] == ["output"]
@@ -70,7 +83,11 @@ def test_prints_json(networks: dict[bool, Path]) -> None:
     ("batch_norm", "options", "message"),
     [
         (False, (), "The network must hold normalization layers"),
-        (True, ("--dropout-before", "fc"), "must name layers of the network; got 'fc'. Did you mean"),
+        (
+            True,
+            ("--dropout-before", "fc"),
+            "must name layers of the network; got 'fc'. Did you mean",
+        ),
     ],
 )
 def test_errors_are_one_sentence(

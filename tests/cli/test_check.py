@@ -85,7 +85,11 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_findings_of_a_function_with_their_action(models: str) -> None:
     done = gapscope("check", f"{models}:build", "--only", "GS101,GS105")
     assert done.returncode == 0, done.stderr
-    assert "GS101" in done.stdout and "20 of 140" in done.stdout and "fine         GS105" in done.stdout
+    assert (
+        "GS101" in done.stdout
+        and "20 of 140" in done.stdout
+        and "fine         GS105" in done.stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,16 +102,29 @@ def test_findings_of_a_function_with_their_action(models: str) -> None:
         ([], 0),
     ],
 )
-def test_the_exit_status_is_that_of_the_named_codes(models: str, options: list[str], code: int) -> None:
-    assert gapscope("check", f"{models}:build", "--only", "GS101,GS105", *options).returncode == code
+def test_the_exit_status_is_that_of_the_named_codes(
+    models: str, options: list[str], code: int
+) -> None:
+    assert (
+        gapscope("check", f"{models}:build", "--only", "GS101,GS105", *options).returncode == code
+    )
 
 
 def test_json_alone_is_on_standard_output(models: str) -> None:
-    done = gapscope("check", f"{models}:build", "--json", "--only", "GS101,GS203,GS301", "--html", "page.html")
+    done = gapscope(
+        "check", f"{models}:build", "--json", "--only", "GS101,GS203,GS301", "--html", "page.html"
+    )
     (result,) = json.loads(done.stdout)["networks"]
     (finding,) = result["findings"]
-    assert (result["network"], result["samples"], finding["code"]) == (f"{models}:build", 140, "GS101")
-    assert finding["indices"] == list(range(120, 140)) and finding["explain"] == "gapscope explain GS101"
+    assert (result["network"], result["samples"], finding["code"]) == (
+        f"{models}:build",
+        140,
+        "GS101",
+    )
+    assert (
+        finding["indices"] == list(range(120, 140))
+        and finding["explain"] == "gapscope explain GS101"
+    )
     assert [row["code"] for row in result["not_checked"]] == ["GS203", "GS301"]
     page = Path("page.html").read_text()
     assert "monitor=" not in page
@@ -117,7 +134,9 @@ def test_json_alone_is_on_standard_output(models: str) -> None:
 def test_every_network_of_a_grid_is_named_and_checked(tmp_path: Path) -> None:
     grid = tmp_path / "grid.toml"
     grid.write_text(GRID)
-    untrained = json.loads(gapscope("check", grid, "--json", "--only", "GS104,GS201").stdout)["networks"]
+    untrained = json.loads(gapscope("check", grid, "--json", "--only", "GS104,GS201").stdout)[
+        "networks"
+    ]
     assert len(untrained) == 2 and all(row["samples"] == 120 for row in untrained)
     shown = gapscope("check", grid, "--only", "GS104").stdout
     assert "label_noise=0.0\n" in shown and "label_noise=0.5\n" in shown
@@ -137,7 +156,14 @@ def test_pool_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     weights = next(Path("pool/runs").glob("*/weights.safetensors"))
     (one,) = json.loads(gapscope("check", weights, "--json").stdout)["networks"]
     assert one["network"] in names
-    assert len(json.loads(gapscope("check", "pool", "--json", "--max-networks", "1").stdout)["networks"]) == 1
+    assert (
+        len(
+            json.loads(gapscope("check", "pool", "--json", "--max-networks", "1").stdout)[
+                "networks"
+            ]
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,7 +196,10 @@ def test_an_interrupted_check_keeps_what_is_finished(models: str) -> None:
 @pytest.mark.parametrize("function", ["triple", "mapping"])
 def test_a_function_may_return_the_initial_state(models: str, function: str) -> None:
     done = gapscope("check", f"{models}:{function}", "--json", "--only", "GS201,GS303")
-    assert {row["code"] for row in json.loads(done.stdout)["networks"][0]["fine"]} == {"GS201", "GS303"}
+    assert {row["code"] for row in json.loads(done.stdout)["networks"][0]["fine"]} == {
+        "GS201",
+        "GS303",
+    }
 
 
 def test_data_alone_are_checked_from_a_function_and_a_file(models: str) -> None:
@@ -180,7 +209,9 @@ def test_data_alone_are_checked_from_a_function_and_a_file(models: str) -> None:
         done = gapscope("check", *arguments)
         assert "Not judged" in done.stdout or "GS101" in done.stdout
         assert "initial_state=" not in done.stdout
-    tested = gapscope("check", "table.csv", "--target", "label", "--test", "table.csv", "--only", "GS101")
+    tested = gapscope(
+        "check", "table.csv", "--target", "label", "--test", "table.csv", "--only", "GS101"
+    )
     assert "80 of 80 test samples" in " ".join(tested.stdout.split())
 
 

@@ -54,13 +54,32 @@ def test_help_lists_every_verb_and_loads_nothing_heavy() -> None:
     assert done.returncode == 0 and "[[cases]]" in gapscope("pool", "run", "--help").stdout
     assert all(
         verb in done.stdout
-        for verb in ("demo", "measure", "compare", "study", "data", "pool", "estimate", "list", "report", "doctor")
+        for verb in (
+            "demo",
+            "measure",
+            "compare",
+            "study",
+            "data",
+            "pool",
+            "estimate",
+            "list",
+            "report",
+            "doctor",
+        )
     )
     loaded = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", CODE, "--help"], capture_output=True, text=True
     ).stderr
     modules = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in loaded.splitlines()}
-    assert "typer" in modules and not modules & {"torch", "numpy", "pandas", "sklearn", "scipy", "matplotlib", "pooch"}
+    assert "typer" in modules and not modules & {
+        "torch",
+        "numpy",
+        "pandas",
+        "sklearn",
+        "scipy",
+        "matplotlib",
+        "pooch",
+    }
 
 
 def test_running_again_does_nothing(pool: Path) -> None:
@@ -87,7 +106,8 @@ def test_an_interrupted_run_prints_how_to_continue(tmp_path: Path, number: signa
         _wait_for_a_checkpoint(tmp_path / "pool")
         os.kill(os.getpid(), number)
 
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process of tests may ignore it
+    # a process of tests may ignore it
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         stopper = threading.Thread(target=stop)
         stopper.start()
@@ -100,8 +120,18 @@ def test_an_interrupted_run_prints_how_to_continue(tmp_path: Path, number: signa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_process_with_workers_prints_how_to_continue(tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-c", CODE, "pool", "run", str(_endless_grid(tmp_path)), str(tmp_path / "pool")]
+def test_an_interrupted_process_with_workers_prints_how_to_continue(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        CODE,
+        "pool",
+        "run",
+        str(_endless_grid(tmp_path)),
+        str(tmp_path / "pool"),
+    ]
     # a background job inherits an ignored SIGINT, which the command would rightly keep ignoring
     process = subprocess.Popen(
         command,
@@ -116,7 +146,11 @@ def test_an_interrupted_process_with_workers_prints_how_to_continue(tmp_path: Pa
         message = process.communicate(timeout=300)[1]
     finally:
         process.kill()
-    assert process.returncode == 130 and "Run the same command again" in message and "Traceback" not in message
+    assert (
+        process.returncode == 130
+        and "Run the same command again" in message
+        and "Traceback" not in message
+    )
 
 
 def test_an_estimator_is_fitted_and_applied(pool: Path) -> None:
@@ -126,35 +160,67 @@ def test_an_estimator_is_fitted_and_applied(pool: Path) -> None:
     network = next(pool.glob("runs/*/weights.safetensors"))
     answer = gapscope("gap", "predict", pool, network)
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.startswith("gap ") and "90 % interval" in answer.stdout and "in domain: yes" in answer.stdout
+    assert (
+        answer.stdout.startswith("gap ")
+        and "90 % interval" in answer.stdout
+        and "in domain: yes" in answer.stdout
+    )
     answer = gapscope("gap", "predict", pool, network, "--level", "0.99")
     assert "no interval: fitted on too few networks for an interval of 99 %" in answer.stdout
     foreign = pool.parent / "foreign.toml"
-    foreign.write_text(GRID.replace('"network.options.width" = [4, 8, 16, 32]', '"network.name" = ["small_cnn"]'))
+    foreign.write_text(
+        GRID.replace('"network.options.width" = [4, 8, 16, 32]', '"network.name" = ["small_cnn"]')
+    )
     assert gapscope("pool", "run", foreign, pool.parent / "foreign").returncode == 0
     network = next((pool.parent / "foreign").glob("runs/*/weights.safetensors"))
     answer = gapscope("gap", "predict", pool, network)
-    assert answer.returncode == 3 and "gap: no estimate" in answer.stdout and "in domain: no" in answer.stdout
+    assert (
+        answer.returncode == 3
+        and "gap: no estimate" in answer.stdout
+        and "in domain: no" in answer.stdout
+    )
 
 
 def test_every_reading_command_has_json_output(pool: Path) -> None:
     first, second = sorted(pool.glob("runs/*/weights.safetensors"))[:2]
-    status = json.loads(gapscope("pool", "status", pool.parent / "grid.toml", pool, "--json").stdout)
+    status = json.loads(
+        gapscope("pool", "status", pool.parent / "grid.toml", pool, "--json").stdout
+    )
     assert status["total"] == status["finished"] == 12 and status["unreadable"] == 0
     run = json.loads(gapscope("pool", "run", pool.parent / "grid.toml", pool, "--json").stdout)
-    assert (run["finished"], run["failed"]) == (12, 0) and len({row["id"] for row in run["networks"]}) == 12
-    measured = json.loads(gapscope("measure", first, "--measure", "parameter_count", "--json").stdout)
+    assert (run["finished"], run["failed"]) == (12, 0) and len(
+        {row["id"] for row in run["networks"]}
+    ) == 12
+    measured = json.loads(
+        gapscope("measure", first, "--measure", "parameter_count", "--json").stdout
+    )
     assert measured["id"] == first.parent.name and measured["unmeasured"] == {}
-    compared = json.loads(gapscope("compare", first, second, "--measure", "parameter_norm", "--json").stdout)
+    compared = json.loads(
+        gapscope("compare", first, second, "--measure", "parameter_norm", "--json").stdout
+    )
     assert len(compared["rows"]) >= 2
     fitted = json.loads(gapscope("gap", "fit", pool, "--json").stdout)
-    assert fitted["networks"] == 12 and {row["model"] for row in fitted["quality"]} >= {"estimator", "mean gap"}
+    assert fitted["networks"] == 12 and {row["model"] for row in fitted["quality"]} >= {
+        "estimator",
+        "mean gap",
+    }
     reported = json.loads(gapscope("report", pool, "--title", "Widths", "--json").stdout)
-    assert reported["title"] == "Widths" and reported["status"] == {"finished": 12} and reported["verdict"]
-    assert {row["measure"] for row in reported["measures"]} >= {"parameter_norm", "distance_from_initialization"}
-    assert sorted(row["id"] for row in reported["networks"]) == sorted(path.name for path in (pool / "runs").iterdir())
+    assert (
+        reported["title"] == "Widths"
+        and reported["status"] == {"finished": 12}
+        and reported["verdict"]
+    )
+    assert {row["measure"] for row in reported["measures"]} >= {
+        "parameter_norm",
+        "distance_from_initialization",
+    }
+    assert sorted(row["id"] for row in reported["networks"]) == sorted(
+        path.name for path in (pool / "runs").iterdir()
+    )
     assert all(abs(row["estimate"]["prediction"]) < 1 for row in reported["networks"])
-    answers = json.loads(gapscope("gap", "predict", pool, first, second, "--json").stdout)["answers"]
+    answers = json.loads(gapscope("gap", "predict", pool, first, second, "--json").stdout)[
+        "answers"
+    ]
     assert [row["network"] for row in answers] == [str(first), str(second)]
 
 
@@ -178,7 +244,9 @@ def test_a_damaged_record_is_one_warning_and_hides_no_other(pool: Path, tmp_path
     assert "1 unreadable" in gapscope("pool", "status", pool.parent / "grid.toml", copy).stdout
 
 
-@pytest.mark.parametrize("facts", [5, None, {}, {"spec": 3}, {"spec": {"dat": 1}}, {"spec": {}, "corruption": 1}])
+@pytest.mark.parametrize(
+    "facts", [5, None, {}, {"spec": 3}, {"spec": {"dat": 1}}, {"spec": {}, "corruption": 1}]
+)
 def test_weights_with_wrong_metadata_get_one_sentence(tmp_path: Path, facts: object) -> None:
     import torch
     from safetensors.torch import save
@@ -197,7 +265,9 @@ def test_weights_with_wrong_metadata_get_one_sentence(tmp_path: Path, facts: obj
         (("gap", "predict", "absent", "absent.safetensors"), "Run: gapscope gap fit absent"),
     ],
 )
-def test_errors_are_one_sentence_without_a_traceback(arguments: tuple[str, ...], message: str) -> None:
+def test_errors_are_one_sentence_without_a_traceback(
+    arguments: tuple[str, ...], message: str
+) -> None:
     done = gapscope(*arguments)
     assert done.returncode == 1 and done.stderr.startswith("error: ") and message in done.stderr
     assert "Traceback" not in done.stderr
@@ -210,7 +280,10 @@ def test_doctor_knows_a_torchvision_that_breaks_torch() -> None:
     done = gapscope("doctor", "--json")
     assert done.returncode == 0
     result = {row["what"]: row["found"] for row in json.loads(done.stdout)["rows"]}
-    assert result["torch"].startswith(".".join(version("torch").split(".")[:2])) and "mlflow-skinny" in result
+    assert (
+        result["torch"].startswith(".".join(version("torch").split(".")[:2]))
+        and "mlflow-skinny" in result
+    )
 
 
 def test_doctor_lists_data_that_are_missing(tmp_path: Path) -> None:
@@ -221,7 +294,9 @@ def test_doctor_lists_data_that_are_missing(tmp_path: Path) -> None:
 
 def test_lists_as_json() -> None:
     rows = json.loads(gapscope("data", "list", "--json").stdout)["data_sets"]
-    assert {"name", "task", "licence", "path"} <= set(rows[0]) and "digits" in {row["name"] for row in rows}
+    assert {"name", "task", "licence", "path"} <= set(rows[0]) and "digits" in {
+        row["name"] for row in rows
+    }
     assert json.loads(gapscope("data", "fetch", "digits", "--json").stdout) == {"files": []}
     studies = json.loads(gapscope("study", "list", "--json").stdout)
     assert next(study for study in studies["studies"] if study["name"] == "zhao2022")["parts"]
@@ -232,5 +307,7 @@ def test_threads_that_wait_sleep_unless_the_user_decides(tmp_path: Path) -> None
     code += "try: main()\nfinally: print(os.environ['OMP_WAIT_POLICY'])"
     settings = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
     for given in ({}, {"OMP_WAIT_POLICY": "ACTIVE"}):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=settings | given)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=settings | given
+        )
         assert done.stdout.split()[-1] == given.get("OMP_WAIT_POLICY", "PASSIVE")

@@ -20,19 +20,27 @@ FAST = ["--permutations", "60", "--measure", "m.rbf", "--measure", "m.wcv"]
 def test_networks_of_the_competition_come_from_the_data_root(tmp_path: Path) -> None:
     (tmp_path / "pgdl").mkdir()
     shutil.copy(FIXTURE, tmp_path / "pgdl" / FIXTURE.name)
-    shown = CliRunner().invoke(app, ["leaderboard", "--data-root", str(tmp_path), *FAST], env={"COLUMNS": "80"})
+    shown = CliRunner().invoke(
+        app, ["leaderboard", "--data-root", str(tmp_path), *FAST], env={"COLUMNS": "80"}
+    )
     assert shown.exit_code == 0, shown.output
     lines = shown.stdout.splitlines()
     assert lines[0] == "1 of 2 measures predicts the gap beyond the hyperparameters: rbf."
-    assert "96 networks, 96 training configurations, 6 hyperparameters" in shown.stdout and "vc_dim" in shown.stdout
+    assert (
+        "96 networks, 96 training configurations, 6 hyperparameters" in shown.stdout
+        and "vc_dim" in shown.stdout
+    )
     assert max(len(line.rstrip()) for line in lines[1:]) <= 80
 
 
 def test_everything_as_json(tmp_path: Path) -> None:
     output = tmp_path / "board.json"
-    shown = CliRunner().invoke(app, ["leaderboard", str(FIXTURE), *FAST, "--json", "--output", str(output)])
+    shown = CliRunner().invoke(
+        app, ["leaderboard", str(FIXTURE), *FAST, "--json", "--output", str(output)]
+    )
     content = json.loads(shown.stdout)
-    stored = json.loads(output.read_text().replace('"NaN"', "null"))  # numbers that are missing are null when printed
+    # numbers that are missing are null when printed
+    stored = json.loads(output.read_text().replace('"NaN"', "null"))
     assert content == stored
     assert {row["measure"]: row["verdict"] for row in content["rows"]}["m.rbf"] == "evidence"
 
@@ -45,8 +53,16 @@ def test_a_pool_is_a_table_too(tmp_path: Path) -> None:
         readings = Readings([Reading(measure="norm", number="norm", value=float(-number % 5))])
         pool.add(Record(id=str(number), spec={"network": {"name": "a"}, "hp": {"rate": number % 2}}, status="finished",
                         scores=scores, readings=readings))  # fmt: skip
-    shown = CliRunner().invoke(app, ["leaderboard", str(pool.folder), "--permutations", "20", "--json"])
+    shown = CliRunner().invoke(
+        app, ["leaderboard", str(pool.folder), "--permutations", "20", "--json"]
+    )
     assert shown.exit_code == 0, shown.output
     content = json.loads(shown.stdout)
-    assert content["networks"] == 14 and content["recipes"] == 2 and content["hyperparameters"] == ["hp.rate"]
-    assert content["rows"][0]["why"] == "2 training configurations are too few; at least 12 are needed"
+    assert (
+        content["networks"] == 14
+        and content["recipes"] == 2
+        and content["hyperparameters"] == ["hp.rate"]
+    )
+    assert (
+        content["rows"][0]["why"] == "2 training configurations are too few; at least 12 are needed"
+    )

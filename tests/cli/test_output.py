@@ -54,7 +54,15 @@ def test_lines_are_continued_below_their_last_cell(
     "command",
     [
         ("measure", "output_models:build", "--measure", "ntk_trace", "--measure", "loss"),
-        ("compare", "output_models:build", "output_models:other", "--measure", "parameter_norm", "--measure", "loss"),
+        (
+            "compare",
+            "output_models:build",
+            "output_models:other",
+            "--measure",
+            "parameter_norm",
+            "--measure",
+            "loss",
+        ),
         ("check", "output_models:build", "--only", "GS101,GS104,GS105,GS203"),
         ("forecast", "output_models:build"),
         ("labels", "output_models:build"),
@@ -74,7 +82,9 @@ def test_every_command_fits_sixty_columns(
 ) -> None:
     (tmp_path / "output_models.py").write_text(MODULE)
     rows = [f"{k / 40},{k % 4},{k % 5},{(k * 7) % 40},{k}" for k in range(40)]
-    (tmp_path / "board.csv").write_text("gap,hp.width,hp.depth,m.other,m.a_long_name_of_a_measure\n" + "\n".join(rows))
+    (tmp_path / "board.csv").write_text(
+        "gap,hp.width,hp.depth,m.other,m.a_long_name_of_a_measure\n" + "\n".join(rows)
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("COLUMNS", "60")
@@ -118,7 +128,14 @@ def test_a_stream_whose_reader_has_left_discards_the_rest() -> None:
 
 @pytest.mark.thorough
 def test_a_command_goes_on_in_silence_after_its_reader_has_left() -> None:
-    command = [sys.executable, "-c", "from gapscope.cli import main; main()", "list", "measures", "--json"]
+    command = [
+        sys.executable,
+        "-c",
+        "from gapscope.cli import main; main()",
+        "list",
+        "measures",
+        "--json",
+    ]
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=True)
@@ -129,7 +146,9 @@ def test_a_command_goes_on_in_silence_after_its_reader_has_left() -> None:
 def test_only_one_module_prints() -> None:
     folder = Path(gapscope_cli.__file__).parent
     calls = re.compile(r"\b(typer\.(secho|echo)|print|sys\.std\w+\.write)\(")
-    assert [p.name for p in sorted(folder.glob("*.py")) if calls.search(p.read_text())] == ["output.py"]
+    assert [p.name for p in sorted(folder.glob("*.py")) if calls.search(p.read_text())] == [
+        "output.py"
+    ]
 
 
 def test_messages_are_wrapped_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,13 +158,17 @@ def test_messages_are_wrapped_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_module_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "gapscope", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "gapscope", "--version"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("gapscope ")
 
 
 def test_a_full_disk_is_one_message_and_closed_streams_are_none(tmp_path: Path) -> None:
     command = f'"{sys.executable}" -m gapscope list penalties'
-    full = subprocess.run(f"{command} > /dev/full", shell=True, stderr=subprocess.PIPE, text=True, check=False)
+    full = subprocess.run(
+        f"{command} > /dev/full", shell=True, stderr=subprocess.PIPE, text=True, check=False
+    )
     assert full.returncode == 1 and full.stderr.startswith("error: The output could not be written")
     assert len(full.stderr.splitlines()) == 1
     closed = subprocess.run(f"{command} >&- 2> err.txt", shell=True, cwd=tmp_path, check=False)

@@ -88,20 +88,38 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> gs.Pool:
         torch.manual_seed(i)
         y = torch.where(torch.rand(60) < 0.03 * i, torch.randint(0, 2, (60,)), (x[:, 0] > 0).long())
         network = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 2))
-        gs.train(network, gs.Samples(x, y), gs.TrainingSpec(epochs=20, batch_size=20, learning_rate=0.1))
+        gs.train(
+            network, gs.Samples(x, y), gs.TrainingSpec(epochs=20, batch_size=20, learning_rate=0.1)
+        )
         test = (x.flip(1), (x.flip(1)[:, 0] > 0).long())
-        result.add(network, (x, y), test=test, name=f"net {i}", family="mlp", measures=NAMES, settings={"noise": i})
+        result.add(
+            network,
+            (x, y),
+            test=test,
+            name=f"net {i}",
+            family="mlp",
+            measures=NAMES,
+            settings={"noise": i},
+        )
     return result
 
 
-def test_a_pool_of_own_networks_is_read_reported_and_estimated_from(pool: gs.Pool, own: Path) -> None:
+def test_a_pool_of_own_networks_is_read_reported_and_estimated_from(
+    pool: gs.Pool, own: Path
+) -> None:
     table = pool.to_pandas()
-    assert len(table) == 12 and set(table["network.name"]) == {"mlp"} and all(table["gap"] == table["gap"])
+    assert (
+        len(table) == 12
+        and set(table["network.name"]) == {"mlp"}
+        and all(table["gap"] == table["gap"])
+    )
     assert sorted(table["hp.noise"]) == list(range(12))
     done = gapscope("report", pool.folder, "--output", own / "report.html")
     assert done.returncode == 0 and "net 0" in (own / "report.html").read_text()
     done = gapscope("gap", "fit", pool.folder)
-    assert done.returncode == 0 and "fitted on 12 networks; gap of accuracy" in done.stdout, done.stderr
+    assert done.returncode == 0 and "fitted on 12 networks; gap of accuracy" in done.stdout, (
+        done.stderr
+    )
     done = gapscope("gap", "predict", pool.folder, "own_networks:small", "own_networks:large")
     assert done.returncode in (0, 3) and done.stdout.count("in domain: ") == 2, done.stderr
     estimator = gs.GapEstimator.load(pool.folder / "estimator.json")
@@ -127,7 +145,10 @@ def test_eleven_networks_are_too_few_for_an_estimator(pool: gs.Pool, tmp_path: P
 def test_an_estimator_worse_than_the_mean_gap_is_not_written(pool: gs.Pool, tmp_path: Path) -> None:
     noise = gs.Pool(tmp_path / "noise")
     for number, record in enumerate(pool.records()):
-        scores = {**record.scores, "test_accuracy": record.scores["train_accuracy"] - 0.1 * (number % 2)}
+        scores = {
+            **record.scores,
+            "test_accuracy": record.scores["train_accuracy"] - 0.1 * (number % 2),
+        }
         noise.add(dataclasses.replace(record, scores=scores))
     done = gapscope("gap", "fit", noise.folder)
     assert done.returncode == 3 and "no estimator" in done.stdout and "next:" not in done.stdout
@@ -138,7 +159,9 @@ def test_an_estimator_worse_than_the_mean_gap_is_not_written(pool: gs.Pool, tmp_
 def test_own_networks_are_measured_and_compared_by_name_of_a_function(own: Path) -> None:
     done = gapscope("measure", "own_networks:small", "--measure", "parameter_count", "--json")
     assert json.loads(done.stdout)["readings"]["rows"][0]["value"] == 92, done.stderr
-    done = gapscope("compare", "own_networks:small", "own_networks:large", "--measure", "input_jacobian_norm")
+    done = gapscope(
+        "compare", "own_networks:small", "own_networks:large", "--measure", "input_jacobian_norm"
+    )
     assert done.returncode == 0 and "By size alone it would be small." in done.stdout, done.stderr
     table = done.stdout.split("training samples")[1]
     heads, *rows = [line.split() for line in table.splitlines() if line.strip() and "─" not in line]
@@ -172,10 +195,15 @@ def test_a_resnet_and_a_bert_make_records() -> None:
         record = gs.record_network(
             network, data, test=data, name="mine", measures=["ntk_trace", "unit_sparsity", "loss"]
         )
-        assert record.gap == 0 and record.readings["ntk_trace"].value > 0 and record.measured_samples == 24
+        assert (
+            record.gap == 0
+            and record.readings["ntk_trace"].value > 0
+            and record.measured_samples == 24
+        )
         assert record.spec["network"]["name"] == type(network).__name__
     assert not record.unmeasured
-    assert gs.record_network(network, data, name="mine", measures=["loss"]).gap != record.gap  # NaN: no test data
+    # NaN: no test data
+    assert gs.record_network(network, data, name="mine", measures=["loss"]).gap != record.gap
 
 
 def test_a_record_needs_targets() -> None:
@@ -183,7 +211,9 @@ def test_a_record_needs_targets() -> None:
         gs.record_network(nn.Linear(3, 2), torch.ones(4, 3), name="mine")
 
 
-@pytest.mark.parametrize("source", ["code/my-models.py:small", "./code/my-models.py:small", "code/my-models:small"])
+@pytest.mark.parametrize(
+    "source", ["code/my-models.py:small", "./code/my-models.py:small", "code/my-models:small"]
+)
 def test_a_function_may_be_named_by_its_file(own: Path, source: str) -> None:
     (own / "code").mkdir()
     (own / "code" / "my-models.py").write_text(MODULE)
@@ -195,13 +225,20 @@ def test_a_function_may_be_named_by_its_file(own: Path, source: str) -> None:
 def test_files_of_one_name_are_different_modules_and_different_networks(own: Path) -> None:
     for width in (10, 30):
         (own / f"run{width}").mkdir()
-        (own / f"run{width}" / "same_name.py").write_text(MODULE.replace("MyNet(10)", f"MyNet({width})"))
+        (own / f"run{width}" / "same_name.py").write_text(
+            MODULE.replace("MyNet(10)", f"MyNet({width})")
+        )
     sources = [f"run{width}/same_name.py:small" for width in (10, 30)]
     done = gapscope("pool", "add", "pool", *sources, "--measure", "parameter_count")
-    sizes = {record.spec["name"]: record.readings["parameter_count"].value for record in gs.Pool("pool")}
+    sizes = {
+        record.spec["name"]: record.readings["parameter_count"].value for record in gs.Pool("pool")
+    }
     assert sizes == {"run10/same_name.py:small": 92, "run30/same_name.py:small": 272}, done.stderr
     compared = gapscope("compare", *sources, "--measure", "input_jacobian_norm", "--json")
-    assert "run10/same_name.py:small" in compared.stdout and "run30/same_name.py:small" in compared.stdout
+    assert (
+        "run10/same_name.py:small" in compared.stdout
+        and "run30/same_name.py:small" in compared.stdout
+    )
 
 
 def test_checkpoints_of_one_name_are_all_kept(own: Path) -> None:
@@ -216,20 +253,44 @@ def test_checkpoints_of_one_name_are_all_kept(own: Path) -> None:
         nn.init.normal_(network.layers[0].weight)
         torch.save({"labels": labels, "state": network.state_dict()}, path)
     options = ("--load", "own_networks:load", "--measure", "loss")
-    done = gapscope("pool", "add", "pool", *paths, "./run1/best.pt", *options, "--set", "width=20", "--set", "kind=a=b")
+    done = gapscope(
+        "pool",
+        "add",
+        "pool",
+        *paths,
+        "./run1/best.pt",
+        *options,
+        "--set",
+        "width=20",
+        "--set",
+        "kind=a=b",
+    )
     assert "3 networks added to pool, 3 in total" in done.stdout, done.stderr
     records = {record.spec["name"]: record for record in gs.Pool("pool")}
     assert set(records) == {"run1/best", "run2/best", "last"}
     assert records["last"].spec["hp"] == {"width": 20, "kind": "a=b"}
     gapscope("pool", "add", "other", "run1/best.pt", *options)
     again = gapscope("pool", "add", "other", "run2/best.pt", *options)
-    assert again.returncode == 1 and "another network" in again.stderr and len(gs.Pool("other")) == 1
+    assert (
+        again.returncode == 1 and "another network" in again.stderr and len(gs.Pool("other")) == 1
+    )
     gapscope("pool", "add", "other", "run2/best.pt", *options, "--name", "second")
     assert len(gs.Pool("other")) == 2
 
 
 def test_settings_are_the_third_value_of_a_function(own: Path) -> None:
-    done = gapscope("pool", "add", "pool", "own_networks:tuned", "--measure", "loss", "--set", "rate=1", "--set", "a=1")
+    done = gapscope(
+        "pool",
+        "add",
+        "pool",
+        "own_networks:tuned",
+        "--measure",
+        "loss",
+        "--set",
+        "rate=1",
+        "--set",
+        "a=1",
+    )
     (record,) = gs.Pool("pool")
     assert record.spec["hp"] == {"width": 14, "rate": 0.5, "a": 1}, done.stderr
     assert gapscope("measure", "own_networks:tuned", "--measure", "loss").returncode == 0
@@ -249,34 +310,55 @@ def checkpoints(own: Path) -> list[str]:
     return [f"net_{i}.pt" for i in range(12)]
 
 
-def test_checkpoints_of_own_classes_become_a_pool_a_leaderboard_and_a_gap(checkpoints: list[str]) -> None:
+def test_checkpoints_of_own_classes_become_a_pool_a_leaderboard_and_a_gap(
+    checkpoints: list[str],
+) -> None:
     loading = ("--load", "own_networks:load", "--test", "own_networks:test_data")
     named = [part for name in NAMES for part in ("--measure", name)]
     done = gapscope("pool", "add", "pool", *checkpoints, *loading, *named)
-    assert done.returncode == 0 and "12 networks added to pool, 12 in total" in done.stdout, done.stderr
+    assert done.returncode == 0 and "12 networks added to pool, 12 in total" in done.stdout, (
+        done.stderr
+    )
     pool = gs.Pool("pool")
-    assert {record.spec["name"] for record in pool.records()} == {Path(name).stem for name in checkpoints}
+    assert {record.spec["name"] for record in pool.records()} == {
+        Path(name).stem for name in checkpoints
+    }
     assert {record.spec["network"]["name"] for record in pool.records()} == {"MyNet"}
     shown = gapscope("pool", "show", "pool")
-    assert shown.returncode == 0 and "net_3" in shown.stdout and "gap" in shown.stdout and "…" not in shown.stdout
+    assert (
+        shown.returncode == 0
+        and "net_3" in shown.stdout
+        and "gap" in shown.stdout
+        and "…" not in shown.stdout
+    )
     rows = json.loads(gapscope("pool", "show", "pool", "--json").stdout)["networks"]
     assert len(rows) == 12 and all(abs(row["gap"]) <= 1 for row in rows)
-    assert [row["test_accuracy"] for row in rows] == sorted((row["test_accuracy"] for row in rows), reverse=True)
+    assert [row["test_accuracy"] for row in rows] == sorted(
+        (row["test_accuracy"] for row in rows), reverse=True
+    )
     # a pool, its folder and its table are the same to a leaderboard
-    boards = [gs.rank_measures(source, n_permutations=20) for source in (pool, "pool", pool.to_pandas())]
+    boards = [
+        gs.rank_measures(source, n_permutations=20) for source in (pool, "pool", pool.to_pandas())
+    ]
     assert [row.measure for row in boards[0]] == [row.measure for row in boards[1]]
     assert {row.measure for row in boards[0]} == {row.measure for row in boards[2]}
     assert gapscope("gap", "fit", "pool").returncode == 0
     # the family is that of the pool, whose networks have one in common
-    answer = json.loads(gapscope("gap", "predict", "pool", "own_networks:small", "--json").stdout)["answers"][0]
+    answer = json.loads(gapscope("gap", "predict", "pool", "own_networks:small", "--json").stdout)[
+        "answers"
+    ][0]
     assert "network.name" not in str(answer["reason"])
-    loaded = gapscope("gap", "predict", "pool", checkpoints[0], "--load", "own_networks:load", "--json")
+    loaded = gapscope(
+        "gap", "predict", "pool", checkpoints[0], "--load", "own_networks:load", "--json"
+    )
     assert len(json.loads(loaded.stdout)["answers"]) == 1, loaded.stderr
     pool_for_network = gapscope("gap", "predict", "pool", "pool")
     assert pool_for_network.returncode == 1 and "Remove" not in pool_for_network.stderr
     foreign = gapscope("gap", "predict", "pool", "own_networks:small", "--family", "elsewhere")
     assert foreign.returncode == 3 and "--family NAME" in foreign.stdout
-    abstained = gapscope("gap", "predict", "pool", "own_networks:small", "--family", "elsewhere", "--json")
+    abstained = gapscope(
+        "gap", "predict", "pool", "own_networks:small", "--family", "elsewhere", "--json"
+    )
     (row,) = json.loads(abstained.stdout)["answers"]
     assert row["prediction"] is None or isinstance(row["prediction"], float)
     assert "NaN" not in abstained.stdout
@@ -285,7 +367,9 @@ def test_checkpoints_of_own_classes_become_a_pool_a_leaderboard_and_a_gap(checkp
 def test_a_file_of_torch_save_is_never_read(checkpoints: list[str]) -> None:
     for command in (("estimate",), ("measure",), ("pool", "add", "pool")):
         done = gapscope(*command, checkpoints[0])
-        assert done.returncode == 1 and "my_models:load" in done.stderr and "unpickle" in done.stderr, command
+        assert (
+            done.returncode == 1 and "my_models:load" in done.stderr and "unpickle" in done.stderr
+        ), command
     with pytest.raises(InvalidInput, match=r"got the path 'net_0\.pt'"):
         gs.Pool("pool").add("net_0.pt", (torch.eye(4), torch.arange(4)), name="a")  # type: ignore[arg-type]
     state = torch.load("net_0.pt", weights_only=True)["state"]

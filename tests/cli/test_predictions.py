@@ -20,18 +20,25 @@ def test_grid_rows_are_named_by_what_varies(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["forecast", str(path)], env={"COLUMNS": "120"})
     assert shown.exit_code == 0, shown.output
     assert "label_noise=0.5" in shown.output and "twice the data" in shown.output
-    rows = json.loads(CliRunner().invoke(app, ["forecast", str(path), "--json", "--samples", "40"]).stdout)["forecasts"]
+    rows = json.loads(
+        CliRunner().invoke(app, ["forecast", str(path), "--json", "--samples", "40"]).stdout
+    )["forecasts"]
     assert rows[0]["score"] > rows[1]["score"] and rows[0]["curve"][-2]["samples"] == 40
 
 
 def test_csv_with_string_labels(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    path.write_text("a,b,label\n" + "".join(f"{i + i % 3},{i % 5},{'high' if i > 20 else 'low'}\n" for i in range(40)))
+    path.write_text(
+        "a,b,label\n"
+        + "".join(f"{i + i % 3},{i % 5},{'high' if i > 20 else 'low'}\n" for i in range(40))
+    )
     shown = CliRunner().invoke(app, ["forecast", str(path)])
     assert shown.exit_code == 3 and "RBF ridge" in shown.output and "0 = 'high'" in shown.output
 
 
-def test_an_interruption_shows_finished_rows_and_ends_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_shows_finished_rows_and_ends_the_grid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -60,7 +67,9 @@ def test_one_row_per_spec_and_a_second_call_reads_the_cache(tmp_path: Path) -> N
     path = tmp_path / "grid.toml"
     path.write_text(GRID)
     cache = ["--cache-dir", str(tmp_path / "cache")]
-    rows = json.loads(CliRunner().invoke(app, ["learning-curve", str(path), "--json", *cache]).stdout)["curves"]
+    rows = json.loads(
+        CliRunner().invoke(app, ["learning-curve", str(path), "--json", *cache]).stdout
+    )["curves"]
     assert len(rows) == 2 and all(row["low"] <= row["score"] <= row["high"] for row in rows)
     answers = sorted((tmp_path / "cache").rglob("*.json"))
     times = [answer.stat().st_mtime_ns for answer in answers if answer.name != "twin.json"]
@@ -83,7 +92,9 @@ def test_a_training_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (tmp_path / "gapscope-learning-curve" / "own_recipe.mine" / "twin.json").exists()
 
 
-def test_a_training_function_or_estimator_with_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_function_or_estimator_with_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "own_estimator.py").write_text(
         "from sklearn.linear_model import LogisticRegression\nfrom sklearn.metrics import f1_score\n"
         "estimator = LogisticRegression()\n"
@@ -95,17 +106,31 @@ def test_a_training_function_or_estimator_with_a_table(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     table = ["--data", "table.csv", "--target", "label", "--json"]
-    for options in (["own_estimator:estimator"], ["own_estimator:train", "--score", "own_estimator:f1"]):
+    for options in (
+        ["own_estimator:estimator"],
+        ["own_estimator:train", "--score", "own_estimator:f1"],
+    ):
         shown = CliRunner().invoke(app, ["learning-curve", *options, *table, "--groups", "patient"])
         assert shown.exit_code == 0, shown.output
         (curve,) = json.loads(shown.stdout)["curves"]
-        assert curve["score"] > 0.95 and curve["score_name"] == ("f1" if "--score" in options else "accuracy")
-    assert CliRunner().invoke(app, ["learning-curve", "own_estimator:train", "--groups", "patient"]).exit_code == 2
-    wrong = CliRunner().invoke(app, ["learning-curve", "own_estimator:train", *table, "--groups", "patent"])
+        assert curve["score"] > 0.95 and curve["score_name"] == (
+            "f1" if "--score" in options else "accuracy"
+        )
+    assert (
+        CliRunner()
+        .invoke(app, ["learning-curve", "own_estimator:train", "--groups", "patient"])
+        .exit_code
+        == 2
+    )
+    wrong = CliRunner().invoke(
+        app, ["learning-curve", "own_estimator:train", *table, "--groups", "patent"]
+    )
     assert "'patient'" in str(wrong.exception)
 
 
-def test_a_function_that_returns_a_network_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_returns_a_network_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "own_network.py").write_text(OWN.replace("return recipe,", "return recipe(0, 0),"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -140,7 +165,13 @@ def test_an_interruption_shows_what_is_finished_and_trains_nothing_more(
 
     monkeypatch.setattr(subset_problems, "run_configuration", stopped)
     (tmp_path / "grid.toml").write_text(GRID)
-    command = ["learning-curve", str(tmp_path / "grid.toml"), "--cache-dir", str(tmp_path / "runs"), "--json"]
+    command = [
+        "learning-curve",
+        str(tmp_path / "grid.toml"),
+        "--cache-dir",
+        str(tmp_path / "runs"),
+        "--json",
+    ]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 130 and calls == 2
     (row,) = json.loads(result.stdout)["curves"]
@@ -177,14 +208,19 @@ def test_an_estimate_as_text_and_json(factory: str) -> None:
     done = CliRunner().invoke(app, ["estimate", f"{factory}:digits"])
     assert done.exit_code == 0, done.output
     assert "Estimated accuracy: " in done.output
-    message = CliRunner().invoke(app, ["estimate", "--json", f"{factory}:digits", "--label-noise", "0"])
+    message = CliRunner().invoke(
+        app, ["estimate", "--json", f"{factory}:digits", "--label-noise", "0"]
+    )
     answer = json.loads(message.stdout)["networks"][0]
     assert answer["score"] == answer["clean_labels"]["value"] and answer["initial"] == "resampled"
 
 
 def test_an_abstention_has_a_reason_and_exit_code_2(factory: str) -> None:
     done = CliRunner().invoke(app, ["estimate", f"{factory}:meaningless"])
-    assert done.exit_code == 3 and "No answer: before training its gradients predict no better" in done.output
+    assert (
+        done.exit_code == 3
+        and "No answer: before training its gradients predict no better" in done.output
+    )
 
 
 def test_an_estimator_file_shifts_the_estimate(factory: str) -> None:
@@ -193,13 +229,17 @@ def test_an_estimator_file_shifts_the_estimate(factory: str) -> None:
     row = before["readings"] | {"accuracy": before["score"] - 0.1}
     estimator = gs.fit_accuracy_estimator(pandas.DataFrame([row] * 3))
     estimator.save("own.json")
-    after = json.loads(CliRunner().invoke(app, [*command, "--estimator", "own.json"]).stdout)["networks"][0]
+    after = json.loads(CliRunner().invoke(app, [*command, "--estimator", "own.json"]).stdout)[
+        "networks"
+    ][0]
     shift = estimator.shifts["like_training"]
     assert shift < 0
     assert after["score"] == pytest.approx(before["score"] + shift)
 
 
-def test_pipelines_that_encode_get_the_raw_columns_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipelines_that_encode_get_the_raw_columns_of_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "own_pipelines.py").write_text(
@@ -217,6 +257,8 @@ def test_pipelines_that_encode_get_the_raw_columns_of_a_table(tmp_path: Path, mo
     lines = [f"{'red' if k % 2 else 'green'},{k},{k % 2}" for k in range(80)]
     (tmp_path / "hues.csv").write_text("\n".join(["hue,size,label", *lines]))
     for name, table in (("texts", "texts.csv"), ("columns", "hues.csv")):
-        done = CliRunner().invoke(app, ["learning-curve", f"own_pipelines:{name}", "--data", table, "--json"])
+        done = CliRunner().invoke(
+            app, ["learning-curve", f"own_pipelines:{name}", "--data", table, "--json"]
+        )
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["curves"][0]["score"] > 0.9

@@ -31,7 +31,10 @@ def test_all_measures_with_their_options() -> None:
     assert result.keys() == gs.list_measures().keys()
     trace = result["ntk_trace"]
     assert trace["needs"] == ["inputs"] and trace["cost"] == "many" and "method" in trace["options"]
-    assert {name for name, row in result.items() if row["by_default"]} >= {"accuracy", "unit_sparsity"}
+    assert {name for name, row in result.items() if row["by_default"]} >= {
+        "accuracy",
+        "unit_sparsity",
+    }
 
 
 @pytest.mark.parametrize("what", ["measures", "penalties", "networks"])
@@ -47,20 +50,29 @@ def _write(path: Path, lines: list[str]) -> Path:
     return path
 
 
-def test_text_and_missing_values_become_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_and_missing_values_become_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = [f"{i},{'red' if i % 2 else 'blue'},row {i},{i % 2}" for i in range(30)]
     lines[4] = ",red,row 4,0"
     features, labels = read_labelled_table(_write(tmp_path / "a.csv", lines), None)
     assert list(features) == ["size", "colour_blue", "colour_red"]
-    assert features.loc[4, "size"] == features["size"].median() and features.loc[4, "colour_red"] == 1.0
+    assert (
+        features.loc[4, "size"] == features["size"].median()
+        and features.loc[4, "colour_red"] == 1.0
+    )
     assert labels.tolist() == [i % 2 for i in range(30)]
     message = capsys.readouterr().err
     assert "colour" in message and "name" in message and "1 missing" in message
 
 
 def test_a_second_file_gets_the_columns_of_the_first(tmp_path: Path) -> None:
-    first, _ = read_labelled_table(_write(tmp_path / "a.csv", ["1,red,x,0", "2,blue,y,1"] * 30), None)
-    second, _ = read_labelled_table(_write(tmp_path / "b.csv", ["1,green,x,0", "2,blue,z,1"] * 30), None, like=first)
+    first, _ = read_labelled_table(
+        _write(tmp_path / "a.csv", ["1,red,x,0", "2,blue,y,1"] * 30), None
+    )
+    second, _ = read_labelled_table(
+        _write(tmp_path / "b.csv", ["1,green,x,0", "2,blue,z,1"] * 30), None, like=first
+    )
     assert list(second) == list(first)
     assert second.iloc[0][["colour_blue", "colour_red"]].sum() == 0.0
 
@@ -77,7 +89,9 @@ def test_a_second_file_gets_the_columns_of_the_first(tmp_path: Path) -> None:
         (b"\xff\xd8\xff\xe0\0\x10JFIF", "no text"),
     ],
 )
-def test_a_file_that_is_no_table_gets_one_sentence(tmp_path: Path, command: str, content: bytes, fact: str) -> None:
+def test_a_file_that_is_no_table_gets_one_sentence(
+    tmp_path: Path, command: str, content: bytes, fact: str
+) -> None:
     (tmp_path / "a.csv").write_bytes(content)
     done = gapscope(command, tmp_path / "a.csv")
     assert done.returncode == 1 and fact in done.stderr and done.stdout == ""
@@ -90,7 +104,9 @@ def test_row_numbers_do_not_give_the_label_away(tmp_path: Path) -> None:
     )
     noise.to_csv(tmp_path / "indexed.csv")  # with the row number as a first column without a name
     noise.to_csv(tmp_path / "plain.csv", index=False)
-    rows = [gapscope("forecast", tmp_path / name, "--json") for name in ("indexed.csv", "plain.csv")]
+    rows = [
+        gapscope("forecast", tmp_path / name, "--json") for name in ("indexed.csv", "plain.csv")
+    ]
     first, second = (json.loads(done.stdout)["forecasts"][0] for done in rows)
     assert "omitted" in rows[0].stderr and "omitted" not in rows[1].stderr
     assert first["score"] == second["score"]
@@ -124,7 +140,9 @@ def table(tmp_path: Path) -> Path:
     for i in range(80):
         c = i % 2
         label = 1 - c if i in WRONG else c
-        lines.append(f"{4 * c + (i * 7 % 11) / 10},{-3 * c + (i * 5 % 13) / 10},{'yes' if label else 'no'}")
+        lines.append(
+            f"{4 * c + (i * 7 % 11) / 10},{-3 * c + (i * 5 % 13) / 10},{'yes' if label else 'no'}"
+        )
     path = tmp_path / "table.csv"
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -150,13 +168,24 @@ def test_claims_are_printed_and_their_page_is_written(tmp_path: Path) -> None:
     page = (tmp_path / "README.md").read_text()
     assert page.startswith("# What holds, and what does not\n")
     assert "## Towards Understanding Regularization in Batch Normalization" in page
-    assert "| Fig. 3: on down-sampled ImageNet itself |  |  | **cannot be run here**: the data are not" in page
+    assert (
+        "| Fig. 3: on down-sampled ImageNet itself |  |  | **cannot be run here**: the data are not"
+        in page
+    )
 
 
 def test_claims_of_one_study_as_text_and_json() -> None:
-    output = CliRunner().invoke(study_app, ["claims", "overfitting_alarm", "--results", "nowhere"]).output
+    output = (
+        CliRunner()
+        .invoke(study_app, ["claims", "overfitting_alarm", "--results", "nowhere"])
+        .output
+    )
     assert output.startswith("overfitting_alarm  An overfitting alarm") and "luo2019" not in output
-    output = CliRunner().invoke(study_app, ["claims", "luo2019", "--results", "nowhere", "--json"]).output
+    output = (
+        CliRunner()
+        .invoke(study_app, ["claims", "luo2019", "--results", "nowhere", "--json"])
+        .output
+    )
     first = json.loads(output)["claims"][0]
     assert set(first) == {"study", "outcome", "claim", "ours"} and first["outcome"] == "not run"
 
@@ -175,6 +204,8 @@ def test_a_python_file_needs_the_name_of_a_function(tmp_path: Path, command: str
 
 @pytest.mark.parametrize("command", ["forecast", "labels"])
 def test_a_budget_is_checked_for_a_table_too(tmp_path: Path, command: str) -> None:
-    (tmp_path / "a.csv").write_text("a,y\n" + "".join(f"{k % 2 + k / 300},{k % 2}\n" for k in range(80)))
+    (tmp_path / "a.csv").write_text(
+        "a,y\n" + "".join(f"{k % 2 + k / 300},{k % 2}\n" for k in range(80))
+    )
     done = gapscope(command, tmp_path / "a.csv", "--time-budget", "-3")
     assert done.returncode == 1 and "time_budget must lie in" in done.stderr

@@ -57,7 +57,8 @@ def test_accuracy_of_the_best_classifier_of_two_circles() -> None:
     # exp(-(r^2 + a^2) / 2 s^2) I_0(r a / s^2).
     r = problem.test.inputs.double().norm(dim=1)
     log_outer, log_inner = (
-        -(r**2 + a**2) / 0.08 + torch.log(torch.special.i0e(r * a / 0.04)) + r * a / 0.04 for a in (1.0, 0.5)
+        -(r**2 + a**2) / 0.08 + torch.log(torch.special.i0e(r * a / 0.04)) + r * a / 0.04
+        for a in (1.0, 0.5)
     )
     accuracy = ((log_inner > log_outer).long() == problem.test.targets).double().mean()
     assert abs(float(accuracy) - 0.890) < 0.006
@@ -67,7 +68,9 @@ def test_test_points_do_not_depend_on_the_number_of_training_points() -> None:
     few, many = two_circles(n=10), two_circles(n=50)
     assert torch.equal(few.test.inputs, many.test.inputs)
     assert not torch.equal(two_circles(seed=1).test.inputs, few.test.inputs)
-    assert not torch.equal(two_circles(n=20, test_size=20).train.inputs, two_circles(n=20, test_size=20).test.inputs)
+    assert not torch.equal(
+        two_circles(n=20, test_size=20).train.inputs, two_circles(n=20, test_size=20).test.inputs
+    )
 
 
 def all_targets(problem: Problem) -> torch.Tensor:
@@ -93,8 +96,14 @@ def test_sizes_and_published_statistics(
     high: float,
 ) -> None:
     # the fixture has the real concrete table
-    problem = load_table(table, request.getfixturevalue("data_root" if table is CONCRETE else "real_data_root"))
-    assert (len(problem.train), len(problem.test), problem.input_shape) == (n_train, n_test, (inputs,))
+    problem = load_table(
+        table, request.getfixturevalue("data_root" if table is CONCRETE else "real_data_root")
+    )
+    assert (len(problem.train), len(problem.test), problem.input_shape) == (
+        n_train,
+        n_test,
+        (inputs,),
+    )
     targets = all_targets(problem)
     assert float(targets.mean()) == pytest.approx(mean, abs=5e-5)
     assert float(targets.min()) == pytest.approx(low, rel=1e-6)
@@ -102,18 +111,26 @@ def test_sizes_and_published_statistics(
 
 
 def test_inputs_are_standardized_on_the_training_rows_unless_raw(data_root: Path) -> None:
-    raw, standard = (load_table(CONCRETE, data_root, standardize=choice) for choice in (False, True))
+    raw, standard = (
+        load_table(CONCRETE, data_root, standardize=choice) for choice in (False, True)
+    )
     both = torch.cat((raw.train.inputs, raw.test.inputs)).double()
     assert float(both[:, 0].mean()) == pytest.approx(281.167864, abs=1e-5)
-    rebuilt = standard.test.inputs * raw.train.inputs.std(0, correction=0) + raw.train.inputs.mean(0)
+    rebuilt = standard.test.inputs * raw.train.inputs.std(0, correction=0) + raw.train.inputs.mean(
+        0
+    )
     assert torch.allclose(rebuilt, raw.test.inputs, rtol=1e-3, atol=1e-2)
     train = standard.train.inputs.double()
     assert train.mean(0).abs().max() < 1e-6 and (train.std(0, correction=0) - 1).abs().max() < 1e-6
 
 
-def test_both_forms_of_the_boston_table_hold_the_same_numbers(data_root: Path, tmp_path: Path) -> None:
+def test_both_forms_of_the_boston_table_hold_the_same_numbers(
+    data_root: Path, tmp_path: Path
+) -> None:
     (tmp_path / "boston-housing").mkdir()
-    shutil.copyfile(data_root / "boston_housing" / "housing.data", tmp_path / "boston-housing" / "housing.data")
+    shutil.copyfile(
+        data_root / "boston_housing" / "housing.data", tmp_path / "boston-housing" / "housing.data"
+    )
     text, csv = load_table(BOSTON_HOUSING, tmp_path), load_table(BOSTON_HOUSING, data_root)
     assert torch.equal(text.train.inputs, csv.train.inputs)
     assert torch.equal(all_targets(text), all_targets(csv))
@@ -121,7 +138,9 @@ def test_both_forms_of_the_boston_table_hold_the_same_numbers(data_root: Path, t
 
 def test_a_constant_column_becomes_zero(tmp_path: Path) -> None:
     (tmp_path / "toy").mkdir()
-    (tmp_path / "toy" / "toy.csv").write_text("a,b,y\n" + "".join(f"{i},7,{i}\n" for i in range(10)))
+    (tmp_path / "toy" / "toy.csv").write_text(
+        "a,b,y\n" + "".join(f"{i},7,{i}\n" for i in range(10))
+    )
     layout = FileLayout("toy", ("toy",), {"table": ("toy.csv",)})
     problem = load_table(RegressionTable(layout, "a,b,y"), tmp_path)
     assert problem.train.inputs[:, 1].tolist() == [0.0] * 7

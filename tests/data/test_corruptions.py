@@ -34,7 +34,9 @@ def seeded(seed: int = 0) -> torch.Generator:
     n_classes=st.integers(2, 20),
     seed=st.integers(0, 1000),
 )
-def test_exactly_round_rate_n_labels_become_another_class(n: int, rate: float, n_classes: int, seed: int) -> None:
+def test_exactly_round_rate_n_labels_become_another_class(
+    n: int, rate: float, n_classes: int, seed: int
+) -> None:
     labels = torch.arange(n) % n_classes
     noisy = inject_label_noise(labels, rate, n_classes, seeded(seed))
     assert int((noisy != labels).sum()) == round(rate * n)
@@ -127,7 +129,9 @@ def test_blur_settings_are_those_of_mnist_c_and_smaller_below_28_pixels() -> Non
     assert [blur_settings(severity, 28) for severity in range(1, 6)] == list(SEVERITIES)
     assert blur_settings(5, 96) == (20, 15)
     assert [blur_settings(severity, 8)[0] for severity in range(1, 6)] == [3] * 5
-    assert [blur_settings(severity, 8)[1] for severity in range(1, 6)] == [s * 8 / 28 for _, s in SEVERITIES]
+    assert [blur_settings(severity, 8)[1] for severity in range(1, 6)] == [
+        s * 8 / 28 for _, s in SEVERITIES
+    ]
     for side in range(1, 28):
         assert all(2 * blur_settings(severity, side)[0] < side for severity in range(1, 6))
 
@@ -158,13 +162,20 @@ def test_flips_and_shifts_move_pixels(
     assert torch.allclose(flip_shift_rotate(image), expected, atol=1e-4)
 
 
-def test_rotations_keep_distances_in_images_that_are_not_square(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotations_keep_distances_in_images_that_are_not_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     set_random_numbers(monkeypatch, 0.5, 1.0, 0.5, 0.5)
     image = torch.zeros(1, 1, 20, 60)
-    image[0, 0, 9:11, 48:50] = 1.0  # 19 pixels right of the centre: 15 degrees move it by 19 sin 15 = 4.9 rows
+    image[0, 0, 9:11, 48:50] = (
+        1.0  # 19 pixels right of the centre: 15 degrees move it by 19 sin 15 = 4.9 rows
+    )
     rotated = flip_shift_rotate(image)[0, 0]
     rows, columns = torch.arange(20.0) - 9.5, torch.arange(60.0) - 29.5
-    down, right = (rotated.sum(1) * rows).sum() / rotated.sum(), (rotated.sum(0) * columns).sum() / rotated.sum()
+    down, right = (
+        (rotated.sum(1) * rows).sum() / rotated.sum(),
+        (rotated.sum(0) * columns).sum() / rotated.sum(),
+    )
     assert float((down**2 + right**2).sqrt()) == pytest.approx(19, abs=0.2)
     assert abs(float(torch.atan2(down, right).rad2deg())) == pytest.approx(15, abs=0.5)
 
@@ -172,19 +183,40 @@ def test_rotations_keep_distances_in_images_that_are_not_square(monkeypatch: pyt
 LABELS, IMAGE = torch.tensor([0, 1, 2]), torch.zeros(1, 1, 8, 8)
 NO_LABELS = Samples(torch.zeros(4, 2), torch.zeros(4, 1))
 INVALID: list[tuple[Callable[[], Any], str]] = [
-    (lambda: inject_label_noise(LABELS, 1.5, 10), r"rate of label_noise must lie in \[0, 1\]; got 1.5"),
-    (lambda: inject_label_noise(LABELS, 0.5, 1), r"n_classes of label_noise must lie in \[2, inf\); got 1"),
-    (lambda: inject_label_noise(LABELS, 0.5, 2), "Class labels must be smaller than the number of classes, 2; got 2"),
-    (lambda: balanced_subset(SAMPLES, 31, 3), "multiple of the number of classes, 3; got 31. Use 30"),
+    (
+        lambda: inject_label_noise(LABELS, 1.5, 10),
+        r"rate of label_noise must lie in \[0, 1\]; got 1.5",
+    ),
+    (
+        lambda: inject_label_noise(LABELS, 0.5, 1),
+        r"n_classes of label_noise must lie in \[2, inf\); got 1",
+    ),
+    (
+        lambda: inject_label_noise(LABELS, 0.5, 2),
+        "Class labels must be smaller than the number of classes, 2; got 2",
+    ),
+    (
+        lambda: balanced_subset(SAMPLES, 31, 3),
+        "multiple of the number of classes, 3; got 31. Use 30",
+    ),
     (lambda: balanced_subset(SAMPLES, 2, 3), "multiple of the number of classes, 3; got 2. Use 3"),
-    (lambda: balanced_subset(SAMPLES, 33, 3), "must have 11 samples .* of 33; class 0 has 10. Use at most 30"),
+    (
+        lambda: balanced_subset(SAMPLES, 33, 3),
+        "must have 11 samples .* of 33; class 0 has 10. Use at most 30",
+    ),
     (lambda: balanced_subset(SAMPLES, 0, 3), "n of balanced_subset must lie in"),
-    (lambda: balanced_subset(NO_LABELS, 2, 2), "A balanced subset needs class labels.*got torch.float32"),
+    (
+        lambda: balanced_subset(NO_LABELS, 2, 2),
+        "A balanced subset needs class labels.*got torch.float32",
+    ),
     (lambda: subset(SAMPLES, 31), r"n of subset must lie in \[1, 30\]; got 31"),
     (lambda: motion_blur(IMAGE, 6), r"severity of motion_blur must lie in \[1, 5\]; got 6"),
     (lambda: motion_blur(torch.zeros(3, 2)), r"needs images.*got torch.float32 of shape \[3, 2\]"),
     (lambda: motion_blur(IMAGE.to(torch.uint8)), r"got torch.uint8 of shape \[1, 1, 8, 8\]"),
-    (lambda: flip_shift_rotate(torch.zeros(5, 3)), r"needs images \[n, channels, height, width\]; got \[5, 3\]"),
+    (
+        lambda: flip_shift_rotate(torch.zeros(5, 3)),
+        r"needs images \[n, channels, height, width\]; got \[5, 3\]",
+    ),
 ]
 
 

@@ -50,7 +50,10 @@ def mnist(official: Path) -> Iterator[Server]:
 
 
 def origin_of(folder: Path) -> Origin:
-    files = (RemoteFile(name, f"md5:{hashlib.md5((folder / name).read_bytes()).hexdigest()}") for name in SIZES)
+    files = (
+        RemoteFile(name, f"md5:{hashlib.md5((folder / name).read_bytes()).hexdigest()}")
+        for name in SIZES
+    )
     return Origin("http://nowhere", tuple(files))
 
 
@@ -72,7 +75,9 @@ def test_the_official_files_arrive_complete(mnist: Server, official: Path, tmp_p
     paths = fetch(
         mnist,
         tmp_path / "mnist",
-        progress=lambda file, received, total: reports.setdefault(file, []).append((received, total)),
+        progress=lambda file, received, total: reports.setdefault(file, []).append(
+            (received, total)
+        ),
     )
     originals = contents(official)
     assert contents(tmp_path / "mnist") == originals
@@ -82,7 +87,9 @@ def test_the_official_files_arrive_complete(mnist: Server, official: Path, tmp_p
         assert steps == sorted(steps)
 
 
-def test_interrupted_downloads_are_retried_twice(mnist: Server, official: Path, tmp_path: Path) -> None:
+def test_interrupted_downloads_are_retried_twice(
+    mnist: Server, official: Path, tmp_path: Path
+) -> None:
     name = "train-images-idx3-ubyte.gz"
     mnist.break_after = [40_000, 0, 70_000]
     with pytest.raises(GapscopeError, match=f"{mnist.url}/{name}"):
@@ -97,7 +104,11 @@ def test_wrong_bytes_leave_nothing_behind(mnist: Server, tmp_path: Path) -> None
     mnist.spoil = True
     with pytest.raises(UnreadableFile) as caught:
         fetch(mnist, tmp_path)
-    facts = (f"{mnist.url}/train-images-idx3-ubyte.gz", origin_of(mnist.folder).files[0].checksum, "--base-url")
+    facts = (
+        f"{mnist.url}/train-images-idx3-ubyte.gz",
+        origin_of(mnist.folder).files[0].checksum,
+        "--base-url",
+    )
     assert all(fact in str(caught.value) for fact in facts)
     assert list(tmp_path.iterdir()) == []
 
@@ -119,7 +130,9 @@ def test_errors_of_servers_are_one_sentence(
     assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == []
 
 
-def test_endless_downloads_are_stopped(mnist: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_downloads_are_stopped(
+    mnist: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(downloads, "_MAX_BYTES", 9_000)
     monkeypatch.setattr(downloads, "_CHUNK_BYTES", 1_000)
     with pytest.raises(GapscopeError, match="more than 9,000 bytes"):
@@ -144,7 +157,9 @@ def test_only_the_named_files_are_extracted_from_an_archive(tmp_path: Path) -> N
     served, folder = tmp_path / "served", tmp_path / "cifar10"
     served.mkdir()
     content = b"".join(bytes([label]) + random.Random(label).randbytes(3072) for label in range(10))
-    members: dict[str, bytes | None] = {f"set/{name}.bin": content for name in ("data_batch_1", "test_batch")}
+    members: dict[str, bytes | None] = {
+        f"set/{name}.bin": content for name in ("data_batch_1", "test_batch")
+    }
     origin = archive(served / "set.tar.gz", members)
     with serving(served) as server:
         paths = download(origin, folder, base_url=server.url)
@@ -160,7 +175,10 @@ def test_links_and_missing_members_are_rejected(tmp_path: Path) -> None:
     served = tmp_path / "served"
     served.mkdir()
     origin = archive(served / "set.tar.gz", {"set/data.bin": None})
-    with serving(served) as server, pytest.raises(UnreadableFile, match=r"regular files set/data\.bin"):
+    with (
+        serving(served) as server,
+        pytest.raises(UnreadableFile, match=r"regular files set/data\.bin"),
+    ):
         download(origin, tmp_path / "out", base_url=server.url)
     assert not (tmp_path / "out" / "data.bin").exists()
 

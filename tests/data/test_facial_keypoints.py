@@ -8,7 +8,12 @@ import torch
 
 from gapscope.base.errors import UnreadableFile
 from gapscope.data import facial_keypoints as module
-from gapscope.data.facial_keypoints import COORDINATES, HEADER, facial_keypoints, read_facial_keypoints
+from gapscope.data.facial_keypoints import (
+    COORDINATES,
+    HEADER,
+    facial_keypoints,
+    read_facial_keypoints,
+)
 
 PIXELS = [(7 * i) % 256 for i in range(9216)]
 
@@ -32,7 +37,10 @@ def test_pixels_and_coordinates_are_read(tmp_path: Path, packed: bool) -> None:
     images, keypoints = read_facial_keypoints(path)
     assert images.dtype == torch.uint8
     assert images.shape == (2, 1, 96, 96)
-    assert HEADER.startswith("left_eye_center_x,left_eye_center_y,right_eye_center_x") and len(COORDINATES) == 30
+    assert (
+        HEADER.startswith("left_eye_center_x,left_eye_center_y,right_eye_center_x")
+        and len(COORDINATES) == 30
+    )
     assert images[1].flatten().tolist() == PIXELS
     assert keypoints[0].tolist() == [1.5, *(i + 0.25 for i in range(1, 30))]
 
@@ -73,4 +81,6 @@ def test_the_complete_rows_are_split(tmp_path: Path) -> None:
     write_csv(tmp_path / "facial-keypoints", *(row(str(i) if i % 3 else "") for i in range(30)))
     problem = facial_keypoints(tmp_path)
     assert (len(problem.train), len(problem.test), problem.n_outputs) == (14, 6, 30)
-    assert problem.train.inputs[0].flatten().tolist() == pytest.approx([value / 255 for value in PIXELS])
+    assert problem.train.inputs[0].flatten().tolist() == pytest.approx(
+        [value / 255 for value in PIXELS]
+    )

@@ -31,7 +31,9 @@ def test_no_more_is_unpacked_than_allowed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @given(size=st.integers(2, 250))
-def test_truncated_gzip_files_are_rejected(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
+def test_truncated_gzip_files_are_rejected(
+    tmp_path_factory: pytest.TempPathFactory, size: int
+) -> None:
     path = tmp_path_factory.mktemp("truncated") / "truncated.gz"
     path.write_bytes(gzip.compress(bytes(range(256)))[:size])
     with pytest.raises(UnreadableFile, match="gzip file; unpacking failed"):
@@ -62,10 +64,18 @@ def test_messages_for_missing_files_and_folders(tmp_path: Path) -> None:
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
-    return bytes((0, 0, 8, array.ndim)) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    return (
+        bytes((0, 0, 8, array.ndim))
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
 
 
-@given(shape=st.lists(st.integers(1, 5), min_size=1, max_size=4), packed=st.booleans(), seed=st.integers(0, 99))
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=1, max_size=4),
+    packed=st.booleans(),
+    seed=st.integers(0, 99),
+)
 def test_what_was_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, shape: list[int], packed: bool, seed: int
 ) -> None:
@@ -86,16 +96,24 @@ VALID = idx_bytes(np.arange(24, dtype=np.uint8).reshape(2, 3, 4))
         (b"", "must be an IDX file of unsigned bytes, which begins with 00 00 08"),
         (b"PK\x03\x04 and more", "it begins with 50 4b 03 04"),
         (b"\0\0\x0d\x03" + VALID[4:], "it begins with 00 00 0d 03"),
-        (b"\0\0\x08\x01" + VALID[4:], "must have 3 dimensions .* its header states 1. Are images and labels swapped"),
+        (
+            b"\0\0\x08\x01" + VALID[4:],
+            "must have 3 dimensions .* its header states 1. Are images and labels swapped",
+        ),
         (VALID[:10], "begins with 00 00 08 and a complete header"),
         (VALID[:-1], r"must hold 24 bytes after its header, for shape \[2, 3, 4\]; it holds 23"),
         (VALID + b"x", "it holds more"),
-        (VALID[:4] + struct.pack(">3I", 0, 3, 4), r"must hold 1 to .* for shape \[0, 3, 4\] these are 0"),
+        (
+            VALID[:4] + struct.pack(">3I", 0, 3, 4),
+            r"must hold 1 to .* for shape \[0, 3, 4\] these are 0",
+        ),
         (VALID[:4] + struct.pack(">3I", 2**31, 2**31, 9), "these are 41,505,174,165,846,491,136"),
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_other_and_corrupted_files_are_rejected(tmp_path: Path, content: bytes, message: str, packed: bool) -> None:
+def test_other_and_corrupted_files_are_rejected(
+    tmp_path: Path, content: bytes, message: str, packed: bool
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(gzip.compress(content) if packed else content)
     with pytest.raises(UnreadableFile, match=message):
@@ -177,7 +195,9 @@ def test_the_same_numbers_from_every_form(tmp_path: Path, text: str) -> None:
         (b"\x89PNG\r\n\x1a\n\0\0\xff\xfe", "could not convert"),
     ],
 )
-def test_other_and_corrupted_tables_are_rejected(tmp_path: Path, content: bytes, message: str) -> None:
+def test_other_and_corrupted_tables_are_rejected(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(content)
     with pytest.raises(UnreadableFile, match=message):

@@ -11,17 +11,26 @@ from gapscope.data.frames import WORDS, encode_frame, encode_inputs, split_frame
 
 
 def test_text_becomes_indicators_and_gaps_are_filled() -> None:
-    frame = pandas.DataFrame({"size": [1.0, None, 3.0, 8.0], "colour": ["red", "blue", None, "red"]})
+    frame = pandas.DataFrame(
+        {"size": [1.0, None, 3.0, 8.0], "colour": ["red", "blue", None, "red"]}
+    )
     encoded, notes = encode_frame(frame)
     assert encoded["size"].tolist() == [1, 3, 3, 8]
-    assert encoded["colour_red"].tolist() == [1, 0, 0, 1] and encoded["colour_blue"].tolist() == [0, 1, 0, 0]
+    assert encoded["colour_red"].tolist() == [1, 0, 0, 1] and encoded["colour_blue"].tolist() == [
+        0,
+        1,
+        0,
+        0,
+    ]
     assert len(notes) == 2 and "1 missing" in notes[1]
     other, _ = encode_frame(pandas.DataFrame({"size": [2.0], "colour": ["green"]}), like=encoded)
     assert [*other.columns] == [*encoded.columns] and other.iloc[0].tolist() == [2, 0, 0]
 
 
 def test_names_of_rows_are_dropped() -> None:
-    frame = pandas.DataFrame({"name": [f"row {k}" for k in range(30)], "size": [k * k for k in range(30)]})
+    frame = pandas.DataFrame(
+        {"name": [f"row {k}" for k in range(30)], "size": [k * k for k in range(30)]}
+    )
     encoded, notes = encode_frame(frame)
     assert [*encoded.columns] == ["size"] and "name" in notes[0]
 
@@ -62,7 +71,11 @@ def test_arrow_tables_are_encoded_as_frames() -> None:
     frame = pandas.DataFrame({"size": [1.0, None, 3.0], "colour": ["red", "blue", "red"]})
     (encoded, _), _, notes = encode_inputs((pyarrow.Table.from_pandas(frame), [0, 1, 0]))
     assert encoded.equals(encode_frame(frame)[0]) and len(notes) == 2
-    assert split_frame(pyarrow.Table.from_pandas(frame), "colour")[1].tolist() == ["red", "blue", "red"]
+    assert split_frame(pyarrow.Table.from_pandas(frame), "colour")[1].tolist() == [
+        "red",
+        "blue",
+        "red",
+    ]
 
 
 def test_polars_tables_are_encoded_as_frames() -> None:

@@ -31,7 +31,11 @@ def root(tmp_path: Path) -> Path:
 
 def test_classes_are_folders_and_pixels_have_their_colours(root: Path) -> None:
     problem = load_dataset("image_folder", root=root, side=4)
-    assert (problem.class_names, problem.n_outputs, problem.input_shape) == (("ant", "cat"), 2, (3, 4, 4))
+    assert (problem.class_names, problem.n_outputs, problem.input_shape) == (
+        ("ant", "cat"),
+        2,
+        (3, 4, 4),
+    )
     assert problem.train.y.tolist() == [0, 1, 0, 1, 0, 1], "the first samples must hold all classes"
     assert problem.test.y.tolist() == [0, 1]
     expected = torch.tensor([COLOURS["cat"]]).float()[..., None, None] / 255
@@ -47,12 +51,20 @@ def test_wide_images_are_cropped_to_their_middle(root: Path) -> None:
 
 @pytest.mark.parametrize("value", [0, 16384, 49151, 65535])
 def test_sixteen_bits_are_scaled(root: Path, value: int) -> None:
-    Image.fromarray(numpy.full((4, 4), value, dtype=numpy.uint16)).save(root / "images" / "train" / "ant" / "0.png")
-    assert image_folder(root, side=4).train.inputs[0].unique().tolist() == [pytest.approx(value / 65535, abs=1 / 255)]
+    Image.fromarray(numpy.full((4, 4), value, dtype=numpy.uint16)).save(
+        root / "images" / "train" / "ant" / "0.png"
+    )
+    assert image_folder(root, side=4).train.inputs[0].unique().tolist() == [
+        pytest.approx(value / 65535, abs=1 / 255)
+    ]
 
 
-@pytest.mark.parametrize(("mode", "colour", "outside"), [("RGBA", 0, 1.0), ("LA", 0, 1.0), ("RGBA", 255, 0.0)])
-def test_a_picture_in_the_alpha_channel_is_seen(root: Path, mode: str, colour: int, outside: float) -> None:
+@pytest.mark.parametrize(
+    ("mode", "colour", "outside"), [("RGBA", 0, 1.0), ("LA", 0, 1.0), ("RGBA", 255, 0.0)]
+)
+def test_a_picture_in_the_alpha_channel_is_seen(
+    root: Path, mode: str, colour: int, outside: float
+) -> None:
     pixels = numpy.full((4, 4, len(mode)), colour, dtype=numpy.uint8)
     pixels[..., -1] = 0
     pixels[:, :2, -1] = 255
@@ -61,7 +73,11 @@ def test_a_picture_in_the_alpha_channel_is_seen(root: Path, mode: str, colour: i
     assert (read[..., :2] == colour / 255).all() and (read[..., 2:] == outside).all()
     opaque = Image.new("RGBA", (4, 4), (10, 20, 30, 255))
     opaque.save(root / "images" / "train" / "ant" / "0.png")
-    assert (image_folder(root, side=4).train.inputs[0][:, 0, 0] * 255).round().tolist() == [10, 20, 30]
+    assert (image_folder(root, side=4).train.inputs[0][:, 0, 0] * 255).round().tolist() == [
+        10,
+        20,
+        30,
+    ]
 
 
 def test_hidden_files_and_folders_are_no_images(root: Path) -> None:
@@ -125,7 +141,8 @@ def test_class_numbers_are_those_of_the_training_pictures(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "needed"), [("missing", "per class"), ("images/train/ant", "per class"), ("empty", "at least one image")]
+    ("folder", "needed"),
+    [("missing", "per class"), ("images/train/ant", "per class"), ("empty", "at least one image")],
 )
 def test_a_folder_without_classes_says_what_is_needed(root: Path, folder: str, needed: str) -> None:
     (root / "empty" / "class").mkdir(parents=True)

@@ -19,12 +19,19 @@ def counts(problem: Problem) -> tuple[list[int], list[int]]:
 
 
 def moments(problem: Problem) -> list[float]:
-    return [float(value) for part in (problem.train, problem.test) for value in (part.inputs.mean(), part.inputs.std())]
+    return [
+        float(value)
+        for part in (problem.train, problem.test)
+        for value in (part.inputs.mean(), part.inputs.std())
+    ]
 
 
 def test_mnist(real_data_root: Path) -> None:
     problem = image_sets.mnist(real_data_root)
-    assert (problem.train.inputs.shape, problem.test.inputs.shape) == ((60_000, 1, 28, 28), (10_000, 1, 28, 28))
+    assert (problem.train.inputs.shape, problem.test.inputs.shape) == (
+        (60_000, 1, 28, 28),
+        (10_000, 1, 28, 28),
+    )
     assert counts(problem) == (
         [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
         [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
@@ -34,7 +41,10 @@ def test_mnist(real_data_root: Path) -> None:
 
 def test_fashion_mnist_with_a_shorter_training_file(real_data_root: Path) -> None:
     problem = image_sets.fashion_mnist(real_data_root)
-    assert counts(problem) == ([942, 1027, 1016, 1019, 974, 989, 1021, 1022, 990, 1000], [1000] * 10)
+    assert counts(problem) == (
+        [942, 1027, 1016, 1019, 974, 989, 1021, 1022, 990, 1000],
+        [1000] * 10,
+    )
     assert moments(problem) == pytest.approx([0.286309, 0.354018, 0.286849, 0.352444], abs=1e-6)
     assert problem.class_names[9] == "Ankle boot"
 
@@ -55,7 +65,9 @@ def test_cifar100_has_as_many_outputs_as_classes(real_data_root: Path) -> None:
     assert counts(problem) == ([100] * 20, [40] * 20)
     assert problem.n_outputs == 20
     assert (problem.class_names[0], problem.class_names[19]) == ("apple", "cattle")
-    assert problem.train.inputs.mean((0, 2, 3)).tolist() == pytest.approx([0.52619, 0.49215, 0.43286], abs=6e-6)
+    assert problem.train.inputs.mean((0, 2, 3)).tolist() == pytest.approx(
+        [0.52619, 0.49215, 0.43286], abs=6e-6
+    )
 
 
 def test_cifar100_coarse_labels_group_the_fine_ones(data_root: Path) -> None:
@@ -101,7 +113,9 @@ def test_labels_must_exist_and_match_the_images(data_root: Path, tmp_path: Path)
 
 
 def test_too_few_class_names_are_rejected(data_root: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(data_root / "cifar100", tmp_path / "cifar100", copy_function=shutil.copyfile)
+    folder = shutil.copytree(
+        data_root / "cifar100", tmp_path / "cifar100", copy_function=shutil.copyfile
+    )
     folder.chmod(0o755)
     (folder / "fine_label_names.txt").write_text("apple\npear\n")
     with pytest.raises(UnreadableFile, match="names 2"):

@@ -35,14 +35,23 @@ def test_a_default_spec_changes_nothing() -> None:
 
 
 def test_everything_at_once_on_real_images(data_root: Path) -> None:
-    spec = DataSpec(name="mnist", train_size=3000, test_size=1000, blur_severity=1, label_noise=0.6, seed=3)
+    spec = DataSpec(
+        name="mnist", train_size=3000, test_size=1000, blur_severity=1, label_noise=0.6, seed=3
+    )
     problem, facts = prepare(spec, root=data_root)
     clean, _ = prepare(replace(spec, blur_severity=0, label_noise=0.0), root=data_root)
     wrong = problem.train.y != clean.train.y
     assert int(wrong.sum()) == 1800
-    assert unpack_mask(facts["label_noise"]["wrong_mask"]).tolist() == wrong.nonzero().flatten().tolist()
+    assert (
+        unpack_mask(facts["label_noise"]["wrong_mask"]).tolist()
+        == wrong.nonzero().flatten().tolist()
+    )
     assert facts["motion_blur"] == {"severity": 1, "radius": 10, "sigma": 3.0, "images": 3000}
-    assert (facts["train"]["used"], facts["test"]["used"], facts["train"]["available"]) == (3000, 1000, 60_000)
+    assert (facts["train"]["used"], facts["test"]["used"], facts["train"]["available"]) == (
+        3000,
+        1000,
+        60_000,
+    )
     changed = (problem.train.inputs != clean.train.inputs).flatten(1).any(1)
     assert bool(changed.all())
     assert torch.equal(problem.test.inputs, clean.test.inputs)
@@ -89,7 +98,9 @@ def test_balanced_subsets(size: int | None, used: int) -> None:
 
 
 def test_targets_are_centred_by_the_mean_of_the_training_targets(data_root: Path) -> None:
-    uncentred, _ = prepare(DataSpec(name="concrete", target_noise=10.0, train_size=50), root=data_root)
+    uncentred, _ = prepare(
+        DataSpec(name="concrete", target_noise=10.0, train_size=50), root=data_root
+    )
     spec = DataSpec(name="concrete", target_noise=10.0, train_size=50, center_targets=True)
     result, facts = prepare(spec, root=data_root)
     mean = uncentred.train.y.mean(0)
@@ -105,19 +116,39 @@ def test_averaged_pixels_keep_the_mean_of_both_splits() -> None:
     assert halved.input_shape == (1, 4, 4)
     for before, after in ((full.train, halved.train), (full.test, halved.test)):
         torch.testing.assert_close(after.inputs.mean((1, 2, 3)), before.inputs.mean((1, 2, 3)))
-        assert float(after.inputs[0, 0, 1, 2]) == pytest.approx(float(before.inputs[0, 0, 2:4, 4:6].mean()))
+        assert float(after.inputs[0, 0, 1, 2]) == pytest.approx(
+            float(before.inputs[0, 0, 2:4, 4:6].mean())
+        )
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"train_size": 1298}, "data.train_size must be at most 1,297, the samples of 'digits'; got 1,298"),
+        (
+            {"train_size": 1298},
+            "data.train_size must be at most 1,297, the samples of 'digits'; got 1,298",
+        ),
         ({"test_size": 501}, "data.test_size must be at most 500"),
-        ({"balanced": True, "train_size": 55}, "must be a multiple of the number of classes, 10; got 55. Use 50"),
-        ({"name": "concrete", "balanced": True}, "data.balanced needs a classification problem; 'concrete' is a regr"),
-        ({"name": "concrete", "blur_severity": 1}, r"needs images .*'concrete' have shape \['n', 8\]. Set it to 0"),
-        ({"name": "two_circles", "pixels_averaged": 2}, r"pixels_averaged needs images.*Set it to 1"),
-        ({"pixels_averaged": 9}, "pixels_averaged must be at most the images' smaller side, 8; got 9"),
+        (
+            {"balanced": True, "train_size": 55},
+            "must be a multiple of the number of classes, 10; got 55. Use 50",
+        ),
+        (
+            {"name": "concrete", "balanced": True},
+            "data.balanced needs a classification problem; 'concrete' is a regr",
+        ),
+        (
+            {"name": "concrete", "blur_severity": 1},
+            r"needs images .*'concrete' have shape \['n', 8\]. Set it to 0",
+        ),
+        (
+            {"name": "two_circles", "pixels_averaged": 2},
+            r"pixels_averaged needs images.*Set it to 1",
+        ),
+        (
+            {"pixels_averaged": 9},
+            "pixels_averaged must be at most the images' smaller side, 8; got 9",
+        ),
         ({"name": "two_circles", "options": {"nois": 1}}, "Did you mean 'noise'"),
     ],
 )
@@ -133,14 +164,26 @@ TABLE = Samples(torch.zeros(4, 3), torch.zeros(4, 2))
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"task": "ranking"}, "task of a Problem must be one of 'classification', 'regression'; got 'ranking'"),
+        (
+            {"task": "ranking"},
+            "task of a Problem must be one of 'classification', 'regression'; got 'ranking'",
+        ),
         ({"n_outputs": 0}, r"n_outputs of a Problem must lie in \[1, inf\); got 0"),
         ({"n_outputs": 2}, "Class labels must be smaller than the number of classes, 2; got 2"),
         ({"class_names": ("a",)}, "one class name per output, here 3; got 1"),
-        ({"task": "regression"}, r"training split of a regression problem needs .*\[n, K\]; got torch.int64"),
+        (
+            {"task": "regression"},
+            r"training split of a regression problem needs .*\[n, K\]; got torch.int64",
+        ),
         ({"test": TABLE}, r"must have the same shape; got \[1, 8, 8\] and \[3\]"),
-        ({"test": Samples(IMAGES.inputs)}, "test split of a classification problem needs targets; got inputs alone"),
-        ({"task": "regression", "train": TABLE, "test": TABLE}, r"shape of the outputs, \[4, 3\]; got \[4, 2\]"),
+        (
+            {"test": Samples(IMAGES.inputs)},
+            "test split of a classification problem needs targets; got inputs alone",
+        ),
+        (
+            {"task": "regression", "train": TABLE, "test": TABLE},
+            r"shape of the outputs, \[4, 3\]; got \[4, 2\]",
+        ),
     ],
 )
 def test_incompatible_samples_are_rejected(change: dict, message: str) -> None:

@@ -28,7 +28,9 @@ def write(folder: Path, content: bytes | str) -> Path:
      ("latin-1", "Latin-1"), ("cp1252", "Latin-1")],
 )  # fmt: skip
 @pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
-def test_every_encoding_is_the_same_table_and_is_named(tmp_path: Path, encoding: str, named: str, ends: str) -> None:
+def test_every_encoding_is_the_same_table_and_is_named(
+    tmp_path: Path, encoding: str, named: str, ends: str
+) -> None:
     frame, notes = read_table(write(tmp_path, TEXT.replace("\n", ends).encode(encoding)))
     assert frame.to_dict("list") == EXPECTED
     assert len(notes) == bool(named) and named in " ".join(notes)
@@ -39,7 +41,10 @@ def test_every_separator_is_found(tmp_path: Path, separator: str) -> None:
     frame, notes = read_table(write(tmp_path, TEXT.replace(",", separator)))
     assert frame.to_dict("list") == EXPECTED and len(notes) == (separator != ",")
     quoted = f'a{separator}b\n"x{separator} ""y"""{separator}1\n"two\nlines"{separator}2\n'
-    assert read_table(write(tmp_path, quoted))[0]["a"].tolist() == [f'x{separator} "y"', "two\nlines"]
+    assert read_table(write(tmp_path, quoted))[0]["a"].tolist() == [
+        f'x{separator} "y"',
+        "two\nlines",
+    ]
 
 
 def test_packed_and_parquet_files_are_tables(tmp_path: Path) -> None:
@@ -52,7 +57,9 @@ def test_packed_and_parquet_files_are_tables(tmp_path: Path) -> None:
 
 
 def test_words_for_missing_numbers_are_values_of_text(tmp_path: Path) -> None:
-    frame, notes = read_table(write(tmp_path, "size,word,label\nNA,None,0\n2,low,1\n,high,1\n-,low,0\n"))
+    frame, notes = read_table(
+        write(tmp_path, "size,word,label\nNA,None,0\n2,low,1\n,high,1\n-,low,0\n")
+    )
     assert frame["size"].isna().tolist() == [True, False, True, True] and frame["size"][1] == 2.0
     assert frame["word"].tolist() == ["None", "low", "high", "low"]
     assert len(notes) == 1 and "'-', 'NA'" in notes[0] and "2 cells" in notes[0]
@@ -101,7 +108,9 @@ def test_names_of_rows_and_separators_at_the_end(tmp_path: Path) -> None:
         (b"\xff\xfea", "damaged"),
     ],
 )
-def test_what_is_no_table_is_refused_in_one_sentence(tmp_path: Path, content: bytes, fact: str) -> None:
+def test_what_is_no_table_is_refused_in_one_sentence(
+    tmp_path: Path, content: bytes, fact: str
+) -> None:
     for read in (read_table, read_cells):
         with pytest.raises(UnreadableFile, match=fact):
             read(write(tmp_path, content))
@@ -115,12 +124,18 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
 
 def test_cells_are_text_as_they_are(tmp_path: Path) -> None:
     cells, notes = read_cells(write(tmp_path, "sample;label\n1; NA\n02;\n".encode("utf-16")))
-    assert cells.to_dict("list") == {"sample": ["1", "02"], "label": [" NA", ""]} and len(notes) == 2
+    assert (
+        cells.to_dict("list") == {"sample": ["1", "02"], "label": [" NA", ""]} and len(notes) == 2
+    )
 
 
-@pytest.mark.parametrize("name", ["", "Unnamed: 0", "row", "id", "customer_id", "customerID", "any"])
+@pytest.mark.parametrize(
+    "name", ["", "Unnamed: 0", "row", "id", "customer_id", "customerID", "any"]
+)
 def test_numbers_of_rows_are_left_out(name: str) -> None:
-    frame = pandas.DataFrame({name: range(5, 45), "size": [3.0, 1.0] * 20, "last": range(40, 0, -1)})
+    frame = pandas.DataFrame(
+        {name: range(5, 45), "size": [3.0, 1.0] * 20, "last": range(40, 0, -1)}
+    )
     encoded, notes = encode_frame(frame)
     assert list(encoded) == ["size", "last"] and (name or "without a name") in notes[0]
     # the columns of a second part are those of the first
@@ -129,7 +144,9 @@ def test_numbers_of_rows_are_left_out(name: str) -> None:
 
 def test_identifiers_are_left_out_and_measurements_stay() -> None:
     shuffled = [(17 * k) % 40 for k in range(40)]
-    frame = pandas.DataFrame({"user_id": shuffled, "paid": shuffled, "width": [k / 7 for k in range(40)], "x": 1.0})
+    frame = pandas.DataFrame(
+        {"user_id": shuffled, "paid": shuffled, "width": [k / 7 for k in range(40)], "x": 1.0}
+    )
     encoded, notes = encode_frame(frame)
     assert list(encoded) == ["paid", "width", "x"] and len(notes) == 1
     repeated = pandas.DataFrame({"id": [1, 2] * 20, "x": 1.0})
@@ -142,4 +159,7 @@ def test_empty_columns_are_left_out_and_dates_are_days() -> None:
     days = pandas.to_datetime(["2024-01-01 00:00", "2024-01-03 00:00", "2024-01-01 12:00"])
     frame = pandas.DataFrame({"nothing": [None] * 3, "when": days, "x": [1.0, 2.0, 3.0]})
     encoded, notes = encode_frame(frame)
-    assert encoded.to_dict("list") == {"when": [19723.0, 19725.0, 19723.5], "x": [1.0, 2.0, 3.0]} and len(notes) == 2
+    assert (
+        encoded.to_dict("list") == {"when": [19723.0, 19725.0, 19723.5], "x": [1.0, 2.0, 3.0]}
+        and len(notes) == 2
+    )

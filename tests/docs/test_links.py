@@ -21,7 +21,10 @@ def slugs(page: Path) -> set[str]:
     """Anchors of the headings of a page, as the site and code hosts make them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
-    plain = [re.sub(r"<!--.*?-->|[`*]|\]\([^)]*\)|\[", "", heading).strip().lower() for heading in headings]
+    plain = [
+        re.sub(r"<!--.*?-->|[`*]|\]\([^)]*\)|\[", "", heading).strip().lower()
+        for heading in headings
+    ]
     return {re.sub(r"[^\w\s-]", "", heading).replace(" ", "-") for heading in plain}
 
 
@@ -31,13 +34,21 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     broken = []
     for path, anchor in LINK.findall(text):
         target = (page.parent / path).resolve() if path else page
-        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in slugs(target)):
+        if not target.exists() or (
+            anchor and target.suffix == ".md" and anchor not in slugs(target)
+        ):
             broken.append(f"{path}#{anchor}")
     assert not broken
 
 
 def test_the_test_can_fail(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("# A `b` heading, 2\n\n[here](#a-b-heading-2) [gone](#gone) [no file](absent.md)\n")
+    page.write_text(
+        "# A `b` heading, 2\n\n[here](#a-b-heading-2) [gone](#gone) [no file](absent.md)\n"
+    )
     assert slugs(page) == {"a-b-heading-2"}
-    assert [path or anchor for path, anchor in LINK.findall(page.read_text())] == ["a-b-heading-2", "gone", "absent.md"]
+    assert [path or anchor for path, anchor in LINK.findall(page.read_text())] == [
+        "a-b-heading-2",
+        "gone",
+        "absent.md",
+    ]

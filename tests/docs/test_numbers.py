@@ -15,7 +15,9 @@ DOCS = ROOT / "docs"
 numbers = load_script(DOCS / "page_numbers.py")
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "theory" not in path.parts)
 # a result typed by hand: an interval, or a score with a decimal value
-TYPED = re.compile(r"\d %? ?\(?95 % CI|(RMSE|AUROC|coverage|precision|recall|hit rate|accuracy of) (of |is )?0?\.\d\d")
+TYPED = re.compile(
+    r"\d %? ?\(?95 % CI|(RMSE|AUROC|coverage|precision|recall|hit rate|accuracy of) (of |is )?0?\.\d\d"
+)
 
 
 def _prose(path: Path) -> str:
@@ -25,28 +27,42 @@ def _prose(path: Path) -> str:
 
 
 def test_every_key_is_used() -> None:
-    known = {f"numbers.{key}" for key in numbers.all_numbers()} | {f"tables.{key}" for key in numbers.all_tables()}
-    used = {key for page in numbers.pages() for key in re.findall(r"<!--([\w.]+)-->", page.read_text())}
+    known = {f"numbers.{key}" for key in numbers.all_numbers()} | {
+        f"tables.{key}" for key in numbers.all_tables()
+    }
+    used = {
+        key for page in numbers.pages() for key in re.findall(r"<!--([\w.]+)-->", page.read_text())
+    }
     assert used <= known
     unused = {key for key in known - used if not re.match(r"numbers\.gs\d", key)}
     assert not unused
 
 
-@pytest.mark.parametrize("page", numbers.pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "page", numbers.pages(), ids=lambda page: page.relative_to(ROOT).as_posix()
+)
 def test_a_page_shows_the_stored_values(page: Path) -> None:
     text = page.read_text()
     assert numbers.fill(text) == text, "stale: python docs/page_numbers.py"
-    assert len(numbers.COMMENT.findall(text)) == len(numbers.NUMBER.findall(text)) + len(numbers.TABLE.findall(text))
+    assert len(numbers.COMMENT.findall(text)) == len(numbers.NUMBER.findall(text)) + len(
+        numbers.TABLE.findall(text)
+    )
     rest = numbers.without_keys(text)
-    assert "<!--" not in rest and "{{" not in re.sub(r"```.*?```|`[^`\n]*`", "", rest, flags=re.DOTALL)
+    assert "<!--" not in rest and "{{" not in re.sub(
+        r"```.*?```|`[^`\n]*`", "", rest, flags=re.DOTALL
+    )
 
 
 def test_a_stale_number_and_a_stale_table_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "all_numbers", lambda: {"a": "0.93", "b": "-1.5 points (95 % CI -2.0 to -1.0)"})
+    monkeypatch.setattr(
+        numbers, "all_numbers", lambda: {"a": "0.93", "b": "-1.5 points (95 % CI -2.0 to -1.0)"}
+    )
     monkeypatch.setattr(numbers, "all_tables", lambda: {"c": "| x |\n|---|\n| 2 |"})
     stale = "From 5 to 0.9<!--numbers.a-->, {{ numbers.b }}.\n\n<!--tables.c-->\n\n| x |\n|---|\n| 1 |\n| 1 |\n\nEnd"
     filled = numbers.fill(stale)
-    assert filled.startswith("From 5 to 0.93<!--numbers.a-->, -1.5 points (95 % CI -2.0 to -1.0)<!--numbers.b-->.")
+    assert filled.startswith(
+        "From 5 to 0.93<!--numbers.a-->, -1.5 points (95 % CI -2.0 to -1.0)<!--numbers.b-->."
+    )
     assert filled.endswith("<!--tables.c-->\n\n| x |\n|---|\n| 2 |\n\nEnd")
     assert numbers.fill(filled) == filled and "<!--" not in numbers.without_keys(filled)
     with pytest.raises(KeyError):
@@ -54,7 +70,9 @@ def test_a_stale_number_and_a_stale_table_are_replaced(monkeypatch: pytest.Monke
 
 
 def test_a_number_is_the_stored_one() -> None:
-    stored = json.loads((ROOT / "benchmarks/results/fine_tuning.json").read_text())["summary"]["language model"]
+    stored = json.loads((ROOT / "benchmarks/results/fine_tuning.json").read_text())["summary"][
+        "language model"
+    ]
     assert numbers.all_numbers()["memorization_flagged"] == str(stored["flagged in time"])
     rows = numbers.all_tables()["regression_alarms"].splitlines()
     stored = json.loads((ROOT / "benchmarks/results/regression_alarms.json").read_text())["summary"]
@@ -73,10 +91,22 @@ def test_a_missing_row_or_an_unknown_format_is_an_error() -> None:
 
 def test_the_table_of_timings_equals_the_stored_ones(tmp_path: Path) -> None:
     benchmarks = ROOT / "benchmarks"
-    script, stored = load_script(benchmarks / "table.py"), (benchmarks / "results" / "TABLE.md").read_text()
+    script, stored = (
+        load_script(benchmarks / "table.py"),
+        (benchmarks / "results" / "TABLE.md").read_text(),
+    )
     assert script.table() == stored, "stale: python benchmarks/table.py"
-    rows = {"plain": {"seconds": 0.002}, "gapscope exact": {"seconds": 0.004}, "rival": {"seconds": 0.5}}
-    result = {"title": "trace", "reference": "plain", "rows": rows, "environment": {"date": "2026-01-02"}}
+    rows = {
+        "plain": {"seconds": 0.002},
+        "gapscope exact": {"seconds": 0.004},
+        "rival": {"seconds": 0.5},
+    }
+    result = {
+        "title": "trace",
+        "reference": "plain",
+        "rows": rows,
+        "environment": {"date": "2026-01-02"},
+    }
     (tmp_path / "a.json").write_text(json.dumps(result))
     expected = "| trace | plain, 2 ms | exact 2 x | rival 250 x | 2026-01-02 | a.json |"
     assert script.table(tmp_path).splitlines()[-1] == expected

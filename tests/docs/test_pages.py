@@ -20,15 +20,21 @@ NEEDS = {
 }
 GUIDES = [
     page
-    for page in [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "papers").glob("*.md"))]
-    if not page.stem.startswith("add-a-") and page.stem != "measures"  # these have tests of their own
+    for page in [
+        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs" / "papers").glob("*.md")),
+    ]
+    if not page.stem.startswith("add-a-")
+    and page.stem != "measures"  # these have tests of their own
 ]
 OWN_NETWORKS = ROOT / "docs" / "own-networks.md"
 WITH_CODE = [page for page in GUIDES if "```python\n" in page.read_text() and page != OWN_NETWORKS]
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+)
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.stem)
 def test_code_of_page_prints_the_words_of_the_page(page: Path, tmp_path: Path) -> None:
     for package in NEEDS.get(page.stem, ()):
@@ -45,14 +51,20 @@ def test_own_networks_in_python_and_on_the_command_line(tmp_path: Path) -> None:
     gapscope = Path(sys.executable).with_name("gapscope")
     for line in block.splitlines():
         done = subprocess.run(
-            line.replace("gapscope", str(gapscope), 1), shell=True, cwd=tmp_path, capture_output=True, text=True
+            line.replace("gapscope", str(gapscope), 1),
+            shell=True,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, f"{line}\n{done.stderr}"
     assert (tmp_path / "pool").is_dir()
 
 
 def test_outputs_are_filled() -> None:
-    empty = [page.name for page in [*GUIDES, ROOT / "README.md"] if "```text\n```" in page.read_text()]
+    empty = [
+        page.name for page in [*GUIDES, ROOT / "README.md"] if "```text\n```" in page.read_text()
+    ]
     assert not empty
 
 

@@ -18,7 +18,11 @@ PAGES = sorted((Path(__file__).parents[2] / "docs" / "papers").glob("*.md"))
 def calls(page: Path) -> list[str]:
     """Code in the last column of the table of equations that calls something."""
     table = page.read_text().split("## Equations\n")[1].split("\n## ")[0]
-    cells = [line.strip().strip("|").split(" | ")[-1] for line in table.splitlines() if line.startswith("|")]
+    cells = [
+        line.strip().strip("|").split(" | ")[-1]
+        for line in table.splitlines()
+        if line.startswith("|")
+    ]
     return [code for cell in cells for code in re.findall(r"`([^`]+)`", cell)]
 
 

@@ -15,8 +15,12 @@ import gapscope
 def undocumented(function: Callable[..., Any]) -> list[str]:
     """Return the parameters that have no entry in the docstring."""
     document = inspect.getdoc(function) or ""
-    parameters = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
-    return [name for name in parameters if not re.search(rf"^ +\*{{0,2}}{name}: ", document, flags=re.M)]
+    parameters = [
+        name for name in inspect.signature(function).parameters if name not in ("self", "cls")
+    ]
+    return [
+        name for name in parameters if not re.search(rf"^ +\*{{0,2}}{name}: ", document, flags=re.M)
+    ]
 
 
 def public_calls() -> Iterator[tuple[str, Callable[..., Any]]]:

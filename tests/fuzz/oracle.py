@@ -49,8 +49,13 @@ def _input_norms(network: nn.Module, x: Tensor) -> Tensor:
         sample = sample.clone().requires_grad_()
         outputs = network(sample)[0]
         needed = [output for output in outputs if output.requires_grad]
-        rows = [torch.autograd.grad(o, sample, retain_graph=True, materialize_grads=True)[0] for o in needed]
-        norms.append(torch.stack([x.new_zeros(()), *(row.square().sum() for row in rows)]).sum().sqrt())
+        rows = [
+            torch.autograd.grad(o, sample, retain_graph=True, materialize_grads=True)[0]
+            for o in needed
+        ]
+        norms.append(
+            torch.stack([x.new_zeros(()), *(row.square().sum() for row in rows)]).sum().sqrt()
+        )
     return torch.stack(norms)
 
 
@@ -64,7 +69,9 @@ def truth(case: Sentence, network: nn.Module, dtype: torch.dtype = torch.float64
     kernel = rows.flatten(0, 1) @ rows.flatten(0, 1).T
     logdet = torch.logdet(torch.eye(len(kernel), dtype=torch.float64) + kernel)
     kind = case.probe
-    probe = draw_probe(kind, case.n, case.outputs, torch.Generator().manual_seed(case.seed)).double()
+    probe = draw_probe(
+        kind, case.n, case.outputs, torch.Generator().manual_seed(case.seed)
+    ).double()
     products = torch.einsum("nc,ncp->np", probe, rows)
     products = products.sum(0) if kind == "batch_sum" else products
     probed = probe_scale(kind, case.outputs) * products.square().sum()
@@ -89,7 +96,13 @@ def _state(network: nn.Module) -> list[tuple[str, int, Tensor | None]]:
     for prefix, module in network.named_modules(remove_duplicate=False):
         result.append((f"{prefix} {module.training} {sorted(vars(module))}", id(module), None))
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
-            result.append((f"{prefix}.{name}", id(tensor), None if tensor is None else tensor.detach().clone()))
+            result.append(
+                (
+                    f"{prefix}.{name}",
+                    id(tensor),
+                    None if tensor is None else tensor.detach().clone(),
+                )
+            )
         for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
             result.append((f"{prefix} hooks {list(hooks)}", len(hooks), None))
     return result
@@ -131,8 +144,14 @@ def _measured(case: Sentence, network: nn.Module, right: Truth) -> Questions:
     return {
         "ntk_trace": (lambda: _number(ntk_trace(network, x, chunk_size=chunk)), traced.trace()),
         "empirical_ntk": (lambda: empirical_ntk(network, x, chunk_size=chunk), right.kernel),
-        "empirical_ntk traced": (lambda: empirical_ntk(network, x, outputs="traced", chunk_size=chunk), traced),
-        "empirical_ntk across": (lambda: empirical_ntk(network, x, x[half]), right.kernel[:, :, half]),
+        "empirical_ntk traced": (
+            lambda: empirical_ntk(network, x, outputs="traced", chunk_size=chunk),
+            traced,
+        ),
+        "empirical_ntk across": (
+            lambda: empirical_ntk(network, x, x[half]),
+            right.kernel[:, :, half],
+        ),
         "ntk_logdet": (lambda: ntk_logdet(network, x, chunk_size=chunk).eigenvalues, eigenvalues),
         "input_jacobian_norm": (
             lambda: _number(input_jacobian_norm(network, x, chunk_size=chunk or 128)),
@@ -148,10 +167,18 @@ def _penalized(case: Sentence, network: nn.Module, right: Truth) -> Questions:
         return {}
 
     def row(**options: Any) -> Tensor:
-        outputs, value = GradientSimilarityPenalty(1.0, reduction="sum", **options).forward_with_penalty(network, x)
+        outputs, value = GradientSimilarityPenalty(
+            1.0, reduction="sum", **options
+        ).forward_with_penalty(network, x)
         with torch.no_grad():
             same = float((outputs - network(x)).abs().max() <= TOLERANCE[case.dtype])
-        return torch.cat([gradient_of(value, network).double(), value.detach().double()[None], torch.tensor([same])])
+        return torch.cat(
+            [
+                gradient_of(value, network).double(),
+                value.detach().double()[None],
+                torch.tensor([same]),
+            ]
+        )
 
     def expected(value: Tensor, by_weights: Tensor) -> Tensor:
         return torch.cat([by_weights, value[None], torch.ones(1)])
@@ -179,7 +206,11 @@ def _rounding(case: Sentence, network: nn.Module, name: str, right: Tensor) -> f
 
 
 def _compare(
-    name: str, ask: Callable[[], Any], right: Tensor, tolerance: float, rounding: Callable[[], float] = lambda: 0.0
+    name: str,
+    ask: Callable[[], Any],
+    right: Tensor,
+    tolerance: float,
+    rounding: Callable[[], float] = lambda: 0.0,
 ) -> list[str]:
     """Say where an answer is refused, crashes or is off by more than the tolerance and what plain autograd rounds."""
     try:
@@ -212,7 +243,9 @@ def _move(network: nn.Module, exact: nn.Module, seed: int) -> None:
     with torch.no_grad():
         for parameter, twin in zip(network.parameters(), exact.parameters(), strict=True):
             if parameter.requires_grad:
-                parameter += 0.3 * torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+                parameter += 0.3 * torch.randn(parameter.shape, generator=generator).to(
+                    parameter.dtype
+                )
                 twin.copy_(parameter)
 
 
@@ -262,7 +295,11 @@ def _mixed(case: Sentence) -> list[str]:
         return result
     penalty = penalty_of_the_batch_as_run(case, training=False)
     # It may refuse as well, where one of the other constructs sends a parameter one backward pass per sample.
-    return result + [problem for problem in penalty if "do not add up to the gradient of the batch" not in problem]
+    return result + [
+        problem
+        for problem in penalty
+        if "do not add up to the gradient of the batch" not in problem
+    ]
 
 
 def problems(case: Sentence, *, moved: bool = True) -> list[str]:
@@ -281,7 +318,9 @@ def problems(case: Sentence, *, moved: bool = True) -> list[str]:
         for who, questions in (("", _measured), (" by the penalty", _penalized)):
             everything = list(questions(case, network, right).items())
             with leaves_no_trace(network) as changed:
-                for name, (ask, answer) in choices.sample(everything, round(share * len(everything))):
+                for name, (ask, answer) in choices.sample(
+                    everything, round(share * len(everything))
+                ):
                     rounding = partial(_rounding, case, network, name, answer)
                     result += _compare(name + time, ask, answer, tolerance, rounding)
             result += [f"trace left{who}{time}: {name}" for name in changed]

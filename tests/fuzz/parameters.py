@@ -29,7 +29,9 @@ def _temperature(net: Any, x: Tensor) -> Tensor:
 def _tiny_scale(s: Sizes) -> nn.Module:
     scale = nn.Parameter(torch.full((s.features,), 1e-6))
     return Wrapped(
-        lambda net, x: x + net.scale * _transposed_use(net, x), layer=nn.Linear(s.features, s.features), scale=scale
+        lambda net, x: x + net.scale * _transposed_use(net, x),
+        layer=nn.Linear(s.features, s.features),
+        scale=scale,
     )
 
 
@@ -37,7 +39,9 @@ def _zero_branch(s: Sizes) -> nn.Module:
     out = nn.Linear(s.features, s.features)
     nn.init.zeros_(out.weight)
     return Wrapped(
-        lambda net, x: x + net.out(_transposed_use(net, x)), layer=nn.Linear(s.features, s.features), out=out
+        lambda net, x: x + net.out(_transposed_use(net, x)),
+        layer=nn.Linear(s.features, s.features),
+        out=out,
     )
 
 
@@ -61,7 +65,9 @@ def _solved(net: Any, x: Tensor) -> Tensor:
 
 def _hypernetwork(net: Any, x: Tensor) -> Tensor:
     features = x.shape[2]
-    return torch.einsum("nte,nef->ntf", x, net.layer(x.mean(1)).unflatten(1, (features, features)).tanh())
+    return torch.einsum(
+        "nte,nef->ntf", x, net.layer(x.mean(1)).unflatten(1, (features, features)).tanh()
+    )
 
 
 def _listed_twice(s: Sizes) -> nn.Module:
@@ -126,7 +132,9 @@ def _complex() -> torch.dtype:
 
 def _complex_filter(s: Sizes) -> nn.Module:
     weight = nn.Parameter(torch.randn(s.features // 2 + 1, dtype=torch.complex128).to(_complex()))
-    return Wrapped(lambda net, x: torch.fft.irfft(torch.fft.rfft(x) * net.weight, n=s.features), weight=weight)
+    return Wrapped(
+        lambda net, x: torch.fft.irfft(torch.fft.rfft(x) * net.weight, n=s.features), weight=weight
+    )
 
 
 def _complex_linear(s: Sizes) -> nn.Module:
@@ -173,7 +181,9 @@ def _around(
     forward: Callable[[Any, Tensor], Tensor], *, half: bool = False, **parts: Callable[[Sizes], Any]
 ) -> Construct:
     """A forward pass around parts that are made from the sizes."""
-    return Construct(lambda s: Wrapped(forward, **{name: make(s) for name, make in parts.items()}), half=half)
+    return Construct(
+        lambda s: Wrapped(forward, **{name: make(s) for name, make in parts.items()}), half=half
+    )
 
 
 CONSTRUCTS |= {
@@ -183,7 +193,9 @@ CONSTRUCTS |= {
     ),
     "mapping of parameters": _around(
         lambda net, x: net.entries["scale"] * (x @ net.entries["weight"]),
-        entries=lambda s: nn.ParameterDict({"weight": _matrix(s), "scale": nn.Parameter(torch.tensor(1.3))}),
+        entries=lambda s: nn.ParameterDict(
+            {"weight": _matrix(s), "scale": nn.Parameter(torch.tensor(1.3))}
+        ),
     ),
     "child used by its weight alone": _around(_used_by_weight, layer=_square),
     "vmap in the forward pass": _around(lambda net, x: torch.vmap(net.layer)(x), layer=_square),
@@ -201,7 +213,9 @@ CONSTRUCTS |= {
     ),
     "weights made of weights": _around(_made_weights, seed=_matrix, layer=linear),
     "linear system of the weights": _around(_solved, seed=_matrix),
-    "weights made of the input": _around(_hypernetwork, layer=lambda s: nn.Linear(s.features, s.features**2)),
+    "weights made of the input": _around(
+        _hypernetwork, layer=lambda s: nn.Linear(s.features, s.features**2)
+    ),
     "layer listed twice and used by its weight": Construct(_listed_twice),
     "encoder under two names, places first": Construct(_shared_encoder),
     "hook that closes over another module": Construct(_closing_hook),
@@ -211,9 +225,15 @@ CONSTRUCTS |= {
     "rows sent to experts": _around(_experts, first=_square, second=_square),
     "filter of complex weights": Construct(_complex_filter),
     "complex linear layer": Construct(_complex_linear),
-    "own function without batching rule": _around(lambda net, x: _Cube.apply(x @ net.weight), weight=_matrix),
-    "checkpointed": _around(lambda net, x: checkpoint(net.layer, x, use_reentrant=False), layer=linear),
+    "own function without batching rule": _around(
+        lambda net, x: _Cube.apply(x @ net.weight), weight=_matrix
+    ),
+    "checkpointed": _around(
+        lambda net, x: checkpoint(net.layer, x, use_reentrant=False), layer=linear
+    ),
     "buffer of the size of the batch": Construct(_resized_buffer),
-    "written in place": _around(lambda net, x: F.relu(net.layer(x).add_(x).mul_(2), inplace=True), layer=linear),
+    "written in place": _around(
+        lambda net, x: F.relu(net.layer(x).add_(x).mul_(2), inplace=True), layer=linear
+    ),
     "stopped gradient and data-dependent branch": _around(_branch, layer=linear),
 }

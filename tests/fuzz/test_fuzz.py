@@ -58,7 +58,12 @@ def test_given_seed() -> None:
 REVIEW: list[dict[str, Any]] = [
     {"words": ("linear", "tiny layer scale before a weight used twice"), "dtype": torch.float32},
     {"words": ("layer also used by its weight",), "head": "zero-initialised"},
-    {"words": ("layer also used by its weight",), "head": "mean of the places", "dtype": torch.bfloat16, "seed": 1},
+    {
+        "words": ("layer also used by its weight",),
+        "head": "mean of the places",
+        "dtype": torch.bfloat16,
+        "seed": 1,
+    },
     {"words": ("linear", "rows sorted and put back"), "seed": 1},
     {"words": ("linear",), "head": "cosines with a scalar scale"},
     {"words": ("linear",), "head": "constant outputs"},
@@ -73,13 +78,19 @@ REVIEW: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("finding", REVIEW, ids=str)
 def test_what_the_review_found(finding: dict[str, Any]) -> None:
-    _check(sentence(**{"seed": 0, "head": "all places", "dtype": torch.float64, "alias": False} | finding))
+    _check(
+        sentence(
+            **{"seed": 0, "head": "all places", "dtype": torch.float64, "alias": False} | finding
+        )
+    )
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("word", CONSTRUCTS)
 def test_every_construct_alone(word: str) -> None:
-    case = sentence(0, words=("linear", word), head="mean of the places", dtype=torch.float64, alias=False)
+    case = sentence(
+        0, words=("linear", word), head="mean of the places", dtype=torch.float64, alias=False
+    )
     _check(case, moved=False)
 
 
@@ -94,7 +105,9 @@ _AS_RUN = [
 
 @pytest.mark.parametrize(("word", "training"), _AS_RUN)
 def test_the_penalty_takes_the_gradients_of_the_batch_as_run(word: str, training: bool) -> None:
-    case = sentence(0, words=("linear", word), head="mean of the places", dtype=torch.float64, alias=False)
+    case = sentence(
+        0, words=("linear", word), head="mean of the places", dtype=torch.float64, alias=False
+    )
     assert not penalty_of_the_batch_as_run(case, training=training)
 
 
@@ -132,11 +145,14 @@ def test_the_oracle_is_that_of_a_linear_network() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_wrong_number_and_a_trace_are_seen(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_number_and_a_trace_are_seen(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = sentence(0, words=("linear",), head="all places", dtype=dtype)
     assert not problems(case)
     monkeypatch.setattr(
-        "fuzz.oracle.ntk_trace", lambda *args, **options: 1.001 * gs.functional.ntk_trace(*args, **options)
+        "fuzz.oracle.ntk_trace",
+        lambda *args, **options: 1.001 * gs.functional.ntk_trace(*args, **options),
     )
     assert any("ntk_trace" in problem for problem in problems(case))
     monkeypatch.setattr(

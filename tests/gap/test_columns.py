@@ -24,12 +24,19 @@ from report.synthetic_pool import synthetic_records
 
 
 def _record(seed: int, status: str = "finished", **values: float) -> Record:
-    spec = RunSpec(seed=seed).replace({"data.label_noise": seed / 10, "network.options": {"width": 8 * seed}})
+    spec = RunSpec(seed=seed).replace(
+        {"data.label_noise": seed / 10, "network.options": {"width": 8 * seed}}
+    )
     readings = Readings(
         Reading(measure=name, number=name, value=value, standard_error=0.1, direction="lower")
         for name, value in values.items()
     )
-    scores = {"train_accuracy": 1.0, "test_accuracy": 0.9 - seed / 100, "train_loss": 0.1, "test_loss": 0.3}
+    scores = {
+        "train_accuracy": 1.0,
+        "test_accuracy": 0.9 - seed / 100,
+        "train_loss": 0.1,
+        "test_loss": 0.3,
+    }
     return Record(id=spec.id, spec=spec.to_dict(), status=status, scores=scores, readings=readings)  # type: ignore[arg-type]
 
 
@@ -53,7 +60,9 @@ def test_settings_that_vary_are_hyperparameters_scores_and_readings_are_not() ->
 def test_usable_rows_are_finished_and_finite() -> None:
     table = records_to_pandas(RECORDS)
     assert complete_rows(table, ["norm"]).index.tolist() == [RECORDS[0].id, RECORDS[1].id]
-    assert complete_rows(table.assign(norm=[numpy.inf, 2.0, 3.0]), ["norm"]).index.tolist() == [RECORDS[1].id]
+    assert complete_rows(table.assign(norm=[numpy.inf, 2.0, 3.0]), ["norm"]).index.tolist() == [
+        RECORDS[1].id
+    ]
     assert len(complete_rows(pandas.DataFrame({"gap": [0.1, numpy.nan]}))) == 1
 
 
@@ -67,7 +76,9 @@ def records() -> list[Record]:
     return synthetic_records()
 
 
-def test_it_takes_sensitivities_margins_and_fit_as_far_as_every_network_has_them(records: list[Record]) -> None:
+def test_it_takes_sensitivities_margins_and_fit_as_far_as_every_network_has_them(
+    records: list[Record],
+) -> None:
     there = [reading.name for reading in records[0].readings]
     expected = ["output_sensitivity", "ntk_trace", "loss", "accuracy"]
     assert suggest_estimator(records).features == [name for name in expected if name in there]
@@ -81,7 +92,9 @@ def test_it_takes_sensitivities_margins_and_fit_as_far_as_every_network_has_them
 
 def test_without_sensitivities_and_margins_it_takes_all_readings(records: list[Record]) -> None:
     changed = [
-        replace(record, readings=Readings([r for r in record.readings if r.name not in SENSITIVITIES]))
+        replace(
+            record, readings=Readings([r for r in record.readings if r.name not in SENSITIVITIES])
+        )
         for record in records
     ]
     result = suggest_estimator(changed)

@@ -91,14 +91,26 @@ def test_the_papers_protocol_gives_the_sum_over_the_held_out_tenth() -> None:
 
 def test_three_baselines_are_always_listed_and_lose_here(one_left_out: pandas.DataFrame) -> None:
     result = one_left_out
-    assert list(result["model"].unique()) == ["estimator", "mean gap", "parameter_count", "train_loss"]
+    assert list(result["model"].unique()) == [
+        "estimator",
+        "mean gap",
+        "parameter_count",
+        "train_loss",
+    ]
     own = _value(result, "estimator", "rmse")
-    assert all(own < 0.5 * _value(result, name, "rmse") for name in ("mean gap", "parameter_count", "train_loss"))
+    assert all(
+        own < 0.5 * _value(result, name, "rmse")
+        for name in ("mean gap", "parameter_count", "train_loss")
+    )
 
 
-def test_the_mean_gap_has_no_correlation_although_leaving_one_out_makes_one(one_left_out: pandas.DataFrame) -> None:
+def test_the_mean_gap_has_no_correlation_although_leaving_one_out_makes_one(
+    one_left_out: pandas.DataFrame,
+) -> None:
     predictions = cross_val_predict(baselines(FEW)["mean gap"], FEW)
-    assert numpy.corrcoef(predictions["prediction"], predictions["target"])[0, 1] == pytest.approx(-1)
+    assert numpy.corrcoef(predictions["prediction"], predictions["target"])[0, 1] == pytest.approx(
+        -1
+    )
     assert numpy.isnan(_value(one_left_out, "mean gap", "pearson"))
     assert "fit_pearson" not in set(one_left_out.loc[one_left_out["model"] == "mean gap", "metric"])
 
@@ -124,7 +136,9 @@ def test_wrong_input_raises_with_facts() -> None:
 
 def test_few_networks_are_held_out_one_by_one() -> None:
     records, steps = synthetic_records(20), []
-    estimator, result = cross_validate_pool(records, on_fit=lambda done, of: steps.append((done, of)))
+    estimator, result = cross_validate_pool(
+        records, on_fit=lambda done, of: steps.append((done, of))
+    )
     table = records_to_pandas(records[:20])
     expected = cross_val_predict(suggest_estimator(records), table)
     assert result.equals(expected) and estimator.interval == "jackknife+"

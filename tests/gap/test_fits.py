@@ -22,22 +22,31 @@ def pool(n: int = 40, kinds: int = 5) -> pandas.DataFrame:
     table["kind"] = [f"kind {i % kinds}" for i in range(n)]
     table["error"] = 0.01 + 0.02 * table["a"]
     offsets = numpy.array([0.1 * (i % kinds) for i in range(n)])
-    return table.assign(gap=numpy.sin(3 * table["a"]) + 0.2 * table["b"] + offsets + 0.01 * rng.normal(size=n))
+    return table.assign(
+        gap=numpy.sin(3 * table["a"]) + 0.2 * table["b"] + offsets + 0.01 * rng.normal(size=n)
+    )
 
 
 def test_estimates_are_those_of_scikit_learn() -> None:
     table, new = pool(), pool(60).iloc[40:]
-    result = GapEstimator(kind="gaussian_process", features=("a", "b", "third")).fit(table, table["gap"])
+    result = GapEstimator(kind="gaussian_process", features=("a", "b", "third")).fit(
+        table, table["gap"]
+    )
     kernel = result.kernel_
     assert kernel is not None
     scaled, asked = (
-        (part[["a", "b"]] - table[["a", "b"]].mean()) / table[["a", "b"]].std(ddof=0) for part in (table, new)
+        (part[["a", "b"]] - table[["a", "b"]].mean()) / table[["a", "b"]].std(ddof=0)
+        for part in (table, new)
     )
-    fixed = ConstantKernel(kernel.variance, "fixed") * RBF(kernel.length, "fixed") + WhiteKernel(kernel.noise, "fixed")
+    fixed = ConstantKernel(kernel.variance, "fixed") * RBF(kernel.length, "fixed") + WhiteKernel(
+        kernel.noise, "fixed"
+    )
     oracle = GaussianProcessRegressor(fixed).fit(scaled, table["gap"] - table["gap"].mean())
     values, deviations = oracle.predict(asked, return_std=True)[:2]
     numpy.testing.assert_allclose(result.predict(new), values + table["gap"].mean(), atol=1e-8)
-    numpy.testing.assert_allclose(kernel.deviation(new[["a", "b", "third"]].to_numpy()), deviations, rtol=1e-6)
+    numpy.testing.assert_allclose(
+        kernel.deviation(new[["a", "b", "third"]].to_numpy()), deviations, rtol=1e-6
+    )
 
 
 def test_the_chosen_kernel_is_more_likely_than_its_neighbours() -> None:
@@ -61,7 +70,9 @@ def test_the_chosen_kernel_is_more_likely_than_its_neighbours() -> None:
 @pytest.mark.parametrize("kind", ["linear", "gaussian_process"])
 def test_clusters_are_held_out_together(kind: str) -> None:
     table = pool()
-    result = GapEstimator(kind=kind, features=("a", "b"), clusters=("kind",)).fit(table, table["gap"])
+    result = GapEstimator(kind=kind, features=("a", "b"), clusters=("kind",)).fit(
+        table, table["gap"]
+    )
     rest = table[table["kind"] != "kind 2"]
     kernel, rows = result.kernel_, numpy.flatnonzero(table["kind"] != "kind 2")
     if kernel is None:
@@ -135,7 +146,9 @@ def test_the_slack_lets_all_but_a_twentieth_of_the_fitted_networks_pass() -> Non
     for i in range(60):
         rest = numpy.delete(x, i, 0)
         low, high = rest.min(0), rest.max(0)
-        shares.append(max(0.0, float((numpy.maximum(low - x[i], x[i] - high) / (high - low)).max())))
+        shares.append(
+            max(0.0, float((numpy.maximum(low - x[i], x[i] - high) / (high - low)).max()))
+        )
     assert _region(x).slack == pytest.approx(sorted(shares)[57])
     assert 0.1 < _region(x).slack < 0.5
     assert _region(numpy.linspace(0, 1, 50)[:, None]).slack == 0.1

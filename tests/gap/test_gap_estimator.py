@@ -72,7 +72,9 @@ def test_loo_residuals_are_those_of_refitting() -> None:
 def test_no_features_is_the_mean_gap() -> None:
     table = networks(15)
     result = GapEstimator(features=()).fit(table, table["gap"])
-    numpy.testing.assert_allclose(result.predict(table.iloc[:4]), numpy.full(4, table["gap"].mean()))
+    numpy.testing.assert_allclose(
+        result.predict(table.iloc[:4]), numpy.full(4, table["gap"].mean())
+    )
     assert numpy.isfinite(result.predict_interval(table.iloc[:4])).all()
 
 
@@ -97,7 +99,11 @@ def test_intervals_cover_new_networks(interval: str, kind: str) -> None:
 def test_cv_plus_is_its_formula() -> None:
     table = networks(25)
     x, y = table[["zeta"]].to_numpy(), table["gap"].to_numpy()
-    result = GapEstimator(interval="cv+", n_folds=4, random_state=3).fit(x, y).predict_interval(x[:1], level=0.8)[0]
+    result = (
+        GapEstimator(interval="cv+", n_folds=4, random_state=3)
+        .fit(x, y)
+        .predict_interval(x[:1], level=0.8)[0]
+    )
     low, high = [], []
     for fold in numpy.array_split(numpy.random.default_rng(3).permutation(25), 4):
         model = LinearRegression().fit(numpy.delete(x, fold, 0), numpy.delete(y, fold))
@@ -123,7 +129,14 @@ def test_a_network_unlike_the_fitted_ones_is_out_of_domain_with_the_reason() -> 
     table = networks(40)
     result = _estimator().fit(table, table["gap"])
     typical = {"zeta": 0.4, "kappa": 0.4, "size": 3e4, "network.name": "vgg"}
-    odd = [{}, {"network.name": "resnet"}, {"zeta": 0.9}, {"kappa": numpy.nan}, {"size": 1e9}, {"size": -1.0}]
+    odd = [
+        {},
+        {"network.name": "resnet"},
+        {"zeta": 0.9},
+        {"kappa": numpy.nan},
+        {"size": 1e9},
+        {"size": -1.0},
+    ]
     new = pandas.DataFrame([typical | change for change in odd], index=list("abcdef"))
     judged = result.in_domain(new)
     assert judged["verdict"].tolist() == ["inside"] + ["outside"] * 5
@@ -136,7 +149,14 @@ def test_a_network_unlike_the_fitted_ones_is_out_of_domain_with_the_reason() -> 
     answers = result.assess(new)
     assert list(answers.columns) == ["prediction", "low", "high", "verdict", "reason"]
     assert answers["prediction"].notna().tolist() == [True] + [False] * 5
-    assert result.assess(new, refuse=False)["prediction"].notna().tolist() == [True, True, True, False, True, False]
+    assert result.assess(new, refuse=False)["prediction"].notna().tolist() == [
+        True,
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_a_setting_that_a_network_does_not_have_is_a_family_of_its_own() -> None:
@@ -158,7 +178,11 @@ def test_readings_in_range_but_unlike_together_are_out_of_domain() -> None:
     result = GapEstimator().fit(table, zeta)
     judged = result.in_domain(pandas.DataFrame({"zeta": [0.5, 0.9], "kappa": [0.5, 0.1]}))
     assert judged["verdict"].tolist() == ["inside", "outside"]
-    assert judged["reason"].iloc[1].startswith("its readings together are unlike the fitted ones (leverage ")
+    assert (
+        judged["reason"]
+        .iloc[1]
+        .startswith("its readings together are unlike the fitted ones (leverage ")
+    )
 
 
 def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
@@ -166,7 +190,9 @@ def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
     design = numpy.column_stack([numpy.ones(20), table])
     hat = design @ numpy.linalg.pinv(design)
     result = GapEstimator().fit(table, table["zeta"])
-    numpy.testing.assert_allclose(result.region_.leverages(table.to_numpy()), numpy.diag(hat), rtol=1e-9)
+    numpy.testing.assert_allclose(
+        result.region_.leverages(table.to_numpy()), numpy.diag(hat), rtol=1e-9
+    )
     left_out = numpy.diag(hat) / (1 - numpy.diag(hat))
     rest = design[1:]
     assert left_out[0] == pytest.approx(design[0] @ numpy.linalg.inv(rest.T @ rest) @ design[0])
@@ -182,7 +208,9 @@ def test_leverage_is_the_diagonal_of_the_hat_matrix() -> None:
         {"kind": "gaussian_process", "clusters": ("network.name",)},
     ],
 )
-def test_saved_and_loaded_it_answers_bit_for_bit_the_same(tmp_path: Path, options: dict[str, object]) -> None:
+def test_saved_and_loaded_it_answers_bit_for_bit_the_same(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
     table = networks(30)
     if options.get("features") == ():
         options = options | {"log_features": ()}
@@ -191,7 +219,10 @@ def test_saved_and_loaded_it_answers_bit_for_bit_the_same(tmp_path: Path, option
     again = GapEstimator.load(tmp_path / "estimator.json")
     assert result.assess(table).equals(again.assess(table))
     assert again.coef_.tolist() == result.coef_.tolist()
-    json.loads((tmp_path / "estimator.json").read_text(), parse_constant=lambda name: pytest.fail(f"not JSON: {name}"))
+    json.loads(
+        (tmp_path / "estimator.json").read_text(),
+        parse_constant=lambda name: pytest.fail(f"not JSON: {name}"),
+    )
 
 
 def test_files_that_are_no_estimator_raise(tmp_path: Path) -> None:
@@ -205,9 +236,13 @@ def test_files_that_are_no_estimator_raise(tmp_path: Path) -> None:
     path.write_text(json.dumps(content | {"schema": 99}))
     with pytest.raises(UnreadableFile, match="older; got 99, written"):
         GapEstimator.load(path)
-    path.write_text(json.dumps(content | {"parameters": content["parameters"] | {"directions": None}}))
+    path.write_text(
+        json.dumps(content | {"parameters": content["parameters"] | {"directions": None}})
+    )
     assert GapEstimator.load(path).kind == "linear"  # a parameter of version 0.4
-    path.write_text(json.dumps(content | {"parameters": content["parameters"] | {"kind": "monotone"}}))
+    path.write_text(
+        json.dumps(content | {"parameters": content["parameters"] | {"kind": "monotone"}})
+    )
     with pytest.raises(UnreadableFile, match="got 'monotone'"):
         GapEstimator.load(path)
     for name in ("coefficients", "residuals", "left_out"):
@@ -234,21 +269,31 @@ def test_files_that_are_no_estimator_raise(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"kind": "rigde"}, r"kind must be one of .* got 'rigde'. Did you mean 'ridge'\?"),
-        ({"features": ("zetta",), "log_features": ()}, r"must have a column 'zetta'.*Did you mean 'zeta'\?"),
+        (
+            {"features": ("zetta",), "log_features": ()},
+            r"must have a column 'zetta'.*Did you mean 'zeta'\?",
+        ),
         ({"features": "zeta"}, "features must be a list of column names; got 'zeta'"),
-        ({"log_features": ("depth",)}, "log_features must name readings among zeta, kappa, size; got 'depth'"),
+        (
+            {"log_features": ("depth",)},
+            "log_features must name readings among zeta, kappa, size; got 'depth'",
+        ),
         ({"features": None}, "must be positive to enter by its logarithm; got -"),
     ],
 )
 def test_wrong_input_raises_with_facts(options: dict[str, object], message: str) -> None:
-    table = networks(12).assign(size=lambda t: -t["size"] if options == {"features": None} else t["size"])
+    table = networks(12).assign(
+        size=lambda t: -t["size"] if options == {"features": None} else t["size"]
+    )
     with pytest.raises(InvalidInput, match=message):
         _estimator(**options).fit(table, table["gap"])
 
 
 def test_readings_that_are_no_finite_numbers_are_named() -> None:
     table = networks(12)
-    with pytest.raises(InvalidInput, match=r"column 'network.name' holds '(lenet|vgg)'\. Name the readings to use"):
+    with pytest.raises(
+        InvalidInput, match=r"column 'network.name' holds '(lenet|vgg)'\. Name the readings to use"
+    ):
         GapEstimator().fit(table, table["gap"])
     with pytest.raises(InvalidInput, match="column 'kappa' holds NaN"):
         _estimator().fit(table.assign(kappa=[numpy.nan, *table["kappa"].iloc[1:]]), table["gap"])

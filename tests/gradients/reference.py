@@ -23,19 +23,28 @@ def gradient_of(value: Tensor, network: nn.Module, *, create_graph: bool = False
     """All derivatives of a number in one row, complex ones as two real numbers."""
     parameters = trainable(network)
     if not value.requires_grad:
-        return torch.zeros(sum(p.numel() * (2 if p.is_complex() else 1) for p in parameters), dtype=value.dtype)
+        return torch.zeros(
+            sum(p.numel() * (2 if p.is_complex() else 1) for p in parameters), dtype=value.dtype
+        )
     gradients = torch.autograd.grad(
         value, parameters, retain_graph=True, create_graph=create_graph, materialize_grads=True
     )
     dense = [gradient.to_dense() if gradient.is_sparse else gradient for gradient in gradients]
-    return torch.cat([(torch.stack([g.real, g.imag]) if g.is_complex() else g).flatten() for g in dense])
+    return torch.cat(
+        [(torch.stack([g.real, g.imag]) if g.is_complex() else g).flatten() for g in dense]
+    )
 
 
 def dense_jacobian(network: nn.Module, x: Tensor, *, create_graph: bool = False) -> Tensor:
     """[N, C, P], from batches of one."""
     with differentiable_kernels(network.modules()):
         rows = [
-            torch.stack([gradient_of(output, network, create_graph=create_graph) for output in network(sample)[0]])
+            torch.stack(
+                [
+                    gradient_of(output, network, create_graph=create_graph)
+                    for output in network(sample)[0]
+                ]
+            )
             for sample in x.split(1)
         ]
     return torch.stack(rows)
@@ -44,7 +53,9 @@ def dense_jacobian(network: nn.Module, x: Tensor, *, create_graph: bool = False)
 def check_traces(network: nn.Module, x: Tensor, rtol: float = 1e-10) -> None:
     """Compare the squared norms of per-sample gradients with those of the dense Jacobian."""
     expected = dense_jacobian(network, x).square().sum((1, 2)).double()
-    torch.testing.assert_close(per_sample_traces(network, x, None, chunk_size=64)[0], expected, rtol=rtol, atol=0)
+    torch.testing.assert_close(
+        per_sample_traces(network, x, None, chunk_size=64)[0], expected, rtol=rtol, atol=0
+    )
 
 
 class Wrapped(nn.Module):
@@ -94,7 +105,9 @@ def _tied_language_model() -> nn.Module:
     table = nn.Embedding(7, 4)
     head = nn.Linear(4, 7, bias=False)
     head.weight = table.weight
-    return Wrapped(forward, table=table, positions=nn.Embedding(6, 4), mix=nn.Linear(4, 4), head=head)
+    return Wrapped(
+        forward, table=table, positions=nn.Embedding(6, 4), mix=nn.Linear(4, 4), head=head
+    )
 
 
 def _attention(*, batch_first: bool, cross: bool, masked: bool) -> nn.Module:
@@ -103,7 +116,9 @@ def _attention(*, batch_first: bool, cross: bool, masked: bool) -> nn.Module:
         keys = net.keys(x) if cross else x
         masks = {}
         if masked:
-            padding = torch.zeros(x.shape[0 if batch_first else 1], 6, dtype=torch.bool, device=x.device)
+            padding = torch.zeros(
+                x.shape[0 if batch_first else 1], 6, dtype=torch.bool, device=x.device
+            )
             padding[:, 5] = True
             masks = {"attn_mask": padding.new_ones(6, 6).triu(1), "key_padding_mask": padding}
         h, _ = net.attention(x, keys, keys if cross else x, need_weights=not masked, **masks)
@@ -220,24 +235,42 @@ class Case:
 
 CASES: dict[str, Case] = {
     "linear": Case(lambda: headed(nn.Linear(4, 5), features=5), (4,)),
-    "linear without bias": Case(lambda: nn.Sequential(nn.Linear(4, 5, bias=False), nn.Tanh(), nn.Linear(5, 2)), (4,)),
+    "linear without bias": Case(
+        lambda: nn.Sequential(nn.Linear(4, 5, bias=False), nn.Tanh(), nn.Linear(5, 2)), (4,)
+    ),
     "linear on tokens": Case(lambda: headed(nn.Linear(4, 5), features=30), (2, 3, 4)),
     "linear on many tokens": Case(lambda: headed(nn.Linear(2, 2), features=80), (40, 2)),
-    "conv1d": Case(lambda: headed(nn.Conv1d(2, 3, 3, stride=2, padding=1, dilation=2), features=9), (2, 7)),
-    "conv2d": Case(lambda: headed(nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(1, 0)), features=36), (2, 5, 5)),
+    "conv1d": Case(
+        lambda: headed(nn.Conv1d(2, 3, 3, stride=2, padding=1, dilation=2), features=9), (2, 7)
+    ),
+    "conv2d": Case(
+        lambda: headed(nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(1, 0)), features=36),
+        (2, 5, 5),
+    ),
     "conv2d no bias": Case(lambda: headed(nn.Conv2d(2, 3, 3, bias=False), features=27), (2, 5, 5)),
     "conv2d 1x1": Case(lambda: headed(nn.Conv2d(2, 9, 1), features=81), (2, 3, 3)),
     "conv2d whole image": Case(lambda: headed(nn.Conv2d(2, 3, 4), features=3), (2, 4, 4)),
-    "conv2d same even": Case(lambda: headed(nn.Conv2d(2, 3, 4, padding="same", dilation=2), features=48), (2, 4, 4)),
+    "conv2d same even": Case(
+        lambda: headed(nn.Conv2d(2, 3, 4, padding="same", dilation=2), features=48), (2, 4, 4)
+    ),
     "conv2d circular": Case(
-        lambda: headed(nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), features=48), (2, 4, 4)
+        lambda: headed(nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), features=48),
+        (2, 4, 4),
     ),
     "conv2d reflect": Case(
-        lambda: headed(nn.Conv2d(2, 3, 3, padding=(2, 1), padding_mode="reflect"), features=72), (2, 4, 4)
+        lambda: headed(nn.Conv2d(2, 3, 3, padding=(2, 1), padding_mode="reflect"), features=72),
+        (2, 4, 4),
     ),
-    "conv2d groups": Case(lambda: headed(nn.Conv2d(4, 6, 3, groups=2, dilation=2), features=24), (4, 6, 6)),
-    "conv2d depthwise": Case(lambda: headed(nn.Conv2d(3, 6, 3, groups=3, padding=1), features=96), (3, 4, 4)),
-    "conv3d": Case(lambda: headed(nn.Conv3d(2, 3, (2, 3, 2), stride=(1, 2, 1), padding=1), features=54), (2, 2, 4, 2)),
+    "conv2d groups": Case(
+        lambda: headed(nn.Conv2d(4, 6, 3, groups=2, dilation=2), features=24), (4, 6, 6)
+    ),
+    "conv2d depthwise": Case(
+        lambda: headed(nn.Conv2d(3, 6, 3, groups=3, padding=1), features=96), (3, 4, 4)
+    ),
+    "conv3d": Case(
+        lambda: headed(nn.Conv3d(2, 3, (2, 3, 2), stride=(1, 2, 1), padding=1), features=54),
+        (2, 2, 4, 2),
+    ),
     "conv stack": Case(
         lambda: nn.Sequential(
             nn.Conv2d(1, 3, 3, padding=1),
@@ -247,35 +280,53 @@ CASES: dict[str, Case] = {
         ),
         (1, 8, 8),
     ),
-    "conv_transpose1d": Case(lambda: headed(nn.ConvTranspose1d(2, 3, 3, stride=2), features=27), (2, 4)),
+    "conv_transpose1d": Case(
+        lambda: headed(nn.ConvTranspose1d(2, 3, 3, stride=2), features=27), (2, 4)
+    ),
     "conv_transpose2d": Case(
         lambda: headed(
-            nn.ConvTranspose2d(2, 3, 3, stride=2, padding=1, output_padding=1, dilation=2), features=3 * 100
+            nn.ConvTranspose2d(2, 3, 3, stride=2, padding=1, output_padding=1, dilation=2),
+            features=3 * 100,
         ),
         (2, 4, 4),
     ),
-    "conv_transpose2d groups": Case(lambda: headed(nn.ConvTranspose2d(4, 6, 2, groups=2), features=96), (4, 3, 3)),
+    "conv_transpose2d groups": Case(
+        lambda: headed(nn.ConvTranspose2d(4, 6, 2, groups=2), features=96), (4, 3, 3)
+    ),
     "batch_norm1d": Case(lambda: headed(nn.Linear(4, 5), nn.BatchNorm1d(5), features=5), (4,)),
-    "batch_norm2d": Case(lambda: headed(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), features=27), (1, 5, 5)),
+    "batch_norm2d": Case(
+        lambda: headed(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), features=27), (1, 5, 5)
+    ),
     "batch_norm3d": Case(lambda: headed(nn.BatchNorm3d(2), features=16), (2, 2, 2, 2)),
-    "instance_norm": Case(lambda: headed(nn.InstanceNorm2d(2, affine=True), features=32), (2, 4, 4)),
+    "instance_norm": Case(
+        lambda: headed(nn.InstanceNorm2d(2, affine=True), features=32), (2, 4, 4)
+    ),
     "instance_norm running": Case(
-        lambda: headed(nn.InstanceNorm1d(2, affine=True, track_running_stats=True), features=10), (2, 5)
+        lambda: headed(nn.InstanceNorm1d(2, affine=True, track_running_stats=True), features=10),
+        (2, 5),
     ),
     "layer_norm": Case(lambda: headed(nn.Linear(4, 4), nn.LayerNorm([3, 4]), features=12), (3, 4)),
     "group_norm": Case(lambda: headed(nn.Conv1d(2, 4, 2), nn.GroupNorm(2, 4), features=16), (2, 5)),
     "rms_norm": Case(lambda: headed(nn.Linear(4, 4), nn.RMSNorm(4), features=12), (3, 4)),
     "prelu": Case(lambda: headed(nn.Linear(4, 5), nn.PReLU(), features=5), (4,)),
     "prelu channels": Case(lambda: headed(nn.Conv1d(2, 4, 2), nn.PReLU(4), features=16), (2, 5)),
-    "embedding": Case(lambda: headed(nn.Embedding(6, 4, padding_idx=0), nn.Linear(4, 3), features=15), (5,), tokens=6),
+    "embedding": Case(
+        lambda: headed(nn.Embedding(6, 4, padding_idx=0), nn.Linear(4, 3), features=15),
+        (5,),
+        tokens=6,
+    ),
     "tied language model": Case(_tied_language_model, (5,), tokens=7),
     "attention": Case(lambda: _attention(batch_first=True, cross=False, masked=False), (6, 8)),
-    "attention places first": Case(lambda: _attention(batch_first=False, cross=False, masked=True), (6, 8)),
+    "attention places first": Case(
+        lambda: _attention(batch_first=False, cross=False, masked=True), (6, 8)
+    ),
     "cross attention": Case(lambda: _attention(batch_first=True, cross=True, masked=True), (6, 8)),
     "attention with extra keys": Case(
         lambda: Wrapped(
             lambda net, x: net.head(net.attention(x, x, x)[0].flatten(1)),
-            attention=nn.MultiheadAttention(4, 2, batch_first=True, add_bias_kv=True, add_zero_attn=True),
+            attention=nn.MultiheadAttention(
+                4, 2, batch_first=True, add_bias_kv=True, add_zero_attn=True
+            ),
             head=nn.Linear(12, 2),
         ),
         (3, 4),
@@ -283,7 +334,9 @@ CASES: dict[str, Case] = {
     "transformer encoder": Case(
         lambda: headed(
             nn.TransformerEncoder(
-                nn.TransformerEncoderLayer(4, 2, 6, batch_first=True, activation="gelu"), 2, enable_nested_tensor=False
+                nn.TransformerEncoderLayer(4, 2, 6, batch_first=True, activation="gelu"),
+                2,
+                enable_nested_tensor=False,
             ),
             features=12,
         ),
@@ -291,7 +344,9 @@ CASES: dict[str, Case] = {
     ),
     "frozen transformer encoder": Case(lambda: _encoder("none"), (3, 4)),
     "transformer encoder with trainable norm": Case(lambda: _encoder("norm1"), (3, 4)),
-    "transformer encoder with trainable attention": Case(lambda: _encoder("self_attn.in_proj"), (3, 4)),
+    "transformer encoder with trainable attention": Case(
+        lambda: _encoder("self_attn.in_proj"), (3, 4)
+    ),
     "as many places as samples": Case(
         lambda: Wrapped(
             lambda net, x: net.head(torch.tanh(net.layer(x.transpose(0, 1))).mean(0)),
@@ -301,12 +356,16 @@ CASES: dict[str, Case] = {
         (4, 4),
     ),
     "vision transformer": Case(VisionTransformer, (1, 4, 4)),
-    "called twice": Case(lambda: Wrapped(_twice, layer=nn.Linear(4, 4), head=nn.Linear(4, 3)), (4,)),
+    "called twice": Case(
+        lambda: Wrapped(_twice, layer=nn.Linear(4, 4), head=nn.Linear(4, 3)), (4,)
+    ),
     "tied linear": Case(_tied_linear, (4,)),
     "tied convolutions": Case(_tied_convolutions, (2, 5, 5)),
     "samples and frames merged": Case(
         lambda: Wrapped(
-            lambda net, x: net.head(torch.tanh(net.layer(x.flatten(0, 1))).unflatten(0, (-1, 3)).flatten(1)),
+            lambda net, x: net.head(
+                torch.tanh(net.layer(x.flatten(0, 1))).unflatten(0, (-1, 3)).flatten(1)
+            ),
             layer=nn.Conv1d(2, 2, 2),
             head=nn.Linear(18, 3),
         ),
@@ -315,18 +374,25 @@ CASES: dict[str, Case] = {
     "frames before samples": Case(
         lambda: Wrapped(
             lambda net, x: net.head(
-                torch.tanh(net.layer(x.transpose(0, 1).flatten(0, 1))).unflatten(0, (3, -1)).transpose(0, 1).flatten(1)
+                torch.tanh(net.layer(x.transpose(0, 1).flatten(0, 1)))
+                .unflatten(0, (3, -1))
+                .transpose(0, 1)
+                .flatten(1)
             ),
             layer=nn.Conv1d(2, 2, 2),
             head=nn.Linear(18, 3),
         ),
         (3, 2, 4),
     ),
-    "used outside its module": Case(lambda: Wrapped(_outside, first=nn.Linear(4, 5), head=nn.Linear(4, 3)), (4,)),
+    "used outside its module": Case(
+        lambda: Wrapped(_outside, first=nn.Linear(4, 5), head=nn.Linear(4, 3)), (4,)
+    ),
     "weight norm": Case(lambda: headed(weight_norm(nn.Linear(4, 5)), features=5), (4,)),
     "lstm": Case(lambda: _recurrent(nn.LSTM), (3, 3)),
     "frozen weight": Case(lambda: _frozen(headed(nn.Linear(4, 5), features=5), "0.weight"), (4,)),
-    "frozen conv weight": Case(lambda: _frozen(headed(nn.Conv1d(2, 3, 2), features=9), "0.weight"), (2, 4)),
+    "frozen conv weight": Case(
+        lambda: _frozen(headed(nn.Conv1d(2, 3, 2), features=9), "0.weight"), (2, 4)
+    ),
     "frozen bias": Case(lambda: _frozen(headed(nn.Conv1d(2, 3, 2), features=9), "0.bias"), (2, 4)),
     "unused parameter": Case(
         lambda: Wrapped(
@@ -342,5 +408,7 @@ CASES: dict[str, Case] = {
     ),
     "one layer under two names": Case(_doubly_named, (4,)),
     "patched forward": Case(_patched, (4,)),
-    "samples sorted inside": Case(lambda: Wrapped(_sorted_inside, layer=nn.Linear(4, 4), head=nn.Linear(8, 2)), (4,)),
+    "samples sorted inside": Case(
+        lambda: Wrapped(_sorted_inside, layer=nn.Linear(4, 4), head=nn.Linear(8, 2)), (4,)
+    ),
 }

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.gradients.kernel import ntk_blocks
-from gapscope.gradients.tape import record_forward
+from gapscope.gradients.recording import record_forward
 from gapscope.gradients.traces import one_hot_cotangents, square_norms
 from gapscope.gradients.verification import verify
 from gradients.reference import Wrapped, dense_jacobian, gradient_of
@@ -54,11 +54,15 @@ def test_bare_parameters_need_no_other_pass(name: str) -> None:
     tape, outputs = record_forward(network, x)
     norms = square_norms(tape, outputs, one_hot_cotangents(outputs), create_graph=True)
     assert not tape.whole_network and not tape.per_sample
-    assert not tape.contributions_per_call(outputs, one_hot_cotangents(outputs), create_graph=False)[1]
+    assert not tape.contributions_per_call(
+        outputs, one_hot_cotangents(outputs), create_graph=False
+    )[1]
     rows = dense_jacobian(network, x, create_graph=True)
     torch.testing.assert_close(norms, rows.square().sum((1, 2)), rtol=1e-10, atol=0)
     right = gradient_of(rows.square().sum(), network)
-    torch.testing.assert_close(gradient_of(norms.sum(), network), right, rtol=0, atol=1e-10 * float(right.abs().max()))
+    torch.testing.assert_close(
+        gradient_of(norms.sum(), network), right, rtol=0, atol=1e-10 * float(right.abs().max())
+    )
     torch.testing.assert_close(
         ntk_blocks(network, x, None, traced=False, max_bytes=2**20, chunk_size=4),
         torch.einsum("ncp,mdp->ncmd", rows, rows).detach(),
@@ -74,7 +78,12 @@ def test_a_table_of_positions_is_read_once_for_all_samples(shape: tuple[int, ...
         return net.head((net.layer(x) + positions).tanh().flatten(1))
 
     torch.manual_seed(0)
-    parts = {"layer": nn.Linear(3, 4), "table": nn.Embedding(7, 4), "norm": nn.Linear(4, 4), "head": nn.Linear(20, 2)}
+    parts = {
+        "layer": nn.Linear(3, 4),
+        "table": nn.Embedding(7, 4),
+        "norm": nn.Linear(4, 4),
+        "head": nn.Linear(20, 2),
+    }
     network, x = Wrapped(forward, **parts).double(), torch.randn(6, 5, 3, dtype=torch.float64)
     tape, outputs = record_forward(network, x)
     verify(tape, outputs)
@@ -82,7 +91,9 @@ def test_a_table_of_positions_is_read_once_for_all_samples(shape: tuple[int, ...
     norms = square_norms(tape, outputs, one_hot_cotangents(outputs))
     torch.testing.assert_close(norms, rows.square().sum((1, 2)), rtol=1e-10, atol=0)
     assert not any(
-        call.lacks_batch_dim and call.owned & tape.whole_network for call in tape.calls if call.name == "norm"
+        call.lacks_batch_dim and call.owned & tape.whole_network
+        for call in tape.calls
+        if call.name == "norm"
     )
 
 
@@ -92,4 +103,6 @@ def test_a_use_that_is_not_known_goes_another_way() -> None:
     tape, outputs = record_forward(network, x)
     assert not tape._broadcasts(outputs)
     norms = square_norms(tape, outputs, one_hot_cotangents(outputs))
-    torch.testing.assert_close(norms, dense_jacobian(network, x).square().sum((1, 2)), rtol=1e-10, atol=0)
+    torch.testing.assert_close(
+        norms, dense_jacobian(network, x).square().sum((1, 2)), rtol=1e-10, atol=0
+    )

@@ -16,14 +16,18 @@ import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.functional import empirical_ntk, ntk_trace
 from gapscope.gradients import layer_rules
-from gapscope.gradients.tape import record_forward
+from gapscope.gradients.recording import record_forward
 from gapscope.inspection.known_layers import ELEMENTWISE, known_layers
 from gradients.reference import check_traces, dense_jacobian, gradient_of
 
 
 def fully_connected(activation: nn.Module | None = None) -> Any:
     torch.manual_seed(0)
-    hidden = [nn.Linear(6, 7), activation or nn.ReLU(), nn.Sequential(nn.Linear(7, 5, bias=False), nn.Tanh())]
+    hidden = [
+        nn.Linear(6, 7),
+        activation or nn.ReLU(),
+        nn.Sequential(nn.Linear(7, 5, bias=False), nn.Tanh()),
+    ]
     return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(5, 3)).double()
 
 
@@ -41,7 +45,9 @@ def test_values_and_gradients_are_exact_for_every_function(kind: type[nn.Module]
     assert uses_chain(network, x)
     check_traces(network, x)
     jacobian = dense_jacobian(network, x)
-    torch.testing.assert_close(empirical_ntk(network, x), torch.einsum("ncp,mdp->ncmd", jacobian, jacobian))
+    torch.testing.assert_close(
+        empirical_ntk(network, x), torch.einsum("ncp,mdp->ncmd", jacobian, jacobian)
+    )
     expected = gradient_of(dense_jacobian(network, x, create_graph=True).square().sum(), network)
     penalty = gs.GradientSimilarityPenalty(1.0, method="exact", reduction="sum")
     torch.testing.assert_close(gradient_of(penalty(network, x), network), expected)
@@ -50,7 +56,9 @@ def test_values_and_gradients_are_exact_for_every_function(kind: type[nn.Module]
 @pytest.mark.parametrize("name", ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"])
 def test_frozen_parameters_are_left_out(name: str) -> None:
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+    network = nn.Sequential(
+        nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 2)
+    ).double()
     network.get_parameter(name).requires_grad_(False)
     x = torch.randn(3, 4, dtype=torch.float64)
     assert uses_chain(network, x)
@@ -59,7 +67,10 @@ def test_frozen_parameters_are_left_out(name: str) -> None:
 
 def test_a_layer_that_is_used_twice() -> None:
     layer = nn.Linear(4, 4)
-    network, x = nn.Sequential(layer, nn.Tanh(), layer).double(), torch.randn(3, 4, dtype=torch.float64)
+    network, x = (
+        nn.Sequential(layer, nn.Tanh(), layer).double(),
+        torch.randn(3, 4, dtype=torch.float64),
+    )
     assert uses_chain(network, x)
     check_traces(network, x)
 
@@ -182,7 +193,9 @@ def test_a_change_between_two_calls_is_seen(change: Callable[[Any], Any]) -> Non
     with change(network):
         assert bool(known_layers(network)) is CHANGES[change]
         check_traces(network, x)
-        expected = gradient_of(dense_jacobian(network, x, create_graph=True).square().sum(), network)
+        expected = gradient_of(
+            dense_jacobian(network, x, create_graph=True).square().sum(), network
+        )
         penalty = gs.GradientSimilarityPenalty(1.0, method="exact", reduction="sum")
         torch.testing.assert_close(gradient_of(penalty(network, x), network), expected)
 
@@ -209,10 +222,14 @@ def test_masks_of_dropout_are_those_of_the_pass() -> None:
     cotangents = torch.eye(3).double()[:, None].expand(3, 4, 3)
     parts = tape.contributions(outputs, cotangents)
     squares = torch.stack([part.square_norms() for part in parts.values()]).sum(0)
-    jacobian = [torch.stack([gradient_of(v, network, create_graph=True) for v in row]) for row in outputs]
+    jacobian = [
+        torch.stack([gradient_of(v, network, create_graph=True) for v in row]) for row in outputs
+    ]
     expected = torch.stack(jacobian).detach().square().sum((1, 2))
     torch.testing.assert_close(squares, expected)
-    assert ntk_trace(network, x) == pytest.approx(float(ntk_trace(copy.deepcopy(network).eval(), x)))
+    assert ntk_trace(network, x) == pytest.approx(
+        float(ntk_trace(copy.deepcopy(network).eval(), x))
+    )
     assert all(module.training for module in network.modules())
 
 
@@ -240,7 +257,9 @@ def test_measuring_leaves_modes_and_gradients_as_they_are() -> None:
     ntk_trace(network, x)
     empirical_ntk(network, x)
     assert [module.training for module in network.children()] == [True, False, True, True, True]
-    assert all(torch.equal(p.grad, grad) for p, grad in zip(network.parameters(), before, strict=True))
+    assert all(
+        torch.equal(p.grad, grad) for p, grad in zip(network.parameters(), before, strict=True)
+    )
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -48,7 +48,9 @@ def test_every_order_gives_the_kernel(
     expected = torch.einsum("ncok,mdok->ncmd", _jacobian(first), _jacobian(second))
     for order in ORDERS.values():
         torch.testing.assert_close(order(first, second, floats), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(kernel_block(first, second, floats), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        kernel_block(first, second, floats), expected, rtol=1e-12, atol=1e-12
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -57,14 +59,23 @@ def test_traced_block(size: tuple[int, int, int, int, int], m: int, s: int, floa
     c, n, o, k, t = size
     first, second = _side(c, n, o, k, t, 0), _side(c, m, o, k, s, 1)
     expected = torch.einsum("ncok,mcok->nm", _jacobian(first), _jacobian(second))
-    torch.testing.assert_close(traced_block(first, second, floats), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        traced_block(first, second, floats), expected, rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize(
     ("c", "n", "o", "k", "t", "order"),
     [
         (10, 32, 120, 401, 1, "gram"),  # a fully connected layer
-        (10, 32, 6, 26, 784, "explicit"),  # the first convolution of a small network: T^2 would be gigabytes
+        (
+            10,
+            32,
+            6,
+            26,
+            784,
+            "explicit",
+        ),  # the first convolution of a small network: T^2 would be gigabytes
         (10, 2, 512, 4609, 4, "gram"),  # a late convolution of a large one
         (200, 8, 64, 577, 64, "mixed"),  # many outputs
     ],
@@ -88,7 +99,9 @@ def test_gram_matrix_of_many_rows() -> None:
 def test_a_layer_that_saw_no_row_has_an_empty_gradient() -> None:
     """Such as an expert to which no sample was sent."""
     side = _side(2, 3, 4, 5, 0, 0)
-    by_columns, by_gradients = kernel_block_gradient(side, torch.ones(3, 2, 3, 2, dtype=torch.float64), by_columns=True)
+    by_columns, by_gradients = kernel_block_gradient(
+        side, torch.ones(3, 2, 3, 2, dtype=torch.float64), by_columns=True
+    )
     assert by_columns is not None
     assert by_columns.shape == side.columns.shape
     assert by_gradients.shape == side.gradients.shape

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.gradients import layer_rules, verification
 from gapscope.gradients.evidence import is_proven
-from gapscope.gradients.tape import record_forward
+from gapscope.gradients.recording import record_forward
 from gradients.reference import Wrapped, check_traces
 
 N = 4
@@ -37,7 +37,9 @@ def parts() -> dict[str, nn.Module]:
     }
 
 
-def forward(self: Any, x: Tensor, change: Callable[[Any, Tensor], Tensor] = lambda self, h: h) -> Tensor:
+def forward(
+    self: Any, x: Tensor, change: Callable[[Any, Tensor], Tensor] = lambda self, h: h
+) -> Tensor:
     h = change(self, F.relu(self.norm(self.conv(x))))
     return self.head((h + self.second(h)).mean((2, 3)))
 
@@ -56,9 +58,13 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_usual_networks_are_proven(name: str, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usual_networks_are_proven(
+    name: str, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     family, options = NETWORKS[name]
-    network = gs.build_network(family, input_shape=(3, 32, 32), n_outputs=3, **options).train(training)
+    network = gs.build_network(family, input_shape=(3, 32, 32), n_outputs=3, **options).train(
+        training
+    )
     x = torch.randn(N, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     assert proven(network, x)
     monkeypatch.setattr(verification, "_find_routing", lambda *_, **__: pytest.fail("compared"))
@@ -120,8 +126,12 @@ def other_weight(module: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["conv", "norm", "head"])
-@pytest.mark.parametrize("change", [double_output, other_input, other_weight], ids=lambda change: change.__name__)
-def test_layers_that_do_something_else_are_not_proven(change: Callable[[Any], None], name: str) -> None:
+@pytest.mark.parametrize(
+    "change", [double_output, other_input, other_weight], ids=lambda change: change.__name__
+)
+def test_layers_that_do_something_else_are_not_proven(
+    change: Callable[[Any], None], name: str
+) -> None:
     network = wrapped(lambda self, h: h)
     assert proven(network)
     change(network.get_submodule(name))
@@ -129,19 +139,29 @@ def test_layers_that_do_something_else_are_not_proven(change: Callable[[Any], No
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("change", [double_output, other_input, other_weight], ids=lambda change: change.__name__)
-def test_batch_norm_that_does_something_else_is_not_proven(change: Callable[[Any], None], training: bool) -> None:
-    network = nn.Sequential(nn.Conv2d(3, 4, 8), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2)).train(training)
+@pytest.mark.parametrize(
+    "change", [double_output, other_input, other_weight], ids=lambda change: change.__name__
+)
+def test_batch_norm_that_does_something_else_is_not_proven(
+    change: Callable[[Any], None], training: bool
+) -> None:
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 8), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2)
+    ).train(training)
     assert proven(network)
     change(network[1])
     assert not proven(network)
 
 
 def test_settings_that_differ_from_the_call_are_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    )
     assert proven(network)
     original = F.conv2d
-    monkeypatch.setattr(F, "conv2d", lambda x, weight, bias, stride, *rest: original(x, weight, bias, 1, *rest))
+    monkeypatch.setattr(
+        F, "conv2d", lambda x, weight, bias, stride, *rest: original(x, weight, bias, 1, *rest)
+    )
     assert not proven(network)
 
 
@@ -153,7 +173,9 @@ def test_another_rule_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_layers_without_a_proof_are_compared() -> None:
     network = nn.Sequential(nn.Flatten(2), nn.LSTM(64, 2, batch_first=True))
     assert not proven(Wrapped(lambda self, x: self.inner(x)[0].flatten(1), inner=network))
-    assert not proven(nn.Sequential(nn.Conv2d(3, 2, 3, padding=1, padding_mode="circular"), nn.Flatten()))
+    assert not proven(
+        nn.Sequential(nn.Conv2d(3, 2, 3, padding=1, padding_mode="circular"), nn.Flatten())
+    )
 
 
 def test_the_hook_of_a_tensor_is_registered_as_usual() -> None:

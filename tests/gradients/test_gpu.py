@@ -10,19 +10,27 @@ from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gradients.reference import CASES, gradient_of
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_kernel_and_penalties_are_those_of_the_cpu(name: str) -> None:
     network, x = CASES[name].make()
     kernel = empirical_ntk(network, x)
-    penalties = [GradientSimilarityPenalty(1.0, method="exact"), GradientSimilarityPenalty(1.0, kind="logdet")]
+    penalties = [
+        GradientSimilarityPenalty(1.0, method="exact"),
+        GradientSimilarityPenalty(1.0, kind="logdet"),
+    ]
     gradients = [gradient_of(penalty(network, x), network) for penalty in penalties]
     network, x = network.cuda(), x.cuda()
     torch.testing.assert_close(empirical_ntk(network, x).cpu(), kernel, rtol=1e-9, atol=1e-9)
     for penalty, gradient in zip(penalties, gradients, strict=True):
-        torch.testing.assert_close(gradient_of(penalty(network, x), network).cpu(), gradient, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(
+            gradient_of(penalty(network, x), network).cpu(), gradient, rtol=1e-8, atol=1e-8
+        )
 
 
 def test_the_same_probes_are_sampled_on_either_device() -> None:

@@ -11,7 +11,7 @@ from gapscope.base.errors import UnsupportedLayer
 from gapscope.gradients.contractions import KernelSide
 from gapscope.gradients.contributions import OuterProductFactors
 from gapscope.gradients.kernel import ntk_blocks
-from gapscope.gradients.tape import record_forward
+from gapscope.gradients.recording import record_forward
 from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.measures.ntk import empirical_ntk
 from gradients.reference import CASES, Wrapped, dense_jacobian
@@ -42,7 +42,9 @@ def test_chunks_and_cross_kernel_agree_with_the_whole(name: str) -> None:
     cross = kernel_of(network, x[:3], x[3:], max_bytes=1)
     torch.testing.assert_close(cross, whole[:3, :, 3:], rtol=0, atol=tolerance)
     traced = torch.einsum("ncmc->nm", whole)
-    torch.testing.assert_close(kernel_of(network, x, traced=True, chunk_size=2), traced, rtol=0, atol=tolerance)
+    torch.testing.assert_close(
+        kernel_of(network, x, traced=True, chunk_size=2), traced, rtol=0, atol=tolerance
+    )
     cross = kernel_of(network, x[:3], x[3:], traced=True, max_bytes=1)
     torch.testing.assert_close(cross, traced[:3, 3:], rtol=0, atol=tolerance)
 
@@ -78,7 +80,9 @@ def routed(net: nn.Module, x: Tensor) -> Tensor:
     result = x.new_zeros(len(x), 4)
     for name, chosen in (("one", x[:, 0] > 0), ("two", x[:, 0] <= 0)):
         if bool(chosen.any()):
-            result = result.index_put((chosen.nonzero().squeeze(1),), net.get_submodule(name)(x[chosen]))
+            result = result.index_put(
+                (chosen.nonzero().squeeze(1),), net.get_submodule(name)(x[chosen])
+            )
     return result
 
 
@@ -92,7 +96,11 @@ def test_unfolded_images_that_exceed_the_temporary_are_multiplied_in_parts(
     def factors(n: int) -> OuterProductFactors:
         tape, outputs = record_forward(network, torch.randn(n, 2, 6, 6).double())
         parts = tape.contributions(outputs, one_hot_cotangents(outputs)).values()
-        return next(part for part in parts if isinstance(part, OuterProductFactors) and part.inputs.ndim == 4)
+        return next(
+            part
+            for part in parts
+            if isinstance(part, OuterProductFactors) and part.inputs.ndim == 4
+        )
 
     first, second = factors(7), factors(11)
     sizes: list[int] = []
@@ -117,7 +125,9 @@ def test_a_network_that_uses_other_parameters_for_other_samples() -> None:
         return net.get_submodule("head")(torch.tanh(routed(net, x)))
 
     torch.manual_seed(0)
-    network = Wrapped(forward, one=nn.Linear(3, 4), two=nn.Linear(3, 4), head=nn.Linear(4, 2)).double()
+    network = Wrapped(
+        forward, one=nn.Linear(3, 4), two=nn.Linear(3, 4), head=nn.Linear(4, 2)
+    ).double()
     x = torch.randn(4, 3, dtype=torch.float64)
     x[:, 0] = torch.tensor([1.0, 1.0, -1.0, -1.0])
     jacobian = dense_jacobian(network, x)
@@ -163,5 +173,7 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 ntk_blocks(network, torch.randn(64, 784), None, **settings)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert float(done.stdout) < 150  # MB, against a budget of 64 for the factors

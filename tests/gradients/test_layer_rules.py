@@ -24,10 +24,20 @@ def test_any_convolution(data: Any) -> None:
     padding = data.draw(st.tuples(*[st.integers(0, 1)] * dims))
     space = data.draw(st.tuples(*[st.integers(3, 4)] * dims))
     kind = getattr(nn, f"Conv{'Transpose' if transposed else ''}{dims}d")
-    options: dict[str, Any] = {"stride": stride, "dilation": dilation, "padding": padding, "groups": groups}
+    options: dict[str, Any] = {
+        "stride": stride,
+        "dilation": dilation,
+        "padding": padding,
+        "groups": groups,
+    }
     if transposed:
         options["output_padding"] = data.draw(st.tuples(*[st.integers(0, 1)] * dims))
-        assume(all(o < max(s, d) for o, s, d in zip(options["output_padding"], stride, dilation, strict=True)))
+        assume(
+            all(
+                o < max(s, d)
+                for o, s, d in zip(options["output_padding"], stride, dilation, strict=True)
+            )
+        )
     else:
         options["padding_mode"] = data.draw(st.sampled_from(("zeros", "replicate", "circular")))
     torch.manual_seed(0)
@@ -79,13 +89,16 @@ def test_subclasses_and_other_parameters_have_no_rule() -> None:
     assert rule_of(plain, dict(plain.named_parameters())) is not None
     assert rule_of(plain, {"weight_g": nn.Parameter(torch.ones(2))}) is None
     check_traces(
-        nn.Sequential(Twice(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), torch.randn(3, 3, dtype=torch.float64)
+        nn.Sequential(Twice(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(),
+        torch.randn(3, 3, dtype=torch.float64),
     )
 
 
 def test_keyword_arguments() -> None:
     torch.manual_seed(0)
     network = Wrapped(
-        lambda net, x: net.second(input=torch.tanh(net.first(input=x))), first=nn.Linear(3, 4), second=nn.Linear(4, 2)
+        lambda net, x: net.second(input=torch.tanh(net.first(input=x))),
+        first=nn.Linear(3, 4),
+        second=nn.Linear(4, 2),
     )
     check_traces(network.double(), torch.randn(3, 3, dtype=torch.float64))

@@ -49,7 +49,9 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_products_of_any_strides(left: str, right: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = calls(monkeypatch)
     a, b = (FORMS[form](matrix) for form, matrix in zip((left, right), matrices(), strict=True))
-    torch.testing.assert_close(multiply(a, b).double(), a.double() @ b.double(), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(
+        multiply(a, b).double(), a.double() @ b.double(), rtol=1e-5, atol=1e-4
+    )
     assert len(made) == 1
 
 
@@ -105,6 +107,8 @@ def test_gradients_below_it_are_differentiable(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("vendor", "expected"), [("AuthenticAMD", True), ("GenuineIntel", False)])
-def test_the_processor_decides(vendor: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_processor_decides(
+    vendor: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(products.Path, "read_text", lambda *_, **__: f"vendor_id\t: {vendor}\n")
     assert products._is_faster.__wrapped__() is expected

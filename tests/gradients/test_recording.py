@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable, ReplaceLayer
-from gapscope.gradients.tape import record_forward
+from gapscope.gradients.recording import record_forward
 from gapscope.gradients.traces import one_hot_cotangents, per_sample_traces, square_norms
 from gapscope.gradients.verification import verify
 from gradients.reference import CASES, VisionTransformer, Wrapped, check_traces, dense_jacobian
@@ -16,13 +16,17 @@ from gradients.reference import CASES, VisionTransformer, Wrapped, check_traces,
 def _square_norms_on_the_graph(network: nn.Module, outputs: Tensor) -> Tensor:
     """[N], by one backward pass an output of a sample."""
     parameters = list(network.parameters())
-    rows = [torch.autograd.grad(output, parameters, retain_graph=True) for output in outputs.flatten()]
+    rows = [
+        torch.autograd.grad(output, parameters, retain_graph=True) for output in outputs.flatten()
+    ]
     squares = [sum(gradient.square().sum() for gradient in row) for row in rows]
     return torch.stack([torch.as_tensor(square) for square in squares]).view_as(outputs).sum(1)
 
 
 def test_batch_norm_without_statistics_raises_with_the_fix() -> None:
-    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2))
+    network = nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)
+    )
     with pytest.raises(ReplaceLayer, match=r"samples.*'1' uses the statistics.*module.eval\(\)"):
         record_forward(network.eval(), torch.randn(4, 3))
 
@@ -32,10 +36,14 @@ def test_a_network_without_trainable_parameters_raises() -> None:
         record_forward(nn.Linear(2, 2).requires_grad_(False), torch.zeros(1, 2))
 
 
-@pytest.mark.parametrize("activation", [nn.ReLU(inplace=True), nn.SiLU(inplace=True), nn.LeakyReLU(inplace=True)])
+@pytest.mark.parametrize(
+    "activation", [nn.ReLU(inplace=True), nn.SiLU(inplace=True), nn.LeakyReLU(inplace=True)]
+)
 def test_in_place_activations_are_exact(activation: nn.Module) -> None:
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(3, 5), activation, nn.Linear(5, 4), nn.LayerNorm(4), activation, nn.Linear(4, 2))
+    network = nn.Sequential(
+        nn.Linear(3, 5), activation, nn.Linear(5, 4), nn.LayerNorm(4), activation, nn.Linear(4, 2)
+    )
     network, x = network.double(), torch.randn(3, 3, dtype=torch.float64)
     check_traces(network, x)
 
@@ -89,14 +97,17 @@ def test_transformer_training_with_dropout_is_seen_with_its_masks() -> None:
     network = nn.Sequential(encoder, nn.Flatten(), nn.Linear(12, 2)).double().train()
     tape, outputs = record_forward(network, torch.randn(3, 3, 4, dtype=torch.float64))
     norms = square_norms(tape, outputs, one_hot_cotangents(outputs))
-    torch.testing.assert_close(norms, _square_norms_on_the_graph(network, outputs), rtol=1e-10, atol=0)
+    torch.testing.assert_close(
+        norms, _square_norms_on_the_graph(network, outputs), rtol=1e-10, atol=0
+    )
 
 
 def test_attention_outputs_are_those_of_the_module() -> None:
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
     network = Wrapped(
-        lambda net, x: net.attention(x, x, x, average_attn_weights=False)[0].flatten(1), attention=attention
+        lambda net, x: net.attention(x, x, x, average_attn_weights=False)[0].flatten(1),
+        attention=attention,
     )
     x = torch.randn(3, 5, 8)
     _, outputs = record_forward(network, x)
@@ -109,10 +120,14 @@ def test_attention_outputs_are_those_of_the_module() -> None:
 def test_a_recorded_pass_leaves_no_hooks_and_fires_the_users() -> None:
     network, x = CASES["conv stack"].make()
     seen: list[str] = []
-    network.get_submodule("0").register_forward_hook(lambda module, inputs, outputs: seen.append("user"))
+    network.get_submodule("0").register_forward_hook(
+        lambda module, inputs, outputs: seen.append("user")
+    )
     record_forward(network, x)
     assert seen == ["user"]
-    assert all(len(module._forward_hooks) == (name == "0") for name, module in network.named_modules())
+    assert all(
+        len(module._forward_hooks) == (name == "0") for name, module in network.named_modules()
+    )
 
 
 def test_irregular_parameters_are_found_and_remembered() -> None:
@@ -121,7 +136,8 @@ def test_irregular_parameters_are_found_and_remembered() -> None:
     x = torch.randn(3, 1, 4, 4, dtype=torch.float64)
     tape, outputs = record_forward(network, x)
     verify(tape, outputs)
-    assert tape.whole_network == frozenset()  # the owner of the bare parameters is the network itself
+    # the owner of the bare parameters is the network itself
+    assert tape.whole_network == frozenset()
     network.positions.requires_grad_(False)
     per_sample_traces(network, x, None, chunk_size=64)
     passes = []
@@ -142,7 +158,10 @@ def test_the_self_check_can_fail() -> None:
     verify(tape, outputs)
     assert tape.whole_network == {id(network.get_parameter("first.weight"))}
     right = float(dense_jacobian(network, x).square().sum())
-    assert abs(float(square_norms(tape, outputs, one_hot_cotangents(outputs)).sum()) - right) < 1e-9 * right
+    assert (
+        abs(float(square_norms(tape, outputs, one_hot_cotangents(outputs)).sum()) - right)
+        < 1e-9 * right
+    )
     assert abs(wrong - right) > 1e-3 * right
 
 
@@ -176,7 +195,9 @@ def test_lower_precision_is_close(dtype: torch.dtype) -> None:
     network, x = CASES["conv stack"].make()
     exact = per_sample_traces(network, x, None, chunk_size=64)[0]
     approximate = per_sample_traces(network.to(dtype), x.to(dtype), None, chunk_size=64)[0]
-    torch.testing.assert_close(approximate, exact, rtol=1e-5 if dtype == torch.float32 else 5e-2, atol=0)
+    torch.testing.assert_close(
+        approximate, exact, rtol=1e-5 if dtype == torch.float32 else 5e-2, atol=0
+    )
 
 
 def test_outputs_without_a_gradient_raise() -> None:

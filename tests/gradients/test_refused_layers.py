@@ -53,7 +53,9 @@ def test_a_frozen_embedding_with_max_norm_has_no_gradient_to_be_wrong() -> None:
 def test_dynamically_quantized_layers() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that quantization moves to another package
-        body = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), {nn.Linear})
+        body = torch.ao.quantization.quantize_dynamic(
+            nn.Sequential(nn.Linear(4, 8), nn.ReLU()), {nn.Linear}
+        )
     network = nn.Sequential(nn.LayerNorm(4), body, nn.Linear(8, 2))
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
     for penalty in (GradientSimilarityPenalty(0.1), LossGradientPenalty(0.1)):

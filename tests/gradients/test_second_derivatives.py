@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 import gapscope as gs
 from gapscope.gradients import second_derivatives
+from gapscope.gradients.recording import record_calls
 from gapscope.gradients.second_derivatives import bypassed
-from gapscope.gradients.tape import record_calls
 from gradients.reference import Wrapped, dense_jacobian, gradient_of
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -53,17 +53,23 @@ def used(network: nn.Module, x: Tensor) -> bool:
 
 @pytest.mark.parametrize("method", ["exact", "probe"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_gradients_of_the_penalty_are_exact(name: str, method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_the_penalty_are_exact(
+    name: str, method: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make, shape = LAYERS[name]
     network, x = network_of(make()), torch.randn(3, *shape, dtype=torch.float64)
     assert used(network, x)
     penalty = gs.GradientSimilarityPenalty(1.0, method=method, reduction="sum")
     actual = gradient_of(penalty(network, x), network)
     if method == "exact":
-        expected = gradient_of(dense_jacobian(network, x, create_graph=True).square().sum(), network)
+        expected = gradient_of(
+            dense_jacobian(network, x, create_graph=True).square().sum(), network
+        )
     else:
         monkeypatch.setattr(second_derivatives, "_derivative", lambda node: None)
-        expected = gradient_of(gs.GradientSimilarityPenalty(1.0, reduction="sum")(network, x), network)
+        expected = gradient_of(
+            gs.GradientSimilarityPenalty(1.0, reduction="sum")(network, x), network
+        )
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -92,7 +98,9 @@ def circular(layer: Any) -> None:
     layer._reversed_padding_repeated_twice = [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("change", [twice, other_input, other_weight, circular], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(
+    "change", [twice, other_input, other_weight, circular], ids=lambda change: change.__name__
+)
 def test_another_operation_keeps_torchs_derivative(change: Callable[[Any], None]) -> None:
     network, x = network_of(nn.Conv2d(4, 6, 3)), torch.randn(3, 4, 5, 5, dtype=torch.float64)
     change(network.get_submodule("layer"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gapscope.gradients.backward import draw_probe, probe_scale, stratified_classes
-from gapscope.gradients.tape import record_calls, record_forward
+from gapscope.gradients.recording import record_calls, record_forward
 from gapscope.gradients.traces import one_hot_cotangents, square_norms
 from gradients.reference import CASES, check_traces, dense_jacobian, gradient_of
 
@@ -34,7 +34,10 @@ def test_gradient_of_the_squared_norms_is_exact(name: str) -> None:
         torch.testing.assert_close(value, expected, rtol=1e-10, atol=0)
         gradient = gradient_of(expected, network)
         torch.testing.assert_close(
-            gradient_of(value, network), gradient, rtol=1e-10, atol=1e-10 * float(gradient.abs().max())
+            gradient_of(value, network),
+            gradient,
+            rtol=1e-10,
+            atol=1e-10 * float(gradient.abs().max()),
         )
 
 
@@ -55,7 +58,10 @@ def test_random_signs_are_exactly_unbiased_over_all_signs() -> None:
     network, x = CASES["linear on tokens"].make(n=2)
     tape, outputs = record_forward(network, x)
     exact = square_norms(tape, outputs, one_hot_cotangents(outputs)).sum()
-    signs = [torch.tensor(s, dtype=torch.float64).view(2, 3) for s in itertools.product((-1.0, 1.0), repeat=6)]
+    signs = [
+        torch.tensor(s, dtype=torch.float64).view(2, 3)
+        for s in itertools.product((-1.0, 1.0), repeat=6)
+    ]
     mean = sum(float(square_norms(tape, outputs, sign[None]).sum()) for sign in signs) / len(signs)
     assert math.isclose(mean, float(exact), rel_tol=1e-12)
 

@@ -18,11 +18,19 @@ from gapscope.gradients import tape as tape_module
 from gapscope.gradients import verification
 from gapscope.gradients.contributions import Contribution, DenseJacobian
 from gapscope.gradients.per_sample import per_sample_jacobian
-from gapscope.gradients.tape import Tape, record_forward
+from gapscope.gradients.recording import record_forward
+from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import per_sample_traces
 from gapscope.gradients.verification import verify
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
-from gradients.reference import CASES, OwnLayerNorm, Wrapped, check_traces, dense_jacobian, gradient_of
+from gradients.reference import (
+    CASES,
+    OwnLayerNorm,
+    Wrapped,
+    check_traces,
+    dense_jacobian,
+    gradient_of,
+)
 
 
 def traces(network: nn.Module, x: Tensor) -> Tensor:
@@ -55,10 +63,14 @@ def test_no_permutation_of_the_samples_passes(permutation: tuple[int, ...]) -> N
     check_traces(network, torch.randn(3, 4, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("name", ["one layer under two names", "patched forward", "lstm", "weight norm"])
+@pytest.mark.parametrize(
+    "name", ["one layer under two names", "patched forward", "lstm", "weight norm"]
+)
 def test_the_network_is_the_same_object_by_object_afterwards(name: str) -> None:
     network, x = CASES[name].make()
-    slots = [(module, dict(module._parameters), dict(module._buffers)) for module in network.modules()]
+    slots = [
+        (module, dict(module._parameters), dict(module._buffers)) for module in network.modules()
+    ]
     first = traces(network, x)
     for module, parameters, buffers in slots:
         assert all(module._parameters[key] is value for key, value in parameters.items())
@@ -80,7 +92,9 @@ def test_what_no_faster_way_follows_is_right_and_said_once() -> None:
     with pytest.warns(SlowGradients, match=r"backward pass per sample.*requires_grad_\(False\)"):
         outputs, value = penalty.forward_with_penalty(network, x)
     parameters = list(network.parameters())
-    rows = [torch.autograd.grad(output, parameters, create_graph=True) for output in outputs.flatten()]
+    rows = [
+        torch.autograd.grad(output, parameters, create_graph=True) for output in outputs.flatten()
+    ]
     expected = torch.stack([gradient.square().sum() for row in rows for gradient in row]).sum()
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(gradient_of(value, network), gradient_of(expected, network))
@@ -89,7 +103,9 @@ def test_what_no_faster_way_follows_is_right_and_said_once() -> None:
 
 def test_mixing_behind_a_zero_initialized_head_raises() -> None:
     network = Wrapped(
-        lambda net, x: net.head(torch.tanh(net.layer(x)).flip(0)), layer=nn.Linear(3, 4), head=nn.Linear(4, 2)
+        lambda net, x: net.head(torch.tanh(net.layer(x)).flip(0)),
+        layer=nn.Linear(3, 4),
+        head=nn.Linear(4, 2),
     )
     nn.init.zeros_(network.get_parameter("head.weight"))
     with pytest.raises(NeverSupported, match="own sample alone"):
@@ -100,7 +116,9 @@ def test_a_second_derivative_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyP
     def detached(*given: Any) -> list[Contribution]:
         parts = per_sample_jacobian(*given)
         return [
-            DenseJacobian(part.parameters, part.values.detach()) for part in parts if isinstance(part, DenseJacobian)
+            DenseJacobian(part.parameters, part.values.detach())
+            for part in parts
+            if isinstance(part, DenseJacobian)
         ]
 
     monkeypatch.setattr(tape_module, "per_sample_jacobian", detached)
@@ -125,7 +143,9 @@ class Cube(torch.autograd.Function):
         return 3 * ctx.saved_tensors[0] ** 2 * gradients[0]
 
 
-@pytest.mark.parametrize(("activation", "first_uses"), [(torch.tanh, [8, 16]), (Cube.apply, [0, 8, 16])])
+@pytest.mark.parametrize(
+    ("activation", "first_uses"), [(torch.tanh, [8, 16]), (Cube.apply, [0, 8, 16])]
+)
 def test_second_derivatives_are_compared_at_once_where_the_user_wrote_one(
     activation: Any, first_uses: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +157,11 @@ def test_second_derivatives_are_compared_at_once_where_the_user_wrote_one(
         return original(tape, outputs, seed)
 
     monkeypatch.setattr(verification, "_second_derivative_differs", record)
-    network = Wrapped(lambda net, x: net.head(activation(net.layer(x))), layer=nn.Linear(4, 6), head=nn.Linear(6, 2))
+    network = Wrapped(
+        lambda net, x: net.head(activation(net.layer(x))),
+        layer=nn.Linear(4, 6),
+        head=nn.Linear(6, 2),
+    )
     network.double()
     x = torch.randn(5, 4, dtype=torch.float64)
     penalty = GradientSimilarityPenalty(1.0, method="exact", reduction="sum")
@@ -182,7 +206,9 @@ def test_a_way_that_cannot_be_differentiated_is_left() -> None:
         h = torch.tanh(checkpoint(net.first, x, use_reentrant=False))
         return net.head(torch.tanh(net.layer(h)) + 0.2 * F.linear(h, net.layer.weight))
 
-    network = Wrapped(forward, first=nn.Linear(4, 4), layer=nn.Linear(4, 4), head=nn.Linear(4, 2)).double()
+    network = Wrapped(
+        forward, first=nn.Linear(4, 4), layer=nn.Linear(4, 4), head=nn.Linear(4, 2)
+    ).double()
     x = torch.randn(3, 4, dtype=torch.float64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SlowGradients)
@@ -193,7 +219,11 @@ def test_a_way_that_cannot_be_differentiated_is_left() -> None:
 
 def experts(net: Any, x: Tensor) -> Tensor:
     """Samples are sent to one of two layers; at other weights all of them to the first."""
-    chosen = (x[:, 0, 0] > 0) if bool((net.marker.weight == 1).all()) else torch.ones(len(x), dtype=torch.bool)
+    chosen = (
+        (x[:, 0, 0] > 0)
+        if bool((net.marker.weight == 1).all())
+        else torch.ones(len(x), dtype=torch.bool)
+    )
     result = torch.zeros_like(x)
     for expert, mask in ((net.first, chosen), (net.second, ~chosen)):
         result[mask] = expert(x[mask])

@@ -20,7 +20,10 @@ from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gradients.reference import Wrapped
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*requires_grad=True:UserWarning")
-X, Y = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2])
+X, Y = (
+    torch.randn(6, 3, generator=torch.Generator().manual_seed(0)),
+    torch.tensor([0, 1, 2, 0, 1, 2]),
+)
 
 
 def _plain(net: Any, x: Tensor) -> Tensor:
@@ -42,7 +45,9 @@ def _all(net: Any, x: Tensor) -> Tensor:
 def _network(forward: Any) -> nn.Module:
     torch.manual_seed(1)
     first = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
-    return Wrapped(forward, first=first, second=nn.Sequential(nn.Linear(4, 4), nn.Tanh()), last=nn.Linear(4, 3))
+    return Wrapped(
+        forward, first=first, second=nn.Sequential(nn.Linear(4, 4), nn.Tanh()), last=nn.Linear(4, 3)
+    )
 
 
 @pytest.mark.parametrize("forward", [_first, _second, _all])
@@ -53,7 +58,10 @@ def test_measures_and_penalties_equal_those_without_checkpoints(forward: Any) ->
     for name in ("fisher_trace", "connection_sensitivity"):
         function = get_measure(name).function
         assert float(function(network, X, Y)) == float(function(plain, X, Y))
-    for make in (lambda: GradientSimilarityPenalty(0.1, every=2), lambda: LossGradientPenalty(0.1, every=2)):
+    for make in (
+        lambda: GradientSimilarityPenalty(0.1, every=2),
+        lambda: LossGradientPenalty(0.1, every=2),
+    ):
         both = (network, make()), (plain, make())
         for _ in range(2):  # calls with the penalty and without it
             gradients = []

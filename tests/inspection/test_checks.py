@@ -30,7 +30,9 @@ VERBS: dict[str, Callable[[Any, Tensor], Any]] = {
     "unit_sparsity": lambda network, x: gs.functional.unit_sparsity(network, x, Y),
     "margin_signature": lambda network, x: gs.functional.margin_signature(network, x, Y),
     "expected_accuracy": lambda network, x: gs.forecast_accuracy(network, (x, Y)),
-    "estimate_accuracy": lambda network, x: gs.estimate_accuracy(network, (x.repeat(10, 1), Y.repeat(10))),
+    "estimate_accuracy": lambda network, x: gs.estimate_accuracy(
+        network, (x.repeat(10, 1), Y.repeat(10))
+    ),
     "measure": lambda network, x: gs.measure(network, (x, Y)),
     "compare": lambda network, x: gs.compare({"one": network, "other": network}, (x, Y)),
 }
@@ -82,5 +84,13 @@ def test_weights_without_numbers_are_named(verb: str) -> None:
 def test_dtype_messages_of_torch_are_recognized(layer: nn.Module, x: Tensor) -> None:
     with pytest.raises(RuntimeError) as caught:
         layer(x)
-    assert "inputs must have a type that the network's layers accept; got " in dtype_mismatch_message(caught.value)
-    assert dtype_mismatch_message(RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)")) == ""
+    assert (
+        "inputs must have a type that the network's layers accept; got "
+        in dtype_mismatch_message(caught.value)
+    )
+    assert (
+        dtype_mismatch_message(
+            RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)")
+        )
+        == ""
+    )

@@ -59,18 +59,30 @@ def test_rows_are_a_power_of_two_within_the_budget(monkeypatch: pytest.MonkeyPat
     assert rows_per_pass(3, lambda: pytest.fail("no trial where the caller says"), CPU) == 3
 
 
-def test_what_a_pass_holds_once_does_not_count_for_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_pass_holds_once_does_not_count_for_every_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**40)
 
     def rows(n: int) -> Callable[[], object]:
-        return lambda: (torch.zeros(2**25), torch.zeros(n, 2**20))  # 128 MiB of its own, and 4 MiB a row
+        # 128 MiB of its own, and 4 MiB a row
+        return lambda: (
+            torch.zeros(2**25),
+            torch.zeros(n, 2**20),
+        )
 
     assert rows_per_pass(None, rows(1), CPU) == 1
     assert rows_per_pass(None, rows(1), CPU, two_rows=rows(2)) == 32
-    monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**29 + 4 * 2**24)  # 144 MiB: 16 left for rows
+    # 144 MiB: 16 left for rows
+    monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**29 + 4 * 2**24)
     assert rows_per_pass(None, rows(1), CPU, two_rows=rows(2)) == 4
     small = lambda: torch.zeros(2**18)  # noqa: E731
-    assert rows_per_pass(None, small, CPU, two_rows=lambda: pytest.fail("no second trial of many rows")) == 128
+    assert (
+        rows_per_pass(
+            None, small, CPU, two_rows=lambda: pytest.fail("no second trial of many rows")
+        )
+        == 128
+    )
 
 
 class Seen(list[int]):
@@ -90,7 +102,9 @@ class Counting(nn.Module):
         return self.layer(x)
 
 
-def test_large_inputs_pay_one_sample_and_scarce_memory_makes_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_inputs_pay_one_sample_and_scarce_memory_makes_small_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     network, x = Counting(), torch.randn(600, 1000, generator=torch.Generator().manual_seed(0))
     plenty = network_outputs(network, x)
     assert network.seen == [1, 512, 88]
@@ -105,7 +119,9 @@ def test_large_inputs_pay_one_sample_and_scarce_memory_makes_small_chunks(monkey
     first = output_sensitivity(network, x)
     # That samples are alone was looked at in the call before, and is remembered.
     assert network.seen == [1, *[128, 128, 128, 128, 88] * 2]
-    assert float(first) == pytest.approx(float(output_sensitivity(network, x, chunk_size=600)), rel=1e-5)
+    assert float(first) == pytest.approx(
+        float(output_sensitivity(network, x, chunk_size=600)), rel=1e-5
+    )
 
 
 def test_token_ids_are_few_only_where_they_are_very_few() -> None:

@@ -27,7 +27,9 @@ def test_a_copy_keeps_values_ties_and_settings_and_shares_no_memory() -> None:
         assert made.state_dict()[name].data_ptr() != tensor.data_ptr()
     assert made[2].weight is made[0].weight
     assert made.part.data_ptr() == made.whole.data_ptr()
-    assert [p.requires_grad for p in made.parameters()] == [p.requires_grad for p in network.parameters()]
+    assert [p.requires_grad for p in made.parameters()] == [
+        p.requires_grad for p in network.parameters()
+    ]
     assert all(p.grad is None for p in made.parameters())
     assert torch.equal(made.table, network.table)
 

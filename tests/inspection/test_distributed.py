@@ -38,7 +38,9 @@ def _data() -> tuple[Tensor, Tensor]:
 
 def _found() -> dict[str, Any]:
     network, (x, y) = _network(), _data()
-    readings = gs.measure(network, (x, y), MEASURES, initial_state=_network().state_dict(), progress=False)
+    readings = gs.measure(
+        network, (x, y), MEASURES, initial_state=_network().state_dict(), progress=False
+    )
     assert not readings.unmeasured, readings.unmeasured
     return {
         **readings.values(),
@@ -51,7 +53,9 @@ def _found() -> dict[str, Any]:
 
 def _process(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", f"file://{folder}/meeting", rank=rank, world_size=2
+    )
     seen: list[int] = []
     network = _network()
     network.register_forward_hook(lambda module, given, result: seen.append(len(result)))
@@ -69,18 +73,26 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert (first.pop("passes"), second.pop("passes")) == (11, 12), "each runs its part"
     for name, value in _found().items():
-        one, other, alone = (torch.as_tensor(result) for result in (first[name], second[name], value))
+        one, other, alone = (
+            torch.as_tensor(result) for result in (first[name], second[name], value)
+        )
         torch.testing.assert_close(one, alone, rtol=1e-9, atol=1e-12, msg=name)
         assert torch.equal(one, other), name
 
 
 def test_stretches_cover_all_rows_once() -> None:
     for n, size in ((7, 2), (8, 3), (3, 3)):
-        rows = [row for rank in range(size) for row in range(n)[Processes(rank, size).rows_of_rank(n)]]
+        rows = [
+            row for rank in range(size) for row in range(n)[Processes(rank, size).rows_of_rank(n)]
+        ]
         assert rows == list(range(n))
 
 
 def test_alone_nothing_is_divided_and_processes_must_have_met() -> None:
-    assert compute_distributed(3, lambda part: torch.arange(part.start, part.stop)).tolist() == [0, 1, 2]
+    assert compute_distributed(3, lambda part: torch.arange(part.start, part.stop)).tolist() == [
+        0,
+        1,
+        2,
+    ]
     with pytest.raises(InvalidInput, match="init_process_group"), distribute_over():
         pass

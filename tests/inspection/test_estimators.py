@@ -83,7 +83,10 @@ def test_a_skorch_network_is_its_module() -> None:
 def test_estimators_without_gradients_name_what_needs_none(estimator: Any) -> None:
     frame, labels = table()
     for function in (gs.measure, gs.forecast_accuracy, gs.estimate_accuracy):
-        with pytest.raises(InvalidInput, match=f"{type(estimator).__name__}, which has no gradients.*learning_curve"):
+        with pytest.raises(
+            InvalidInput,
+            match=f"{type(estimator).__name__}, which has no gradients.*learning_curve",
+        ):
             function(estimator, (frame, labels))
     with pytest.raises(InvalidInput, match="has no gradients"):
         gs.train(estimator, (frame, labels), gs.TrainingSpec(epochs=1))
@@ -100,7 +103,9 @@ def test_missing_values_name_an_imputer_and_its_result_is_accepted(kind: Any) ->
     frame, labels = table()
     frame.iloc[3, 0] = float("nan")
     x: Any = frame.astype(kind) if kind != "array" else frame.to_numpy()
-    with pytest.raises(InvalidInput, match=r"1 of 120 samples.*SimpleImputer\(\)\.fit_transform\(x\)"):
+    with pytest.raises(
+        InvalidInput, match=r"1 of 120 samples.*SimpleImputer\(\)\.fit_transform\(x\)"
+    ):
         gs.forecast_accuracy(network(), (x, labels))
     imputed = SimpleImputer().fit_transform(frame)
     assert gs.forecast_accuracy(network(), (imputed, labels)).samples == N
@@ -109,7 +114,9 @@ def test_missing_values_name_an_imputer_and_its_result_is_accepted(kind: Any) ->
 def test_categorical_columns_name_one_hot_columns_which_are_accepted() -> None:
     frame, labels = table()
     frame = frame.assign(town=pandas.Series(["x", "y", "z"] * 40, dtype="category"))
-    with pytest.raises(InvalidInput, match=r"'town' do not.*pandas\.get_dummies\(frame, dtype=float\)"):
+    with pytest.raises(
+        InvalidInput, match=r"'town' do not.*pandas\.get_dummies\(frame, dtype=float\)"
+    ):
         gs.forecast_accuracy(network(), (frame, labels))
     encoded = pandas.get_dummies(frame, dtype=float)
     assert gs.forecast_accuracy(network(5), (encoded, labels)).samples == N
@@ -133,14 +140,20 @@ def test_unequal_classes_have_balanced_accuracy_and_area() -> None:
     record = gs.record_network(network(), (frame, labels), name="a", measures=["loss"])
     with torch.no_grad():
         logits = network()(torch.tensor(frame.to_numpy()).float())
-    assert record.scores["train_auc"] == pytest.approx(roc_auc_score(codes, logits[:, 1] - logits[:, 0]))
-    assert record.scores["train_balanced_accuracy"] == pytest.approx(balanced_accuracy_score(codes, logits.argmax(1)))
+    assert record.scores["train_auc"] == pytest.approx(
+        roc_auc_score(codes, logits[:, 1] - logits[:, 0])
+    )
+    assert record.scores["train_balanced_accuracy"] == pytest.approx(
+        balanced_accuracy_score(codes, logits.argmax(1))
+    )
 
 
 def test_estimators_on_raw_frames_are_refused_as_estimators_and_not_for_their_columns() -> None:
     frame = pandas.DataFrame({"size": [1.0, 2.0] * 30, "colour": ["red", "blue"] * 30})
     labels = [0, 1] * 30
-    model: Any = make_pipeline(OneHotEncoder(handle_unknown="ignore"), LogisticRegression()).fit(frame, labels)
+    model: Any = make_pipeline(OneHotEncoder(handle_unknown="ignore"), LogisticRegression()).fit(
+        frame, labels
+    )
     a_class: Any = LogisticRegression
     calls: list[Callable[[], object]] = [
         lambda: gs.forecast_accuracy(model, (frame, labels)),
@@ -153,5 +166,7 @@ def test_estimators_on_raw_frames_are_refused_as_estimators_and_not_for_their_co
         with pytest.raises(InvalidInput, match=r"Pipeline, which has no gradients.*learning_curve"):
             call()
     for call in (lambda: gs.check(a_class, (frame, labels)), lambda: gs.measure(a_class, frame)):
-        with pytest.raises(InvalidInput, match=r"the class LogisticRegression.*LogisticRegression\(\)"):
+        with pytest.raises(
+            InvalidInput, match=r"the class LogisticRegression.*LogisticRegression\(\)"
+        ):
             call()

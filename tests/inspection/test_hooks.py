@@ -9,7 +9,12 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import InvalidInput
-from gapscope.inspection.hooks import capture_outputs, forward_hooks, module_named, record_module_calls
+from gapscope.inspection.hooks import (
+    capture_outputs,
+    forward_hooks,
+    module_named,
+    record_module_calls,
+)
 from gradients.reference import Wrapped
 
 
@@ -27,7 +32,9 @@ def test_a_wrong_name_names_the_nearest() -> None:
 
 
 def test_calls_come_in_the_order_in_which_they_are_made() -> None:
-    network = Wrapped(lambda net, x: net.last(net.first(x)), last=nn.Linear(3, 2), first=nn.Linear(2, 3))
+    network = Wrapped(
+        lambda net, x: net.last(net.first(x)), last=nn.Linear(3, 2), first=nn.Linear(2, 3)
+    )
     calls = record_module_calls(network, torch.zeros(1, 2))
     assert [call.name for call in calls] == ["first", "last"]
     assert calls[1].input is calls[0].output
@@ -70,7 +77,11 @@ def test_a_compiled_network_is_watched_too(in_place: bool) -> None:
     if in_place:
         net.compile(backend="eager")
     compiled(x)
-    assert [type(call.module) for call in record_module_calls(compiled, x)] == [nn.Linear, nn.ReLU, nn.Linear]
+    assert [type(call.module) for call in record_module_calls(compiled, x)] == [
+        nn.Linear,
+        nn.ReLU,
+        nn.Linear,
+    ]
     with capture_outputs({"1": net[1]}, replacement=torch.zeros(5, 3)):
         outputs = compiled(x)
     assert torch.equal(outputs, net[2].bias.expand(5, 2))

@@ -61,7 +61,12 @@ def test_every_measure_refuses(measure: str, mix: str) -> None:
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_every_measure_refuses_batch_norm_without_running_statistics(measure: str) -> None:
-    layers = (nn.Linear(4, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.ReLU(), nn.Linear(4, 2))
+    layers = (
+        nn.Linear(4, 4),
+        nn.BatchNorm1d(4, track_running_stats=False),
+        nn.ReLU(),
+        nn.Linear(4, 2),
+    )
     with pytest.raises(ReplaceLayer, match="'1' uses"):
         MEASURES[measure](nn.Sequential(*layers), torch.randn(8, 4))
 
@@ -74,7 +79,14 @@ def test_a_closed_branch_hides_no_mixing() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_networks_whose_samples_are_alone_pass(dtype: torch.dtype) -> None:
-    layers = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(64, 3))
+    layers = (
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Flatten(),
+        nn.Linear(64, 3),
+    )
     network = nn.Sequential(*layers).to(dtype).eval()
     for n in (1, 2, 7):
         check_sample_independence(network, torch.randn(n, 1, 6, 6, dtype=dtype))
@@ -97,7 +109,9 @@ def test_weights_that_bear_no_perturbation_are_looked_at_as_they_are() -> None:
 
 def test_the_same_weights_and_samples_are_looked_at_once() -> None:
     passes: list[int] = []
-    network = Wrapped(lambda net, x: (passes.append(len(x)), net.layer(x))[1], layer=nn.Linear(3, 2))
+    network = Wrapped(
+        lambda net, x: (passes.append(len(x)), net.layer(x))[1], layer=nn.Linear(3, 2)
+    )
     x = torch.randn(6, 3)
 
     def looks() -> bool:
@@ -120,7 +134,8 @@ def test_the_same_weights_and_samples_are_looked_at_once() -> None:
 @pytest.mark.parametrize("change", ["a hook", "a flag", "another forward pass"])
 def test_a_network_that_begins_to_mix_is_looked_at_again(change: str) -> None:
     network = Wrapped(
-        lambda net, x: net.layer(x).flip(0) if getattr(net, "mixes", False) else net.layer(x), layer=nn.Linear(3, 2)
+        lambda net, x: net.layer(x).flip(0) if getattr(net, "mixes", False) else net.layer(x),
+        layer=nn.Linear(3, 2),
     )
     x = torch.randn(6, 3)
     assert is_sample_independent(network, x)

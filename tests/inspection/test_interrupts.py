@@ -21,7 +21,9 @@ from gapscope.inspection.outputs import inspection_mode
 from gapscope.measures.ntk import ntk_trace
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 
-NUMBERS = [number for number in (signal.SIGINT, getattr(signal, "SIGALRM", None)) if number is not None]
+NUMBERS = [
+    number for number in (signal.SIGINT, getattr(signal, "SIGALRM", None)) if number is not None
+]
 
 
 def _do(work: Callable[[], Any], call: int = -1, number: int = signal.SIGINT) -> int:
@@ -49,9 +51,21 @@ def _do(work: Callable[[], Any], call: int = -1, number: int = signal.SIGINT) ->
 def _state(network: nn.Module) -> tuple[Any, ...]:
     modules = [(m.training, dict(vars(m)), len(m._forward_hooks)) for m in network.modules()]
     gradients = [id(p.grad) for p in network.parameters()]
-    patches = nn.Module.__call__, nn.Module.__getattr__, torch.is_grad_enabled(), torch.backends.mkldnn.enabled
+    patches = (
+        nn.Module.__call__,
+        nn.Module.__getattr__,
+        torch.is_grad_enabled(),
+        torch.backends.mkldnn.enabled,
+    )
     handlers = tuple(signal.getsignal(number) for number in NUMBERS)
-    return modules, gradients, patches, handlers, torch.get_rng_state().sum(), torch._C._len_torch_function_stack()
+    return (
+        modules,
+        gradients,
+        patches,
+        handlers,
+        torch.get_rng_state().sum(),
+        torch._C._len_torch_function_stack(),
+    )
 
 
 @pytest.fixture
@@ -86,7 +100,8 @@ def test_interrupts_at_any_call_restore_everything(network: nn.Sequential, verb:
             n_calls = _do(work, call)
         except KeyboardInterrupt:
             n_calls = 0
-        assert n_calls < call  # later passes make fewer calls; an interrupt that was sent must arrive
+        # later passes make fewer calls; an interrupt that was sent must arrive
+        assert n_calls < call
         assert _state(network) == before
 
 
@@ -155,7 +170,9 @@ def test_other_threads_have_no_handlers() -> None:
     assert handlers == [signal.getsignal(signal.SIGINT)]
 
 
-def test_an_interrupted_part_returns_nothing_to_the_function_that_called_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_part_returns_nothing_to_the_function_that_called_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def interrupt(*given: object) -> None:
         raise KeyboardInterrupt
 

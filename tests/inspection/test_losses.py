@@ -49,7 +49,13 @@ def test_what_does_not_fit_raises() -> None:
 
 @pytest.mark.parametrize("loss", [default_loss, sample_losses])
 def test_regression_targets_are_never_broadcast(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-    for outputs, targets in (((3, 2), (3, 1)), ((3, 2), (3,)), ((3, 1), (3, 2)), ((3,), (3, 2)), ((3, 1), (1,))):
+    for outputs, targets in (
+        ((3, 2), (3, 1)),
+        ((3, 2), (3,)),
+        ((3, 1), (3, 2)),
+        ((3,), (3, 2)),
+        ((3, 1), (1,)),
+    ):
         with pytest.raises(InvalidInput, match=r"outputs, \[3.*; got \["):
             loss(torch.zeros(outputs), torch.zeros(targets))
 
@@ -59,7 +65,10 @@ def test_regression_targets_are_never_broadcast(loss: Callable[[Tensor, Tensor],
 def test_one_number_a_sample_may_come_with_or_without_its_axis(
     outputs_shape: tuple[int, ...], targets_shape: tuple[int, ...]
 ) -> None:
-    outputs, targets = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+    outputs, targets = (
+        torch.tensor([1.0, 2.0, 4.0]),
+        torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64),
+    )
     outputs, targets = outputs.view(outputs_shape), targets.view(targets_shape)
     assert sample_losses(outputs, targets).tolist() == [0, 4, 9]
     assert default_loss(outputs, targets).item() == pytest.approx(13 / 3)
@@ -67,7 +76,9 @@ def test_one_number_a_sample_may_come_with_or_without_its_axis(
 
 @pytest.mark.parametrize("shape", [(6, 4), (6, 4, 5)])
 @pytest.mark.parametrize("labels", [True, False])
-def test_the_losses_of_samples_have_the_loss_as_their_mean(shape: tuple[int, ...], labels: bool) -> None:
+def test_the_losses_of_samples_have_the_loss_as_their_mean(
+    shape: tuple[int, ...], labels: bool
+) -> None:
     outputs = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     targets = outputs.roll(1, 1)
     if labels:
@@ -93,7 +104,9 @@ CALLERS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
     "train": lambda network, x, y: gs.train(network, Samples(x, y), TrainingSpec(epochs=1)),
     "by the weights": lambda network, x, y: gs.penalties.LossGradientPenalty(1.0)(network, x, y),
     "gamma decay": lambda network, x, y: gamma_decay(network, (x, y), batch_size=2),
-    "gamma decay penalty": lambda network, x, y: gs.penalties.GammaDecayPenalty(batch_size=2)(network, x, y),
+    "gamma decay penalty": lambda network, x, y: gs.penalties.GammaDecayPenalty(batch_size=2)(
+        network, x, y
+    ),
     "batch norm excess": lambda network, x, y: batch_norm_excess(network, (x, y), batch_sizes=(2,)),
     "advice": lambda network, x, y: gs.advise_batch_norm(network, (x, y), batch_size=2),
     "dropout": lambda network, x, y: DropoutLoss(network, Samples(x, y), ["1"]),
@@ -102,7 +115,9 @@ CALLERS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
 
 @pytest.mark.parametrize("caller", CALLERS)
 @pytest.mark.parametrize(("outputs", "columns"), [(2, 1), (1, 2)])
-def test_every_caller_refuses_targets_of_another_width(caller: str, outputs: int, columns: int) -> None:
+def test_every_caller_refuses_targets_of_another_width(
+    caller: str, outputs: int, columns: int
+) -> None:
     network = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, outputs))
     x, y = torch.randn(8, 3), torch.randn(8, columns)
     sentence = rf"Regression targets must have the shape of the outputs, \[[\dn], {outputs}\]; got \[\d, {columns}\]"

@@ -40,8 +40,13 @@ def test_real_allocations_that_fail_are_explained(allocate: Callable[[], None], 
 
 
 def test_sizes_in_the_words_of_torch_and_numpy() -> None:
-    assert requested_bytes(RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0")) == 20 * 2**30
-    assert requested_bytes(MemoryError("Unable to allocate 7.45 MiB for an array")) == int(7.45 * 2**20)
+    assert (
+        requested_bytes(RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0"))
+        == 20 * 2**30
+    )
+    assert requested_bytes(MemoryError("Unable to allocate 7.45 MiB for an array")) == int(
+        7.45 * 2**20
+    )
     assert requested_bytes(MemoryError()) is None
 
 

@@ -24,7 +24,9 @@ def test_any_cut_gives_the_moments_of_the_whole(cuts: list[int], offset: float) 
     assert moments.count == 120
     torch.testing.assert_close(moments.mean, torch.tensor(values.mean(1)))
     torch.testing.assert_close(moments.variance, torch.tensor(values.var(1)))
-    torch.testing.assert_close(moments.skewness, torch.tensor(stats.skew(values, axis=1)), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        moments.skewness, torch.tensor(stats.skew(values, axis=1)), rtol=1e-6, atol=1e-6
+    )
     kurtosis = torch.tensor(stats.kurtosis(values, axis=1))
     torch.testing.assert_close(moments.excess_kurtosis, kurtosis, rtol=1e-6, atol=1e-6)
 
@@ -34,13 +36,19 @@ def test_float32_with_a_large_mean_keeps_its_variance() -> None:
     moments = ChannelMoments()
     for part in h.split(7):
         moments.update(part)
-    torch.testing.assert_close(moments.variance, h.double().var(0, unbiased=False), rtol=1e-10, atol=0)
+    torch.testing.assert_close(
+        moments.variance, h.double().var(0, unbiased=False), rtol=1e-10, atol=0
+    )
 
 
 def test_constant_channels_have_the_lowest_kurtosis() -> None:
     moments = ChannelMoments(order=4)
     moments.update(torch.full((5, 1), 3.0))
-    assert moments.skewness.item() == 0 and moments.excess_kurtosis.item() == -2 and moments.variance.item() == 0
+    assert (
+        moments.skewness.item() == 0
+        and moments.excess_kurtosis.item() == -2
+        and moments.variance.item() == 0
+    )
 
 
 def test_order_is_checked() -> None:

@@ -13,7 +13,12 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.targets import check_labels
-from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs, prepare_inputs
+from gapscope.inspection.outputs import (
+    checked_outputs,
+    inspection_mode,
+    network_outputs,
+    prepare_inputs,
+)
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import ParameterSubstitution, cast_like, cast_network
 from support.cases import CASES, each
@@ -67,7 +72,9 @@ def test_replaced_parameters_children_and_hooks_are_put_back() -> None:
 
 
 def some_network() -> nn.Sequential:
-    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.ReLU(), nn.Linear(4, 2))
+    network = nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.ReLU(), nn.Linear(4, 2)
+    )
     network[1].eval()  # a frozen batch norm inside a network that trains
     network[0].weight.requires_grad_(False)
     network[4].weight.grad = torch.ones(2, 4)
@@ -77,7 +84,10 @@ def some_network() -> nn.Sequential:
 def everything(network: nn.Module) -> list[object]:
     return [
         [module.training for module in network.modules()],
-        [(p.requires_grad, None if p.grad is None else p.grad.clone()) for p in network.parameters()],
+        [
+            (p.requires_grad, None if p.grad is None else p.grad.clone())
+            for p in network.parameters()
+        ],
         [tensor.clone() for tensor in network.state_dict().values()],
         torch.get_rng_state(),
         tuple(random.getstate()[1]),
@@ -101,7 +111,8 @@ def test_everything_is_restored(failing: bool) -> None:
         with torch.no_grad(), inspection_mode(network, mode="train"):
             assert all(module.training for module in network.modules())
             network[0].weight.requires_grad_(True)
-            network(torch.randn(5, 3)).sum().backward()  # gradients are on again, buffers and random states move
+            # gradients are on again, buffers and random states move
+            network(torch.randn(5, 3)).sum().backward()
             random.random()
             numpy.random.rand()
             if failing:
@@ -206,7 +217,11 @@ def test_complex_numbers_stay_complex(given: torch.dtype) -> None:
     network = nn.Linear(2, 2, dtype=given)
     with cast_network(network, DOUBLE) as substituted:
         result = network(torch.randn(3, 2, dtype=DOUBLE).to(given))
-    assert result.dtype == substituted[network.weight].dtype == (torch.complex128 if given.is_complex else DOUBLE)
+    assert (
+        result.dtype
+        == substituted[network.weight].dtype
+        == (torch.complex128 if given.is_complex else DOUBLE)
+    )
 
 
 def test_a_tensor_is_converted_inside_a_substitution_too() -> None:

@@ -35,7 +35,11 @@ class CountsOnes(nn.Module):
 
 def texts(n: int, seed: int) -> dict[str, Tensor]:
     ids = torch.randint(0, 2, (n, 9), generator=torch.Generator().manual_seed(seed))
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": (ids.sum(1) > 4).long()}
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "labels": (ids.sum(1) > 4).long(),
+    }
 
 
 def identity() -> nn.Linear:
@@ -137,7 +141,9 @@ def test_networks_may_write_into_their_input() -> None:
     readings = gs.measure(network, (x, y), names)
     assert torch.equal(x, before)
     expected = gs.measure(network.body, ((x - 1) / 2, y), names)
-    expected_values = expected.values() | {"input_jacobian_norm": expected["input_jacobian_norm"].value / 4}
+    expected_values = expected.values() | {
+        "input_jacobian_norm": expected["input_jacobian_norm"].value / 4
+    }
     for name, value in readings.values().items():
         if name != "input_jacobian_norm":
             assert value == pytest.approx(expected_values[name], rel=1e-4), name
@@ -165,7 +171,12 @@ def test_verbs_with_two_data_sets_adapt_the_second() -> None:
 
     train, test = texts(120, 0), texts(150, 1)
     assert not gs.check(CountsOnes(), train, test=test, only=["GS402"]).findings
-    assert gs.record_network(CountsOnes(), train, test=test, name="n", measures=["loss"]).scores["test_accuracy"] == 1.0
+    assert (
+        gs.record_network(CountsOnes(), train, test=test, name="n", measures=["loss"]).scores[
+            "test_accuracy"
+        ]
+        == 1.0
+    )
     assert gs.validated_accuracy(CountsOnes(), test, train).plain.value == 1.0
     repeated = gs.find_label_issues(None, train, test=test).test_duplicates
     ids, others = train["input_ids"], test["input_ids"]
@@ -180,9 +191,16 @@ def test_verbs_with_named_classes_adapt_the_second() -> None:
     seen = y > 0
     data, test = (x, NAMES[y.numpy()]), (x[seen], NAMES[y[seen].numpy()])
     assert not gs.check(identity(), data, test=test, only=["GS402"]).findings
-    assert gs.record_network(identity(), data, test=test, name="n", measures=["loss"]).scores["test_accuracy"] == 1.0
+    assert (
+        gs.record_network(identity(), data, test=test, name="n", measures=["loss"]).scores[
+            "test_accuracy"
+        ]
+        == 1.0
+    )
     assert gs.validated_accuracy(identity(), test, data).plain.value == 1.0
-    history = gs.train(identity(), data, gs.TrainingSpec(epochs=1, learning_rate=1e-6), test=test).history
+    history = gs.train(
+        identity(), data, gs.TrainingSpec(epochs=1, learning_rate=1e-6), test=test
+    ).history
     assert history[-1]["test_accuracy"] == 1.0
 
 
@@ -198,7 +216,9 @@ def test_indices_are_row_numbers_of_the_data_that_were_passed(tmp_path: Path) ->
     issues = gs.find_label_issues(None, (x, y), test=(x[30:40], y[30:40]))
     assert issues.indices[0] == 150 and (101, 121) in issues.conflicts
     assert issues.test_duplicates[0] == (30, 0)
-    assert gs.check(nn.Linear(4, 2), (x, y), only=["GS101"]).findings[0].indices == tuple(range(120, 126))
+    assert gs.check(nn.Linear(4, 2), (x, y), only=["GS101"]).findings[0].indices == tuple(
+        range(120, 126)
+    )
     checked = gs.check(nn.Linear(4, 2), (x, y), only=["GS102"]).label_issues
     assert checked is not None and checked.indices[0] == 150
     issues.write_html(tmp_path / "list.html")

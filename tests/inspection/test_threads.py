@@ -25,7 +25,9 @@ WAIT = 60.0  # generous: a thread that hangs fails the test, a slow machine does
 
 def network(*more: nn.Module) -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), *more, nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    return nn.Sequential(
+        nn.Linear(4, 8), *more, nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)
+    )
 
 
 def samples(n: int = 60) -> tuple[Tensor, Tensor]:
@@ -46,14 +48,25 @@ def in_threads(*calls: Callable[[], Any]) -> list[Any]:
 
 
 def test_one_network_in_several_threads_has_its_own_numbers_and_stays_as_it_was() -> None:
-    names = ["worst_case_sharpness", "input_jacobian_norm", "adaptive_sharpness", "unit_sparsity", "ntk_trace"]
+    names = [
+        "worst_case_sharpness",
+        "input_jacobian_norm",
+        "adaptive_sharpness",
+        "unit_sparsity",
+        "ntk_trace",
+    ]
     net, data = network(), samples()
     net.train()
     next(net.children()).eval()
     expected = gs.measure(net, data, names).values()
-    modes, hooks = [m.training for m in net.modules()], [len(m._forward_hooks) for m in net.modules()]
+    modes, hooks = (
+        [m.training for m in net.modules()],
+        [len(m._forward_hooks) for m in net.modules()],
+    )
     for result in in_threads(*[lambda: gs.measure(net, data, names).values()] * 3):
-        assert result == {name: pytest.approx(value, rel=1e-6, nan_ok=True) for name, value in expected.items()}
+        assert result == {
+            name: pytest.approx(value, rel=1e-6, nan_ok=True) for name, value in expected.items()
+        }
     assert [m.training for m in net.modules()] == modes
     assert [len(m._forward_hooks) for m in net.modules()] == hooks
     assert all("forward" not in vars(m) for m in net.modules())
@@ -142,7 +155,9 @@ def test_settings_of_torch_are_restored_after_the_last_thread() -> None:
     assert _cur_sdpa_kernel_backends() == before
 
 
-def test_what_is_read_of_a_network_is_its_own_while_another_thread_runs_it_in_another_precision() -> None:
+def test_what_is_read_of_a_network_is_its_own_while_another_thread_runs_it_in_another_precision() -> (
+    None
+):
     net: Any = network()
     with ThreadPoolExecutor(2) as pool:
         with exclusive(), cast_network(net, torch.float64, torch.zeros_like):

@@ -42,7 +42,9 @@ def test_a_bert_takes_every_form_of_data(form: str) -> None:
         given = datasets.Dataset.from_dict({name: tensor.tolist() for name, tensor in data.items()})
     readings = gs.measure(network, given)
     logits = logits_of(network, data)
-    assert readings["loss"].value == pytest.approx(F.cross_entropy(logits, data["labels"]).item(), rel=1e-5)
+    assert readings["loss"].value == pytest.approx(
+        F.cross_entropy(logits, data["labels"]).item(), rel=1e-5
+    )
     assert readings["accuracy"].value == (logits.argmax(1) == data["labels"]).double().mean().item()
     assert readings["ntk_trace"].value > 0
     assert readings["parameter_count"].value == sum(p.numel() for p in network.parameters())
@@ -60,7 +62,10 @@ def test_one_float_logit_is_binary_classification(targets: str, squeezing: bool)
     expected = F.binary_cross_entropy_with_logits(logits, Y.float()).item()
     assert readings["loss"].value == pytest.approx(expected, rel=1e-6)
     assert readings["accuracy"].value == ((logits > 0) == (Y == 1)).double().mean().item()
-    assert "unit_sparsity.zeta" in readings.values() and "margin_signature.h1.median" in readings.values()
+    assert (
+        "unit_sparsity.zeta" in readings.values()
+        and "margin_signature.h1.median" in readings.values()
+    )
     assert "two classes" in readings.notes[0]
 
 
@@ -116,7 +121,10 @@ def test_outputs_with_positions_have_a_loss_and_an_accuracy(channels_first: bool
     patches = F.unfold(x, 3, padding=1).square().sum()
     assert readings["ntk_trace"].value == pytest.approx(3 * (patches.item() + 20 * 20), rel=1e-5)
     refused = gs.measure(network, (x, y[:, 0, 0].clamp_min(0))).unmeasured
-    assert "outputs have positions" in refused["loss"] and "outputs have positions" in refused["accuracy"]
+    assert (
+        "outputs have positions" in refused["loss"]
+        and "outputs have positions" in refused["accuracy"]
+    )
     with pytest.raises(InvalidInput, match="accuracy outputs have positions"):
         gs.measure(network, (x, y[:, 1, 0]), ["accuracy"])
 
@@ -140,11 +148,15 @@ def returning(make: Any) -> nn.Module:
     return Wrapped(lambda net, x: make(net.inner(x)), inner=mlp())
 
 
-@pytest.mark.parametrize("make", [Output, lambda logits: {"logits": logits}], ids=["dataclass", "mapping"])
+@pytest.mark.parametrize(
+    "make", [Output, lambda logits: {"logits": logits}], ids=["dataclass", "mapping"]
+)
 def test_the_network_may_return_an_object_with_logits(make: Any) -> None:
     expected = gs.measure(mlp(), (X, Y)).values()
     result = gs.measure(returning(make), (X, Y)).values()
-    assert result == {name: pytest.approx(value, rel=1e-6, nan_ok=True) for name, value in expected.items()}
+    assert result == {
+        name: pytest.approx(value, rel=1e-6, nan_ok=True) for name, value in expected.items()
+    }
 
 
 def test_two_float_inputs_are_one_input_of_both() -> None:
@@ -158,7 +170,10 @@ def test_two_float_inputs_are_one_input_of_both() -> None:
 
     names = ["input_jacobian_norm", "ntk_trace", "loss"]
     expected = gs.measure(mlp(), (X, Y), names).values()
-    for data in (((X[:, :2], X[:, 2:, None]), Y), {"right": X[:, 2:, None], "left": X[:, :2], "label": Y}):
+    for data in (
+        ((X[:, :2], X[:, 2:, None]), Y),
+        {"right": X[:, 2:, None], "left": X[:, :2], "label": Y},
+    ):
         result = gs.measure(Two(), data, names).values()
         assert result == {name: pytest.approx(value, rel=1e-5) for name, value in expected.items()}
 
@@ -168,7 +183,10 @@ def test_what_is_excluded_or_looks_wrong_is_reported() -> None:
     assert "ignored: Tensor [20]" in gs.measure(mlp(), triple).notes[0]
     ignored = gs.measure(mlp(), (X, torch.where(torch.arange(20) < 5, -100, Y)), ["accuracy"])
     assert "5 of 20 samples have the label -100" in ignored.notes[0]
-    assert ignored["accuracy"].value == gs.measure(mlp(), (X[5:], Y[5:]), ["accuracy"])["accuracy"].value
+    assert (
+        ignored["accuracy"].value
+        == gs.measure(mlp(), (X[5:], Y[5:]), ["accuracy"])["accuracy"].value
+    )
 
 
 ATTENDING = Wrapped(
@@ -177,7 +195,9 @@ ATTENDING = Wrapped(
     head=nn.Linear(4, 2),
 )
 RECURRENT = Wrapped(
-    lambda net, x: net.head(net.rnn(x[..., None])[0][:, -1]), rnn=nn.LSTM(1, 5, batch_first=True), head=nn.Linear(5, 2)
+    lambda net, x: net.head(net.rnn(x[..., None])[0][:, -1]),
+    rnn=nn.LSTM(1, 5, batch_first=True),
+    head=nn.Linear(5, 2),
 )
 LOOSE = Wrapped(lambda net, x: x @ net.weight, weight=nn.Parameter(torch.randn(4, 2)))
 
@@ -190,11 +210,25 @@ LOOSE = Wrapped(lambda net, x: x @ net.weight, weight=nn.Parameter(torch.randn(4
         (RECURRENT, {"unit_sparsity"}),
         (LOOSE, {"unit_sparsity"}),
         (mlp().requires_grad_(False), {"ntk_trace"}),
-        (nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 2)), {"ntk_trace"}),
+        (
+            nn.Sequential(
+                nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 2)
+            ),
+            {"ntk_trace"},
+        ),
     ],
-    ids=["logistic regression", "attention", "LSTM", "loose parameters", "frozen", "batch norm without statistics"],
+    ids=[
+        "logistic regression",
+        "attention",
+        "LSTM",
+        "loose parameters",
+        "frozen",
+        "batch norm without statistics",
+    ],
 )
-def test_a_measure_that_does_not_apply_is_a_row_with_its_reason(network: nn.Module, missing: set[str]) -> None:
+def test_a_measure_that_does_not_apply_is_a_row_with_its_reason(
+    network: nn.Module, missing: set[str]
+) -> None:
     readings = gs.measure(network, (X, Y))
     assert missing <= set(readings.unmeasured) and all(readings.unmeasured.values())
     assert {"accuracy", "loss", "parameter_norm", "parameter_count"} <= set(readings.values())
@@ -217,15 +251,29 @@ def test_a_compiled_network_is_measured_through_the_original() -> None:
 @pytest.mark.parametrize(
     ("network", "data", "message"),
     [
-        (nn.LazyLinear(2), (X, Y), "'weight' belongs to a lazy layer that has not run yet. Run the network once"),
-        (nn.Linear(5, 2), (X, Y), r"must run on the inputs; Linear on \[20, 4\] raised RuntimeError: mat1 and mat2"),
+        (
+            nn.LazyLinear(2),
+            (X, Y),
+            "'weight' belongs to a lazy layer that has not run yet. Run the network once",
+        ),
+        (
+            nn.Linear(5, 2),
+            (X, Y),
+            r"must run on the inputs; Linear on \[20, 4\] raised RuntimeError: mat1 and mat2",
+        ),
         (mlp(), ((X * 255).long(), Y), r"use x.float\(\) / 255"),
-        (returning(lambda logits: logits + 0j), (X, Y), "outputs must be real.*; got torch.complex64"),
+        (
+            returning(lambda logits: logits + 0j),
+            (X, Y),
+            "outputs must be real.*; got torch.complex64",
+        ),
         (returning(lambda logits: [logits]), (X, Y), "must return a tensor of shape .* got list"),
     ],
     ids=["lazy", "shape", "integers", "complex", "list"],
 )
-def test_what_cannot_be_measured_at_all_gets_one_sentence(network: Any, data: Any, message: str) -> None:
+def test_what_cannot_be_measured_at_all_gets_one_sentence(
+    network: Any, data: Any, message: str
+) -> None:
     with pytest.raises((InvalidInput, NotMeasurable), match=message):
         gs.measure(network, data)
 
@@ -253,7 +301,10 @@ def test_weights_before_training_go_by_the_names_of_the_network_that_is_measured
     one_number = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))
     result = ready(one_number, as_samples((torch.ones(4, 3), torch.zeros(4))))
     initial = {f"_orig_mod.{name}": tensor for name, tensor in one_number.state_dict().items()}
-    of_inputs, of_weights = get_measure("pacbayes_distance"), get_measure("distance_from_initialization")
+    of_inputs, of_weights = (
+        get_measure("pacbayes_distance"),
+        get_measure("distance_from_initialization"),
+    )
     assert result.initial_for(of_inputs, None) is None
     assert list(result.initial_for(of_inputs, initial) or ()) == list(result.network.state_dict())
     assert list(result.initial_for(of_weights, initial) or ()) == list(one_number.state_dict())
@@ -262,10 +313,15 @@ def test_weights_before_training_go_by_the_names_of_the_network_that_is_measured
 def test_layers_of_a_bert_go_by_its_own_names() -> None:
     network, data = bert()
     names = [name for name, _ in network.named_modules() if name.endswith("intermediate")]
-    options = {"unit_sparsity": {"layers": names[-1], "unit_axis": -1}, "margin_signature": {"layers": names[-1:]}}
+    options = {
+        "unit_sparsity": {"layers": names[-1], "unit_axis": -1},
+        "margin_signature": {"layers": names[-1:]},
+    }
     readings = gs.measure(network, data, list(options), options=options)
     assert not readings.unmeasured
-    assert {"unit_sparsity.zeta", "margin_signature.h1.median"} <= {reading.name for reading in readings}
+    assert {"unit_sparsity.zeta", "margin_signature.h1.median"} <= {
+        reading.name for reading in readings
+    }
 
 
 @pytest.mark.parametrize("weights", [torch.float32, torch.float64])
@@ -274,7 +330,9 @@ def test_inputs_get_the_precision_of_the_weights(weights: torch.dtype) -> None:
     expected = gs.measure(network, (X.to(weights), Y)).values()
     other = torch.float64 if weights == torch.float32 else torch.float32
     readings = gs.measure(network, (X.to(other), Y))
-    assert readings.values() == {name: pytest.approx(value, nan_ok=True) for name, value in expected.items()}
+    assert readings.values() == {
+        name: pytest.approx(value, nan_ok=True) for name, value in expected.items()
+    }
     assert any(f"from {other} to {weights}" in note for note in readings.notes)
 
 

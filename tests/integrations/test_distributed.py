@@ -20,9 +20,13 @@ from support.two_processes import together
 
 STEPS, BATCH = 3, 8
 IDS = torch.randint(1, 20, (STEPS * BATCH, 7), generator=torch.Generator().manual_seed(0))
-SENTENCES = [{"input_ids": row, "attention_mask": (row != 3).long(), "labels": row.sum() % 2} for row in IDS]
+SENTENCES = [
+    {"input_ids": row, "attention_mask": (row != 3).long(), "labels": row.sum() % 2} for row in IDS
+]
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+)
 
 
 def _penalty(strength: float) -> GradientSimilarityPenalty:
@@ -32,10 +36,18 @@ def _penalty(strength: float) -> GradientSimilarityPenalty:
 def _join(rank: int, folder: str) -> None:
     """Meet the other process, as torchrun's environment would say it; the meeting itself is by a file."""
     torch.set_num_threads(1)
-    facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": 29500}
+    facts = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": 2,
+        "LOCAL_WORLD_SIZE": 2,
+        "MASTER_PORT": 29500,
+    }
     os.environ |= {name: str(value) for name, value in facts.items()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "test"}
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", f"file://{folder}/meeting", rank=rank, world_size=2
+    )
 
 
 def _weights(network: nn.Module) -> Tensor:
@@ -45,7 +57,9 @@ def _weights(network: nn.Module) -> Tensor:
 def _with_lora(model: Any) -> Any:
     import peft
 
-    settings = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"], lora_dropout=0.0)
+    settings = peft.LoraConfig(
+        task_type="SEQ_CLS", r=2, target_modules=["query", "value"], lora_dropout=0.0
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return peft.get_peft_model(model, settings)
@@ -64,9 +78,16 @@ def _trained_by_transformers(folder: str, strength: float, *, lora: bool = False
     }  # fmt: skip
     model: Any = bert_classifier(hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     model = _with_lora(model) if lora else model
-    trainer: Any = transformers.Trainer(model, training_arguments(folder, **settings), train_dataset=SENTENCES)  # type: ignore[arg-type]
+    trainer: Any = transformers.Trainer(
+        model,
+        training_arguments(folder, **settings),
+        train_dataset=SENTENCES,  # type: ignore[arg-type]
+    )
     trainer._get_train_sampler = lambda *_: SequentialSampler(SENTENCES)
-    monitor = Monitor({name: torch.stack([row[name] for row in SENTENCES]) for name in SENTENCES[0]}, ["ntk_trace"])
+    monitor = Monitor(
+        {name: torch.stack([row[name] for row in SENTENCES]) for name in SENTENCES[0]},
+        ["ntk_trace"],
+    )
     if lora:
         trainer.add_callback(MonitorCallback(monitor))
     add_penalty(trainer, _penalty(strength))
@@ -93,7 +114,11 @@ def _with_lora_in_transformers(rank: int, folder: str) -> None:
 @pytest.mark.parametrize(
     ("library", "process", "alone"),
     [
-        ("transformers", _in_transformers, lambda folder, strength: _trained_by_transformers(folder, strength)),
+        (
+            "transformers",
+            _in_transformers,
+            lambda folder, strength: _trained_by_transformers(folder, strength),
+        ),
         (
             "peft",
             _with_lora_in_transformers,
@@ -101,7 +126,9 @@ def _with_lora_in_transformers(rank: int, folder: str) -> None:
         ),
     ],
 )
-def test_two_processes_train_as_one_does(tmp_path: Path, library: str, process: Any, alone: Any) -> None:
+def test_two_processes_train_as_one_does(
+    tmp_path: Path, library: str, process: Any, alone: Any
+) -> None:
     pytest.importorskip(library)
     together(process, tmp_path)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))

@@ -19,12 +19,16 @@ from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.training.alarms.joint import JointAlarm
 from gapscope.training.monitor import Monitor
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+)
 
 
 def make_data() -> TensorDataset:
     generator = torch.Generator().manual_seed(0)
-    return TensorDataset(torch.randn(48, 6, generator=generator), torch.randint(0, 3, (48,), generator=generator))
+    return TensorDataset(
+        torch.randn(48, 6, generator=generator), torch.randint(0, 3, (48,), generator=generator)
+    )
 
 
 class Module(pl.LightningModule):
@@ -32,7 +36,9 @@ class Module(pl.LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+        self.net = nn.Sequential(
+            nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.net(x)
@@ -75,7 +81,9 @@ def fit(
 
 
 @pytest.mark.parametrize("part", [None, "net"])
-def test_weights_are_bit_identical_with_and_without_the_callback(tmp_path: Path, part: str | None) -> None:
+def test_weights_are_bit_identical_with_and_without_the_callback(
+    tmp_path: Path, part: str | None
+) -> None:
     monitor = Monitor(DataLoader(make_data(), batch_size=16, shuffle=True), n_samples=20)
     _, plain = fit(tmp_path)
     _, monitored = fit(tmp_path, MonitorCallback(monitor, module=part))
@@ -94,11 +102,15 @@ def test_the_numbers_reach_the_trainer_and_its_logger(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
     trainer, _ = fit(tmp_path, MonitorCallback(monitor), logger=logger)
     assert monitor.epochs == [2, 4]
-    assert trainer.callback_metrics["ntk_trace"].item() == pytest.approx(monitor.rows[-1]["ntk_trace"], rel=1e-5)
+    assert trainer.callback_metrics["ntk_trace"].item() == pytest.approx(
+        monitor.rows[-1]["ntk_trace"], rel=1e-5
+    )
     assert "ntk_trace" in (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()[0]
 
 
-def test_the_module_can_be_monitored_inside_validation_with_its_inference_tensors(tmp_path: Path) -> None:
+def test_the_module_can_be_monitored_inside_validation_with_its_inference_tensors(
+    tmp_path: Path,
+) -> None:
     monitor = Monitor(make_data(), n_samples=20)
 
     class Inside(pl.Callback):
@@ -107,13 +119,17 @@ def test_the_module_can_be_monitored_inside_validation_with_its_inference_tensor
             monitor.observe(pl_module, 1)
 
     trainer, module = fit(tmp_path, epochs=1)
-    trainer = pl.Trainer(callbacks=[Inside()], accelerator="cpu", logger=False, enable_progress_bar=False)
+    trainer = pl.Trainer(
+        callbacks=[Inside()], accelerator="cpu", logger=False, enable_progress_bar=False
+    )
     trainer.validate(module, DataLoader(make_data(), batch_size=16), verbose=False)
     assert monitor.rows[0]["ntk_trace"] > 0
 
 
 @pytest.mark.parametrize(("stop", "epochs"), [(True, 2), (False, 4)])
-def test_the_alarm_ends_training_only_where_asked(tmp_path: Path, raised_in: Any, stop: bool, epochs: int) -> None:
+def test_the_alarm_ends_training_only_where_asked(
+    tmp_path: Path, raised_in: Any, stop: bool, epochs: int
+) -> None:
     monitor = Monitor(make_data(), n_samples=24, alarm=raised_in(2))
     trainer, _ = fit(tmp_path, MonitorCallback(monitor, stop=stop))
     assert trainer.current_epoch == epochs
@@ -156,7 +172,9 @@ def test_a_resumed_fit_resumes_with_the_state_of_the_penalty(tmp_path: Path) -> 
     def fitted(epochs: int, resume: Path | None = None) -> tuple[Any, GradientSimilarityPenalty]:
         penalty = GradientSimilarityPenalty(0.01, seed=4)
         callback = PenaltyCallback(penalty)
-        return fit(tmp_path, callback, epochs=epochs, resume=resume, make=lambda: Penalized(penalty))[0], penalty
+        return fit(
+            tmp_path, callback, epochs=epochs, resume=resume, make=lambda: Penalized(penalty)
+        )[0], penalty
 
     fitted(1)[0].save_checkpoint(tmp_path / "one.ckpt")
     unbroken, resumed = fitted(2)[1], fitted(2, tmp_path / "one.ckpt")[1]

@@ -22,15 +22,22 @@ from gapscope.base.errors import InvalidInput
 from gapscope.integrations.memorization_monitor import add_memorization_monitor, sequence_losses
 from gapscope.labels.monitored import PairedCanaries, paired_p_value
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+)
 
 IDS = torch.randint(1, 20, (32, 7), generator=torch.Generator().manual_seed(0))
-SENTENCES = [{"input_ids": row, "attention_mask": torch.ones_like(row), "labels": row.sum() % 2} for row in IDS]
+SENTENCES = [
+    {"input_ids": row, "attention_mask": torch.ones_like(row), "labels": row.sum() % 2}
+    for row in IDS
+]
 CANARIES = PairedCanaries.of_labels(SENTENCES, n_classes=2, number=6)
 
 
 def trainer_of(folder: Path | str, model: Any, data: Any, **options: Any) -> Any:
-    arguments = training_arguments(folder, **{"per_device_eval_batch_size": 4, "num_train_epochs": 2} | options)
+    arguments = training_arguments(
+        folder, **{"per_device_eval_batch_size": 4, "num_train_epochs": 2} | options
+    )
     return transformers.Trainer(model=model, args=arguments, train_dataset=data)
 
 
@@ -40,13 +47,17 @@ def test_the_rows_are_those_by_hand_and_training_is_untouched(tmp_path: Path) ->
     trainer = trainer_of(tmp_path, model, CANARIES.dataset, logging_steps=1)
     meter = add_memorization_monitor(trainer, CANARIES)
     trainer.train()
-    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(plain.parameters(), model.parameters(), strict=True)
+    )
     logged = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     assert len(logged) == 8
     first, second = meter.rows
     assert first["training_loss"] == pytest.approx(sum(map(float, logged[:4])) / 4, abs=1e-3)
     assert second["first_visit_loss"] == pytest.approx(sum(map(float, logged[2:4])) / 2, abs=1e-3)
-    assert second["first_visit_gap"] == pytest.approx(second["first_visit_loss"] - second["training_loss"])
+    assert second["first_visit_gap"] == pytest.approx(
+        second["first_visit_loss"] - second["training_loss"]
+    )
     model.eval()
     result = []
     for one, other in zip(CANARIES.trained, CANARIES.others, strict=True):
@@ -58,7 +69,9 @@ def test_the_rows_are_those_by_hand_and_training_is_untouched(tmp_path: Path) ->
     assert second["canary_gap"] == pytest.approx(sum(result) / 6, abs=1e-5)
     assert second["canary_p_value"] == paired_p_value(result)
     assert second["trained_fisher_trace"] > 0 and meter.rows == [
-        {name: row[name] for name in row if name != "step"} for row in trainer.state.log_history if "canary_gap" in row
+        {name: row[name] for name in row if name != "step"}
+        for row in trainer.state.log_history
+        if "canary_gap" in row
     ]
 
 
@@ -70,7 +83,9 @@ def test_losses_of_a_language_model_are_its_own() -> None:
     labels[1, 4:] = -100
     with torch.no_grad():
         logits = model(IDS[:3]).logits
-        alone = [float(model(input_ids=IDS[i : i + 1], labels=labels[i : i + 1]).loss) for i in range(3)]
+        alone = [
+            float(model(input_ids=IDS[i : i + 1], labels=labels[i : i + 1]).loss) for i in range(3)
+        ]
     assert sequence_losses(logits, labels, causal=True).tolist() == pytest.approx(alone, rel=1e-5)
 
 
@@ -85,7 +100,9 @@ def test_the_trace_of_a_lora_adapter_is_over_its_weights_alone(tmp_path: Path) -
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     expected = []
     for item in SENTENCES:
-        logits = model.eval()(input_ids=item["input_ids"][None], attention_mask=item["attention_mask"][None]).logits
+        logits = model.eval()(
+            input_ids=item["input_ids"][None], attention_mask=item["attention_mask"][None]
+        ).logits
         for label in range(2):
             logs = logits.log_softmax(1)[0, label]
             gradients = torch.autograd.grad(logs, weights, retain_graph=True, allow_unused=True)
@@ -124,9 +141,17 @@ def _rows(folder: str, **options: Any) -> list[dict[str, float]]:
 
 def _in_two(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    facts = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": 29500}
+    facts = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": 2,
+        "LOCAL_WORLD_SIZE": 2,
+        "MASTER_PORT": 29500,
+    }
     os.environ |= {name: str(value) for name, value in facts.items()} | {"MASTER_ADDR": "127.0.0.1"}
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", f"file://{folder}/meeting", rank=rank, world_size=2
+    )
     torch.save(_rows(folder), Path(folder) / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 

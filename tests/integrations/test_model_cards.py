@@ -31,7 +31,11 @@ def test_the_reader_of_the_hub_finds_the_score(verb: str) -> None:
     card = hub.ModelCard(gs.integrations.model_card(result, name=NAME, dataset="points"))
     (found,) = card.data.eval_results
     assert found.metric_value == pytest.approx(score, abs=1e-4) and card.data.model_name == NAME
-    assert (found.task_type, found.metric_type, found.dataset_name) == ("classification", "accuracy", "points")
+    assert (found.task_type, found.metric_type, found.dataset_name) == (
+        "classification",
+        "accuracy",
+        "points",
+    )
     assert ("test samples" if verb == "check" else "on new data") in found.metric_name
     assert ("## Expected accuracy" in card.text and " interval " in card.text) or verb == "check"
 

@@ -49,7 +49,9 @@ def test_metrics_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name
     assert mlflow.get_run(run.info.run_id).data.metrics["gapscope/ntk_logdet.rank"] == 8
 
 
-def test_numbers_of_wandb_have_their_own_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_wandb_have_their_own_axis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wandb = pytest.importorskip("wandb")
     from gapscope.integrations.wandb import WandbSink
 
@@ -66,7 +68,11 @@ def test_numbers_of_wandb_have_their_own_axis(tmp_path: Path, monkeypatch: pytes
         summary = dict(run.summary)
     finally:
         run.finish()
-    assert (summary["gapscope/epoch"], summary["gapscope/ntk_trace"], summary["loss"]) == (6, 4.5, 1.0)
+    assert (summary["gapscope/epoch"], summary["gapscope/ntk_trace"], summary["loss"]) == (
+        6,
+        4.5,
+        1.0,
+    )
     assert list(tmp_path.rglob("*.wandb"))
 
 

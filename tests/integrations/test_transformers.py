@@ -26,7 +26,9 @@ from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.training.alarms.canaries import Canaries, CanaryAlarm
 from gapscope.training.monitor import Monitor
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
+)
 
 TOKENS = torch.randint(1, 20, (32, 7), generator=torch.Generator().manual_seed(0))
 TOKENS[:10, 5:] = 0  # padding
@@ -44,13 +46,17 @@ class Sentences(Dataset):
         return {"input_ids": TOKENS[index], "attention_mask": mask, "labels": LABELS[index]}
 
 
-def trainer_of(model: Any, folder: Path, *callbacks: Any, data: Any = None, save: bool = False, **options: Any) -> Any:
+def trainer_of(
+    model: Any, folder: Path, *callbacks: Any, data: Any = None, save: bool = False, **options: Any
+) -> Any:
     """A quiet Trainer, which writes a checkpoint after each epoch where asked."""
     arguments = training_arguments(folder, **options)
     if save:
         arguments.save_strategy = transformers.trainer_utils.IntervalStrategy.EPOCH
     data = Sentences() if data is None else data
-    return transformers.Trainer(model=model, args=arguments, train_dataset=data, callbacks=list(callbacks))
+    return transformers.Trainer(
+        model=model, args=arguments, train_dataset=data, callbacks=list(callbacks)
+    )
 
 
 def fit(folder: Path, *callbacks: Any) -> tuple[Any, Any]:
@@ -66,7 +72,10 @@ def test_weights_are_bit_identical_with_and_without_the_callback(tmp_path: Path)
     trainer, monitored = fit(tmp_path, MonitorCallback(monitor))
     for name, tensor in plain.state_dict().items():
         assert torch.equal(tensor, monitored.state_dict()[name]), name
-    assert any(not torch.equal(a, b) for a, b in zip(plain.parameters(), bert_classifier().parameters(), strict=True))
+    assert any(
+        not torch.equal(a, b)
+        for a, b in zip(plain.parameters(), bert_classifier().parameters(), strict=True)
+    )
     assert monitor.epochs == [1, 2, 3]
     logged = [row for row in trainer.state.log_history if "ntk_trace" in row]
     assert [row["ntk_trace"] for row in logged] == monitor.to_pandas()["ntk_trace"].tolist()
@@ -92,7 +101,9 @@ def without_dropout(model: Any) -> Any:
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
-def test_a_penalty_adds_its_own_gradient_to_that_of_the_loss(tmp_path: Path, accumulated: int) -> None:
+def test_a_penalty_adds_its_own_gradient_to_that_of_the_loss(
+    tmp_path: Path, accumulated: int
+) -> None:
     batch = {name: torch.stack([Sentences()[i][name] for i in range(8)]) for name in Sentences()[0]}
     gradients = []
     for penalty in (None, GradientSimilarityPenalty(0.1, method="exact")):
@@ -102,11 +113,15 @@ def test_a_penalty_adds_its_own_gradient_to_that_of_the_loss(tmp_path: Path, acc
             add_penalty(trainer, penalty)
         trainer.current_gradient_accumulation_steps = accumulated
         trainer.training_step(model, dict(batch), num_items_in_batch=None)
-        gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+        gradients.append(
+            {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        )
     model = without_dropout(bert_classifier()).train()
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     x, form = pack_inputs(inputs)
-    (GradientSimilarityPenalty(0.1, method="exact")(NetworkAdapter(model, form), x) / accumulated).backward()
+    (
+        GradientSimilarityPenalty(0.1, method="exact")(NetworkAdapter(model, form), x) / accumulated
+    ).backward()
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             added = gradients[1][name] - gradients[0][name]
@@ -117,13 +132,19 @@ def test_a_penalty_trains_a_lora_adapter_and_leaves_the_rest(tmp_path: Path) -> 
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
     model = peft.get_peft_model(bert_classifier(), config)
-    frozen = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
+    frozen = {
+        name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad
+    }
     monitor = Monitor(Sentences(), ("ntk_trace", "parameter_count", "accuracy"), n_samples=12)
     trainer = trainer_of(model, tmp_path, MonitorCallback(monitor), max_steps=3)
     add_penalty(trainer, GradientSimilarityPenalty(0.01))
     trainer.train()
-    assert monitor.rows[0]["parameter_count"] == sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert all(torch.equal(frozen[name], p) for name, p in model.named_parameters() if name in frozen)
+    assert monitor.rows[0]["parameter_count"] == sum(
+        p.numel() for p in model.parameters() if p.requires_grad
+    )
+    assert all(
+        torch.equal(frozen[name], p) for name, p in model.named_parameters() if name in frozen
+    )
     assert any(bool(p.abs().sum() > 0) for name, p in model.named_parameters() if "lora_B" in name)
 
 
@@ -135,7 +156,9 @@ def test_the_loss_of_evaluation_has_no_penalty(tmp_path: Path) -> None:
 
 
 def test_what_is_no_trainer_or_no_penalty_raises(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="transformers Trainer; got BertForSequenceClassification"):
+    with pytest.raises(
+        InvalidInput, match="transformers Trainer; got BertForSequenceClassification"
+    ):
         add_penalty(bert_classifier(), GradientSimilarityPenalty(0.1))
     with pytest.raises(InvalidInput, match="penalty, such as GradientSimilarityPenalty"):
         add_penalty(trainer_of(bert_classifier(), tmp_path), 0.1)  # type: ignore[arg-type]
@@ -150,7 +173,9 @@ def test_padding_is_excluded() -> None:
 
 
 @pytest.mark.parametrize(("stop", "steps"), [(True, 4), (False, 12)])
-def test_the_alarm_ends_training_only_where_asked(tmp_path: Path, raised_in: Any, stop: bool, steps: int) -> None:
+def test_the_alarm_ends_training_only_where_asked(
+    tmp_path: Path, raised_in: Any, stop: bool, steps: int
+) -> None:
     monitor = Monitor((TOKENS, LABELS), ["accuracy"], n_samples=24, alarm=raised_in(1))
     trainer, _ = fit(tmp_path, MonitorCallback(monitor, stop=stop))
     assert trainer.state.global_step == steps
@@ -162,7 +187,9 @@ def test_a_resumed_training_resumes_the_monitor_and_its_alarm(tmp_path: Path) ->
         return Monitor((TOKENS, LABELS), ["accuracy"], n_samples=24, alarm="joint")
 
     def trained(monitor: Monitor, folder: Path, **resume: Any) -> None:
-        trainer = trainer_of(bert_classifier(), folder, MonitorCallback(monitor), save=True, num_train_epochs=3)
+        trainer = trainer_of(
+            bert_classifier(), folder, MonitorCallback(monitor), save=True, num_train_epochs=3
+        )
         trainer.train(**resume)
 
     unbroken, resumed = watched(), watched()
@@ -181,21 +208,28 @@ def test_wrong_labels_are_reported_after_a_training_and_after_a_resumed_one(tmp_
     truth = tokens[:, 0] - 2
     labels = torch.where(torch.arange(120) < 8, 1 - truth, truth)
     mask = torch.ones_like(tokens)
-    rows = [{"input_ids": t, "attention_mask": m, "labels": y} for t, m, y in zip(tokens, mask, labels, strict=True)]
+    rows = [
+        {"input_ids": t, "attention_mask": m, "labels": y}
+        for t, m, y in zip(tokens, mask, labels, strict=True)
+    ]
 
     def watched(folder: Path, **resume: Any) -> MonitorCallback:
         canaries = Canaries(labels)
         data = [{**row, "labels": label} for row, label in zip(rows, canaries.labels, strict=True)]
         monitor = Monitor(data, [], n_samples=120, alarm=CanaryAlarm(canaries, restore=False))
         callback = MonitorCallback(monitor)
-        trainer = trainer_of(bert_classifier(), folder, callback, data=data, save=True, num_train_epochs=3)
+        trainer = trainer_of(
+            bert_classifier(), folder, callback, data=data, save=True, num_train_epochs=3
+        )
         trainer.train(**resume)
         return callback
 
     result = gs.find_label_issues(watched(tmp_path))
     wrong = (result.indices < 8).double()
     assert len(result.indices) == 96 and float(wrong[: int(wrong.sum())].mean()) > 0.7
-    again = gs.find_label_issues(watched(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-15")))
+    again = gs.find_label_issues(
+        watched(tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-15"))
+    )
     assert again.indices[: int(wrong.sum())].tolist() == result.indices[: int(wrong.sum())].tolist()
 
 
@@ -210,7 +244,9 @@ def test_a_resumed_training_resumes_with_the_state_of_its_penalties(tmp_path: Pa
         return penalties
 
     unbroken = trained(tmp_path)
-    checkpoint = next(path for path in sorted(tmp_path.glob("checkpoint-*"), key=lambda path: int(path.name[11:])))
+    checkpoint = next(
+        path for path in sorted(tmp_path.glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    )
     resumed = trained(tmp_path, resume_from_checkpoint=str(checkpoint))
     for mine, theirs in zip(resumed, unbroken, strict=True):
         for name, value in theirs.state_dict().items():

@@ -57,8 +57,12 @@ def test_targets_are_plain_numbers(tmp_path: Path, label: str) -> None:
 
 
 def test_numbers_as_spreadsheets_write_them(tmp_path: Path) -> None:
-    assert apply(tmp_path, "sample;label\n0;1.0\n2.0;drop\n", torch.tensor([0, 1, 1, 0])).y.tolist() == [1, 1, 0]
-    corrected = apply(tmp_path, "sample\tlabel\n0\t'-2.5e1\n", torch.arange(4.0)[:, None], encoding="utf-8-sig")
+    assert apply(
+        tmp_path, "sample;label\n0;1.0\n2.0;drop\n", torch.tensor([0, 1, 1, 0])
+    ).y.tolist() == [1, 1, 0]
+    corrected = apply(
+        tmp_path, "sample\tlabel\n0\t'-2.5e1\n", torch.arange(4.0)[:, None], encoding="utf-8-sig"
+    )
     assert corrected.y.flatten().tolist() == [-25, 1, 2, 3]
 
 

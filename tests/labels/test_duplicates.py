@@ -14,7 +14,9 @@ def test_rows_of_tables() -> None:
     near = x[:3] + 1e-4
     both = gs.Samples(torch.cat([x, near]), torch.arange(53) % 2)
     assert duplicate_pairs(both) == [(0, 50), (1, 51), (2, 52)]
-    assert conflicting_duplicates(both) == tuple(pair for pair in ((0, 50), (1, 51), (2, 52)) if sum(pair) % 2)
+    assert conflicting_duplicates(both) == tuple(
+        pair for pair in ((0, 50), (1, 51), (2, 52)) if sum(pair) % 2
+    )
 
 
 def test_few_samples() -> None:
@@ -36,7 +38,11 @@ def test_texts_with_an_added_word() -> None:
     copies = ["please, " + TEXTS[0], TEXTS[1].upper(), TEXTS[3] + " again"]
     samples = as_samples((TEXTS + copies, torch.arange(8) % 2))
     assert duplicate_pairs(samples) == [(0, 5), (1, 6), (3, 7)]
-    assert duplicates_in_test(as_samples((TEXTS, [0] * 5)), as_samples((copies, [0] * 3))) == ((0, 0), (1, 1), (3, 2))
+    assert duplicates_in_test(as_samples((TEXTS, [0] * 5)), as_samples((copies, [0] * 3))) == (
+        (0, 0),
+        (1, 1),
+        (3, 2),
+    )
 
 
 def test_tokens_with_an_added_one() -> None:

@@ -27,7 +27,9 @@ def sampled(n: int, temperature: float = 0.1) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     scores = torch.rand(n, 3, generator=generator, dtype=torch.float64)
     scores[torch.arange(n), torch.arange(n) % 3] += 0.6
-    classes = torch.multinomial((scores / temperature).softmax(1), 1, generator=generator).squeeze(1)
+    classes = torch.multinomial((scores / temperature).softmax(1), 1, generator=generator).squeeze(
+        1
+    )
     labels = torch.multinomial(NOISE[classes], 1, generator=generator).squeeze(1)
     return scores, classes, labels
 
@@ -77,7 +79,9 @@ def test_no_precision_is_promised_where_a_hard_problem_is_possible() -> None:
     x = torch.randn(500, 2, generator=generator)
     y = (x[:, 0] + 0.6 * torch.randn(500, generator=generator) > 0).long()
     issues = gs.find_label_issues(None, (x, y))
-    assert issues.noise is not None and issues.noise.is_upper_bound and not len(issues.precision_curve)
+    assert (
+        issues.noise is not None and issues.noise.is_upper_bound and not len(issues.precision_curve)
+    )
     assert math.isnan(issues.expected_precision)
     strict = gs.find_label_issues(None, (x, y), precision=0.5)
     assert strict.n_flagged == 0 and "a hard problem is not excluded" in strict.sentences[-1]
@@ -104,7 +108,9 @@ def test_the_interval_of_errors_in_two_classes() -> None:
 def test_no_label_of_a_clean_class_of_two_is_flagged() -> None:
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(200) % 100
-    x = 5 * torch.randn(100, 16, generator=generator)[y] + 0.1 * torch.randn(200, 16, generator=generator)
+    x = 5 * torch.randn(100, 16, generator=generator)[y] + 0.1 * torch.randn(
+        200, 16, generator=generator
+    )
     issues = gs.find_label_issues(None, (x, y))
     assert issues.n_flagged == 0 and issues.noise is not None and issues.noise.low == 0
 
@@ -116,7 +122,10 @@ def test_labels_far_apart_keep_their_values() -> None:
     y[4] = 2
     issues = gs.find_label_issues(None, (x, y * 30_000_000 + 10_001))
     assert int(issues.indices[0]) == 4
-    assert (int(issues.given_labels[0]), int(issues.suggested_labels[0])) == (60_010_001, 30_010_001)
+    assert (int(issues.given_labels[0]), int(issues.suggested_labels[0])) == (
+        60_010_001,
+        30_010_001,
+    )
 
 
 @pytest.mark.parametrize(("fraction", "n"), [(0.0, 50), (0.2, 500), (1.0, 50)])
@@ -130,7 +139,9 @@ def test_the_loss_is_the_cross_entropy_of_the_best_temperature() -> None:
     scores, classes, _ = sampled(500)
     loss, temperature = tempered_loss(scores, classes, (0.05, 0.1, 5.0))
     assert temperature == 0.1
-    assert loss == pytest.approx(float(torch.nn.functional.cross_entropy(scores / 0.1, classes)), abs=1e-9)
+    assert loss == pytest.approx(
+        float(torch.nn.functional.cross_entropy(scores / 0.1, classes)), abs=1e-9
+    )
 
 
 def test_probabilities_of_other_models() -> None:
@@ -160,7 +171,9 @@ def test_trees_are_for_tables() -> None:
     generator = torch.Generator().manual_seed(0)
     table = gs.Samples(torch.rand(60, 3, generator=generator), y)
     scores = out_of_fold_log_probabilities(table, y, 2, seed=0)
-    assert scores is not None and torch.allclose(scores.exp().sum(1), torch.ones(60, dtype=torch.float64), atol=1e-3)
+    assert scores is not None and torch.allclose(
+        scores.exp().sum(1), torch.ones(60, dtype=torch.float64), atol=1e-3
+    )
     images = gs.Samples(torch.rand(60, 1, 4, 4, generator=generator), y)
     assert out_of_fold_log_probabilities(images, y, 2, seed=0) is None
     wide = gs.Samples(torch.rand(60, 101, generator=generator), y)

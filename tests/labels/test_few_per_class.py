@@ -22,7 +22,10 @@ def clusters(n_classes: int, n_each: int, spread: float, seed: int) -> tuple[Ten
 @pytest.mark.parametrize(("n_classes", "n_each"), [(200, 3), (100, 2)])
 @pytest.mark.parametrize("spread", [2.0, 1.3, 1.1])
 def test_clean_labels_are_not_flagged(n_classes: int, n_each: int, spread: float) -> None:
-    flagged = [gs.find_label_issues(None, clusters(n_classes, n_each, spread, seed)).n_flagged for seed in (21, 22)]
+    flagged = [
+        gs.find_label_issues(None, clusters(n_classes, n_each, spread, seed)).n_flagged
+        for seed in (21, 22)
+    ]
     assert sum(flagged) <= 0.005 * 2 * n_classes * n_each
 
 

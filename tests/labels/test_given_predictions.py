@@ -36,7 +36,9 @@ def _probabilities(x: Tensor, y: Tensor, epochs: int, *, held_out: bool) -> Any:
     return model.fit(x.numpy(), y.numpy()).predict_proba(x.numpy())
 
 
-def test_predictions_that_do_not_fit_all_labels_are_recognized(digits: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_predictions_that_do_not_fit_all_labels_are_recognized(
+    digits: tuple[Tensor, Tensor, Tensor],
+) -> None:
     x, y, noisy = digits
     fitted = _probabilities(x, noisy, 300, held_out=False)
     agrees = float((fitted.argmax(1) == noisy.numpy()).mean())
@@ -54,28 +56,38 @@ def test_predictions_that_do_not_fit_all_labels_are_recognized(digits: tuple[Ten
 
 
 @pytest.mark.parametrize("pairs", [False, True])
-def test_out_of_sample_probabilities_are_used(digits: tuple[Tensor, Tensor, Tensor], pairs: bool) -> None:
+def test_out_of_sample_probabilities_are_used(
+    digits: tuple[Tensor, Tensor, Tensor], pairs: bool
+) -> None:
     x, y, noisy = digits
     if pairs:  # every error is the next class, so that all models find the given label likely
         noisy = torch.where(y != noisy, (y + 1) % 10, y)
-    issues = gs.find_label_issues(None, (x, noisy), pred_probs=_probabilities(x, noisy, 60, held_out=True))
+    issues = gs.find_label_issues(
+        None, (x, noisy), pred_probs=_probabilities(x, noisy, 60, held_out=True)
+    )
     assert issues.method == "pred_probs"
     assert not any("not looked at" in note for note in issues.notes)
 
 
-def test_a_better_model_is_used_if_it_does_not_follow_errors(digits: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_a_better_model_is_used_if_it_does_not_follow_errors(
+    digits: tuple[Tensor, Tensor, Tensor],
+) -> None:
     """Probabilities of the true classes agree with more labels than any kernel of half of the inputs."""
     x, y, noisy = digits
     truth = torch.full((400, 10), 0.01).scatter(1, y[:, None], 0.91)
     issues = gs.find_label_issues(None, (x[:, ::2], noisy), pred_probs=truth)
     assert issues.method == "pred_probs"
-    assert set(issues.indices[: issues.n_flagged].tolist()) == set(torch.nonzero(y != noisy).flatten().tolist())
+    assert set(issues.indices[: issues.n_flagged].tolist()) == set(
+        torch.nonzero(y != noisy).flatten().tolist()
+    )
 
 
 def test_what_gapscope_held_out_is_not_asked(digits: tuple[Tensor, Tensor, Tensor]) -> None:
     x, y, noisy = digits
     better = torch.cat([x, 20 * torch.eye(10)[y]], 1)
-    issues = gs.find_label_issues(None, (x[:, ::8], noisy), pred_probs=gs.out_of_sample(better, (x, noisy)))
+    issues = gs.find_label_issues(
+        None, (x[:, ::8], noisy), pred_probs=gs.out_of_sample(better, (x, noisy))
+    )
     assert issues.method == "pred_probs" and "look fitted" not in str(issues)
 
 
@@ -140,7 +152,10 @@ def test_several_labels_are_not_looked_at() -> None:
     notes = gs.find_label_issues(None, (x, y), pred_probs=fitted).notes
     assert any("not looked at" in note for note in notes)
     held_out = gs.out_of_sample(None, (x, y))
-    assert not any("not looked at" in note for note in gs.find_label_issues(None, (x, y), pred_probs=held_out).notes)
+    assert not any(
+        "not looked at" in note
+        for note in gs.find_label_issues(None, (x, y), pred_probs=held_out).notes
+    )
 
 
 @pytest.mark.parametrize("probabilities", [np.full((60, 2), np.nan), np.full((50, 2), 0.5)])
@@ -154,7 +169,9 @@ def test_columns_of_a_frame_are_matched_with_the_classes(as_names: bool) -> None
     """Columns in another order are those of the classes that they are named after."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(90) % 3
-    probabilities = (3 * torch.eye(3)[labels] + torch.randn(90, 3, generator=generator)).softmax(1).numpy()
+    probabilities = (
+        (3 * torch.eye(3)[labels] + torch.randn(90, 3, generator=generator)).softmax(1).numpy()
+    )
     names: list[Any] = [2, 0, 1]
     given: Any = labels
     if as_names:
@@ -162,7 +179,9 @@ def test_columns_of_a_frame_are_matched_with_the_classes(as_names: bool) -> None
         given = [f"c{k}" for k in labels.tolist()]
     frame = pandas.DataFrame(probabilities[:, [2, 0, 1]], columns=names)
     expected = gs.find_label_issues(labels=given, pred_probs=probabilities)
-    assert torch.equal(gs.find_label_issues(labels=given, pred_probs=frame).indices, expected.indices)
+    assert torch.equal(
+        gs.find_label_issues(labels=given, pred_probs=frame).indices, expected.indices
+    )
 
 
 def test_other_forms_of_probabilities_are_equal() -> None:

@@ -26,7 +26,12 @@ def digits(rate: float, n: int = 400, seed: int = 0) -> tuple[nn.Module, Tensor,
     generator = torch.Generator().manual_seed(seed)
     labels = with_wrong_labels(train.y, rate, 10, generator)
     network = gs.build_network(
-        "fully_connected", input_shape=(1, 8, 8), n_outputs=10, generator=generator, n_hidden=2, width=64
+        "fully_connected",
+        input_shape=(1, 8, 8),
+        n_outputs=10,
+        generator=generator,
+        n_hidden=2,
+        width=64,
     )
     return network, train.inputs, labels, labels != train.y
 
@@ -43,14 +48,22 @@ def test_wrong_labels_stand_first() -> None:
     network, x, y, wrong = digits(0.2)
     result = gs.find_label_issues(network, (x, y))
     ranks = torch.empty(400).scatter_(0, result.indices, torch.arange(400.0))
-    area = (ranks[~wrong].mean() - ranks[wrong].mean()) / 400 + 0.5  # area under the ROC curve, ties aside
+    area = (
+        ranks[~wrong].mean() - ranks[wrong].mean()
+    ) / 400 + 0.5  # area under the ROC curve, ties aside
     assert area > 0.98
     flagged = result.indices[: result.n_flagged]
-    precision, recall = float(wrong[flagged].double().mean()), float(wrong[flagged].sum() / wrong.sum())
+    precision, recall = (
+        float(wrong[flagged].double().mean()),
+        float(wrong[flagged].sum() / wrong.sum()),
+    )
     assert recall > 0.75 and precision > 0.85 and precision > result.expected_precision - 0.1
     truth = gs.load_dataset("digits").train.targets
     assert truth is not None
-    assert float((result.suggested_labels[: result.n_flagged] == truth[flagged]).double().mean()) > 0.75
+    assert (
+        float((result.suggested_labels[: result.n_flagged] == truth[flagged]).double().mean())
+        > 0.75
+    )
 
 
 def test_nothing_is_sampled_from_the_global_stream_and_the_network_is_left_alone() -> None:
@@ -71,8 +84,14 @@ def test_labels_without_a_meaning_get_no_rate_but_a_ranking() -> None:
     with pytest.raises(NotMeasurable, match="cannot be estimated"):
         gs.estimate_label_noise(network, (x, shuffled))
     result = gs.find_label_issues(network, (x, shuffled))
-    assert result.noise is None and math.isnan(result.expected_precision) and len(result.indices) == 120
-    assert "cannot be estimated" in repr(result) and result.flagged is None and result.n_flagged == 0
+    assert (
+        result.noise is None
+        and math.isnan(result.expected_precision)
+        and len(result.indices) == 120
+    )
+    assert (
+        "cannot be estimated" in repr(result) and result.flagged is None and result.n_flagged == 0
+    )
 
 
 @pytest.mark.parametrize("name", ["ResNet-18, narrow", "encoder"])
@@ -94,7 +113,9 @@ def test_messages() -> None:
 
 def test_no_network_and_string_labels() -> None:
     _, x, y, wrong = digits(0.2)
-    issues = gs.find_label_issues(features=x.flatten(1).numpy(), labels=numpy.array([f"class {k}" for k in y.tolist()]))
+    issues = gs.find_label_issues(
+        features=x.flatten(1).numpy(), labels=numpy.array([f"class {k}" for k in y.tolist()])
+    )
     assert issues.method in ("RBF ridge", "linear ridge") and issues.flagged is not None
     assert float(wrong[issues.flagged].double().mean()) > 0.85
     assert issues.to_pandas()["given"].iloc[0].startswith("class ")
@@ -102,7 +123,10 @@ def test_no_network_and_string_labels() -> None:
     assert strict.n_flagged > 0 and strict.expected_precision >= 0.75
     assert gs.find_label_issues(None, (x, y), precision=0.8).n_flagged > 0
     out_of_reach = issues.with_precision(0.97)
-    assert out_of_reach.n_flagged == 0 and "No list reaches a precision of 97 %" in out_of_reach.sentences[-1]
+    assert (
+        out_of_reach.n_flagged == 0
+        and "No list reaches a precision of 97 %" in out_of_reach.sentences[-1]
+    )
 
 
 def test_regression_targets_with_gross_errors_stand_first() -> None:
@@ -114,7 +138,9 @@ def test_regression_targets_with_gross_errors_stand_first() -> None:
     issues = gs.find_label_issues(None, (x, y))
     assert set(issues.indices[:10].tolist()) == set(wrong.tolist())
     assert (
-        issues.noise is not None and issues.flagged is not None and set(wrong.tolist()) <= set(issues.flagged.tolist())
+        issues.noise is not None
+        and issues.flagged is not None
+        and set(wrong.tolist()) <= set(issues.flagged.tolist())
     )
     noise = gs.estimate_label_noise(None, (x, y))
     assert (
@@ -131,11 +157,15 @@ def test_regression_targets_with_gross_errors_stand_first() -> None:
 
 def test_reviewed_regression_targets_come_back(tmp_path: Path) -> None:
     (tmp_path / "review.csv").write_text("sample,label\n3,2.5\n1,drop\n0,\n")
-    corrected = gs.apply_label_corrections((torch.randn(4, 2), torch.arange(4.0)[:, None]), tmp_path / "review.csv")
+    corrected = gs.apply_label_corrections(
+        (torch.randn(4, 2), torch.arange(4.0)[:, None]), tmp_path / "review.csv"
+    )
     assert corrected.y.flatten().tolist() == [0, 2, 2.5]
     (tmp_path / "review.csv").write_text("sample,label\n3,high\n")
     with pytest.raises(InvalidInput, match=r"'high'.*number"):
-        gs.apply_label_corrections((torch.randn(4, 2), torch.arange(4.0)[:, None]), tmp_path / "review.csv")
+        gs.apply_label_corrections(
+            (torch.randn(4, 2), torch.arange(4.0)[:, None]), tmp_path / "review.csv"
+        )
     with pytest.raises(InvalidInput, match=r"\[60, 2\].*one column"):
         gs.find_label_issues(None, (torch.randn(60, 2), torch.randn(60, 2)))
 
@@ -147,13 +177,18 @@ def test_a_reviewed_list_comes_back(tmp_path: Path) -> None:
     issues.to_csv(tmp_path / "review.csv")
     table = pandas.read_csv(tmp_path / "review.csv", dtype={"label": str})
     assert truth is not None and issues.flagged is not None
-    table["label"] = [str(int(truth[i])) if i in set(issues.flagged.tolist()) else "" for i in table["sample"]]
+    table["label"] = [
+        str(int(truth[i])) if i in set(issues.flagged.tolist()) else "" for i in table["sample"]
+    ]
     table.loc[0, "label"] = "drop"
     table.to_csv(tmp_path / "review.csv", index=False)
     corrected = gs.apply_label_corrections((x, y), tmp_path / "review.csv")
     assert len(corrected) == 399
     keep = torch.arange(400) != int(table["sample"][0])
-    assert int((corrected.y != truth[:400][keep]).sum()) < int((y != truth[:400]).sum()) - issues.n_flagged // 2
+    assert (
+        int((corrected.y != truth[:400][keep]).sum())
+        < int((y != truth[:400]).sum()) - issues.n_flagged // 2
+    )
     table.loc[1, "label"] = "cat"
     table.to_csv(tmp_path / "review.csv", index=False)
     with pytest.raises(InvalidInput, match="'cat'"):
@@ -165,7 +200,11 @@ def test_the_page_escapes_and_shows_pictures(tmp_path: Path) -> None:
     names = numpy.array([f"<script>{k}" for k in y.tolist()])
     gs.find_label_issues(None, (x, names)).write_html(tmp_path / "issues.html", n=30)
     text = (tmp_path / "issues.html").read_text()
-    assert text.count("data:image/png;base64,") == 30 and "<script>0" not in text and "&lt;script&gt;" in text
+    assert (
+        text.count("data:image/png;base64,") == 30
+        and "<script>0" not in text
+        and "&lt;script&gt;" in text
+    )
 
 
 def test_duplicates_with_two_labels_are_named() -> None:
@@ -181,7 +220,11 @@ def test_duplicates_between_train_and_test_are_named() -> None:
     test = torch.cat([other[:10], x[5:7], x[9:10] + 1e-4, other[10:]])
     issues = gs.find_label_issues(None, (x, y), test=test)
     assert issues.test_duplicates == ((5, 10), (6, 11), (9, 12))
-    assert "3 test samples" in repr(issues) and issues.to_dict()["test_duplicates"] == [[5, 10], [6, 11], [9, 12]]
+    assert "3 test samples" in repr(issues) and issues.to_dict()["test_duplicates"] == [
+        [5, 10],
+        [6, 11],
+        [9, 12],
+    ]
     with pytest.raises(InvalidInput, match=r"\[1, 8, 8\].*\[64\]"):
         gs.find_label_issues(None, (x, y), test=test.flatten(1))
 
@@ -198,17 +241,23 @@ def test_the_cut_of_hard_samples_uses_the_fraction() -> None:
     labels = torch.zeros(100, dtype=torch.int64)
     noise = LabelNoiseEstimate(0.1, 0.05, 0.2, 0.9, 100)
     for fraction, expected in ((None, 10), (0.2, 20)):
-        issues = rank_label_issues(torch.arange(100), labels, labels, margins, canaries, noise, fraction=fraction)
+        issues = rank_label_issues(
+            torch.arange(100), labels, labels, margins, canaries, noise, fraction=fraction
+        )
         assert issues.n_flagged == expected
         below = float((canaries <= margins[expected - 1]).double().mean())
-        assert issues.expected_precision == pytest.approx((fraction or 0.1) * below * 100 / expected)
+        assert issues.expected_precision == pytest.approx(
+            (fraction or 0.1) * below * 100 / expected
+        )
 
 
 def test_many_small_classes_and_constant_columns() -> None:
     generator = torch.Generator().manual_seed(0)
     centers = torch.randn(200, 8, generator=generator) * 5
     y = torch.arange(200).repeat_interleave(3)
-    x = torch.cat([centers[y] + 0.1 * torch.randn(600, 8, generator=generator), torch.ones(600, 1)], 1)
+    x = torch.cat(
+        [centers[y] + 0.1 * torch.randn(600, 8, generator=generator), torch.ones(600, 1)], 1
+    )
     y[[0, 100, 500]] = y[[300, 400, 50]]
     assert {0, 100, 500} <= set(gs.find_label_issues(None, (x, y)).indices[:12].tolist())
     with pytest.raises(InvalidInput, match="No input varies"):
@@ -228,7 +277,10 @@ def test_features_of_data_replace_its_inputs_and_keep_its_pictures(tmp_path: Pat
     result.write_html(tmp_path / "review.html")
     assert (tmp_path / "review.html").read_text().count("data:image/png") >= 24
     graph = features.clone().requires_grad_() * 1.0  # straight from a network
-    assert gs.find_label_issues(None, (train.inputs, labels), features=graph).indices.tolist() == alone.indices.tolist()
+    assert (
+        gs.find_label_issues(None, (train.inputs, labels), features=graph).indices.tolist()
+        == alone.indices.tolist()
+    )
     noise = gs.estimate_label_noise(None, (train.inputs, labels), features=features)
     assert noise.rate == gs.estimate_label_noise(None, (features, labels)).rate
 

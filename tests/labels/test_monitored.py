@@ -28,18 +28,31 @@ SETTINGS = gs.TrainingSpec(epochs=16, optimizer="adam", learning_rate=0.003, bat
 class Watched:
     """A small network trained on digits with flipped labels and canaries."""
 
-    def __init__(self, rate: float, settings: gs.TrainingSpec = SETTINGS, folder: Path | None = None) -> None:
+    def __init__(
+        self, rate: float, settings: gs.TrainingSpec = SETTINGS, folder: Path | None = None
+    ) -> None:
         train = gs.load_dataset("digits").train.subset(torch.arange(600))
         generator = torch.Generator().manual_seed(0)
         self.truth, self.x = train.y, train.inputs
         self.labels = with_wrong_labels(train.y, rate, 10, generator)
         self.canaries = Canaries(self.labels, number=48)
         self.network = gs.build_network(
-            "fully_connected", input_shape=(1, 8, 8), n_outputs=10, generator=generator, n_hidden=2, width=64
+            "fully_connected",
+            input_shape=(1, 8, 8),
+            n_outputs=10,
+            generator=generator,
+            n_hidden=2,
+            width=64,
         )
         self.alarm = alarm = CanaryAlarm(self.canaries, restore=False)
         self.monitor = Monitor((self.x, self.canaries.labels), [], n_samples=600, alarm=alarm)
-        gs.train(self.network, (self.x, self.canaries.labels), settings, on_epoch=self.monitor, folder=folder)
+        gs.train(
+            self.network,
+            (self.x, self.canaries.labels),
+            settings,
+            on_epoch=self.monitor,
+            folder=folder,
+        )
 
     @property
     def wrong(self) -> Tensor:
@@ -75,7 +88,9 @@ def test_the_ranking_averages_the_ranks_of_a_training_run_and_a_kernel(noisy: Wa
     kernel = rbf_ridge(feature_matrix(noisy.x), noisy.canaries.labels, n_classes=10).predictions
     own = kernel.gather(1, noisy.canaries.labels[:, None]).squeeze(1)
     margins = own - kernel.scatter(1, noisy.canaries.labels[:, None], -torch.inf).amax(1)
-    ranks = scipy.stats.rankdata(margins.numpy()) + scipy.stats.rankdata(noisy.alarm.margins.numpy())
+    ranks = scipy.stats.rankdata(margins.numpy()) + scipy.stats.rankdata(
+        noisy.alarm.margins.numpy()
+    )
     expected = torch.as_tensor((ranks - 2) / 1200 - 0.5)
     order = both.indices
     assert torch.allclose(both.margin, expected[order]) and not canary[order].any()
@@ -86,9 +101,15 @@ def test_the_ranking_averages_the_ranks_of_a_training_run_and_a_kernel(noisy: Wa
 def test_a_training_that_is_resumed_is_identical(noisy: Watched, tmp_path: Path) -> None:
     Watched(0.2, gs.TrainingSpec.from_dict(SETTINGS.to_dict() | {"epochs": 5}), tmp_path)
     resumed = Watched(0.2, folder=tmp_path)
-    assert gs.find_label_issues(resumed.monitor).to_json() == gs.find_label_issues(noisy.monitor).to_json()
+    assert (
+        gs.find_label_issues(resumed.monitor).to_json()
+        == gs.find_label_issues(noisy.monitor).to_json()
+    )
     again = Monitor(
-        (noisy.x, noisy.canaries.labels), [], n_samples=600, alarm=CanaryAlarm(noisy.canaries, restore=False)
+        (noisy.x, noisy.canaries.labels),
+        [],
+        n_samples=600,
+        alarm=CanaryAlarm(noisy.canaries, restore=False),
     )
     again.load_state_dict(json.loads(json.dumps(noisy.monitor.state_dict())))
     callback = SimpleNamespace(monitor=again)
@@ -97,11 +118,16 @@ def test_a_training_that_is_resumed_is_identical(noisy: Watched, tmp_path: Path)
 
 def test_a_part_of_the_samples_has_its_positions(noisy: Watched) -> None:
     monitor = Monitor(
-        (noisy.x, noisy.canaries.labels), [], n_samples=200, alarm=CanaryAlarm(noisy.canaries, restore=False)
+        (noisy.x, noisy.canaries.labels),
+        [],
+        n_samples=200,
+        alarm=CanaryAlarm(noisy.canaries, restore=False),
     )
     monitor.observe(noisy.network, 1)
     result = gs.find_label_issues(monitor)
-    assert 150 < len(result.indices) <= 200 and torch.equal(result.given_labels, noisy.labels[result.indices])
+    assert 150 < len(result.indices) <= 200 and torch.equal(
+        result.given_labels, noisy.labels[result.indices]
+    )
 
 
 def test_margins_and_rivals_by_hand() -> None:
@@ -110,7 +136,12 @@ def test_margins_and_rivals_by_hand() -> None:
     alarm = CanaryAlarm(canaries, restore=False)
     alarm.set_indices(torch.arange(4))
     false = torch.isin(torch.arange(4), canaries.positions)
-    looks = [[2.0, 1.0, 0.0], [0.0, 5.0, 6.0], [1.0, 0.0, 3.0]]  # margins of class 0: 1, -6, -2; baselines 1, 2, 2
+    # margins of class 0: 1, -6, -2; baselines 1, 2, 2
+    looks = [
+        [2.0, 1.0, 0.0],
+        [0.0, 5.0, 6.0],
+        [1.0, 0.0, 3.0],
+    ]
     for epoch, row in enumerate(looks, start=1):
         alarm.update(torch.tensor([row] * 4, dtype=torch.float64), labels, false, epoch)
     seen = alarm.monitored_labels()
@@ -126,7 +157,12 @@ def test_a_network_that_knows_nothing_gives_no_rate() -> None:
     given = torch.randint(0, 5, (200,), generator=generator)
     runner_up = (given + torch.randint(1, 5, (200,), generator=generator)) % 5
     weak = MonitoredLabels(
-        torch.arange(200), given, runner_up, torch.randn(200, generator=generator).double(), torch.arange(200) < 40, 5
+        torch.arange(200),
+        given,
+        runner_up,
+        torch.randn(200, generator=generator).double(),
+        torch.arange(200) < 40,
+        5,
     )
 
     class Alarm:
@@ -136,7 +172,11 @@ def test_a_network_that_knows_nothing_gives_no_rate() -> None:
     with pytest.raises(NotMeasurable, match="cannot be estimated"):
         gs.estimate_label_noise(Alarm())
     result = gs.find_label_issues(Alarm())
-    assert result.noise is None and math.isnan(result.expected_precision) and len(result.indices) == 160
+    assert (
+        result.noise is None
+        and math.isnan(result.expected_precision)
+        and len(result.indices) == 160
+    )
 
 
 def test_many_wrong_labels_are_not_distinguished_from_a_network_that_knows_little() -> None:
@@ -144,17 +184,25 @@ def test_many_wrong_labels_are_not_distinguished_from_a_network_that_knows_littl
     given, canary = torch.randint(0, 5, (400,), generator=generator), torch.arange(400) < 50
     # six in ten look like the canaries, and the canaries' own labels are predicted at 36 %
     runner_up = torch.where(torch.arange(400) < 18, given, (given + 1) % 5)
-    margins = torch.where(torch.arange(400) < 260, -1.0, 1.0).double() + 0.1 * torch.randn(400, generator=generator)
+    margins = torch.where(torch.arange(400) < 260, -1.0, 1.0).double() + 0.1 * torch.randn(
+        400, generator=generator
+    )
     seen = MonitoredLabels(torch.arange(400), given, runner_up, margins, canary, 5)
     result = seen.noise(generator)
-    assert result.rate > 0.5 and result.clean_accuracy == pytest.approx(0.36) and result.abstained_because
+    assert (
+        result.rate > 0.5
+        and result.clean_accuracy == pytest.approx(0.36)
+        and result.abstained_because
+    )
 
 
 def test_messages(noisy: Watched) -> None:
     with pytest.raises(InvalidInput, match="CanaryAlarm; got Monitor"):
         gs.find_label_issues(Monitor((noisy.x, noisy.labels), [], alarm="joint"))
     with pytest.raises(InvalidInput, match="CanaryAlarm without observations"):
-        gs.estimate_label_noise(Monitor((noisy.x, noisy.canaries.labels), [], alarm=CanaryAlarm(noisy.canaries)))
+        gs.estimate_label_noise(
+            Monitor((noisy.x, noisy.canaries.labels), [], alarm=CanaryAlarm(noisy.canaries))
+        )
     with pytest.raises(InvalidInput, match="as well as a Monitor"):
         gs.estimate_label_noise(noisy.monitor, (noisy.x, noisy.labels))
     with pytest.raises(InvalidInput, match="as well as a Monitor"):

@@ -21,7 +21,9 @@ def test_it_is_tight_where_right_and_wrong_do_not_meet(rate: float, classes: int
     margins = torch.where(wrong, -1.0, 1.0) + 0.1 * torch.randn(n, generator=generator)
     put_right = torch.rand(m, generator=generator) < rate / (classes - 1)
     canaries = torch.where(put_right, 1.0, -1.0) + 0.1 * torch.randn(m, generator=generator)
-    assert noise_rate_bound(margins, canaries, classes, quantile=0.3) == pytest.approx(rate, abs=0.02)
+    assert noise_rate_bound(margins, canaries, classes, quantile=0.3) == pytest.approx(
+        rate, abs=0.02
+    )
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.5])

@@ -16,7 +16,9 @@ from gapscope.labels.monitored import PairedCanaries, paired_p_value
 @pytest.mark.parametrize("pairs", [1, 2, 5, 9])
 def test_the_p_value_counts_all_patterns_of_signs(pairs: int) -> None:
     values = np.random.default_rng(pairs).normal(0.3, 1, pairs)
-    sums = [float(np.dot(signs, np.abs(values))) for signs in itertools.product((-1, 1), repeat=pairs)]
+    sums = [
+        float(np.dot(signs, np.abs(values))) for signs in itertools.product((-1, 1), repeat=pairs)
+    ]
     assert paired_p_value(list(values)) == np.mean([total >= values.sum() - 1e-9 for total in sums])
 
 
@@ -38,13 +40,17 @@ def test_under_fair_coins_small_p_values_are_as_rare_as_they_say() -> None:
 
 
 def _labelled(n: int = 40) -> list[dict[str, torch.Tensor]]:
-    return [{"input_ids": torch.tensor([i, i + 1]), "labels": torch.tensor(i % 3)} for i in range(n)]
+    return [
+        {"input_ids": torch.tensor([i, i + 1]), "labels": torch.tensor(i % 3)} for i in range(n)
+    ]
 
 
 def test_canaries_by_labels_are_wrong_and_in_the_data() -> None:
     data = _labelled()
     canaries = PairedCanaries.of_labels(data, n_classes=3, number=12, seed=1)
-    changed = [i for i in range(len(data)) if int(canaries.dataset[i]["labels"]) != int(data[i]["labels"])]
+    changed = [
+        i for i in range(len(data)) if int(canaries.dataset[i]["labels"]) != int(data[i]["labels"])
+    ]
     assert len(changed) == len(canaries) == 12 and len(canaries.dataset) == 40  # type: ignore[arg-type]
     for one, other in zip(canaries.trained, canaries.others, strict=True):
         assert torch.equal(one["input_ids"], other["input_ids"])
@@ -53,12 +59,17 @@ def test_canaries_by_labels_are_wrong_and_in_the_data() -> None:
     coins = []
     for seed in range(20):
         made = PairedCanaries.of_labels(data, n_classes=3, seed=seed, number=20)
-        coins += [int(a["labels"]) < int(b["labels"]) for a, b in zip(made.trained, made.others, strict=True)]
+        coins += [
+            int(a["labels"]) < int(b["labels"])
+            for a, b in zip(made.trained, made.others, strict=True)
+        ]
     assert 0.4 < sum(coins) / len(coins) < 0.6
 
 
 def test_canaries_by_tokens_are_added_and_sampled_from_what_occurs() -> None:
-    rows = [{"input_ids": torch.tensor([3, 5, 8]), "labels": torch.tensor([3, 5, 8])} for _ in range(6)]
+    rows = [
+        {"input_ids": torch.tensor([3, 5, 8]), "labels": torch.tensor([3, 5, 8])} for _ in range(6)
+    ]
     canaries = PairedCanaries.of_tokens(rows, number=4)
     assert len(canaries.dataset) == 10 and canaries.dataset[9] is canaries.trained[3]  # type: ignore[arg-type]
     assert canaries.dataset[2] is rows[2]

@@ -58,7 +58,9 @@ def test_canaries_get_the_targets_of_others() -> None:
     (fitted, ridge, loo), corrupted = fit, y.clone()
     corrupted[chosen] = y[torch.randint(40, (MIN_CANARIES,), generator=draws)]
     fitted, spread, predictions = fitted.clone(), robust_spread(y - loo), loo[chosen]
-    fitted[chosen] = predictions + (corrupted[chosen] - predictions).clamp(-CLIP * spread, CLIP * spread)
+    fitted[chosen] = predictions + (corrupted[chosen] - predictions).clamp(
+        -CLIP * spread, CLIP * spread
+    )
     result = loo_predictions(kernel, fitted, ridge * kernel.mean).predictions
     expected = -((corrupted - result)[chosen] / spread).abs().squeeze(1)
     assert torch.allclose(margins.canaries[0], expected, atol=1e-12)
@@ -68,7 +70,9 @@ def test_canaries_get_the_targets_of_others() -> None:
 def test_the_bound_is_tight_for_swapped_targets(rate: float) -> None:
     x, y, _ = line(600, rate)
     kernel = spectrum(x @ x.T)
-    margins = regression_canaries(kernel, y, *fit_robustly(kernel, y), make_generator(0, "canaries"))
+    margins = regression_canaries(
+        kernel, y, *fit_robustly(kernel, y), make_generator(0, "canaries")
+    )
     bound = noise_rate_bound(margins.ordinary.flatten(), margins.canaries.flatten(), quantile=0.3)
     assert bound == pytest.approx(rate, abs=0.03)
 

@@ -80,7 +80,10 @@ def test_samples_are_ranked_by_their_worst_labels(tags: tuple[Tensor, Tensor, Te
     ranked = issues.rank_samples()
     assert ranked["sample"].is_unique and len(ranked) == N and (ranked["labels"] == T - 1).all()
     # one doubtful label stands behind two
-    odds = {sample: sorted(issues.log_odds[issues.indices == sample].tolist())[-2:] for sample in range(N)}
+    odds = {
+        sample: sorted(issues.log_odds[issues.indices == sample].tolist())[-2:]
+        for sample in range(N)
+    }
     assert ranked["sample"].tolist() == sorted(range(N), key=lambda sample: -sum(odds[sample]))
     first = ranked["sample"].head(20).tolist()
     assert float(wrong.any(1)[first].double().mean()) > 0.9
@@ -96,7 +99,9 @@ def test_corrections_reach_their_place(tmp_path: Path, tags: tuple[Tensor, Tenso
     assert torch.equal(corrected, y)
 
 
-def test_corrections_of_several_labels(tmp_path: Path, several: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_corrections_of_several_labels(
+    tmp_path: Path, several: tuple[Tensor, Tensor, Tensor]
+) -> None:
     x, y, _ = several
     path = tmp_path / "list.csv"
     issues = gs.find_label_issues(None, (x, y))
@@ -119,7 +124,9 @@ def test_places_and_labels_outside_are_named(
         gs.apply_label_corrections(tags[:2], path)
 
 
-def test_the_page_names_sample_and_position(tmp_path: Path, tags: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_the_page_names_sample_and_position(
+    tmp_path: Path, tags: tuple[Tensor, Tensor, Tensor]
+) -> None:
     gs.find_label_issues(None, tags[:2]).write_html(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "'sample,position,label\\n'" in page and 'data-place="' in page and ", position " in page
@@ -132,7 +139,10 @@ def test_the_rate_holds_the_planted_one(
         noise = gs.estimate_label_noise(None, (x, y))
         assert noise == gs.find_label_issues(None, (x, y)).noise
         known = wrong[:, :-1] if wrong is tags[2] else wrong  # the last token has no label
-        assert noise.low <= float(known.double().mean()) <= noise.high < 0.3 and noise.samples == known.numel()
+        assert (
+            noise.low <= float(known.double().mean()) <= noise.high < 0.3
+            and noise.samples == known.numel()
+        )
 
 
 def test_clustered_errors_widen_the_interval() -> None:
@@ -158,10 +168,14 @@ def test_a_rare_label_is_named_not_checked(several: tuple[Tensor, Tensor, Tensor
     y = y.clone()
     y[:, 1] = torch.arange(N) < 2
     issues = gs.find_label_issues(None, (x, y))
-    assert set(issues.places[:, 0].tolist()) == {0, 2} and "1 label is not checked" in " ".join(issues.notes)
+    assert set(issues.places[:, 0].tolist()) == {0, 2} and "1 label is not checked" in " ".join(
+        issues.notes
+    )
 
 
-def test_positions_of_one_class_are_refused_with_probabilities_too(tags: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_positions_of_one_class_are_refused_with_probabilities_too(
+    tags: tuple[Tensor, Tensor, Tensor],
+) -> None:
     x, y, _ = tags
     one = torch.where(y == -100, y, torch.zeros_like(y))
     for pred_probs in (None, torch.full((N, T, 4), 0.25)):

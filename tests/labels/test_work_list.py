@@ -24,7 +24,10 @@ class Folder(Dataset):
     def __init__(self, n: int) -> None:
         generator = torch.Generator().manual_seed(0)
         self.labels = (torch.arange(n) % 2).tolist()
-        self.images = torch.rand(n, 1, 4, 4, generator=generator) + torch.tensor(self.labels)[:, None, None, None]
+        self.images = (
+            torch.rand(n, 1, 4, 4, generator=generator)
+            + torch.tensor(self.labels)[:, None, None, None]
+        )
         self.samples = [(f"photos/{k}.png", label) for k, label in enumerate(self.labels)]
 
     def __len__(self) -> int:
@@ -37,7 +40,10 @@ class Folder(Dataset):
 def of_table() -> LabelIssues:
     generator = torch.Generator().manual_seed(0)
     y = numpy.array(["=oak", "elm"])[torch.arange(60) % 2]
-    values = torch.randn(60, 3, generator=generator).numpy() + 4 * (torch.arange(60) % 2)[:, None].numpy()
+    values = (
+        torch.randn(60, 3, generator=generator).numpy()
+        + 4 * (torch.arange(60) % 2)[:, None].numpy()
+    )
     frame = pandas.DataFrame(values, columns=["height <m>", "girth", "age"])
     frame.loc[59], y[59], y[7] = frame.loc[0], "elm", "=oak"
     return gs.find_label_issues(None, (frame, y))
@@ -94,7 +100,9 @@ def test_rows_without_a_label_keep_their_numbers(tmp_path: Path) -> None:
     x = 4 * torch.eye(3)[y] + 0.1 * torch.randn(90, 3, generator=generator)
     y[50], y[:10], x[62] = (y[50] + 1) % 3, -100, x[50] + 1e-3
     frame = pandas.DataFrame(x.numpy(), columns=["a", "b", "c"]).assign(row=range(1000, 1090))
-    issues = gs.find_label_issues(None, (frame[["a", "b", "c"]], y.numpy()), names=[f"name {k}" for k in range(90)])
+    issues = gs.find_label_issues(
+        None, (frame[["a", "b", "c"]], y.numpy()), names=[f"name {k}" for k in range(90)]
+    )
     assert int(issues.indices[0]) == 50 and min(issues.indices.tolist()) == 10
     assert (50, 62) in issues.conflicts
     issues.write_html(tmp_path / "issues.html", n=1)
@@ -112,14 +120,19 @@ def test_class_names_need_a_name_for_each_label() -> None:
     folder = Folder(4)
     samples = gs.Samples(folder.images, torch.tensor([0, 1, 2, 0]))
     assert with_class_names(samples, folder).class_names == ()
-    assert with_class_names(gs.Samples(folder.images, torch.tensor([0, 1, 1, 0])), folder).class_names == Folder.classes
+    assert (
+        with_class_names(gs.Samples(folder.images, torch.tensor([0, 1, 1, 0])), folder).class_names
+        == Folder.classes
+    )
 
 
 def test_a_raw_frame_shows_its_own_values(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     y = (torch.arange(80) % 2).tolist()
     size = (torch.randn(80, generator=generator) + 6 * torch.tensor(y)).tolist()
-    frame = pandas.DataFrame({"size": size, "wood": ["hard", "soft"] * 40, "kind": [["elm", "oak"][k] for k in y]})
+    frame = pandas.DataFrame(
+        {"size": size, "wood": ["hard", "soft"] * 40, "kind": [["elm", "oak"][k] for k in y]}
+    )
     frame.loc[3, "kind"] = "elm"
     frame.loc[5, "size"] = None
     issues = gs.find_label_issues(None, frame, target="kind", test=frame[:4])

@@ -27,7 +27,9 @@ def table() -> pandas.DataFrame:
     ).assign(y=lambda t: t["width"] * t["depth"] + 0.5 * t["rate"] + 0.3 * t["noise"])
 
 
-def test_loo_residuals_are_those_of_refitting_without_the_configuration(table: pandas.DataFrame) -> None:
+def test_loo_residuals_are_those_of_refitting_without_the_configuration(
+    table: pandas.DataFrame,
+) -> None:
     settings = ["width", "depth", "rate"]
     clusters, y = configuration_ids(table, settings), table["y"].to_numpy()
     smoother = HyperparameterSmoother(table, settings, clusters)
@@ -36,7 +38,9 @@ def test_loo_residuals_are_those_of_refitting_without_the_configuration(table: p
     expected = numpy.empty(len(table))
     for number in set(clusters):
         out, rest = clusters == number, clusters != number
-        weights = numpy.linalg.solve(kernel[numpy.ix_(rest, rest)] + ridge * numpy.eye(rest.sum()), y[rest])
+        weights = numpy.linalg.solve(
+            kernel[numpy.ix_(rest, rest)] + ridge * numpy.eye(rest.sum()), y[rest]
+        )
         expected[out] = y[out] - kernel[numpy.ix_(out, rest)] @ weights
     assert smoother._candidates[0].held_out @ y == pytest.approx(expected, abs=1e-8)
     for own in settings:  # a function of hyperparameters leaves little
@@ -62,13 +66,22 @@ def grouped(seed: int = 0, n: int = 90) -> pandas.DataFrame:
     rows, noise = numpy.arange(n), rng.normal(size=n)
     table = pandas.DataFrame({"width": rows % 3, "depth": rows // 3 % 2})
     gap = 2.0 * table["width"] + table["depth"] + noise
-    return table.assign(gap=gap, noise=noise, other=rng.normal(size=n), copy=table["width"] * 5.0 + table["depth"])
+    return table.assign(
+        gap=gap, noise=noise, other=rng.normal(size=n), copy=table["width"] * 5.0 + table["depth"]
+    )
 
 
-def associated(table: pandas.DataFrame, measure: pandas.Series, settings: list[str]) -> PartialAssociation:
+def associated(
+    table: pandas.DataFrame, measure: pandas.Series, settings: list[str]
+) -> PartialAssociation:
     clusters = configuration_ids(table, settings)
-    orders, weights = list(permutations(clusters, 100, 0)), cluster_bootstrap_weights(clusters, 50, 0)
-    return PartialAssociations(table, "gap", settings, clusters, orders, weights).of(measure.to_numpy(dtype=float))
+    orders, weights = (
+        list(permutations(clusters, 100, 0)),
+        cluster_bootstrap_weights(clusters, 50, 0),
+    )
+    return PartialAssociations(table, "gap", settings, clusters, orders, weights).of(
+        measure.to_numpy(dtype=float)
+    )
 
 
 def test_it_is_the_correlation_of_what_group_means_leave() -> None:
@@ -80,7 +93,9 @@ def test_it_is_the_correlation_of_what_group_means_leave() -> None:
     configuration = (noisy["width"] * 2 + noisy["depth"]).to_numpy()
     left = [
         noisy[name].to_numpy()
-        - numpy.array([noisy[name].to_numpy()[configuration == own].mean() for own in configuration])
+        - numpy.array(
+            [noisy[name].to_numpy()[configuration == own].mean() for own in configuration]
+        )
         for name in ("norm", "gap")
     ]
     # six configurations of thirty seeds each: one is predicted from the others alone, so that main effects are fitted
@@ -93,7 +108,8 @@ def test_a_copy_has_nothing_left_and_increasing_functions_do_not_matter() -> Non
     assert associated(table, table["copy"], ["width", "depth"]).explained > 0.9
     norm = table["noise"] + table["other"]
     plain, negated, grown = (
-        associated(table, each, ["width"]).score.value for each in (norm, -norm, norm.map(numpy.exp))
+        associated(table, each, ["width"]).score.value
+        for each in (norm, -norm, norm.map(numpy.exp))
     )
     assert negated == pytest.approx(-plain) and grown == pytest.approx(plain)
 
@@ -118,7 +134,11 @@ def test_each_configuration_is_predicted_by_the_line_of_the_others() -> None:
 
 def test_permutations_are_lines_through_permuted_gaps() -> None:
     rng = numpy.random.default_rng(1)
-    x, y, orders = rng.normal(size=30), rng.normal(size=30), numpy.array([rng.permutation(30) for _ in range(3)])
+    x, y, orders = (
+        rng.normal(size=30),
+        rng.normal(size=30),
+        numpy.array([rng.permutation(30) for _ in range(3)]),
+    )
     alone, once = numpy.arange(30), numpy.ones((1, 30))
     _, _, permuted = cross_validated_line(x, y, alone, orders, once)
     assert permuted == pytest.approx(

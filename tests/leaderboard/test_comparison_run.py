@@ -45,31 +45,48 @@ def test_the_jackknife_of_means_and_sums_is_that_of_leaving_groups_out() -> None
     for name in names:
         left_out = [gs.measure(network, (X[keep], Y[keep]), [name])[name].value for keep in keeps]
         expected = (9 * statistics.pvariance(left_out)) ** 0.5
-        (row,) = (row for row in table.to_dict("records") if (row["measure"], row["network"]) == (name, "steep"))
+        (row,) = (
+            row
+            for row in table.to_dict("records")
+            if (row["measure"], row["network"]) == (name, "steep")
+        )
         assert row["standard_error"] == pytest.approx(expected, rel=1e-5), name
 
 
 def test_the_verdict_is_a_sentence_and_the_table_is_small() -> None:
-    result = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "parameter_norm", "ntk_trace", "unit_sparsity"])
+    result = gs.compare(
+        NETWORKS, (X, Y), ["input_jacobian_norm", "parameter_norm", "ntk_trace", "unit_sparsity"]
+    )
     assert result.order() == ["flat", "steep"]
     assert result.verdict[0].startswith("flat is expected to have the smallest gap: ")
-    assert "input_jacobian_norm" in result.verdict[0] and "All have the same size" in result.verdict[1]
+    assert (
+        "input_jacobian_norm" in result.verdict[0] and "All have the same size" in result.verdict[1]
+    )
     lines = repr(result).splitlines()
     assert len(lines) <= 10 and lines[2].startswith("flat") and result.verdict[0] in lines
     assert "<table" in result._repr_html_() and set(result.unmeasured["flat"]) == {"unit_sparsity"}
 
 
 def test_the_same_network_twice_is_a_tie() -> None:
-    result = gs.compare({"a": NETWORKS["flat"], "b": NETWORKS["flat"]}, (X, Y), ["ntk_trace", "input_jacobian_norm"])
-    assert result.verdict[0] == "a and b are tied: none is ranked first by more than half of the 2 measures."
+    result = gs.compare(
+        {"a": NETWORKS["flat"], "b": NETWORKS["flat"]}, (X, Y), ["ntk_trace", "input_jacobian_norm"]
+    )
+    assert (
+        result.verdict[0]
+        == "a and b are tied: none is ranked first by more than half of the 2 measures."
+    )
 
 
 def board(**correlations: float) -> gs.Leaderboard:
     """A leaderboard of 40 networks whose gap is a sum of these measures and noise, at three widths."""
     rng = numpy.random.default_rng(3)
     measures = {name: rng.normal(size=42) for name in correlations}
-    gap = sum(weight * measures[name] for name, weight in correlations.items()) + 0.3 * rng.normal(size=42)
-    table = pandas.DataFrame({"hp.width": numpy.arange(42) % 3, "hp.rate": numpy.arange(42) // 3, "gap": gap})
+    gap = sum(weight * measures[name] for name, weight in correlations.items()) + 0.3 * rng.normal(
+        size=42
+    )
+    table = pandas.DataFrame(
+        {"hp.width": numpy.arange(42) % 3, "hp.rate": numpy.arange(42) // 3, "gap": gap}
+    )
     table["m.parameter_count"] = table["hp.width"]
     table = table.assign(**{f"m.{name}": values for name, values in measures.items()})
     return gs.rank_measures(table, n_permutations=200, n_bootstrap=50)
@@ -92,8 +109,13 @@ def test_measures_with_evidence_vote_in_the_direction_that_they_have_there() -> 
 
 
 def test_without_evidence_the_verdict_is_stated_first() -> None:
-    result = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"], evidence=board(input_jacobian_norm=0.0))
-    assert result.verdict[0].startswith("No evidence: in ") and "none of the 2 numbers" in result.verdict[0]
+    result = gs.compare(
+        NETWORKS, (X, Y), ["input_jacobian_norm"], evidence=board(input_jacobian_norm=0.0)
+    )
+    assert (
+        result.verdict[0].startswith("No evidence: in ")
+        and "none of the 2 numbers" in result.verdict[0]
+    )
     assert result.verdict[1].startswith("flat is expected") and not result.trusted
     nothing = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm"])
     assert nothing.verdict[-1].endswith("is unknown; pass evidence=gs.rank_measures(POOL).")
@@ -105,7 +127,9 @@ def test_a_comparison_survives_the_disk(tmp_path: Path) -> None:
     result = gs.compare(NETWORKS, (X, Y), ["input_jacobian_norm", "loss", "unit_sparsity"])
     result.save(tmp_path / "comparison.json")
     read = gs.Comparison.load(tmp_path / "comparison.json")
-    assert repr(read) == repr(result) and read.unmeasured == result.unmeasured and read.level == 0.95
+    assert (
+        repr(read) == repr(result) and read.unmeasured == result.unmeasured and read.level == 0.95
+    )
     gs.measure(NETWORKS["flat"], X, ["ntk_trace"]).save(tmp_path / "readings.json")
     with pytest.raises(UnreadableFile, match="must hold a comparison"):
         gs.Comparison.load(tmp_path / "readings.json")

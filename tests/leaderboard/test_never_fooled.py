@@ -25,8 +25,12 @@ FOOLING = ("random", "copy", "leak")
 def evidence(seed: int, kind: str, grid: str, n: int, n_permutations: int = 400) -> list[str]:
     """Return the measures of a kind that get evidence in one pool, evaluated together."""
     table, kinds = simulated(seed, n, grid)
-    result = verdicts(table, measures=kinds[kind], n_permutations=n_permutations, n_bootstrap=20, seed=seed)
-    return [name for name, row in result.items() if row.verdict == "evidence" and row.role != "random"]
+    result = verdicts(
+        table, measures=kinds[kind], n_permutations=n_permutations, n_bootstrap=20, seed=seed
+    )
+    return [
+        name for name, row in result.items() if row.verdict == "evidence" and row.role != "random"
+    ]
 
 
 def counted(kind: str, grid: str, n: int, pools: int) -> dict[str, Any]:
@@ -47,7 +51,12 @@ def keeps_the_promise(row: Mapping[str, Any]) -> bool:
 
 @pytest.mark.parametrize("grid", GRIDS)
 def test_uninformative_measures_get_no_evidence(grid: str) -> None:
-    result = [name for seed in range(2) for kind in FOOLING for name in evidence(seed, kind, grid, 96, 200)]
+    result = [
+        name
+        for seed in range(2)
+        for kind in FOOLING
+        for name in evidence(seed, kind, grid, 96, 200)
+    ]
     assert len(result) <= 1
 
 
@@ -58,7 +67,9 @@ def test_informative_measures_get_evidence(grid: str) -> None:
 
 def test_the_stored_counts_meet_the_promised_rates() -> None:
     rows = json.loads(STORED.read_text())["rows"]
-    assert {(kind, "crossed") for kind in (*FOOLING, "planted")} <= {(row["kind"], row["grid"]) for row in rows}
+    assert {(kind, "crossed") for kind in (*FOOLING, "planted")} <= {
+        (row["kind"], row["grid"]) for row in rows
+    }
     for row in rows:
         assert row["pools"] == POOLS and keeps_the_promise(row), row
 

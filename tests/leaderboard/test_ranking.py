@@ -30,7 +30,9 @@ REFERENCE = {
 
 @pytest.fixture(scope="module")
 def board(pgdl: pandas.DataFrame) -> gs.Leaderboard:
-    return gs.rank_measures(pgdl, measures=[f"m.{name}" for name in REFERENCE], n_permutations=200, n_bootstrap=100)
+    return gs.rank_measures(
+        pgdl, measures=[f"m.{name}" for name in REFERENCE], n_permutations=200, n_bootstrap=100
+    )
 
 
 def test_the_competition_has_the_reference_scores(board: gs.Leaderboard) -> None:
@@ -43,13 +45,19 @@ def test_the_competition_has_the_reference_scores(board: gs.Leaderboard) -> None
 
 def test_only_the_best_measure_predicts_beyond_the_hyperparameters(board: gs.Leaderboard) -> None:
     assert [row.measure for row in board.trusted] == ["m.rbf"]
-    assert board.verdict[0].startswith("1 of 3 measures predicts the gap beyond the hyperparameters: rbf.")
+    assert board.verdict[0].startswith(
+        "1 of 3 measures predicts the gap beyond the hyperparameters: rbf."
+    )
     assert "wcv, smoothness_gap" in board.verdict[1]
-    assert board.row("vc_dim").why.startswith("it is fixed by the hyperparameters: it never changes with hp.dropout_p")
+    assert board.row("vc_dim").why.startswith(
+        "it is fixed by the hyperparameters: it never changes with hp.dropout_p"
+    )
     assert board.row(RANDOM).verdict == "no evidence" and board.row(RANDOM).role == "random"
 
 
-def test_scores_equal_those_of_the_single_functions(board: gs.Leaderboard, pgdl: pandas.DataFrame) -> None:
+def test_scores_equal_those_of_the_single_functions(
+    board: gs.Leaderboard, pgdl: pandas.DataFrame
+) -> None:
     settings = [str(name) for name in pgdl if str(name).startswith("hp.")]
     row, errors = board.row("wcv"), sign_errors(pgdl, "m.wcv", "gap", settings, 10_000)[:, 2]
     assert row.kendall.value == pytest.approx(kendalltau(pgdl["m.wcv"], pgdl["gap"])[0])
@@ -65,7 +73,9 @@ def test_every_score_has_an_interval_and_what_decides_a_p_value(board: gs.Leader
                 assert score.low <= score.value <= score.high, (row.measure, name)
                 assert 1 / 201 <= score.p <= 1
         assert row.mae.low <= row.mae.value <= row.mae.high
-    assert board.row("wcv").kendall.p == pytest.approx(1 / 201) and board.row(RANDOM).kendall.p > 0.05
+    assert (
+        board.row("wcv").kendall.p == pytest.approx(1 / 201) and board.row(RANDOM).kendall.p > 0.05
+    )
 
 
 def test_it_prints_the_verdict_first_and_is_stored(board: gs.Leaderboard, tmp_path: Path) -> None:
@@ -87,30 +97,50 @@ def test_a_csv_table(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
     path = tmp_path / "own.csv"
     pgdl.drop(columns="m.vc_dim").assign(**{"m.mine": pgdl["m.rbf"]}).to_csv(path, index=False)
     result = gs.rank_measures(path, measures=["m.mine"], n_permutations=50, n_bootstrap=20)
-    assert result.row("mine").verdict == "evidence" and result.networks == 96 and result.source == str(path)
+    assert (
+        result.row("mine").verdict == "evidence"
+        and result.networks == 96
+        and result.source == str(path)
+    )
     assert result.verdict[-1] == "The table has no size (parameter_count) to compare with."
 
 
-def test_networks_without_a_number_are_excluded_and_measures_that_lack_many(pgdl: pandas.DataFrame) -> None:
-    holes = pgdl.assign(**{"m.wcv": pgdl["m.wcv"].where(pgdl.index > 0), "m.vr": pgdl["m.vr"].where(pgdl.index > 40)})
+def test_networks_without_a_number_are_excluded_and_measures_that_lack_many(
+    pgdl: pandas.DataFrame,
+) -> None:
+    holes = pgdl.assign(
+        **{
+            "m.wcv": pgdl["m.wcv"].where(pgdl.index > 0),
+            "m.vr": pgdl["m.vr"].where(pgdl.index > 40),
+        }
+    )
     result = gs.rank_measures(holes, measures=["m.wcv", "m.vr"], n_permutations=20, n_bootstrap=20)
     assert result.left_out == {"m.vr": "41 of 96 networks have no finite value"}
     assert result.networks == 95 and result.dropped == 1 and "1 skipped" in result.description
 
 
-def test_verdicts_alone_are_those_of_the_leaderboard(board: gs.Leaderboard, pgdl: pandas.DataFrame) -> None:
-    result = verdicts(pgdl, measures=[f"m.{name}" for name in REFERENCE], n_permutations=200, n_bootstrap=100)
+def test_verdicts_alone_are_those_of_the_leaderboard(
+    board: gs.Leaderboard, pgdl: pandas.DataFrame
+) -> None:
+    result = verdicts(
+        pgdl, measures=[f"m.{name}" for name in REFERENCE], n_permutations=200, n_bootstrap=100
+    )
     fields = ("role", "verdict", "why", "partial", "kendall")
     assert list(result) == [row.measure for row in board]
     for row in board:
-        assert all(repr(getattr(result[row.measure], name)) == repr(getattr(row, name)) for name in fields)
+        assert all(
+            repr(getattr(result[row.measure], name)) == repr(getattr(row, name)) for name in fields
+        )
 
 
 def test_verdicts_in_words() -> None:
     strong, weak = Score(value=0.4, p=0.01), Score(value=0.1, p=0.5)
     facts: dict[str, Any] = {"fixed": "", "hyperparameters": 3, "recipes": 40}
     assert verdict_of(partial=strong, kendall=weak, **facts)[0] == "evidence"
-    assert "smaller gap at equal" in verdict_of(partial=Score(value=-0.4, p=0.01), kendall=weak, **facts)[1]
+    assert (
+        "smaller gap at equal"
+        in verdict_of(partial=Score(value=-0.4, p=0.01), kendall=weak, **facts)[1]
+    )
     for changes, why in (
         ({"fixed": "it is fixed"}, "it is fixed"),
         ({"kendall": Score(value=-0.97, p=0.01)}, "its order is that of the gap (tau -0.97)"),
@@ -120,7 +150,10 @@ def test_verdicts_in_words() -> None:
         changed: dict[str, Any] = {"partial": strong, "kendall": weak} | facts | changes
         verdict, words = verdict_of(**changed)
         assert verdict == "no evidence" and why in words
-    for changes, why in (({"recipes": 5}, "5 training"), ({"hyperparameters": 0}, "no hyperparameter")):
+    for changes, why in (
+        ({"recipes": 5}, "5 training"),
+        ({"hyperparameters": 0}, "no hyperparameter"),
+    ):
         changed = {"partial": strong, "kendall": weak} | facts | changes
         verdict, words = verdict_of(**changed)
         assert verdict == "not judged" and why in words
@@ -134,7 +167,11 @@ def test_networks_without_settings_are_not_judged_at_equal_settings() -> None:
     unknown = pandas.DataFrame({**names, "seed": range(40), "data.name": None})
     board = gs.rank_measures(unknown, **options)
     row = board.row("near")
-    assert board.hyperparameters == () and row.verdict == "not judged" and math.isnan(row.partial.value)
+    assert (
+        board.hyperparameters == ()
+        and row.verdict == "not judged"
+        and math.isnan(row.partial.value)
+    )
     assert board.verdict[0].startswith("Not judged") and "None of" not in " ".join(board.verdict)
     assert row.kendall.value > 0.25  # what needs no settings is reported
     half = unknown.assign(**{"hp.width": [float(k) if k < 20 else numpy.nan for k in range(40)]})
@@ -146,12 +183,16 @@ def test_networks_without_settings_are_not_judged_at_equal_settings() -> None:
 
 
 def test_networks_without_settings_are_configurations_of_their_own() -> None:
-    table = pandas.DataFrame({"network.name": "a", "hp.width": [1.0, 1.0, numpy.nan, numpy.nan, 2.0]})
+    table = pandas.DataFrame(
+        {"network.name": "a", "hp.width": [1.0, 1.0, numpy.nan, numpy.nan, 2.0]}
+    )
     assert training_configurations(table, ["hp.width"]).tolist() == [0, 0, 2, 3, 1]
 
 
 def test_what_is_fixed_by_settings() -> None:
-    table = pandas.DataFrame({"a": [1, 1, 2, 2], "b": [1, 2, 1, 2], "x": [1.0, 2.0, 3.0, 4.0], "same": 1.0})
+    table = pandas.DataFrame(
+        {"a": [1, 1, 2, 2], "b": [1, 2, 1, 2], "x": [1.0, 2.0, 3.0, 4.0], "same": 1.0}
+    )
     assert explain_by_settings(table, "x", ["a", "b"]) == ""
     assert explain_by_settings(table, "same", ["a", "b"]) == "it is the same in all networks"
     seeds = pandas.concat([table, table])
@@ -177,7 +218,9 @@ def test_wrong_input_is_an_error(tmp_path: Path, pgdl: pandas.DataFrame) -> None
 def test_of_many_networks_whole_configurations_are_sampled(pgdl: pandas.DataFrame) -> None:
     thrice = pandas.concat([pgdl] * 3, ignore_index=True)
     thrice["gap"] += numpy.random.default_rng(0).normal(size=len(thrice)) / 1000
-    result = gs.rank_measures(thrice, measures=["m.rbf"], n_permutations=20, n_bootstrap=20, most_networks=100)
+    result = gs.rank_measures(
+        thrice, measures=["m.rbf"], n_permutations=20, n_bootstrap=20, most_networks=100
+    )
     assert result.networks == 99 and result.recipes == 33 and result.drawn_from == 288
     assert result.description.startswith("99 networks sampled from 288, 33 training configurations")
     assert gs.Leaderboard.from_json(result.to_json()).drawn_from == 288

@@ -11,13 +11,20 @@ import torch.nn.functional as F
 from torch import nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.measures.before_training import connection_sensitivity, gradient_norm, jacobian_covariance, synaptic_flow
+from gapscope.measures.before_training import (
+    connection_sensitivity,
+    gradient_norm,
+    jacobian_covariance,
+    synaptic_flow,
+)
 
 DOUBLE = torch.float64
 
 
 def network() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    return nn.Sequential(
+        nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)
+    ).double()
 
 
 def test_synaptic_flow_of_a_network_without_biases() -> None:
@@ -32,18 +39,26 @@ def test_synaptic_flow_of_a_network_without_biases() -> None:
 
 
 def test_synaptic_flow_with_batch_norm_as_a_linear_map() -> None:
-    net = nn.Sequential(nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Linear(4, 2, bias=False)).double()
+    net = nn.Sequential(
+        nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), nn.Linear(4, 2, bias=False)
+    ).double()
     nn.init.normal_(net[1].weight)  # type: ignore[arg-type]
     net.train()(torch.randn(40, 3, dtype=DOUBLE))
     norm = net.eval()[1]
-    assert isinstance(norm, nn.BatchNorm1d) and norm.running_var is not None and norm.running_mean is not None
+    assert (
+        isinstance(norm, nn.BatchNorm1d)
+        and norm.running_var is not None
+        and norm.running_mean is not None
+    )
     scale = norm.weight / (norm.running_var + norm.eps).sqrt()
     shift = norm.bias - norm.running_mean * scale
     one, two = (net.get_submodule(name).get_parameter("weight").abs() for name in ("0", "2"))
     paths = two @ (scale.abs()[:, None] * one)
     # the first layer's weights see the paths; the last layer's see these and the shifts
     expected = 2 * paths.sum() + (two @ shift.abs()).sum()
-    assert synaptic_flow(net, torch.zeros(1, 3, dtype=DOUBLE)) == pytest.approx(math.log(float(expected.detach())))
+    assert synaptic_flow(net, torch.zeros(1, 3, dtype=DOUBLE)) == pytest.approx(
+        math.log(float(expected.detach()))
+    )
 
 
 def test_correlations_of_dense_input_gradients() -> None:
@@ -54,7 +69,9 @@ def test_correlations_of_dense_input_gradients() -> None:
         rows.append(torch.autograd.grad(net(sample[None]).sum(), sample)[0])
     eigenvalues = np.linalg.eigvalsh(np.corrcoef(torch.stack(rows).numpy()))
     expected = -np.mean(np.log(eigenvalues + 1e-5) + 1 / (eigenvalues + 1e-5))
-    assert jacobian_covariance(net, x[:3]) == pytest.approx(jacobian_covariance(net, x[:3], group_size=3))
+    assert jacobian_covariance(net, x[:3]) == pytest.approx(
+        jacobian_covariance(net, x[:3], group_size=3)
+    )
     assert jacobian_covariance(net, x) == pytest.approx(float(expected), rel=1e-3)
     with pytest.raises(InvalidInput, match="number of samples"):
         jacobian_covariance(net, x[:1])
@@ -65,9 +82,15 @@ def test_gradient_norms_and_connection_sensitivity_of_dense_gradients() -> None:
     parameters = list(net.parameters())
     gradients = torch.autograd.grad(F.cross_entropy(net(x), y), parameters)
     result = gradient_norm(net, x, y)
-    assert result["whole"] == pytest.approx(float(torch.cat([g.flatten() for g in gradients]).norm()), rel=1e-10)
-    assert result["sum"] == pytest.approx(sum(float(g.norm()) for g in gradients if g.ndim == 2), rel=1e-10)
+    assert result["whole"] == pytest.approx(
+        float(torch.cat([g.flatten() for g in gradients]).norm()), rel=1e-10
+    )
+    assert result["sum"] == pytest.approx(
+        sum(float(g.norm()) for g in gradients if g.ndim == 2), rel=1e-10
+    )
     expected = sum(
-        float((g * p.detach()).abs().sum()) for g, p in zip(gradients, parameters, strict=True) if g.ndim > 1
+        float((g * p.detach()).abs().sum())
+        for g, p in zip(gradients, parameters, strict=True)
+        if g.ndim > 1
     )
     assert connection_sensitivity(net, x, y) == pytest.approx(expected, rel=1e-10)

@@ -22,7 +22,9 @@ from gapscope.measures.registry import ScalarInfo, get_measure, list_measures, r
 from support.standins import Clock
 
 SAMPLINGS = {
-    name: item.sampling for name, item in list_measures().items() if item.sampling is not None and item.default
+    name: item.sampling
+    for name, item in list_measures().items()
+    if item.sampling is not None and item.default
 }
 X = torch.randn(2000, 6, generator=torch.Generator().manual_seed(0))
 Y = ((X[:, 0] + 0.3 * X[:, 1] > 0).long() + (X[:, 2] > 1).long()) % 3
@@ -39,7 +41,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def network() -> nn.Module:
     """Trained a little: what single units do for single classes is smooth in the samples only then."""
     torch.manual_seed(3)
-    built = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 3))
+    built = nn.Sequential(
+        nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 3)
+    )
     gs.train(built, gs.Samples(X, Y), gs.TrainingSpec(epochs=6, batch_size=100, learning_rate=0.1))
     return built
 
@@ -57,14 +61,18 @@ def test_subsets_estimate_the_number_of_all_samples(name: str) -> None:
                 continue
             if math.isfinite(exact[reading.name]):
                 assert reading.standard_error is not None and "500 of 2,000 samples" in reading.note
-                off.append(abs(reading.value - exact[reading.name]) / max(reading.standard_error, 1e-9))
+                off.append(
+                    abs(reading.value - exact[reading.name]) / max(reading.standard_error, 1e-9)
+                )
     assert sum(distance < 3 for distance in off) >= 0.9 * len(off)
     assert min(off) > 0  # nothing was taken on all samples in secret
 
 
 def test_a_sum_is_scaled_to_all_samples() -> None:
     result = ready(nn.Linear(6, 3), as_samples(X))
-    reading = evaluate_on_subset(get_measure("ntk_trace"), result, Allocation(500, {"method": "probe"}))[0]
+    reading = evaluate_on_subset(
+        get_measure("ntk_trace"), result, Allocation(500, {"method": "probe"})
+    )[0]
     expected = 3 * (X.square().sum().item() + 2000)
     assert reading.value == pytest.approx(expected, abs=4 * (reading.standard_error or 0.0))
     assert reading.note == "probes on 500 of 2,000 samples"
@@ -106,7 +114,9 @@ def test_fixed_cost_is_not_a_cost_per_sample(clock: Clock) -> None:
         paid.append(len(part.samples))
 
     paid: list[int] = []
-    cost = planning._trial_of(get_measure("loss"), ready(nn.Linear(6, 3), as_samples((X, Y))), take, 0.0)
+    cost = planning._trial_of(
+        get_measure("loss"), ready(nn.Linear(6, 3), as_samples((X, Y))), take, 0.0
+    )
     assert paid == [10, 10] and cost.once > 0.03 and 1e-3 <= cost.per_sample < 4e-3
 
 
@@ -117,7 +127,8 @@ def test_fixed_cost_of_a_pass_is_not_a_cost_per_sample(clock: Clock) -> None:
 
     tried: list[int] = []
     result, item = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400]))), get_measure("loss")
-    assert planning._trial_of(item, result, take, 1.0).per_sample < 5e-4  # .02 / 160 + 1e-5, and .002 of ten samples
+    # .02 / 160 + 1e-5, and .002 of ten samples
+    assert planning._trial_of(item, result, take, 1.0).per_sample < 5e-4
     assert tried == [10, 10, 40, 40, 160, 160]
     tried.clear()
     assert planning._trial_of(item, result, take, 0.1).per_sample > 2e-3
@@ -145,7 +156,9 @@ def test_a_budget_is_met_and_noted(slow: Any, clock: Clock) -> None:
     readings = gs.measure(slow, (X, Y), names, time_budget=2.5)
     assert clock.now < 4
     assert "of 2,000 samples" in readings["input_jacobian_norm"].note
-    assert readings["parameter_count"].standard_error is None and not readings["parameter_count"].note
+    assert (
+        readings["parameter_count"].standard_error is None and not readings["parameter_count"].note
+    )
     exact = gs.measure(slow.inner, (X, Y), names)
     for name in ("accuracy", "input_jacobian_norm", "output_sensitivity"):
         error = readings[name].standard_error
@@ -155,14 +168,29 @@ def test_a_budget_is_met_and_noted(slow: Any, clock: Clock) -> None:
 def test_measures_that_cannot_fit_are_omitted_without_a_trial(
     slow: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = ("loss", "accuracy", "gradient_norm", "ntk_logdet", "hessian_trace", "hessian_top_eigenvalue")
-    monkeypatch.setattr(front_door, "list_measures", lambda: {name: list_measures()[name] for name in kept})
+    kept = (
+        "loss",
+        "accuracy",
+        "gradient_norm",
+        "ntk_logdet",
+        "hessian_trace",
+        "hessian_top_eigenvalue",
+    )
+    monkeypatch.setattr(
+        front_door, "list_measures", lambda: {name: list_measures()[name] for name in kept}
+    )
     readings = gs.measure(slow, (X[:400], Y[:400]), "all", time_budget=10.0)
     assert clock.now < 10
     assert {reading.measure for reading in readings} == {"loss", "accuracy", "gradient_norm"}
     message = readings.unmeasured
-    assert "budget of 10 s: on the smallest informative subset it takes about" in message["hessian_trace"]
-    assert "in addition to cheaper measures. Pass a larger budget, or name it" in message["hessian_top_eigenvalue"]
+    assert (
+        "budget of 10 s: on the smallest informative subset it takes about"
+        in message["hessian_trace"]
+    )
+    assert (
+        "in addition to cheaper measures. Pass a larger budget, or name it"
+        in message["hessian_top_eigenvalue"]
+    )
     assert "omitted to keep the budget: it takes" in message["ntk_logdet"]
 
 
@@ -185,15 +213,27 @@ def test_superlinear_cost_is_extrapolated_until_it_fits(clock: Clock) -> None:
     assert planning._superlinear_over_budget(item, result, 1e-6, 2.5, cubic) == {}
     assert tried[0] == 10 and tried[-1] < 400
     tried.clear()
-    assert "it took 0.0" in planning._superlinear_over_budget(item, result, 1e-6, 0.1, cubic)["ntk_logdet"]
+    assert (
+        "it took 0.0"
+        in planning._superlinear_over_budget(item, result, 1e-6, 0.1, cubic)["ntk_logdet"]
+    )
     assert tried[-1] < 400
     tried.clear()
-    assert "it takes at least 24 s" in planning._superlinear_over_budget(item, result, 0.01, 2.5, cubic)["ntk_logdet"]
+    assert (
+        "it takes at least 24 s"
+        in planning._superlinear_over_budget(item, result, 0.01, 2.5, cubic)["ntk_logdet"]
+    )
     assert not tried
 
 
 def test_options_of_the_caller_do_not_change(slow: Any) -> None:
-    few = gs.measure(slow, (X[:64], Y[:64]), ["ntk_trace"], time_budget=0.2, options={"ntk_trace": {"method": "exact"}})
+    few = gs.measure(
+        slow,
+        (X[:64], Y[:64]),
+        ["ntk_trace"],
+        time_budget=0.2,
+        options={"ntk_trace": {"method": "exact"}},
+    )
     assert few["ntk_trace"].standard_error is None and few["ntk_trace"].note == ""
 
 
@@ -216,7 +256,9 @@ def interrupted() -> Any:
 def test_interruption_returns_finished_readings(interrupted: Any) -> None:
     readings = gs.measure(network(), (X, Y), ["loss", "axle", "accuracy"])
     assert list(readings.values()) == ["loss"]
-    assert readings.unmeasured == dict.fromkeys(["axle", "accuracy"], "stopped before it was finished")
+    assert readings.unmeasured == dict.fromkeys(
+        ["axle", "accuracy"], "stopped before it was finished"
+    )
     with pytest.raises(NotMeasurable, match="value: stopped before"):
         _ = readings["accuracy"]
     for strict, names in ((True, ["loss", "axle"]), (False, ["axle", "loss"])):

@@ -18,7 +18,9 @@ from gapscope.measures.cpu_budget import affordable_kernel
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 
 N = 3000
-SAMPLES = Samples(torch.randn(N, 4, generator=torch.Generator().manual_seed(0)), torch.arange(N) % 10)
+SAMPLES = Samples(
+    torch.randn(N, 4, generator=torch.Generator().manual_seed(0)), torch.arange(N) % 10
+)
 NETWORK = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 10))
 OPTIONS: dict[str, Any] = {"max_exact": 2000, "landmarks": 1000, "combinations": None}
 
@@ -36,7 +38,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def kernel_takes(monkeypatch: pytest.MonkeyPatch, clock: Clock, per_sample: float, per_pair: float) -> list[int]:
+def kernel_takes(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, per_sample: float, per_pair: float
+) -> list[int]:
     """Let the kernel take so many seconds, and return the sizes of the trials."""
     sizes: list[int] = []
 
@@ -85,23 +89,36 @@ def test_the_smallest_of_three_timings_counts(clock: Clock) -> None:
 
 def test_without_a_limit_nothing_is_tried(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     sizes = kernel_takes(monkeypatch, clock, 1.0, 1.0)
-    assert affordable_kernel(NETWORK, SAMPLES, OPTIONS, CpuBudget(None), n_outputs=10) == (OPTIONS, "")
+    assert affordable_kernel(NETWORK, SAMPLES, OPTIONS, CpuBudget(None), n_outputs=10) == (
+        OPTIONS,
+        "",
+    )
     assert not sizes
 
 
-def test_a_kernel_that_surely_fits_is_not_tried(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_a_kernel_that_surely_fits_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
     sizes = kernel_takes(monkeypatch, clock, 1.0, 1.0)
-    options, note = affordable_kernel(NETWORK, SAMPLES, OPTIONS, CpuBudget(60.0), n_outputs=10, forward=1e-3)
+    options, note = affordable_kernel(
+        NETWORK, SAMPLES, OPTIONS, CpuBudget(60.0), n_outputs=10, forward=1e-3
+    )
     assert options is OPTIONS and not note and not sizes
 
 
-def test_a_kernel_that_surely_does_not_fit_is_not_tried(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_a_kernel_that_surely_does_not_fit_is_not_tried(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
     sizes = kernel_takes(monkeypatch, clock, 1.0, 1.0)
-    options, note = affordable_kernel(NETWORK, SAMPLES, OPTIONS, CpuBudget(60.0), n_outputs=10, forward=30.0)
+    options, note = affordable_kernel(
+        NETWORK, SAMPLES, OPTIONS, CpuBudget(60.0), n_outputs=10, forward=30.0
+    )
     assert options is None and "at least 120" in note and not sizes
 
 
-def test_all_outputs_that_surely_do_not_fit_are_not_tried(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_all_outputs_that_surely_do_not_fit_are_not_tried(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
     """Ten outputs take 100 s or more, four combinations 40 s or more."""
     tried: list[int | None] = []
 
@@ -109,7 +126,9 @@ def test_all_outputs_that_surely_do_not_fit_are_not_tried(monkeypatch: pytest.Mo
         tried.append(options["combinations"])
 
     monkeypatch.setattr(cpu_budget, "kernel_leave_one_out", take)
-    options, note = affordable_kernel(NETWORK, SAMPLES, OPTIONS, CpuBudget(60.0), n_outputs=10, forward=10.0)
+    options, note = affordable_kernel(
+        NETWORK, SAMPLES, OPTIONS, CpuBudget(60.0), n_outputs=10, forward=10.0
+    )
     assert options is not None and options["combinations"] == 4 and "at least 100 CPU s" in note
     assert set(tried) == {4}
 
@@ -119,7 +138,11 @@ def test_all_outputs_that_surely_do_not_fit_are_not_tried(monkeypatch: pytest.Mo
     [(4000.0, None, 1000), (2000.0, 4, 1000), (1000.0, 4, 500), (300.0, 4, 125)],
 )
 def test_cheaper_kernels_in_steps(
-    monkeypatch: pytest.MonkeyPatch, clock: Clock, budget: float, combinations: int | None, landmarks: int
+    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock,
+    budget: float,
+    combinations: int | None,
+    landmarks: int,
 ) -> None:
     """One second per landmark and 3,000 samples; four of ten outputs take (1 + 4) / (1 + 10) of it."""
     sizes = kernel_takes(monkeypatch, clock, 0.0, 1 / 1000)
@@ -130,7 +153,9 @@ def test_cheaper_kernels_in_steps(
     assert sizes[:7] == [8, 8, 8, 8, 16, 16, 16]
 
 
-def test_a_small_kernel_that_fits_is_tried_once(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_a_small_kernel_that_fits_is_tried_once(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
     sizes = kernel_takes(monkeypatch, clock, 0.1, 0.0)
     few = SAMPLES.subset(torch.arange(100))
     options, note = affordable_kernel(NETWORK, few, OPTIONS, CpuBudget(60.0), n_outputs=10)
@@ -140,7 +165,9 @@ def test_a_small_kernel_that_fits_is_tried_once(monkeypatch: pytest.MonkeyPatch,
     assert sizes[:3] == [8, 8, 8]
 
 
-def test_the_first_trial_ends_what_cannot_fit(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_the_first_trial_ends_what_cannot_fit(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
     sizes = kernel_takes(monkeypatch, clock, 1.0, 0.0)
     options, note = affordable_kernel(NETWORK, SAMPLES, OPTIONS, CpuBudget(60.0), n_outputs=10)
     assert options is None and sizes == [8]

@@ -19,8 +19,13 @@ DOUBLE = torch.float64
 def dense_hessian(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     parameters = [p for p in network.parameters() if p.requires_grad]
     loss = F.cross_entropy(network(x), y)
-    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters, create_graph=True)])
-    rows = [torch.autograd.grad(g, parameters, retain_graph=True, materialize_grads=True) for g in gradient]
+    gradient = torch.cat(
+        [g.flatten() for g in torch.autograd.grad(loss, parameters, create_graph=True)]
+    )
+    rows = [
+        torch.autograd.grad(g, parameters, retain_graph=True, materialize_grads=True)
+        for g in gradient
+    ]
     return torch.stack([torch.cat([part.flatten() for part in row]) for row in rows])
 
 
@@ -71,7 +76,9 @@ def test_products_with_the_hessian_of_real_networks(name: str) -> None:
     def gradient(flat: Tensor) -> Tensor:
         torch.nn.utils.vector_to_parameters(flat, parameters)
         loss = F.cross_entropy(network(samples.inputs), samples.y)  # type: ignore[arg-type]
-        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters, materialize_grads=True)])
+        return torch.cat(
+            [g.flatten() for g in torch.autograd.grad(loss, parameters, materialize_grads=True)]
+        )
 
     (product,) = hessian.matvec(vector[None])
     step = 1e-6
@@ -85,12 +92,18 @@ def test_dense_gradients_of_single_samples(name: str) -> None:
     x, y = samples.inputs, samples.y
     parameters = [p for p in network.parameters() if p.requires_grad]
     losses = [F.cross_entropy(network(x[i : i + 1]), y[i : i + 1]) for i in range(5)]
-    rows = torch.stack([torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]) for loss in losses])
+    rows = torch.stack(
+        [torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]) for loss in losses]
+    )
     weights = torch.cat([p.detach().flatten() for p in parameters])
-    assert fisher_trace(network, x, y) == pytest.approx(float(rows.square().sum(1).mean()), rel=1e-8)
+    assert fisher_trace(network, x, y) == pytest.approx(
+        float(rows.square().sum(1).mean()), rel=1e-8
+    )
     noise = (rows - rows.mean(0)).square().sum(1).mean()
     assert gradient_noise(network, x, y) == pytest.approx(float(noise), rel=1e-8)
-    assert fisher_rao_norm(network, x, y) == pytest.approx(float((rows @ weights).square().mean()), rel=1e-9)
+    assert fisher_rao_norm(network, x, y) == pytest.approx(
+        float((rows @ weights).square().mean()), rel=1e-9
+    )
 
 
 def test_a_loss_without_curvature_has_the_eigenvalue_0() -> None:
@@ -108,11 +121,17 @@ def test_fisher_trace_of_sampled_labels_is_that_of_the_prediction() -> None:
         for label, probability in enumerate(probabilities):
             loss = F.cross_entropy(outputs, torch.tensor([label]))
             gradients = torch.autograd.grad(loss, parameters, retain_graph=True)
-            expected += float(probability * torch.stack([g.square().sum() for g in gradients]).sum()) / len(x)
+            expected += float(
+                probability * torch.stack([g.square().sum() for g in gradients]).sum()
+            ) / len(x)
     many = x.repeat(400, 1)
-    result = fisher_trace(network, many, None, labels="sampled", generator=torch.Generator().manual_seed(0))
+    result = fisher_trace(
+        network, many, None, labels="sampled", generator=torch.Generator().manual_seed(0)
+    )
     error = result.standard_error or 0.0
     assert abs(result - expected) < 4 * error and error < 0.05 * expected
-    assert fisher_trace(network, x, None, labels="sampled") == fisher_trace(network, x, None, labels="sampled")
+    assert fisher_trace(network, x, None, labels="sampled") == fisher_trace(
+        network, x, None, labels="sampled"
+    )
     with pytest.raises(InvalidInput, match="needs targets y"):
         fisher_trace(network, x, None)

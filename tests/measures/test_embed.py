@@ -80,7 +80,9 @@ def test_half_precision_becomes_float32() -> None:
 @pytest.mark.parametrize("network", [Encoder(), Classifier()], ids=["encoder", "classifier"])
 def test_text_networks_average_the_tokens_that_count(network: Any) -> None:
     words = network.base_model.words
-    assert torch.allclose(gs.embed(network, tokens(labels=torch.arange(N) % 3)), mean_of_tokens(words))
+    assert torch.allclose(
+        gs.embed(network, tokens(labels=torch.arange(N) % 3)), mean_of_tokens(words)
+    )
     assert torch.equal(gs.embed(network, tokens(), pooling="first"), words(IDS[:, 0]).detach())
     last = IDS[torch.arange(N), LENGTHS - 1]
     assert torch.equal(gs.embed(network, tokens(), pooling="last"), words(last).detach())
@@ -105,10 +107,17 @@ def test_texts_that_are_probably_cut_off_are_named() -> None:
 def test_a_real_text_classifier_with_adapters() -> None:
     transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
     config = transformers.BertConfig(
-        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, num_labels=3
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        num_labels=3,
     )
     model = transformers.BertForSequenceClassification(config).eval()
-    adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query"]))
+    adapted = peft.get_peft_model(
+        model, peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query"])
+    )
     data = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
     hidden = model.bert(**data).last_hidden_state.detach()
     assert torch.allclose(gs.embed(model, data), hidden.mean(1), atol=1e-6)
@@ -135,7 +144,9 @@ def test_features_of_positions() -> None:
 
 
 def test_feature_maps_are_averaged_over_pixels() -> None:
-    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    network = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
     maps = network[:2](IMAGES).detach()
     assert torch.allclose(gs.embed(network, IMAGES), maps.mean((2, 3)), atol=1e-6)
     assert torch.equal(gs.embed(network, IMAGES, pooling="none"), maps.movedim(1, -1))
@@ -152,7 +163,9 @@ def test_an_identity_after_the_last_layer_is_no_removed_head() -> None:
     assert gs.embed(network, X).shape == (N, 4)
 
 
-def test_the_cache_knows_weights_data_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_knows_weights_data_and_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     network = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
     first = gs.embed(network, X, cache_dir=tmp_path)
     assert torch.equal(gs.embed(network, X, cache_dir=tmp_path), first)
@@ -167,7 +180,8 @@ def test_the_cache_knows_weights_data_and_options(tmp_path: Path, monkeypatch: p
     assert len(files) == 4
     for file in files:
         file.write_bytes(b"no tensors")
-    assert torch.equal(gs.embed(network, X, cache_dir=tmp_path), changed)  # a damaged file is written again
+    # a damaged file is written again
+    assert torch.equal(gs.embed(network, X, cache_dir=tmp_path), changed)
     monkeypatch.setattr("gapscope.measures.embed.extract_features", None)
     assert torch.equal(gs.embed(network, X, cache_dir=tmp_path), changed)
 
@@ -212,7 +226,9 @@ def test_unusable_networks(network: nn.Module, fact: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"layer": "lst"}, {"pooling": "max"}, {"batch_size": 0}], ids=["layer", "pooling", "batch_size"]
+    "options",
+    [{"layer": "lst"}, {"pooling": "max"}, {"batch_size": 0}],
+    ids=["layer", "pooling", "batch_size"],
 )
 def test_unusable_options(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(options))):
@@ -221,8 +237,10 @@ def test_unusable_options(options: dict[str, Any]) -> None:
 
 def test_images_of_several_sizes() -> None:
     dataset = [(torch.zeros(3, size, size), 0) for size in (6, 8)]
+    network = nn.Sequential(nn.Flatten(), nn.Linear(108, 2))
+    loader = torch.utils.data.DataLoader(dataset, batch_size=1)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="same shape"):
-        gs.embed(nn.Sequential(nn.Flatten(), nn.Linear(108, 2)), torch.utils.data.DataLoader(dataset, batch_size=1))  # type: ignore[arg-type]
+        gs.embed(network, loader)
 
 
 def test_an_interrupted_pass_leaves_the_network_as_it_was() -> None:

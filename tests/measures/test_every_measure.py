@@ -43,7 +43,10 @@ def some_network() -> nn.Module:
 
 NETWORK = some_network()
 # token ids can be neither shifted nor differentiated; no plain hidden layer of units is there
-REFUSED = {("encoder", measure) for measure in ("input_jacobian_norm", "output_sensitivity", "margin_signature")}
+REFUSED = {
+    ("encoder", measure)
+    for measure in ("input_jacobian_norm", "output_sensitivity", "margin_signature")
+}
 REFUSED |= {("LSTM", "unit_sparsity"), ("residual, group norm", "unit_sparsity")}
 # sums over paths are those of piecewise linear networks
 SMOOTH = ("fully connected", "residual, group norm", "encoder", "low-rank adapters", "LSTM")
@@ -78,18 +81,28 @@ def expected(name: str, dtype: torch.dtype = torch.float32) -> Readings:
 def assert_close(first: Readings, second: Readings, tolerance: float) -> None:
     assert [reading.name for reading in first] == [reading.name for reading in second]
     for mine, theirs in zip(first, second, strict=True):
-        if mine.standard_error is not None and theirs.standard_error is not None and tolerance > 1e-3:
+        if (
+            mine.standard_error is not None
+            and theirs.standard_error is not None
+            and tolerance > 1e-3
+        ):
             allowed = 6 * (mine.standard_error + theirs.standard_error)
         else:
             allowed = tolerance * (1 + abs(theirs.value))
-        same = mine.value == theirs.value or (mine.value != mine.value and theirs.value != theirs.value)
-        assert same or abs(mine.value - theirs.value) <= allowed, f"{mine.name}: {mine.value} and {theirs.value}"
+        same = mine.value == theirs.value or (
+            mine.value != mine.value and theirs.value != theirs.value
+        )
+        assert same or abs(mine.value - theirs.value) <= allowed, (
+            f"{mine.name}: {mine.value} and {theirs.value}"
+        )
 
 
 every_measure = pytest.mark.parametrize("item", MEASURES.values(), ids=list(MEASURES))
 
 
-@pytest.mark.parametrize("name", sorted(name for name, item in MEASURES.items() if "labels" in item.needs))
+@pytest.mark.parametrize(
+    "name", sorted(name for name, item in MEASURES.items() if "labels" in item.needs)
+)
 def test_a_direct_call_rejects_targets_that_are_not_labels(name: str) -> None:
     samples = some_samples()
     initial = {"initial_state": NETWORK.initial} if "initial" in MEASURES[name].needs else {}
@@ -112,14 +125,21 @@ def test_nothing_is_changed(item: Measure) -> None:
     take(item, network, samples)
     assert [module.training for module in network.modules()] == modes
     assert all(torch.equal(weights[name], tensor) for name, tensor in network.state_dict().items())
-    assert all(p.grad is g and bool((p.grad == 1).all()) for p, g in zip(network.parameters(), gradients, strict=True))
+    assert all(
+        p.grad is g and bool((p.grad == 1).all())
+        for p, g in zip(network.parameters(), gradients, strict=True)
+    )
     assert torch.equal(torch.get_rng_state(), states[0]) and random.getstate() == states[1]
     assert numpy.random.get_state()[1].tolist() == states[2]  # type: ignore[union-attr]
     assert torch.equal(samples.inputs, inputs) and not samples.inputs.requires_grad
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in network.modules()
+    )
 
 
-@pytest.mark.parametrize("name", [name for name, item in MEASURES.items() if "chunk_size" in item.options])
+@pytest.mark.parametrize(
+    "name", [name for name, item in MEASURES.items() if "chunk_size" in item.options]
+)
 def test_chunks_have_no_effect(name: str) -> None:
     item = MEASURES[name]
     network, samples = copy.deepcopy(NETWORK).double(), some_samples(torch.float64)
@@ -133,7 +153,9 @@ def test_the_order_of_samples_has_no_effect(item: Measure) -> None:
     network, samples = copy.deepcopy(NETWORK).double(), some_samples(torch.float64)
     order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
     tolerance = 1e-2 if "generator" in item.options else 1e-9
-    assert_close(take(item, network, samples.subset(order)), expected(item.name, torch.float64), tolerance)
+    assert_close(
+        take(item, network, samples.subset(order)), expected(item.name, torch.float64), tolerance
+    )
 
 
 @every_measure
@@ -141,7 +163,9 @@ def test_single_precision_agrees_with_double(item: Measure) -> None:
     for mine, theirs in zip(expected(item.name), expected(item.name, torch.float64), strict=True):
         if mine.standard_error is not None:  # the draws of the two precisions differ
             assert theirs.standard_error is not None
-            assert abs(mine.value - theirs.value) <= 6 * (mine.standard_error + theirs.standard_error)
+            assert abs(mine.value - theirs.value) <= 6 * (
+                mine.standard_error + theirs.standard_error
+            )
         elif theirs.value == theirs.value and abs(theirs.value) != float("inf"):
             assert abs(mine.value - theirs.value) <= 1e-3 * (1 + abs(theirs.value)), mine.name
 
@@ -156,7 +180,9 @@ def test_callers_without_gradients_get_the_same_numbers(item: Measure, context: 
 
 @every_measure
 def test_a_second_call_gives_the_same_numbers_in_either_mode(item: Measure) -> None:
-    assert_close(take(item, copy.deepcopy(NETWORK).eval(), some_samples()), expected(item.name), 0.0)
+    assert_close(
+        take(item, copy.deepcopy(NETWORK).eval(), some_samples()), expected(item.name), 0.0
+    )
 
 
 def _taken(item: Measure, network: nn.Module, samples: Samples, **given: Any) -> Readings | str:
@@ -164,7 +190,9 @@ def _taken(item: Measure, network: nn.Module, samples: Samples, **given: Any) ->
     initial = {name: 0.9 * tensor for name, tensor in network.state_dict().items()}
     try:
         given = {**SMALL.get(item.name, {}), **options_of(item, **given), "history": HISTORY}
-        return item(network, samples, initial_state=initial if "initial" in item.needs else None, **given)
+        return item(
+            network, samples, initial_state=initial if "initial" in item.needs else None, **given
+        )
     except GapscopeError as error:
         return str(error)
 
@@ -200,7 +228,9 @@ def _made(name: str) -> tuple[nn.Module, Samples]:
 # every measure is taken of a ResNet-18 once more behind the front door, in test_measurement
 _DEAR = ("many", "superlinear")
 # all search for a deviation: one of them is measured on every network, the others on two
-_ONE_SEARCH = {name for name in MEASURES if name.startswith("pacbayes_")} - {"pacbayes_magnitude_flatness"}
+_ONE_SEARCH = {name for name in MEASURES if name.startswith("pacbayes_")} - {
+    "pacbayes_magnitude_flatness"
+}
 
 
 def _marks(item: Measure, name: str) -> list[Any]:
@@ -219,12 +249,16 @@ _PAIRS = [
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("item", "name"), _PAIRS)
-def test_every_network_has_equal_numbers_for_any_chunk_size_or_a_reason(item: Measure, name: str) -> None:
+def test_every_network_has_equal_numbers_for_any_chunk_size_or_a_reason(
+    item: Measure, name: str
+) -> None:
     network, samples = copy.deepcopy(_made(name))
     state = {key: tensor.clone() for key, tensor in network.state_dict().items()}
     result = _taken(item, network, samples)
     assert all(torch.equal(state[key], tensor) for key, tensor in network.state_dict().items())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in network.modules()
+    )
     assert isinstance(result, str) is ((name, item.name) in REFUSED), result
     if isinstance(result, str):
         return

@@ -69,7 +69,9 @@ def test_a_network_that_fitted_the_labels_is_resampled() -> None:
     assert "trained on them" in result.note
     assert result.prepared.network is not prepared.network
     fresh = resampled_state(network)
-    assert all(torch.equal(value, fresh[name]) for name, value in result.prepared.bare.state_dict().items())
+    assert all(
+        torch.equal(value, fresh[name]) for name, value in result.prepared.bare.state_dict().items()
+    )
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
@@ -116,7 +118,9 @@ def test_every_verb_before_training_answers_a_trained_network() -> None:
     assert forecast.score == pytest.approx(expected.score, abs=1e-6)
     assert any("trained on them" in note for note in forecast.notes)
     ranking = gs.rank_networks({"a": network}, data)
-    assert ranking[0].expected_accuracy == pytest.approx(gs.rank_networks({"a": fresh}, data)[0].expected_accuracy)
+    assert ranking[0].expected_accuracy == pytest.approx(
+        gs.rank_networks({"a": fresh}, data)[0].expected_accuracy
+    )
     assert "trained on them" in ranking.notes["a"]
     noise = gs.estimate_label_noise(network, data)
     assert noise.low < NOISE < noise.high
@@ -128,7 +132,9 @@ def test_label_verbs_keep_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward pass beyond the budget leaves the network out; a kernel beyond it leaves its features."""
     expected = gs.find_label_issues(None, digits()).indices.tolist()
     for seconds, method in ((1e6, "RBF ridge"), (1.0, "")):
-        monkeypatch.setattr("gapscope.labels.kernel_views.forward_seconds", lambda _, seconds=seconds: seconds)
+        monkeypatch.setattr(
+            "gapscope.labels.kernel_views.forward_seconds", lambda _, seconds=seconds: seconds
+        )
         issues = gs.find_label_issues(untrained(), digits(), time_budget=3.0)
         assert any("was not used" in note for note in issues.notes)
         assert not method or issues.indices.tolist() == expected

@@ -44,4 +44,6 @@ def test_saturated_probabilities_keep_their_small_derivatives():
         network.bias.copy_(torch.tensor([40.0, 0.0]))
     expected = dense_norms(network.double(), x, "probabilities").mean().item()
     assert expected < 1e-15
-    assert input_jacobian_norm(network.float(), x.float(), space="probabilities") == pytest.approx(expected, rel=1e-3)
+    assert input_jacobian_norm(network.float(), x.float(), space="probabilities") == pytest.approx(
+        expected, rel=1e-3
+    )

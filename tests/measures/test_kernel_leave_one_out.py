@@ -33,7 +33,9 @@ def refitted(features: Tensor, targets: Tensor, ridge: float) -> Tensor:
         keep = [j for j in range(len(features)) if j != i]
         centre, mean = features[keep].mean(0), targets[keep].mean(0)
         z, b = features[keep] - centre, targets[keep] - mean
-        weights = torch.linalg.solve(z.T @ z + ridge * torch.eye(z.shape[1], dtype=z.dtype), z.T @ b)
+        weights = torch.linalg.solve(
+            z.T @ z + ridge * torch.eye(z.shape[1], dtype=z.dtype), z.T @ b
+        )
         predictions.append((features[i] - centre) @ weights + mean)
     return torch.stack(predictions)
 
@@ -62,13 +64,17 @@ def test_equals_refits_without_each_sample(task: str) -> None:
         assert result.accuracy != result.accuracy and "accuracy" not in result.scalars()
 
 
-def exact_and_by_landmarks(n: int, landmarks: int, **options: Any) -> tuple[KernelLeaveOneOut, KernelLeaveOneOut]:
+def exact_and_by_landmarks(
+    n: int, landmarks: int, **options: Any
+) -> tuple[KernelLeaveOneOut, KernelLeaveOneOut]:
     digits = load_dataset("digits")
     samples = digits.train.subset(torch.arange(n))
     network = build_network("fully_connected", input_shape=digits.input_shape, n_outputs=10, width=64,
                             generator=torch.Generator().manual_seed(0), **options)  # fmt: skip
     exact = kernel_leave_one_out(network, samples.inputs, samples.y)
-    return exact, kernel_leave_one_out(network, samples.inputs, samples.y, max_exact=100, landmarks=landmarks)
+    return exact, kernel_leave_one_out(
+        network, samples.inputs, samples.y, max_exact=100, landmarks=landmarks
+    )
 
 
 def test_landmarks_are_close_to_the_exact_result() -> None:
@@ -123,15 +129,22 @@ def test_neighbours_are_the_most_similar_gradients_of_a_dense_computation() -> N
         torch.manual_seed(0)
         network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 3)).eval()
     jacobian = dense_jacobian(network, x).flatten(1).double()
-    similarity = torch.nn.functional.cosine_similarity(jacobian[:, None], jacobian[None], dim=2).fill_diagonal_(-2)
-    assert torch.equal(gradient_neighbours(network.train(), x, y, neighbours=5).neighbours, similarity.topk(5).indices)
+    similarity = torch.nn.functional.cosine_similarity(
+        jacobian[:, None], jacobian[None], dim=2
+    ).fill_diagonal_(-2)
+    assert torch.equal(
+        gradient_neighbours(network.train(), x, y, neighbours=5).neighbours,
+        similarity.topk(5).indices,
+    )
     assert network.training
 
 
 def test_a_sample_without_a_gradient_is_not_a_nearest_neighbour() -> None:
     network = nn.Linear(2, 1, bias=False)
     x = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 0.0], [1.0, 0.2]])
-    neighbours = gradient_neighbours(network, x, torch.tensor([0, 0, 0, 0]), neighbours=2).neighbours
+    neighbours = gradient_neighbours(
+        network, x, torch.tensor([0, 0, 0, 0]), neighbours=2
+    ).neighbours
     assert 2 not in neighbours[[0, 1, 3]]
 
 
@@ -141,7 +154,8 @@ def test_agreement_and_conflict_by_hand() -> None:
     y = torch.tensor([0, 0, 1, 1, 1, 0])
     network = nn.Linear(2, 2, bias=False)
     with torch.no_grad():
-        network.weight.copy_(5 * torch.eye(2))  # the network finds class 0 in the first direction, 1 in the second
+        # the network finds class 0 in the first direction, 1 in the second
+        network.weight.copy_(5 * torch.eye(2))
     result = gradient_neighbours(network, x, y, neighbours=2, voters=2)
     assert result.conflict == pytest.approx(2 / 6)  # the two odd ones
     assert result.votes.sum(1).tolist() == [1.0] * 6

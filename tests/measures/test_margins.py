@@ -60,12 +60,17 @@ def test_features_are_those_of_the_normalized_margins() -> None:
     inside = normalized[(normalized >= low - reach) & (normalized <= high + reach)]
     expected = [inside.min(), low, mid, high, inside.max()]
     assert result.signature[0].tolist() == pytest.approx(expected, rel=1e-12)
-    assert margin_signature(network, x, y, epsilon=0.0).signature[0].tolist() == pytest.approx(numpy.log(expected))
+    assert margin_signature(network, x, y, epsilon=0.0).signature[0].tolist() == pytest.approx(
+        numpy.log(expected)
+    )
     assert result.n_samples == 50 and result.margins.shape == (1, len(normalized))
 
 
 def test_readings_have_four_layers_for_every_network() -> None:
-    small, x = initialized(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))), noise(20, 4)
+    small, x = (
+        initialized(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))),
+        noise(20, 4),
+    )
     readings = measure(small, (x, labels_of(small, x)), measures=("margin_signature",))
     names = [f"margin_signature.{tap}.{feature}" for tap in TAPS for feature in FEATURES]
     assert [reading.name for reading in readings] == names

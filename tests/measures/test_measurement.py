@@ -27,7 +27,10 @@ def test_default_measures_are_those_that_the_data_allow() -> None:
     assert {"accuracy", "loss", "parameter_count", "parameter_norm"} <= names
     assert "distance_from_initialization" not in names
     assert "distance_from_initialization" in {
-        reading.measure for reading in gs.measure(NETWORK, (X, Y), initial_state=copy.deepcopy(NETWORK.state_dict()))
+        reading.measure
+        for reading in gs.measure(
+            NETWORK, (X, Y), initial_state=copy.deepcopy(NETWORK.state_dict())
+        )
     }
     assert "accuracy" not in {reading.measure for reading in gs.measure(NETWORK, X)}
     assert "ntk_logdet" not in names  # its cost is not linear in n: only when named
@@ -38,7 +41,9 @@ def test_names_options_and_seeds() -> None:
     assert gs.measure(NETWORK, X, "parameter_count")["parameter_count"].value == 26  # type: ignore[arg-type]
     first, second = (gs.measure(NETWORK, X, ["output_sensitivity"], seed=seed) for seed in (0, 0))
     assert first["output_sensitivity"].value == second["output_sensitivity"].value
-    third = gs.measure(NETWORK, X, ["output_sensitivity"], options={"output_sensitivity": {"noise_std": 0.2}})
+    third = gs.measure(
+        NETWORK, X, ["output_sensitivity"], options={"output_sensitivity": {"noise_std": 0.2}}
+    )
     assert third["output_sensitivity"].value != first["output_sensitivity"].value
     with pytest.raises(InvalidInput, match="loss; got 'accuracy'"):
         gs.measure(NETWORK, (X, Y), ["loss"], options={"accuracy": {}})
@@ -54,10 +59,18 @@ def test_an_error_names_measure_and_network() -> None:
 def test_every_network_has_the_scores_of_its_own_outputs(name: str) -> None:
     network, samples = CASES[name].make(9, dtype=torch.float64)
     outputs = network(samples.inputs).detach()
-    readings = gs.measure(network, (samples.inputs, samples.y), ["accuracy", "loss", "parameter_count"])
-    assert readings["accuracy"].value == pytest.approx(float((outputs.argmax(1) == samples.y).double().mean()))
-    assert readings["loss"].value == pytest.approx(float(nn.functional.cross_entropy(outputs, samples.y)))
-    trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+    readings = gs.measure(
+        network, (samples.inputs, samples.y), ["accuracy", "loss", "parameter_count"]
+    )
+    assert readings["accuracy"].value == pytest.approx(
+        float((outputs.argmax(1) == samples.y).double().mean())
+    )
+    assert readings["loss"].value == pytest.approx(
+        float(nn.functional.cross_entropy(outputs, samples.y))
+    )
+    trained = sum(
+        parameter.numel() for parameter in network.parameters() if parameter.requires_grad
+    )
     assert readings["parameter_count"].value == trained
     assert evaluate(network, samples)["loss"] == pytest.approx(readings["loss"].value)
 
@@ -70,13 +83,24 @@ OF_TOKENS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("make", "without"), [(resnet18, set()), (bert, OF_TOKENS)], ids=["ResNet-18", "BERT"])
-def test_every_measure_has_its_numbers_or_a_reason_and_leaves_no_trace(make: Any, without: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("make", "without"), [(resnet18, set()), (bert, OF_TOKENS)], ids=["ResNet-18", "BERT"]
+)
+def test_every_measure_has_its_numbers_or_a_reason_and_leaves_no_trace(
+    make: Any, without: set[str]
+) -> None:
     network, data = make()
-    data = {name: part[:FEW] for name, part in data.items()} if isinstance(data, dict) else [p[:FEW] for p in data]
+    data = (
+        {name: part[:FEW] for name, part in data.items()}
+        if isinstance(data, dict)
+        else [p[:FEW] for p in data]
+    )
     state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     modes, random_state = [module.training for module in network.modules()], torch.get_rng_state()
-    initial = {name: 0.9 * tensor if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+    initial = {
+        name: 0.9 * tensor if tensor.is_floating_point() else tensor
+        for name, tensor in state.items()
+    }
     result = gs.measure(
         network,
         data if isinstance(data, dict) else tuple(data),
@@ -88,7 +112,9 @@ def test_every_measure_has_its_numbers_or_a_reason_and_leaves_no_trace(make: Any
         progress=False,
     )
     taken = {reading.measure for reading in result}
-    assert set(result.unmeasured) == without and taken == set(list_measures()) - without, result.unmeasured
+    assert set(result.unmeasured) == without and taken == set(list_measures()) - without, (
+        result.unmeasured
+    )
     assert all(len(why) > 20 and "\n" not in why for why in result.unmeasured.values())
     for name in taken:
         numbers = [reading for reading in result if reading.measure == name]
@@ -97,4 +123,6 @@ def test_every_measure_has_its_numbers_or_a_reason_and_leaves_no_trace(make: Any
     assert all(torch.equal(state[name], tensor) for name, tensor in network.state_dict().items())
     assert [module.training for module in network.modules()] == modes
     assert torch.equal(torch.get_rng_state(), random_state)
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in network.modules()
+    )

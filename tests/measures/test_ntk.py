@@ -37,7 +37,9 @@ def inputs(n: int, *shape: int) -> Tensor:
 
 def test_a_network_in_single_precision_is_computed_in_double_precision() -> None:
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 4))
+    network = nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 4)
+    )
     x = inputs(5, 1, 6, 6).float()
     exact = empirical_ntk(network, x, x, dtype=torch.float64)
     torch.testing.assert_close(
@@ -59,7 +61,9 @@ def test_trace_in_the_closed_form_of_a_relu_network() -> None:
         activations.append(z.relu())
     delta, expected = torch.eye(5, dtype=x.dtype).expand(len(x), 5, 5), 0.0
     for i in reversed(range(len(layers))):
-        expected += float((delta.square().sum((1, 2)) * (activations[i].square().sum(1) + 1)).sum().detach())
+        expected += float(
+            (delta.square().sum((1, 2)) * (activations[i].square().sum(1) + 1)).sum().detach()
+        )
         if i:
             delta = (delta @ layers[i].weight) * masks[i - 1][:, None]
     trace = ntk_trace(network, x)
@@ -75,7 +79,10 @@ def test_probes_converge_to_the_trace_within_their_standard_error(probe: Any) ->
     assert estimate.standard_error is not None
     assert abs(estimate - exact) < 4 * estimate.standard_error
     assert estimate.standard_error < 0.05 * exact
-    draws = [ntk_trace(network, x, method="probe", probe=probe, draws=4, generator=seeded(seed)) for seed in range(200)]
+    draws = [
+        ntk_trace(network, x, method="probe", probe=probe, draws=4, generator=seeded(seed))
+        for seed in range(200)
+    ]
     spread = torch.tensor(draws).std()
     typical = torch.tensor([draw.standard_error for draw in draws]).square().mean().sqrt()
     assert 0.8 < float(typical / spread) < 1.25
@@ -85,7 +92,10 @@ def test_probes_converge_to_the_trace_within_their_standard_error(probe: Any) ->
 def test_the_error_of_one_probe_is_not_too_small(probe: Any) -> None:
     network, x = fully_connected(4, 16, 16, 5), inputs(12, 4)
     exact = ntk_trace(network, x)
-    draws = [ntk_trace(network, x, method="probe", probe=probe, generator=seeded(seed)) for seed in range(100)]
+    draws = [
+        ntk_trace(network, x, method="probe", probe=probe, generator=seeded(seed))
+        for seed in range(100)
+    ]
     spread = math.sqrt(sum((draw - exact) ** 2 for draw in draws) / len(draws))
     typical = math.sqrt(sum((draw.standard_error or 0) ** 2 for draw in draws) / len(draws))
     assert typical > 0.9 * spread
@@ -99,7 +109,9 @@ def test_log_determinant_rank_and_eigenvalues() -> None:
     assert result.rank == 15
     assert float(result.eigenvalues.sum()) == pytest.approx(ntk_trace(network, x), rel=1e-12)
     traced = ntk_logdet(network, x, outputs="traced")
-    assert traced == pytest.approx(float(torch.logdet(empirical_ntk(network, x, outputs="traced"))), rel=1e-10)
+    assert traced == pytest.approx(
+        float(torch.logdet(empirical_ntk(network, x, outputs="traced"))), rel=1e-10
+    )
     again = pickle.loads(pickle.dumps(result))
     assert again == result and torch.equal(again.eigenvalues, result.eigenvalues)
 
@@ -127,6 +139,8 @@ def test_trace_and_kernel_are_those_of_the_dense_jacobian(name: str) -> None:
     network, samples = CASES[name].make(4, dtype=torch.float64)
     jacobian = dense_jacobian(network, samples.inputs)
     expected = torch.einsum("ncp,mdp->ncmd", jacobian, jacobian)
-    torch.testing.assert_close(empirical_ntk(network, samples.inputs), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        empirical_ntk(network, samples.inputs), expected, rtol=1e-9, atol=1e-9
+    )
     trace = ntk_trace(network, samples.inputs)
     assert abs(trace - float(jacobian.square().sum())) <= 1e-9 * float(trace) and float(trace) > 0

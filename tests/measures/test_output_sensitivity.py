@@ -43,11 +43,14 @@ def x() -> Tensor:
     return torch.rand(50, 6, generator=seeded(1), dtype=torch.float64)
 
 
-def shifts(network: nn.Module, x: Tensor, draws: int, seed: int, noise_std: float = 0.1) -> np.ndarray:
+def shifts(
+    network: nn.Module, x: Tensor, draws: int, seed: int, noise_std: float = 0.1
+) -> np.ndarray:
     generator = seeded(seed)
     with torch.no_grad():
         noisy = [
-            network(x + noise_std * torch.randn(x.shape, generator=generator, dtype=x.dtype)) for _ in range(draws)
+            network(x + noise_std * torch.randn(x.shape, generator=generator, dtype=x.dtype))
+            for _ in range(draws)
         ]
         return torch.stack([outputs - network(x) for outputs in noisy]).numpy()
 
@@ -55,7 +58,9 @@ def shifts(network: nn.Module, x: Tensor, draws: int, seed: int, noise_std: floa
 @pytest.mark.parametrize("draws", [1, 3])
 def test_is_the_population_variance_over_samples_and_draws_of_the_mean_output(network, x, draws):
     expected = np.var(shifts(network, x, draws, seed=5).mean(2))
-    assert output_sensitivity(network, x, draws=draws, generator=seeded(5)) == pytest.approx(expected, rel=1e-12)
+    assert output_sensitivity(network, x, draws=draws, generator=seeded(5)) == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_per_output_is_the_mean_of_the_outputs_variances(network, x):
@@ -74,7 +79,9 @@ def test_after_the_softmax_s_is_zero_and_the_per_output_form_is_used(network, x)
 def test_linear_network_has_a_closed_form(x):
     layer = nn.Linear(6, 4).double()
     expected = 0.3**2 * layer.weight.mean(0).square().sum().item()
-    assert output_sensitivity(layer, x, noise_std=0.3, method="zero_noise") == pytest.approx(expected, rel=1e-12)
+    assert output_sensitivity(layer, x, noise_std=0.3, method="zero_noise") == pytest.approx(
+        expected, rel=1e-12
+    )
     measured = output_sensitivity(layer, x, noise_std=0.3, draws=200)
     assert measured.standard_error is not None
     assert abs(measured - expected) < 4 * measured.standard_error
@@ -134,7 +141,9 @@ def test_scaling_inputs_up_and_outputs_down_divides_by_the_square_of_the_scale(x
     with torch.no_grad():
         head(smaller).weight.div_(scale)
     options = {"method": "zero_noise"}
-    ratio = output_sensitivity(network, x, **options) / output_sensitivity(smaller, scale * x, **options)
+    ratio = output_sensitivity(network, x, **options) / output_sensitivity(
+        smaller, scale * x, **options
+    )
     assert ratio == pytest.approx(scale**2, rel=1e-12)  # the paper says the fourth power
     # With noise scaled like the inputs only the outputs' scale is left over, and it cancels.
     assert output_sensitivity(smaller, scale * x, noise_std=0.1 * scale) == pytest.approx(
@@ -158,7 +167,9 @@ def test_a_centred_head_makes_s_zero_with_a_warning(network, x, method):
     assert value < 1e-25 < 1e-6 < output_sensitivity(network, x, method=method)
     per_output = output_sensitivity(blind, x, method=method, per_output=True)
     assert 0.5 < per_output / output_sensitivity(network, x, method=method, per_output=True) < 2
-    behind = [output_sensitivity(one, x, method=method, space="probabilities") for one in (network, blind)]
+    behind = [
+        output_sensitivity(one, x, method=method, space="probabilities") for one in (network, blind)
+    ]
     assert behind[0] == pytest.approx(behind[1], rel=1e-9)
 
 
@@ -172,7 +183,9 @@ def test_a_single_output_and_a_constant_network_do_not_warn(x):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_noise_of_many_entries_is_normal_and_uncorrelated_between_samples(dtype: torch.dtype) -> None:
+def test_noise_of_many_entries_is_normal_and_uncorrelated_between_samples(
+    dtype: torch.dtype,
+) -> None:
     x = torch.zeros(1203, 257, dtype=dtype)
     noise = InputNoise(x, seeded(0))
     whole = noise[slice(0, 1203)].double()
@@ -180,10 +193,16 @@ def test_noise_of_many_entries_is_normal_and_uncorrelated_between_samples(dtype:
     parts = [noise[slice(start, min(start + 37, 1203))].double() for start in range(0, 1203, 37)]
     assert torch.equal(torch.cat(parts), whole), "whatever the chunks"
     # 309,171 entries, of which 38,807 sizes are independent: a standard error of .005 for the second moment
-    assert abs(whole.mean()) < 0.008 and abs(whole.square().mean() - 1) < 0.03 and abs(whole.pow(4).mean() - 3) < 0.3
+    assert (
+        abs(whole.mean()) < 0.008
+        and abs(whole.square().mean() - 1) < 0.03
+        and abs(whole.pow(4).mean() - 3) < 0.3
+    )
     eights = whole[:1200].view(-1, 8, 257)
     between = torch.einsum("gae,gbe->ab", eights, eights) / (150 * 257)
-    assert (between - torch.eye(8).double() * between.diagonal()).abs().max() < 4 * (3 / (150 * 257)) ** 0.5
+    assert (between - torch.eye(8).double() * between.diagonal()).abs().max() < 4 * (
+        3 / (150 * 257)
+    ) ** 0.5
     assert len(set(map(tuple, torch.sign(whole[:8]).tolist()))) == 8, "each has its own signs"
 
 

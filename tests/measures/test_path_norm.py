@@ -22,14 +22,20 @@ def enumerated(weights: list[Tensor], biases: list[Tensor]) -> float:
         sizes = [len(weight) for weight in weights[start:]]
         for path in itertools.product(range(weights[start].shape[1]), *map(range, sizes)):
             product = 1.0
-            for weight, (source, target) in zip(weights[start:], itertools.pairwise(path), strict=True):
+            for weight, (source, target) in zip(
+                weights[start:], itertools.pairwise(path), strict=True
+            ):
                 product *= float(weight[target, source])
-            total += product**2 if start == 0 else (product * float(biases[start - 1][path[0]])) ** 2
+            total += (
+                product**2 if start == 0 else (product * float(biases[start - 1][path[0]])) ** 2
+            )
     return total + float(biases[-1].square().sum())
 
 
 def test_all_paths_of_a_small_network() -> None:
-    network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2), nn.LeakyReLU(), nn.Linear(2, 2)).double()
+    network = nn.Sequential(
+        nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2), nn.LeakyReLU(), nn.Linear(2, 2)
+    ).double()
     layers = [network[0], network[2], network[4]]
     expected = enumerated([layer.weight for layer in layers], [layer.bias for layer in layers])  # type: ignore[misc]
     assert path_norm(network, torch.zeros(1, 2, dtype=DOUBLE)) == pytest.approx(expected, rel=1e-12)
@@ -37,13 +43,19 @@ def test_all_paths_of_a_small_network() -> None:
 
 @pytest.mark.parametrize("affine", [True, False])
 def test_batch_norm_is_its_linear_map_in_evaluation_mode(affine: bool) -> None:
-    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=affine), nn.ReLU(), nn.Linear(4, 2)).double()
+    network = nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4, affine=affine), nn.ReLU(), nn.Linear(4, 2)
+    ).double()
     if affine:
         nn.init.normal_(network[1].weight), nn.init.normal_(network[1].bias)  # type: ignore[arg-type]
     network.train()(torch.randn(50, 3, dtype=DOUBLE) + 1)
     network.eval()
     first, norm, last = (network.get_submodule(name) for name in ("0", "1", "3"))
-    assert isinstance(first, nn.Linear) and isinstance(norm, nn.BatchNorm1d) and isinstance(last, nn.Linear)
+    assert (
+        isinstance(first, nn.Linear)
+        and isinstance(norm, nn.BatchNorm1d)
+        and isinstance(last, nn.Linear)
+    )
     assert norm.running_var is not None and norm.running_mean is not None
     scale = (norm.weight if affine else 1) / (norm.running_var + norm.eps).sqrt()
     folded = first.weight * scale[:, None]
@@ -63,7 +75,11 @@ def test_closed_form_of_a_homogeneous_network() -> None:
         nn.ReLU(),
         nn.Linear(5, 3, bias=False),
     ]
-    network, x, y = nn.Sequential(*layers).double(), torch.randn(7, 4, dtype=DOUBLE), torch.arange(7) % 3
+    network, x, y = (
+        nn.Sequential(*layers).double(),
+        torch.randn(7, 4, dtype=DOUBLE),
+        torch.arange(7) % 3,
+    )
     outputs = network(x).detach()
     by_outputs = outputs.softmax(1) - F.one_hot(y, 3)
     expected = 3**2 * (by_outputs * outputs).sum(1).square().mean()

@@ -54,7 +54,9 @@ def test_positions_without_a_label_do_not_count(tags: tuple[Tensor, Tensor]) -> 
     assert torch.equal(positions.take(tags[1]), positions.labels)
     few = labelled_positions(tags[1], seed=0, most=2 * N + 5)
     assert torch.equal(few.samples.bincount(), torch.full((N,), 2)) and "120 of 360" in few.note
-    assert torch.equal(few.take(tags[1]), few.labels) and not torch.equal(few.places[0::2], few.places[1::2])
+    assert torch.equal(few.take(tags[1]), few.labels) and not torch.equal(
+        few.places[0::2], few.places[1::2]
+    )
 
 
 def test_token_frequencies_are_those_of_the_other_samples(tags: tuple[Tensor, Tensor]) -> None:
@@ -85,7 +87,9 @@ def test_scores_of_features_equal_refits_without_the_sample(tags: tuple[Tensor, 
         for sample in range(N):
             inside = positions.samples == sample
             x, y = phi[~inside], targets[~inside]
-            gram = (x - x.mean(0)).T @ (x - x.mean(0)) + ridge * unit * torch.eye(x.shape[1], dtype=torch.float64)
+            gram = (x - x.mean(0)).T @ (x - x.mean(0)) + ridge * unit * torch.eye(
+                x.shape[1], dtype=torch.float64
+            )
             weights = torch.linalg.solve(gram, (x - x.mean(0)).T @ (y - y.mean(0)))
             refit[inside] = (phi[inside] - x.mean(0)) @ weights + y.mean(0)
         errors.append(float((scores - refit).abs().max()))
@@ -105,11 +109,22 @@ def test_held_out_predictions_and_forecast_of_tokens(tags: tuple[Tensor, Tensor]
     before = {name: value.clone() for name, value in network.state_dict().items()}
     held = gs.out_of_sample(network, tags)
     assert held.task == "positions" and held.positions is not None and held.groups == N
-    assert len(held) == N * (T - 2) and FREQUENCIES in held.method and held.low < held.score < held.high
+    assert (
+        len(held) == N * (T - 2)
+        and FREQUENCIES in held.method
+        and held.low < held.score < held.high
+    )
     table = held.to_pandas()
-    assert list(table.columns[:2]) == ["sample", "position"] and table["given label"].tolist() == held.targets.tolist()
+    assert (
+        list(table.columns[:2]) == ["sample", "position"]
+        and table["given label"].tolist() == held.targets.tolist()
+    )
     forecast = gs.forecast_accuracy(network, tags)
-    assert forecast.task == "positions" and forecast.interval is None and forecast.score == pytest.approx(held.score)
+    assert (
+        forecast.task == "positions"
+        and forecast.interval is None
+        and forecast.score == pytest.approx(held.score)
+    )
     assert 0.85 < forecast.score < 0.97 and "per position" in repr(forecast)
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
@@ -129,11 +144,15 @@ def test_a_network_that_has_fitted_the_labels_is_not_used(tags: tuple[Tensor, Te
         nn.functional.cross_entropy(network(x).flatten(0, 1), y.flatten()).backward()
         optimizer.step()
     forecast = gs.forecast_accuracy(network, (x, y))
-    assert "trained on them" in " ".join(forecast.notes) and not any("features" in row.method for row in forecast.rows)
+    assert "trained on them" in " ".join(forecast.notes) and not any(
+        "features" in row.method for row in forecast.rows
+    )
 
 
 @pytest.mark.parametrize("grid", [(N, T - 1, 4), (N, 4)])
-def test_features_of_other_positions_are_refused(tags: tuple[Tensor, Tensor], grid: tuple[int, ...]) -> None:
+def test_features_of_other_positions_are_refused(
+    tags: tuple[Tensor, Tensor], grid: tuple[int, ...]
+) -> None:
     with pytest.raises(InvalidInput, match=r"\[60, 8, d\]"):
         gs.out_of_sample(torch.randn(*grid), tags)
 
@@ -142,7 +161,9 @@ def test_given_features_of_positions(tags: tuple[Tensor, Tensor]) -> None:
     torch.manual_seed(0)
     network = Tagger()
     features = gs.embed(network, tags[0], pooling="none")
-    assert gs.out_of_sample(features, tags).score == pytest.approx(gs.out_of_sample(network, tags).score)
+    assert gs.out_of_sample(features, tags).score == pytest.approx(
+        gs.out_of_sample(network, tags).score
+    )
 
 
 def test_several_labels_per_sample_have_a_forecast() -> None:
@@ -152,8 +173,15 @@ def test_several_labels_per_sample_have_a_forecast() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 4))
     forecast = gs.forecast_accuracy(network, (x, y))
-    assert forecast.task == "multi-label" and forecast.interval is None and "per label" in repr(forecast)
-    assert 0.85 < forecast.score <= 1 and {row.method for row in forecast.rows} >= {"NTK", "last hidden features"}
+    assert (
+        forecast.task == "multi-label"
+        and forecast.interval is None
+        and "per label" in repr(forecast)
+    )
+    assert 0.85 < forecast.score <= 1 and {row.method for row in forecast.rows} >= {
+        "NTK",
+        "last hidden features",
+    }
     ntk = forecast.row("NTK")
     assert ntk is not None
     expected = ((ntk.predictions > 0.5) == y).double().mean()
@@ -164,7 +192,13 @@ def test_the_next_token_of_a_causal_language_model_has_its_place_in_the_labels()
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.GPT2Config(
-        vocab_size=N_TOKENS, n_embd=16, n_layer=1, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0
+        vocab_size=N_TOKENS,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        n_positions=16,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     network = transformers.GPT2LMHeadModel(config)
     start = torch.randint(0, N_TOKENS, (N, 1))

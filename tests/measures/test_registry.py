@@ -79,6 +79,9 @@ def test_the_table_is_up_to_date() -> None:
 def test_the_measure_of_the_docs_works_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_MEASURES", dict(list_measures()))
     page = TABLE.PAGE.with_name("add-a-measure.md").read_text(encoding="utf-8")
-    exec(page.split("```python\n")[1].split("```")[0], {"__name__": "confidence"})  # as a user's own file would
+    # as a user's own file would
+    exec(page.split("```python\n")[1].split("```")[0], {"__name__": "confidence"})
     logits = torch.tensor([[1.0, 1.0], [0.0, 1000.0]])
-    assert float(get_measure("mean_confidence").function(torch.nn.Identity(), logits)) == pytest.approx(0.75)
+    assert float(
+        get_measure("mean_confidence").function(torch.nn.Identity(), logits)
+    ) == pytest.approx(0.75)

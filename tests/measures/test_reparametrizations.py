@@ -35,7 +35,11 @@ def relu_network() -> tuple[nn.Sequential, Samples, dict[str, torch.Tensor]]:
     initial = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     train(network, Samples(x, labels), TrainingSpec(learning_rate=0.05, epochs=12, batch_size=8))
     samples = Samples(x.double(), labels)
-    return network.double().eval(), samples, {name: tensor.double() for name, tensor in initial.items()}
+    return (
+        network.double().eval(),
+        samples,
+        {name: tensor.double() for name, tensor in initial.items()},
+    )
 
 
 def rescaled(network: nn.Sequential) -> nn.Sequential:
@@ -102,13 +106,19 @@ def test_each_reparametrization_keeps_the_predictions() -> None:
     assert list(CHANGES) == list(TABLE.REPARAMETRIZATIONS)
     for change in CHANGES.values():
         other = change(NETWORK)
-        assert not all(torch.equal(a, b) for a, b in zip(NETWORK.parameters(), other.parameters(), strict=True))
-        torch.testing.assert_close(other(SAMPLES.inputs).softmax(1), NETWORK(SAMPLES.inputs).softmax(1))
+        assert not all(
+            torch.equal(a, b) for a, b in zip(NETWORK.parameters(), other.parameters(), strict=True)
+        )
+        torch.testing.assert_close(
+            other(SAMPLES.inputs).softmax(1), NETWORK(SAMPLES.inputs).softmax(1)
+        )
 
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", MEASURES)
-def test_exactly_the_documented_invariances_hold(name: str, change: str, plain: dict[str, Readings]) -> None:
+def test_exactly_the_documented_invariances_hold(
+    name: str, change: str, plain: dict[str, Readings]
+) -> None:
     item = MEASURES[name]
     result = take(item, CHANGES[change](NETWORK))
     pairs = [(mine.value, theirs) for mine, theirs in zip(result, plain[name], strict=True)]

@@ -35,17 +35,23 @@ DOUBLE = torch.float64
 def test_davies_bouldin_index_of_scikit_learn() -> None:
     features, y = torch.randn(60, 5, dtype=DOUBLE), torch.arange(60) % 4
     features += y[:, None]
-    assert davies_bouldin(features, y) == pytest.approx(davies_bouldin_score(features, y), rel=1e-10)
+    assert davies_bouldin(features, y) == pytest.approx(
+        davies_bouldin_score(features, y), rel=1e-10
+    )
 
 
 def test_index_of_pooled_features_times_the_error_on_mixtures() -> None:
-    network = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(192, 3)).double()
+    network = nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(192, 3)
+    ).double()
     x, y = torch.randn(40, 1, 8, 8, dtype=DOUBLE), torch.arange(40) % 3
     result = davies_bouldin_mixup(network, x, y)
     features = F.max_pool2d(network[0](x), 4).flatten(1).detach()
     error = float((mixed_logits(network, x, y, None, None).argmax(1) != y).double().mean())
     assert result["davies_bouldin"] == pytest.approx(davies_bouldin_score(features, y), rel=1e-9)
-    assert result["mixup_error"] == error and result["product"] == pytest.approx(result["davies_bouldin"] * error)
+    assert result["mixup_error"] == error and result["product"] == pytest.approx(
+        result["davies_bouldin"] * error
+    )
     batches = davies_bouldin_mixup(network, x, y, batch_size=12)
     assert batches.values["davies_bouldin"].standard_error is not None  # type: ignore[attr-defined]
     with pytest.raises(NotMeasurable, match="one class"):
@@ -69,7 +75,11 @@ def test_label_variation_is_the_quadratic_form_of_a_dense_laplacian() -> None:
 
 
 def test_groups_of_samples_give_a_standard_error() -> None:
-    network, x, y = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(90, 4), torch.arange(90) % 3
+    network, x, y = (
+        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)),
+        torch.randn(90, 4),
+        torch.arange(90) % 3,
+    )
     whole = graph_label_variation(network, x, y)
     assert whole.values["features"].standard_error is None  # type: ignore[attr-defined]
     assert whole["change"] == pytest.approx(abs(whole["outputs"] - whole["features"]))
@@ -95,7 +105,9 @@ def test_within_over_between_of_dense_covariances() -> None:
     result = neural_collapse(network, x, y)
     assert result["within_over_between"] == pytest.approx(float(expected), rel=1e-9)
     distance = torch.cdist(x, centres).argmin(1)
-    assert result["centre_disagreement"] == pytest.approx(float((distance != network(x).argmax(1)).double().mean()))
+    assert result["centre_disagreement"] == pytest.approx(
+        float((distance != network(x).argmax(1)).double().mean())
+    )
     two_outputs = neural_collapse(nn.Linear(6, 4).double(), x, y)
     assert list(two_outputs.missing()) == ["head_mismatch"]
 
@@ -123,13 +135,18 @@ class LeftIsBright(nn.Module):
     """Class 0 where the left half is brighter than the right one, sure of it."""
 
     def forward(self, x: Tensor) -> Tensor:
-        left, right = x[..., : x.shape[3] // 2].mean((1, 2, 3)), x[..., x.shape[3] // 2 :].mean((1, 2, 3))
+        left, right = (
+            x[..., : x.shape[3] // 2].mean((1, 2, 3)),
+            x[..., x.shape[3] // 2 :].mean((1, 2, 3)),
+        )
         return 1000 * torch.stack([left - right, right - left], 1)
 
 
 def test_penalties_of_a_network_whose_predictions_flip() -> None:
     x = torch.zeros(6, 3, 8, 8)
-    x[:, :, :, :4] = 1.0  # white and grey: saturation changes nothing; the crop and brightness keep the side
+    x[:, :, :, :4] = (
+        1.0  # white and grey: saturation changes nothing; the crop and brightness keep the side
+    )
     result = augmentation_robustness(LeftIsBright(), x)
     # flip 6, flip and saturation 12, always; edges lie in the middle, erasing takes some of the left half away
     draws = torch.rand(6, 6, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
@@ -155,7 +172,9 @@ def test_transformations() -> None:
         return (images.amax(1) - images.amin(1)) / images.amax(1)
 
     factor = (0.6 + draws[:, 0, None, None].float()).expand(40, 10, 10)
-    torch.testing.assert_close(saturation(changed), (saturation(x) * factor).clamp_max(1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        saturation(changed), (saturation(x) * factor).clamp_max(1), rtol=1e-4, atol=1e-5
+    )
     ramp = torch.arange(10.0).expand(2, 1, 10, 10)
     assert detect_edges(ramp, draws[:2])[0, 0, 4, 4] == 8 / 4 + 0.5
     torch.testing.assert_close(crop(torch.ones(2, 3, 32, 32), draws[:2]), torch.ones(2, 3, 32, 32))

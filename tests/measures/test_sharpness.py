@@ -31,9 +31,13 @@ def test_rise_of_a_quadratic_loss(steps: int) -> None:
     x, y = torch.eye(2, dtype=DOUBLE), torch.zeros(2, 1, dtype=DOUBLE)
     distance, radius = math.sqrt(5), 0.3
     expected = ((distance + radius) ** 2 - distance**2) / 2
-    assert worst_case_sharpness(network, x, y, radius=radius, steps=steps) == pytest.approx(expected, rel=1e-10)
+    assert worst_case_sharpness(network, x, y, radius=radius, steps=steps) == pytest.approx(
+        expected, rel=1e-10
+    )
     box = (1.1**2 + 2.2**2 - 5) / 2
-    assert adaptive_sharpness(network, x, y, radius=0.1, steps=steps) == pytest.approx(box, rel=1e-10)
+    assert adaptive_sharpness(network, x, y, radius=0.1, steps=steps) == pytest.approx(
+        box, rel=1e-10
+    )
 
 
 def margin_classifier(margin: float) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
@@ -64,9 +68,14 @@ def test_the_deviation_is_a_standard_deviation() -> None:
 def test_the_drop_holds_for_the_same_noise_samples() -> None:
     """Each draw errs from one deviation on, margin / (n_0 - n_1): the fraction below the result is the drop."""
     network, x, y = margin_classifier(0.5)
-    result = pacbayes_flatness(network, x, y, draws=100, generator=torch.Generator().manual_seed(5)) ** -0.5
+    result = (
+        pacbayes_flatness(network, x, y, draws=100, generator=torch.Generator().manual_seed(5))
+        ** -0.5
+    )
     seeds = torch.randint(2**62, (100,), generator=torch.Generator().manual_seed(5)).tolist()
-    noise = torch.stack([torch.randn(2, 1, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+    noise = torch.stack(
+        [torch.randn(2, 1, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+    )
     wrong = result * (noise[:, 0, 0] - noise[:, 1, 0]) >= 0.5
     assert abs(wrong.double().mean().item() - 0.1) < 0.01
 
@@ -79,7 +88,9 @@ def test_bounds_follow_from_the_deviation() -> None:
         assert pacbayes_norm(network, x, y, draws=100) == pytest.approx(bound)
         initial = {"weight": torch.tensor([[0.0], [0.2]])}
         bound = 0.09 / (4 / result) + math.log(4 * result**0.5) + 10
-        assert pacbayes_distance(network, x, y, draws=100, initial_state=initial) == pytest.approx(bound, rel=1e-6)
+        assert pacbayes_distance(network, x, y, draws=100, initial_state=initial) == pytest.approx(
+            bound, rel=1e-6
+        )
 
 
 def test_noise_proportional_to_the_weights() -> None:

@@ -35,16 +35,24 @@ def gradient(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tens
 
 def test_disparity_of_all_pairs_of_batches() -> None:
     network, x, y = data(23)
-    result = gradient_disparity(network, x, y, batches=4, generator=torch.Generator().manual_seed(1))
+    result = gradient_disparity(
+        network, x, y, batches=4, generator=torch.Generator().manual_seed(1)
+    )
     order = torch.randperm(23, generator=torch.Generator().manual_seed(1))[:20].split(5)
     rows = [gradient(network, x[part], y[part]) for part in order]
     distances = [float((a - b).norm()) for a, b in itertools.combinations(rows, 2)]
-    assert result == pytest.approx(sum(distances) / 6, rel=1e-9) and result.standard_error is not None
+    assert (
+        result == pytest.approx(sum(distances) / 6, rel=1e-9) and result.standard_error is not None
+    )
     left = [
-        sum(float((a - b).norm()) for a, b in itertools.combinations(rows[:i] + rows[i + 1 :], 2)) / 3 for i in range(4)
+        sum(float((a - b).norm()) for a, b in itertools.combinations(rows[:i] + rows[i + 1 :], 2))
+        / 3
+        for i in range(4)
     ]
     mean = sum(left) / 4
-    assert result.standard_error == pytest.approx((0.75 * sum((v - mean) ** 2 for v in left)) ** 0.5, rel=1e-9)
+    assert result.standard_error == pytest.approx(
+        (0.75 * sum((v - mean) ** 2 for v in left)) ** 0.5, rel=1e-9
+    )
     same = gradient_disparity(network, x[:1].expand(30, 3), y[:1].expand(30))
     assert same == pytest.approx(0, abs=1e-12)
     with pytest.raises(InvalidInput, match="number of samples"):
@@ -57,13 +65,17 @@ def test_alignment_of_the_last_layer_by_autograd() -> None:
     cosines = []
     for a, b in zip(x, y, strict=True):
         (result,) = torch.autograd.grad(F.cross_entropy(network(a[None]), b[None]), weight)
-        cosines.append(float(F.cosine_similarity(-result.flatten(), weight.detach().flatten(), dim=0)))
+        cosines.append(
+            float(F.cosine_similarity(-result.flatten(), weight.detach().flatten(), dim=0))
+        )
     mean = sum(cosines) / len(cosines)
     result = gradient_weight_alignment(network, x, y)
     assert result["mean"] == pytest.approx(mean, rel=1e-8)
     assert result["alignment"] == pytest.approx(mean / (kurtosis(cosines) + 1.2), rel=1e-7)
     alike = gradient_weight_alignment(network, x[:1].expand(4, 3), y[:1].expand(4))
-    assert alike["alignment"] != alike["alignment"] and "no kurtosis" in alike.missing()["alignment"]
+    assert (
+        alike["alignment"] != alike["alignment"] and "no kurtosis" in alike.missing()["alignment"]
+    )
 
 
 def test_losses_of_the_history_are_summed() -> None:
@@ -80,8 +92,14 @@ def test_losses_of_the_history_are_summed() -> None:
 
 def test_multiply_accumulates_of_layers() -> None:
     convolution = nn.Conv2d(4, 6, 3, stride=2, groups=2)
-    assert multiply_accumulates(nn.Sequential(convolution, nn.Flatten()), torch.ones(2, 4, 9, 9)) == 16 * 6 * 2 * 9
-    assert multiply_accumulates(nn.Sequential(nn.Flatten(), nn.Linear(12, 5)), torch.ones(3, 3, 4)) == 60
+    assert (
+        multiply_accumulates(nn.Sequential(convolution, nn.Flatten()), torch.ones(2, 4, 9, 9))
+        == 16 * 6 * 2 * 9
+    )
+    assert (
+        multiply_accumulates(nn.Sequential(nn.Flatten(), nn.Linear(12, 5)), torch.ones(3, 3, 4))
+        == 60
+    )
 
 
 def test_multiply_accumulates_of_recurrence_and_attention() -> None:

@@ -51,8 +51,14 @@ class ComplexHead(nn.Module):
 def filters() -> tuple[nn.Module, nn.Module]:
     """The same network with complex weights and with pairs of real ones."""
     torch.manual_seed(0)
-    ends, weight = (nn.Linear(6, 6).double(), nn.Linear(6, 2).double()), torch.randn(4, dtype=torch.complex128)
-    made = [nn.Sequential(ends[0], Filter(weight, parts=parts), nn.Tanh(), ends[1]) for parts in (False, True)]
+    ends, weight = (
+        (nn.Linear(6, 6).double(), nn.Linear(6, 2).double()),
+        torch.randn(4, dtype=torch.complex128),
+    )
+    made = [
+        nn.Sequential(ends[0], Filter(weight, parts=parts), nn.Tanh(), ends[1])
+        for parts in (False, True)
+    ]
     return copy.deepcopy(made[0]), copy.deepcopy(made[1])
 
 
@@ -62,7 +68,9 @@ def test_complex_weights_count_both_their_parts() -> None:
     torch.testing.assert_close(empirical_ntk(network, x), empirical_ntk(pairs, x))
     for options in ({}, {"method": "probe"}):
         assert ntk_trace(network, x, **options) == pytest.approx(ntk_trace(pairs, x, **options))
-    assert ntk_logdet(network.float(), x.float()) == pytest.approx(ntk_logdet(pairs.float(), x.float()), rel=1e-6)
+    assert ntk_logdet(network.float(), x.float()) == pytest.approx(
+        ntk_logdet(pairs.float(), x.float()), rel=1e-6
+    )
     assert parameter_norm(network) == pytest.approx(parameter_norm(pairs))
 
 
@@ -78,7 +86,9 @@ def test_distance_of_complex_weights() -> None:
     ]
     assert far[0] == pytest.approx(far[1]) and far[0] == pytest.approx((4 * 5) ** 0.5)
     with pytest.raises(InvalidInput, match="state dictionary"):
-        distance_from_initialization(network, initial_state={**before[0], "1.weight": torch.zeros(4)})
+        distance_from_initialization(
+            network, initial_state={**before[0], "1.weight": torch.zeros(4)}
+        )
 
 
 @pytest.mark.parametrize(
@@ -108,8 +118,13 @@ def test_penalties_of_complex_weights_are_real_with_the_right_gradient(penalty: 
 def test_a_complex_linear_layer_and_complex_outputs() -> None:
     network = nn.Sequential(nn.Linear(6, 6).double(), ComplexHead())
     x = torch.randn(3, 6, dtype=DOUBLE)
-    rows = [torch.autograd.grad(out, trainable(network), retain_graph=True) for out in network(x).flatten()]
-    assert ntk_trace(network, x) == pytest.approx(sum(float(g.abs().square().sum()) for row in rows for g in row))
+    rows = [
+        torch.autograd.grad(out, trainable(network), retain_graph=True)
+        for out in network(x).flatten()
+    ]
+    assert ntk_trace(network, x) == pytest.approx(
+        sum(float(g.abs().square().sum()) for row in rows for g in row)
+    )
     with pytest.raises(InvalidInput, match=r"floating-point numbers; got torch\.complex64"):
         ntk_trace(nn.Linear(3, 2, dtype=torch.complex64), torch.randn(2, 3, dtype=torch.complex64))
 
@@ -131,14 +146,20 @@ def _constants() -> nn.Module:
     return Wrapped(lambda net, x: net.layer(x).float() @ constant, layer=nn.Linear(4, 4))
 
 
-@pytest.mark.parametrize("make", [_old_weight_norm, _pruned, _constants, lambda: CASES["patched forward"].build()])
+@pytest.mark.parametrize(
+    "make", [_old_weight_norm, _pruned, _constants, lambda: CASES["patched forward"].build()]
+)
 def test_double_precision_of_networks_that_cannot_be_copied(make: Any) -> None:
     network, x = make(), torch.randn(3, 4)
     network(x)
     jacobian = dense_jacobian(network, x).double()
     expected = torch.einsum("ncp,mdp->ncmd", jacobian, jacobian)
-    torch.testing.assert_close(empirical_ntk(network, x, dtype=DOUBLE), expected, rtol=1e-4, atol=1e-4)
-    assert float(ntk_logdet(network, x).eigenvalues.sum()) == pytest.approx(float(jacobian.square().sum()), rel=1e-5)
+    torch.testing.assert_close(
+        empirical_ntk(network, x, dtype=DOUBLE), expected, rtol=1e-4, atol=1e-4
+    )
+    assert float(ntk_logdet(network, x).eigenvalues.sum()) == pytest.approx(
+        float(jacobian.square().sum()), rel=1e-5
+    )
     assert all(parameter.dtype == torch.float32 for parameter in network.parameters())
 
 
@@ -154,7 +175,9 @@ def test_a_compiled_network_has_the_layers_of_the_plain_one() -> None:
 
 
 def test_outputs_that_do_not_depend_on_the_inputs() -> None:
-    network = Wrapped(lambda net, x: net.bias.expand(len(x), 2) * 1.0, bias=nn.Parameter(torch.ones(2)))
+    network = Wrapped(
+        lambda net, x: net.bias.expand(len(x), 2) * 1.0, bias=nn.Parameter(torch.ones(2))
+    )
     x = torch.randn(3, 4)
     assert input_jacobian_norm(network, x) == 0
     value = InputJacobianPenalty(1.0)(network, x)
@@ -187,7 +210,10 @@ def test_weights_that_are_not_finite_are_rejected(number: float) -> None:
         network.weight[0, 1] = number
     for measure in (ntk_trace, accuracy, parameter_norm):
         with pytest.raises(InvalidInput, match="finite; 'weight' holds NaN"):
-            measure(network, *((x, y) if measure is accuracy else () if measure is parameter_norm else (x,)))
+            measure(
+                network,
+                *((x, y) if measure is accuracy else () if measure is parameter_norm else (x,)),
+            )
     with pytest.raises(InvalidInput, match=r"finite; '0\.weight' holds NaN"):
         GradientSimilarityPenalty(1.0)(nn.Sequential(network), x)
     assert not penalty(network, x).isfinite()  # a training that has diverged knows what to do

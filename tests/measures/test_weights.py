@@ -37,7 +37,9 @@ def test_the_balanced_sum_is_the_smallest_that_rescaling_reaches() -> None:
     assert result["log_product"] == pytest.approx(math.log(one) + math.log(two), rel=1e-12)
     assert result["log_sum"] == pytest.approx(math.log(2 * math.sqrt(one * two)), rel=1e-12)
     factors = torch.logspace(-3, 3, 20001, dtype=DOUBLE)
-    assert float((factors * one + two / factors).min().log()) == pytest.approx(result["log_sum"], abs=1e-6)
+    assert float((factors * one + two / factors).min().log()) == pytest.approx(
+        result["log_sum"], abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("kind", ["linear", "convolution"])
@@ -94,7 +96,9 @@ def test_operator_norms_use_the_sizes_of_the_data() -> None:
     }  # fmt: skip
     expected = [float(torch.linalg.matrix_norm(dense_circular(layers[k].weight, layers[k].positions), 2))
                 for k in ("0.weight", "4.weight")]  # fmt: skip
-    expected += [float(torch.linalg.matrix_norm(layers[k].weight, 2)) for k in ("8.weight", "10.weight")]
+    expected += [
+        float(torch.linalg.matrix_norm(layers[k].weight, 2)) for k in ("8.weight", "10.weight")
+    ]
     result = operator_norms(network, samples.inputs)["log_product"]
     assert result == pytest.approx(2 * sum(math.log(value) for value in expected), rel=1e-10)
 
@@ -102,8 +106,14 @@ def test_operator_norms_use_the_sizes_of_the_data() -> None:
 def test_spectral_bounds_of_one_layer() -> None:
     network = nn.Linear(2, 2, bias=False)
     network.weight.data.copy_(torch.diag(torch.tensor([2.0, 1.0])))
-    x, y = torch.tensor([[3.0, 1.0], [1.0, 1.0], [2.0, 1.0]]), torch.zeros(3).long()  # margins 5, 1, 3
-    assert spectral_complexity(network, x, y) == pytest.approx(math.log(4) - 2 * math.log(1) + math.log(5 / 4))
+    # margins 5, 1, 3
+    x, y = (
+        torch.tensor([[3.0, 1.0], [1.0, 1.0], [2.0, 1.0]]),
+        torch.zeros(3).long(),
+    )
+    assert spectral_complexity(network, x, y) == pytest.approx(
+        math.log(4) - 2 * math.log(1) + math.log(5 / 4)
+    )
     initial = {"weight": torch.eye(2)}
     result = spectral_distance_complexity(network, x, y, initial_state=initial)
     assert result == pytest.approx(math.log(4) + math.log(1 / 4))

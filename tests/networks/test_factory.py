@@ -53,7 +53,9 @@ def _build(name: str, seed: int = 0, n_outputs: int = 3, **changes: Any) -> nn.M
     input_shape, options = CASES[name]
     generator = torch.Generator().manual_seed(seed)
     settings = {**options, **changes}
-    return build_network(name, input_shape=input_shape, n_outputs=n_outputs, generator=generator, **settings)
+    return build_network(
+        name, input_shape=input_shape, n_outputs=n_outputs, generator=generator, **settings
+    )
 
 
 def _inputs(name: str, n: int = 4, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -83,13 +85,21 @@ def test_forward_and_backward(name: str) -> None:
     outputs.square().sum().backward()
     for parameter_name, parameter in network.named_parameters():
         assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), parameter_name
-    assert any(parameter.grad.abs().sum() > 0 for parameter in network.parameters() if parameter.grad is not None)
+    assert any(
+        parameter.grad.abs().sum() > 0
+        for parameter in network.parameters()
+        if parameter.grad is not None
+    )
 
 
 @pytest.mark.parametrize("name", network_names())
 def test_same_seed_same_weights_and_the_global_state_untouched(name: str) -> None:
     before = torch.get_rng_state()
-    first, second, other = _build(name, 3).state_dict(), _build(name, 3).state_dict(), _build(name, 4).state_dict()
+    first, second, other = (
+        _build(name, 3).state_dict(),
+        _build(name, 3).state_dict(),
+        _build(name, 4).state_dict(),
+    )
     assert torch.equal(before, torch.get_rng_state())
     assert all(torch.equal(first[key], second[key]) for key in first)
     random = [key for key in first if first[key].ndim > 1]
@@ -137,12 +147,17 @@ def test_every_option_changes_the_network(name: str, option: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, option in OPTIONS if option == "width_multiplier"])
 def test_the_width_multiplier_scales_but_never_to_nothing(name: str) -> None:
-    sizes = [sum(p.numel() for p in _build(name, width_multiplier=m).parameters()) for m in (1e-6, 0.1, 0.2, 0.4)]
+    sizes = [
+        sum(p.numel() for p in _build(name, width_multiplier=m).parameters())
+        for m in (1e-6, 0.1, 0.2, 0.4)
+    ]
     assert sizes == sorted(sizes) and len(set(sizes)) == 4
     assert _build(name, width_multiplier=1e-6)(_inputs(name)).shape == (4, 3)
 
 
-@pytest.mark.parametrize("name", ["alexnet", "fully_connected", "lenet5", "plain_cnn", "small_cnn", "vgg16"])
+@pytest.mark.parametrize(
+    "name", ["alexnet", "fully_connected", "lenet5", "plain_cnn", "small_cnn", "vgg16"]
+)
 def test_weights_do_not_depend_on_dropout_or_batch_norm(name: str) -> None:
     without = dict(_build(name, dropout=0.0, batch_norm=False).named_parameters())
     changed = dict(_build(name, dropout=0.5, batch_norm=True).named_parameters())
@@ -153,12 +168,26 @@ def test_weights_do_not_depend_on_dropout_or_batch_norm(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("lenet", {}, r"network must be one of .*'lenet5'.*; got 'lenet'\. Did you mean 'lenet5'\?$"),
-        ("lenet5", {"droput": 0.1}, r"Network 'lenet5' has no option 'droput'; options: .* Did you mean 'dropout'\?$"),
-        ("lenet5", {"dropout": 1.0}, r"Option 'dropout' of network 'lenet5' must lie in \[0, 1\); got 1.0\.$"),
+        (
+            "lenet",
+            {},
+            r"network must be one of .*'lenet5'.*; got 'lenet'\. Did you mean 'lenet5'\?$",
+        ),
+        (
+            "lenet5",
+            {"droput": 0.1},
+            r"Network 'lenet5' has no option 'droput'; options: .* Did you mean 'dropout'\?$",
+        ),
+        (
+            "lenet5",
+            {"dropout": 1.0},
+            r"Option 'dropout' of network 'lenet5' must lie in \[0, 1\); got 1.0\.$",
+        ),
     ],
 )
-def test_wrong_names_and_options_are_rejected(name: str, options: dict[str, Any], message: str) -> None:
+def test_wrong_names_and_options_are_rejected(
+    name: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidInput, match=message):
         check_network_options(name, options)
     with pytest.raises(InvalidInput, match=message):
@@ -179,7 +208,11 @@ def test_logits_only_masks_padding_of_sequences() -> None:
             return SimpleNamespace(logits=pixel_values.flatten(1))
 
     network = LogitsOnly(bert_classifier().eval(), padding=0)
-    torch.testing.assert_close(network(torch.tensor([[5, 6, 7]])), network(torch.tensor([[5, 6, 7, 0, 0]])))
-    assert torch.equal(LogitsOnly(ImageClassifier(), padding=0)(torch.zeros(2, 1, 2)), torch.zeros(2, 2))
+    torch.testing.assert_close(
+        network(torch.tensor([[5, 6, 7]])), network(torch.tensor([[5, 6, 7, 0, 0]]))
+    )
+    assert torch.equal(
+        LogitsOnly(ImageClassifier(), padding=0)(torch.zeros(2, 1, 2)), torch.zeros(2, 2)
+    )
     with pytest.raises(InvalidInput, match="`logits`; Linear returned Tensor"):
         LogitsOnly(nn.Linear(2, 2))(torch.zeros(1, 2))

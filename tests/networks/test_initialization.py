@@ -23,7 +23,9 @@ def _layers() -> Any:
 
 
 def _uniform_pvalue(values: Any, bound: float) -> float:
-    return stats.kstest(values.detach().flatten().numpy(), stats.uniform(-bound, 2 * bound).cdf).pvalue
+    return stats.kstest(
+        values.detach().flatten().numpy(), stats.uniform(-bound, 2 * bound).cdf
+    ).pvalue
 
 
 def _normal_pvalue(values: Any, std: float) -> float:
@@ -40,7 +42,9 @@ def _normal_pvalue(values: Any, std: float) -> float:
         ("he_normal", _normal_pvalue, ((2 / 27) ** 0.5, (2 / 256) ** 0.5)),
     ],
 )
-def test_weights_and_biases_have_the_stated_distribution(kind: str, pvalue: Any, sizes: tuple[float, float]) -> None:
+def test_weights_and_biases_have_the_stated_distribution(
+    kind: str, pvalue: Any, sizes: tuple[float, float]
+) -> None:
     network = _layers()
     initialize(network, kind, _seeded())
     for layer, size in zip(network, sizes, strict=True):
@@ -56,7 +60,9 @@ def test_weights_and_biases_have_the_stated_distribution(kind: str, pvalue: Any,
 
 @pytest.mark.parametrize("kind", INITIALIZATIONS)
 def test_same_seed_same_weights_and_the_global_state_untouched(kind: str) -> None:
-    first, second, third = (nn.Sequential(_layers(), nn.Embedding(7, 3), nn.LSTM(3, 4)) for _ in range(3))
+    first, second, third = (
+        nn.Sequential(_layers(), nn.Embedding(7, 3), nn.LSTM(3, 4)) for _ in range(3)
+    )
     before = torch.get_rng_state()
     initialize(first, kind, _seeded(5))
     initialize(second, kind, _seeded(5))
@@ -69,7 +75,9 @@ def test_same_seed_same_weights_and_the_global_state_untouched(kind: str) -> Non
 
 
 def test_other_layers_are_reset_as_pytorch_does() -> None:
-    network: Any = nn.Sequential(nn.BatchNorm1d(4), nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.Embedding(2000, 4, 0))
+    network: Any = nn.Sequential(
+        nn.BatchNorm1d(4), nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.Embedding(2000, 4, 0)
+    )
     for parameter in network.parameters():
         nn.init.constant_(parameter, 9.0)
     network[0].running_mean.fill_(3.0)
@@ -101,7 +109,10 @@ def test_parametrized_weights_are_rejected() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_same_weights_on_the_gpu() -> None:
-    on_cpu, on_gpu = nn.Sequential(_layers(), nn.LSTM(2, 3)), nn.Sequential(_layers(), nn.LSTM(2, 3)).cuda()
+    on_cpu, on_gpu = (
+        nn.Sequential(_layers(), nn.LSTM(2, 3)),
+        nn.Sequential(_layers(), nn.LSTM(2, 3)).cuda(),
+    )
     before = torch.cuda.get_rng_state()
     initialize(on_cpu, "he_normal", _seeded())
     initialize(on_gpu, "he_normal", _seeded())

@@ -75,16 +75,23 @@ def build(name: str, input_shape: tuple[int, ...], **options: Any) -> nn.Module:
 
 
 @pytest.mark.parametrize(("name", "input_shape", "options", "parameters"), COUNTS)
-def test_parameter_counts(name: str, input_shape: tuple[int, ...], options: dict[str, Any], parameters: int) -> None:
+def test_parameter_counts(
+    name: str, input_shape: tuple[int, ...], options: dict[str, Any], parameters: int
+) -> None:
     network = build(name, input_shape, **options)
     assert sum(p.numel() for p in network.parameters()) == parameters
     assert network.eval()(torch.zeros(1, *input_shape)).shape == (1, options.get("n_outputs", 10))
     if name.startswith("vgg") and not options:
-        assert sum(isinstance(m, nn.Conv2d) for m in network.modules()) == int(name.removeprefix("vgg")) - 3
+        assert (
+            sum(isinstance(m, nn.Conv2d) for m in network.modules())
+            == int(name.removeprefix("vgg")) - 3
+        )
 
 
 @pytest.mark.parametrize(("name", "input_shape", "options", "order"), ORDERS)
-def test_order_of_layers(name: str, input_shape: tuple[int, ...], options: dict[str, Any], order: str) -> None:
+def test_order_of_layers(
+    name: str, input_shape: tuple[int, ...], options: dict[str, Any], order: str
+) -> None:
     network, layers = build(name, input_shape, **options), order.split()
     assert [child for child, _ in network.named_children()][-len(layers) :] == layers
     assert layers[0].startswith("block5") or len(layers) == len(list(network.children()))
@@ -97,11 +104,15 @@ def test_order_of_layers(name: str, input_shape: tuple[int, ...], options: dict[
 
 
 def test_fully_connected_against_a_product_of_matrices() -> None:
-    network = build("fully_connected", (3, 2), n_outputs=2, n_hidden=2, width=5, activation="tanh").double()
+    network = build(
+        "fully_connected", (3, 2), n_outputs=2, n_hidden=2, width=5, activation="tanh"
+    ).double()
     x = torch.randn(4, 3, 2, dtype=torch.float64)
     h = x.reshape(4, 6)
     for name in ("fc1", "fc2"):
-        h = torch.tanh(h @ network.get_parameter(f"{name}.weight").T + network.get_parameter(f"{name}.bias"))
+        h = torch.tanh(
+            h @ network.get_parameter(f"{name}.weight").T + network.get_parameter(f"{name}.bias")
+        )
     expected = h @ network.get_parameter("output.weight").T + network.get_parameter("output.bias")
     torch.testing.assert_close(network(x), expected, rtol=0, atol=1e-14)
 
@@ -133,15 +144,23 @@ def test_strides_replace_pooling(name: str, options: dict[str, Any], strides: li
         ("vgg11", 32, MNIST, {}),
     ],
 )
-def test_images_too_small(name: str, smallest: int, input_shape: tuple[int, ...], options: dict[str, Any]) -> None:
+def test_images_too_small(
+    name: str, smallest: int, input_shape: tuple[int, ...], options: dict[str, Any]
+) -> None:
     facts = rf"^{name} needs .* {smallest} x {smallest} pixels; got {input_shape[1]} x {input_shape[2]}\. "
     with pytest.raises(InvalidInput, match=facts):
         build(name, input_shape, **options)
-    assert build(name, (1, smallest, smallest), **options)(torch.zeros(2, 1, smallest, smallest)).shape == (2, 10)
+    assert build(name, (1, smallest, smallest), **options)(
+        torch.zeros(2, 1, smallest, smallest)
+    ).shape == (2, 10)
 
 
 def test_a_block_is_the_relu_of_branch_plus_shortcut() -> None:
-    network = build_network("resnet18", input_shape=(3, 8, 8), n_outputs=10, width_multiplier=0.1).double().eval()
+    network = (
+        build_network("resnet18", input_shape=(3, 8, 8), n_outputs=10, width_multiplier=0.1)
+        .double()
+        .eval()
+    )
     block = network.get_submodule("stage2_block1")
     p = {**dict(block.named_parameters()), **dict(block.named_buffers())}
     x = torch.rand(2, 6, 8, 8, dtype=torch.float64)
@@ -152,7 +171,9 @@ def test_a_block_is_the_relu_of_branch_plus_shortcut() -> None:
 
     h = functional.conv2d(x, p["branch.conv1.weight"], stride=2, padding=1)
     h = functional.conv2d(normalized("branch.conv1", h).relu(), p["branch.conv2.weight"], padding=1)
-    shortcut = normalized("shortcut.conv", functional.conv2d(x, p["shortcut.conv.weight"], stride=2))
+    shortcut = normalized(
+        "shortcut.conv", functional.conv2d(x, p["shortcut.conv.weight"], stride=2)
+    )
     expected = (normalized("branch.conv2", h) + shortcut).relu()
     torch.testing.assert_close(block(x), expected, rtol=0, atol=1e-14)
 
@@ -165,10 +186,16 @@ def test_padded_shortcut() -> None:
     assert not y[:, [0, 3, 4]].any()
 
 
-@pytest.mark.parametrize(("normalization", "kind"), [("batch", nn.BatchNorm2d), ("group", nn.GroupNorm)])
+@pytest.mark.parametrize(
+    ("normalization", "kind"), [("batch", nn.BatchNorm2d), ("group", nn.GroupNorm)]
+)
 def test_normalization_and_biases(normalization: str, kind: type[nn.Module]) -> None:
     network = build_network(
-        "resnet18", input_shape=(3, 8, 8), n_outputs=2, width_multiplier=0.1, normalization=normalization
+        "resnet18",
+        input_shape=(3, 8, 8),
+        n_outputs=2,
+        width_multiplier=0.1,
+        normalization=normalization,
     )
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     assert sum(isinstance(module, kind) for module in network.modules()) == len(convolutions) == 20
@@ -178,7 +205,9 @@ def test_normalization_and_biases(normalization: str, kind: type[nn.Module]) -> 
 def test_group_norm_keeps_samples_independent_in_training_mode() -> None:
     x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     for normalization, is_independent in (("group", True), ("batch", False)):
-        network = build_network("resnet20", input_shape=(1, 8, 8), n_outputs=3, normalization=normalization).train()
+        network = build_network(
+            "resnet20", input_shape=(1, 8, 8), n_outputs=3, normalization=normalization
+        ).train()
         assert torch.allclose(network(x)[:2], network(x[:2]), atol=1e-6) is is_independent
 
 

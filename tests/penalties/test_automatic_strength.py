@@ -22,10 +22,16 @@ from support.cases import CASES
 def test_memorized_samples_by_hand() -> None:
     probabilities = torch.tensor([[0.7, 0.1, 0.2], [0.3, 0.5, 0.2], [0.6, 0.3, 0.1]])
     # the first two labels are as predicted; of the third, class 1, class 0 is predicted, and class 2 stands beside
-    m, ordinary = memorization_stats(probabilities, torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0]))
+    m, ordinary = memorization_stats(
+        probabilities, torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0])
+    )
     assert (m, ordinary) == pytest.approx((0.3 - 0.1, (0.7 + 0.5) / 2))
-    assert memorization_stats(probabilities, torch.tensor([0, 1, 0]), torch.tensor([0, 1, 0]))[0] == 0
-    assert memorization_stats(probabilities, torch.tensor([1, 0, 1]), torch.tensor([0, 1, 0]))[1] == 0
+    assert (
+        memorization_stats(probabilities, torch.tensor([0, 1, 0]), torch.tensor([0, 1, 0]))[0] == 0
+    )
+    assert (
+        memorization_stats(probabilities, torch.tensor([1, 0, 1]), torch.tensor([0, 1, 0]))[1] == 0
+    )
 
 
 def test_the_strength_rises_fast_falls_slowly_and_stays_within_its_limits() -> None:
@@ -61,7 +67,11 @@ def network(*more: nn.Module) -> nn.Module:
 
 
 def trained(
-    rate: float, penalties: list[Penalty], net: nn.Module, folder: Path | None = None, epochs: int = 20
+    rate: float,
+    penalties: list[Penalty],
+    net: nn.Module,
+    folder: Path | None = None,
+    epochs: int = 20,
 ) -> nn.Module:
     settings = gs.TrainingSpec.from_dict(SETTINGS.to_dict() | {"epochs": epochs})
     gs.train(net, problem(rate), settings, penalties=penalties, folder=folder)
@@ -69,7 +79,10 @@ def trained(
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+    return all(
+        torch.equal(x, y)
+        for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +99,9 @@ def test_it_falls_while_nothing_is_memorized_then_rises(name: str, make: Any) ->
     start, least, most = LIMITS[name]
     assert isinstance(penalty.automatic, AutomaticStrength) and penalty.strength == start
     trained(0.5, [penalty], network(nn.Dropout()))
-    shares, allowed, strengths = (np.array(column) for column in list(zip(*penalty.automatic.history, strict=True))[1:])
+    shares, allowed, strengths = (
+        np.array(column) for column in list(zip(*penalty.automatic.history, strict=True))[1:]
+    )
     assert strengths.min() < start < strengths.max() <= most and strengths.min() >= least
     # up at the very looks at which more is known by heart than is allowed
     rising = np.flatnonzero((strengths[1:] > strengths[:-1]) & (strengths[:-1] > 2 * least)) + 1
@@ -113,9 +128,14 @@ def test_clean_labels_may_be_learned_that_the_untrained_network_gets_wrong() -> 
 
 
 def test_a_strength_without_room_is_a_fixed_one() -> None:
-    fixed, held = gs.GradientSimilarityPenalty(0.003), AutomaticStrength(start=0.003, least=0.003, most=0.003)
+    fixed, held = (
+        gs.GradientSimilarityPenalty(0.003),
+        AutomaticStrength(start=0.003, least=0.003, most=0.003),
+    )
     plain = trained(0.5, [fixed], network(nn.Dropout(0.2)), epochs=6)
-    automatic = trained(0.5, [gs.GradientSimilarityPenalty(held)], network(nn.Dropout(0.2)), epochs=6)
+    automatic = trained(
+        0.5, [gs.GradientSimilarityPenalty(held)], network(nn.Dropout(0.2)), epochs=6
+    )
     assert len(held.history) > 2 and same(plain, automatic)
 
 
@@ -129,14 +149,19 @@ def test_a_strength_without_room_is_a_fixed_one() -> None:
         (gs.penalties.AutomaticDropout, 9),
     ],
 )
-def test_a_resumed_training_ends_as_the_unbroken_one(tmp_path: Path, make: Any, epochs: int) -> None:
+def test_a_resumed_training_ends_as_the_unbroken_one(
+    tmp_path: Path, make: Any, epochs: int
+) -> None:
     whole = make("auto")
     unbroken = trained(0.5, [whole], network(nn.Dropout()), epochs=12)
     # after one epoch samples are still collected, for there are fewer than are watched
     trained(0.5, [make("auto")], network(nn.Dropout()), tmp_path, epochs=epochs)
     penalty = make("auto")
     resumed = trained(0.5, [penalty], network(nn.Dropout()), tmp_path, epochs=12)
-    assert same(unbroken, resumed) and penalty.strength == whole.strength != LIMITS[type(penalty).__name__][0]
+    assert (
+        same(unbroken, resumed)
+        and penalty.strength == whole.strength != LIMITS[type(penalty).__name__][0]
+    )
 
 
 @pytest.mark.parametrize("name", ["ResNet-18, narrow", "encoder"])
@@ -147,7 +172,10 @@ def test_networks_that_people_have(name: str) -> None:
         batch = slice(start, start + 52)
         outputs, value = penalty.forward_with_penalty(net, samples.inputs[batch], samples.y[batch])
         assert value.item() > 0 and outputs.shape[0] == 52
-    assert isinstance(penalty.automatic, AutomaticStrength) and penalty.automatic._predictions is not None
+    assert (
+        isinstance(penalty.automatic, AutomaticStrength)
+        and penalty.automatic._predictions is not None
+    )
     with pytest.raises(InvalidInput, match="network without normalization layers"):
         make_penalty("gradient_similarity", {"strength": "auto"})(net, samples.inputs, samples.y)
     # weights may be penalized at any strength

@@ -29,7 +29,9 @@ PENALTIES: dict[str, Callable[[], Penalty]] = {
 
 def gradients(network: nn.Module, value: Tensor) -> Tensor:
     parameters = list(network.parameters())
-    result = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+    result = torch.autograd.grad(
+        value, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
+    )
     return torch.cat([gradient.flatten() for gradient in result])
 
 
@@ -42,22 +44,32 @@ def test_a_bert_on_a_mapping_is_the_one_on_tokens(kind: str, wrap: Any) -> None:
     labels = data["labels"]
     expected = PENALTIES[kind]()(TokensAlone(network), data["input_ids"], labels)
     assert value.item() == pytest.approx(expected.item(), rel=1e-9) and value.item() > 0
-    torch.testing.assert_close(gradients(network, value), gradients(network, expected), rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(
+        gradients(network, value), gradients(network, expected), rtol=1e-7, atol=1e-9
+    )
     # the model's own object, with the loss of the labels that were in the batch
     assert type(outputs).__name__ == "SequenceClassifierOutput"
-    assert outputs.loss.item() == pytest.approx(F.cross_entropy(outputs.logits, labels).item(), rel=1e-9)
+    assert outputs.loss.item() == pytest.approx(
+        F.cross_entropy(outputs.logits, labels).item(), rel=1e-9
+    )
     (outputs.loss + value).backward()
 
 
-def test_gradients_are_verified_once_per_network_and_not_at_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_verified_once_per_network_and_not_at_every_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     network, data = bert()
     replays = []
     original = verification._perturbed_replay
-    monkeypatch.setattr(verification, "_perturbed_replay", lambda *given: replays.append(1) or original(*given))
+    monkeypatch.setattr(
+        verification, "_perturbed_replay", lambda *given: replays.append(1) or original(*given)
+    )
     penalty = gs.GradientSimilarityPenalty(0.1)
     counts = []
     for start in (0, 8, 16, 0):
-        penalty.forward_with_penalty(network, {name: part[start : start + 8] for name, part in data.items()})
+        penalty.forward_with_penalty(
+            network, {name: part[start : start + 8] for name, part in data.items()}
+        )
         counts.append(len(replays))
     assert counts[0] > 0 and counts[1:] == counts[:1] * 3
 
@@ -85,7 +97,9 @@ def test_modules_of_several_inputs_equal_a_linear_layer_of_their_sum(kind: str) 
     network, tuple_network = ByKeyword().double(), ByPosition().double()
     tuple_network.load_state_dict(network.state_dict())
     make = PENALTIES.get(kind, lambda: gs.penalties.InputJacobianPenalty(0.1, method="exact"))
-    outputs, value = make().forward_with_penalty(network, {"left": left, "right": right, "labels": y})
+    outputs, value = make().forward_with_penalty(
+        network, {"left": left, "right": right, "labels": y}
+    )
     expected = make()(network.layer, left + right, y)
     # the sum moves with either input: the derivative by both has twice the squares
     factor = 2 if kind == "inputs" else 1
@@ -117,7 +131,9 @@ def test_a_causal_language_model_has_its_own_loss_everywhere() -> None:
     assert result["loss"] == pytest.approx(own, rel=1e-6)
     logits, labels = model(**data).logits[:, :-1], data["labels"][:, 1:]
     counted = labels != -100
-    assert result["accuracy"] == pytest.approx((logits.argmax(2) == labels)[counted].double().mean().item())
+    assert result["accuracy"] == pytest.approx(
+        (logits.argmax(2) == labels)[counted].double().mean().item()
+    )
     monitor = gs.Monitor(data, ["loss"])
     assert monitor.observe(model, 1)["loss"] == pytest.approx(own, rel=1e-6)
 
@@ -127,17 +143,25 @@ def test_the_loss_gradient_of_a_causal_language_model() -> None:
     outputs, value = gs.penalties.LossGradientPenalty(0.5).forward_with_penalty(model, data)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     result = torch.autograd.grad(model(**data).loss, parameters, allow_unused=True)
-    expected = 0.5 * sum(float(gradient.square().sum()) for gradient in result if gradient is not None)
+    expected = 0.5 * sum(
+        float(gradient.square().sum()) for gradient in result if gradient is not None
+    )
     assert value.item() == pytest.approx(expected, rel=1e-6) and outputs.loss is not None
 
 
 def test_an_automatic_strength_watches_tokens_and_masks() -> None:
     network = bert_classifier()
     ids = torch.randint(1, 20, (120, 7), generator=torch.Generator().manual_seed(0))
-    data = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": (ids[:, 0] > 9).long()}
+    data = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "labels": (ids[:, 0] > 9).long(),
+    }
     rule = AutomaticStrength(every=1)
     penalty = gs.penalties.L2Penalty(rule)
-    batches = [{name: part[start : start + 40] for name, part in data.items()} for start in (0, 40, 80)]
+    batches = [
+        {name: part[start : start + 40] for name, part in data.items()} for start in (0, 40, 80)
+    ]
     for batch in [*batches, *batches]:
         penalty.forward_with_penalty(network, batch)
     assert len(rule.history) > 0 and len(rule._labels) == 120

@@ -58,7 +58,9 @@ def _gradient(network: Any, penalty: Penalty, x: Tensor, y: Tensor) -> Tensor:
 
 def _process(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", f"file://{folder}/meeting", rank=rank, world_size=2
+    )
     x, y = (part.chunk(2)[rank] for part in _batch())
     network = DistributedDataParallel(_Network().double())
     gradients = {name: _gradient(network, penalty, x, y) for name, penalty in _cases().items()}

@@ -21,7 +21,9 @@ def problem() -> tuple[torch.Tensor, torch.Tensor]:
 def network() -> nn.Sequential:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.9), nn.ReLU(), nn.AlphaDropout(0.9), nn.Linear(16, 3))
+        return nn.Sequential(
+            nn.Linear(6, 16), nn.Dropout(0.9), nn.ReLU(), nn.AlphaDropout(0.9), nn.Linear(16, 3)
+        )
 
 
 def test_a_probability_without_room_trains_as_layers_that_have_it() -> None:
@@ -33,7 +35,9 @@ def test_a_probability_without_room_trains_as_layers_that_have_it() -> None:
     penalty = gs.penalties.AutomaticDropout(rule(0.25))
     gs.train(automatic, problem(), settings, penalties=[penalty])
     gs.train(fixed, problem(), settings)
-    assert all(torch.equal(a, b) for a, b in zip(automatic.parameters(), fixed.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(automatic.parameters(), fixed.parameters(), strict=True)
+    )
     assert [automatic[1].p, automatic[3].p, penalty.strength] == [0.25] * 3
 
 

@@ -50,13 +50,19 @@ def test_a_penalty_shares_the_forward_pass_and_can_be_differentiated(kind: str, 
     (nn.functional.cross_entropy(outputs, samples.y) + value).backward()
     gradients = [parameter.grad for parameter in network.parameters() if parameter.requires_grad]
     assert all(gradient is not None and bool(gradient.isfinite().all()) for gradient in gradients)
-    assert all(parameter.grad is None for parameter in network.parameters() if not parameter.requires_grad)
+    assert all(
+        parameter.grad is None for parameter in network.parameters() if not parameter.requires_grad
+    )
     assert all(torch.equal(state[key], tensor) for key, tensor in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random_state) and torch.equal(samples.inputs, inputs)
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in network.modules()
+    )
 
 
-@pytest.mark.parametrize(("kind", "name"), [(k, n) for n in CASES for k in PENALTIES if not _refused(k, n)])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(k, n) for n in CASES for k in PENALTIES if not _refused(k, n)]
+)
 def test_a_small_step_down_the_gradient_lowers_the_penalty(kind: str, name: str) -> None:
     network, samples = CASES[name].make(dtype=torch.float64)
     before = _made(kind)(network, samples.inputs, samples.targets)
@@ -88,7 +94,9 @@ def test_penalties_are_made_by_name() -> None:
 @pytest.mark.parametrize("name", sorted(penalties()))
 def test_help_describes_every_parameter(name: str) -> None:
     for parameter in inspect.signature(penalties()[name]).parameters:
-        assert f"\n    {parameter}: " in (penalties()[name].__doc__ or ""), f"help() must describe {parameter}"
+        assert f"\n    {parameter}: " in (penalties()[name].__doc__ or ""), (
+            f"help() must describe {parameter}"
+        )
 
 
 def test_two_classes_of_one_name_raise() -> None:
@@ -100,11 +108,14 @@ def test_two_classes_of_one_name_raise() -> None:
 def test_the_penalty_of_the_docs_stands_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "_PENALTIES", dict(penalties()))
     page = (Path(__file__).parents[2] / "docs" / "add-a-penalty.md").read_text(encoding="utf-8")
-    exec(page.split("```python\n")[1].split("```")[0], {"__name__": "confidence"})  # as a user's own file would
+    # as a user's own file would
+    exec(page.split("```python\n")[1].split("```")[0], {"__name__": "confidence"})
     penalty = make_penalty("confidence", {"strength": 0.3})
     sure = torch.tensor([[1000.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
     assert float(penalty(torch.nn.Identity(), sure)) == pytest.approx(0.3 * math.log(4))
     logits = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: penalty(torch.nn.Identity(), x), logits)
     entropy = float(torch.distributions.Categorical(logits=logits.detach()).entropy().mean())
-    assert float(penalty(torch.nn.Identity(), logits.detach())) == pytest.approx(0.3 * (math.log(4) - entropy))
+    assert float(penalty(torch.nn.Identity(), logits.detach())) == pytest.approx(
+        0.3 * (math.log(4) - entropy)
+    )

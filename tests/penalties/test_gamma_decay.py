@@ -45,7 +45,12 @@ def test_value_is_the_decay_of_the_layers_with_gamma(options: dict[str, Any]) ->
     value = penalty(network, samples.inputs, samples.targets)
     seed = options.pop("seed", 0)
     decay = gamma_decay(
-        network, samples, batch_size=16, replacement=True, generator=torch.Generator().manual_seed(seed), **options
+        network,
+        samples,
+        batch_size=16,
+        replacement=True,
+        generator=torch.Generator().manual_seed(seed),
+        **options,
     )
     assert value.item() == pytest.approx(0.5 * (decay["1"].decay + decay["7"].decay), rel=1e-5)
     assert value.item() > 0
@@ -53,14 +58,20 @@ def test_value_is_the_decay_of_the_layers_with_gamma(options: dict[str, Any]) ->
 
 def test_gradient_reaches_gamma_alone_with_zeta_held_constant() -> None:
     network, samples = some_network(), some_samples()
-    value = GammaDecayPenalty(batch_size=16, covariance="diagonal")(network, samples.inputs, samples.targets)
+    value = GammaDecayPenalty(batch_size=16, covariance="diagonal")(
+        network, samples.inputs, samples.targets
+    )
     named = dict(network.named_parameters())
     gradients = torch.autograd.grad(value, list(named.values()), allow_unused=True)
-    zeta = gamma_decay(network, samples, batch_size=16, replacement=True, covariance="diagonal")["1"].zeta
+    zeta = gamma_decay(network, samples, batch_size=16, replacement=True, covariance="diagonal")[
+        "1"
+    ].zeta
     for name, gradient in zip(named, gradients, strict=True):
         assert (gradient is not None) == (name in ("1.weight", "7.weight"))
     result = dict(zip(named, gradients, strict=True))["1.weight"]
-    torch.testing.assert_close(result.double(), 2 * zeta * network[1].weight.detach(), rtol=1e-4, atol=1e-8)
+    torch.testing.assert_close(
+        result.double(), 2 * zeta * network[1].weight.detach(), rtol=1e-4, atol=1e-8
+    )
 
 
 def test_full_covariance_has_the_gradient_of_a_quadratic_form() -> None:
@@ -79,7 +90,10 @@ def test_measured_on_a_schedule_and_smoothed() -> None:
     penalty = GammaDecayPenalty(batch_size=16, every=2)
     batches = [some_samples(seed=seed) for seed in range(4)]
     values = [penalty(network, batch.inputs, batch.targets).item() for batch in batches]
-    alone = [GammaDecayPenalty(batch_size=16)(network, batch.inputs, batch.targets).item() for batch in batches]
+    alone = [
+        GammaDecayPenalty(batch_size=16)(network, batch.inputs, batch.targets).item()
+        for batch in batches
+    ]
     assert values[0] == values[1] == pytest.approx(alone[0], rel=1e-6)
     assert values[2] == values[3] == pytest.approx((alone[2] + alone[0]) / 2, rel=1e-5)
 
@@ -87,7 +101,9 @@ def test_measured_on_a_schedule_and_smoothed() -> None:
 def test_what_is_missing_beyond_the_batch_size_at_hand() -> None:
     network, samples = some_network(), some_samples()
     whole = GammaDecayPenalty(batch_size=16)(network, samples.inputs, samples.targets)
-    missing = GammaDecayPenalty(batch_size=16, batch_norm_size=64)(network, samples.inputs, samples.targets)
+    missing = GammaDecayPenalty(batch_size=16, batch_norm_size=64)(
+        network, samples.inputs, samples.targets
+    )
     assert missing.item() == pytest.approx(0.75 * whole.item(), rel=1e-6)
 
 

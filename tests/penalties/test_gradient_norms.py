@@ -22,7 +22,9 @@ def _network() -> nn.Module:
 
 def _batch() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(6, 3, dtype=torch.float64, generator=generator), torch.randint(0, 4, (6,), generator=generator)
+    return torch.randn(6, 3, dtype=torch.float64, generator=generator), torch.randint(
+        0, 4, (6,), generator=generator
+    )
 
 
 def test_exact_value_and_gradient() -> None:
@@ -65,7 +67,9 @@ def test_regression_and_a_loss_of_ones_own() -> None:
     network, (x, _) = _network(), _batch()
     targets = torch.zeros(6, 4, dtype=torch.float64)
     by_default = LossGradientPenalty(1.0)(network, x, targets)
-    torch.testing.assert_close(LossGradientPenalty(1.0, loss=nn.MSELoss())(network, x, targets), by_default)
+    torch.testing.assert_close(
+        LossGradientPenalty(1.0, loss=nn.MSELoss())(network, x, targets), by_default
+    )
     doubled = LossGradientPenalty(1.0, loss=lambda f, y: 2 * F.mse_loss(f, y))(network, x, targets)
     torch.testing.assert_close(doubled, 4 * by_default)
 
@@ -77,7 +81,11 @@ def test_every_third_call_has_three_times_the_strength_and_continues_when_resume
     values = [float(lazy(network, x, y).detach()) for _ in range(4)]
     assert values[1:3] == [0.0, 0.0] and values[0] == pytest.approx(3 * value) == values[3]
     resumed.load_state_dict(lazy.state_dict())
-    assert [float(resumed(network, x, y).detach()) for _ in range(3)] == [0.0, 0.0, pytest.approx(3 * value)]
+    assert [float(resumed(network, x, y).detach()) for _ in range(3)] == [
+        0.0,
+        0.0,
+        pytest.approx(3 * value),
+    ]
 
 
 def test_wrong_use_is_explained() -> None:

@@ -35,15 +35,23 @@ def _network() -> nn.Module:
 
 def _batch(n: int = 8) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(n, 1, 8, 8, generator=generator), torch.randint(0, 3, (n,), generator=generator)
+    return torch.randn(n, 1, 8, 8, generator=generator), torch.randint(
+        0, 3, (n,), generator=generator
+    )
 
 
-def _exact(network: nn.Module, x: Tensor, kind: str, noise: float | None, jacobian: Tensor | None = None) -> Tensor:
-    jacobian = (dense_jacobian(network, x, create_graph=True) if jacobian is None else jacobian).flatten(0, 1)
+def _exact(
+    network: nn.Module, x: Tensor, kind: str, noise: float | None, jacobian: Tensor | None = None
+) -> Tensor:
+    jacobian = (
+        dense_jacobian(network, x, create_graph=True) if jacobian is None else jacobian
+    ).flatten(0, 1)
     if kind == "trace":
         return jacobian.square().sum()
     kernel = jacobian @ jacobian.T
-    return torch.logdet(kernel if noise is None else torch.eye(len(kernel), dtype=x.dtype) + kernel / noise)
+    return torch.logdet(
+        kernel if noise is None else torch.eye(len(kernel), dtype=x.dtype) + kernel / noise
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -53,12 +61,16 @@ def test_value_and_gradient_are_exact_for_every_layer(name: str) -> None:
     kinds: list[tuple[Any, float | None]] = [("trace", None), ("logdet", 0.5)]
     for kind, noise in kinds:
         expected = _exact(network, x, kind, noise, jacobian)
-        penalty = GradientSimilarityPenalty(2.0, kind=kind, method="exact", noise=noise, reduction="sum")
+        penalty = GradientSimilarityPenalty(
+            2.0, kind=kind, method="exact", noise=noise, reduction="sum"
+        )
         value = penalty(network, x)
         torch.testing.assert_close(value, 2 * expected, rtol=1e-10, atol=0)
         gradient = gradient_of(expected, network)
         tolerance = 1e-10 * float(gradient.abs().max())
-        torch.testing.assert_close(gradient_of(value, network), 2 * gradient, rtol=0, atol=2 * tolerance)
+        torch.testing.assert_close(
+            gradient_of(value, network), 2 * gradient, rtol=0, atol=2 * tolerance
+        )
 
 
 def test_log_determinant_itself() -> None:
@@ -76,7 +88,9 @@ def test_a_singular_kernel_has_no_log_determinant() -> None:
     twice = torch.cat([x, x[:1]])
     for dtype in (torch.float64, torch.float32):
         with pytest.raises(NotMeasurable, match=r"\(15 rows\) is singular.*noise=1.0"):
-            GradientSimilarityPenalty(1.0, kind="logdet", noise=None)(network.to(dtype), twice.to(dtype))
+            GradientSimilarityPenalty(1.0, kind="logdet", noise=None)(
+                network.to(dtype), twice.to(dtype)
+            )
 
 
 def test_mean_and_sum_and_every() -> None:
@@ -100,7 +114,10 @@ def test_probes_are_unbiased_in_value_and_gradient(probe: Any) -> None:
         value = penalty(network, x)
         values.append(value.detach())
         gradients.append(gradient_of(value, network))
-    for draws, right in ((torch.stack(values), expected), (torch.stack(gradients), gradient_of(expected, network))):
+    for draws, right in (
+        (torch.stack(values), expected),
+        (torch.stack(gradients), gradient_of(expected, network)),
+    ):
         error = draws.std(0) / 20
         assert bool(((draws.mean(0) - right).abs() <= 5 * error + 1e-9).all())
 
@@ -114,12 +131,17 @@ def test_shared_forward_pass_gives_the_same_outputs() -> None:
     assert passes == [1]
     torch.testing.assert_close(outputs, network(x), rtol=0, atol=0)
     assert value.ndim == 0 and value.requires_grad
-    both = forward_with_penalties(network, x, None, [GradientSimilarityPenalty(0.1), L2Penalty(0.1)])[1]
+    both = forward_with_penalties(
+        network, x, None, [GradientSimilarityPenalty(0.1), L2Penalty(0.1)]
+    )[1]
     torch.testing.assert_close(both, value + L2Penalty(0.1)(network, x))
 
 
 def _train(
-    network: nn.Module, penalty: GradientSimilarityPenalty, steps: range, optimizer: torch.optim.Optimizer
+    network: nn.Module,
+    penalty: GradientSimilarityPenalty,
+    steps: range,
+    optimizer: torch.optim.Optimizer,
 ) -> None:
     x, y = _batch(40)
     for step in steps:
@@ -135,7 +157,12 @@ def test_a_resumed_training_ends_with_the_same_weights_and_leaves_the_global_ran
     before = torch.get_rng_state()
     whole = _network()
     torch.set_rng_state(before)
-    _train(whole, GradientSimilarityPenalty(0.05, every=2), range(9), torch.optim.SGD(whole.parameters(), lr=0.05))
+    _train(
+        whole,
+        GradientSimilarityPenalty(0.05, every=2),
+        range(9),
+        torch.optim.SGD(whole.parameters(), lr=0.05),
+    )
     assert torch.equal(torch.get_rng_state(), before)
     first, penalty = _network(), GradientSimilarityPenalty(0.05, every=2)
     _train(first, penalty, range(5), torch.optim.SGD(first.parameters(), lr=0.05))
@@ -206,7 +233,9 @@ def test_a_collapsed_network_gets_one_remedy() -> None:
 
 
 @pytest.mark.parametrize("kind", ["trace", "logdet"])
-def test_a_network_that_stays_at_chance_is_reported_at_any_trace(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_stays_at_chance_is_reported_at_any_trace(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gapscope.penalties.gradient_similarity._CHECK_INTERVAL", 4)
     # normalized features keep the trace up although the outputs are the same for all samples
     network = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3))
@@ -222,7 +251,9 @@ def test_a_network_that_stays_at_chance_is_reported_at_any_trace(kind: Any, monk
     single = GradientSimilarityPenalty(0.03, kind=kind)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for _ in range(24):  # one output has no probabilities, and a batch of one nothing to differ from
+        for _ in range(
+            24
+        ):  # one output has no probabilities, and a batch of one nothing to differ from
             single(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.Linear(3, 1)), x)
             penalty(network, x[:1])
 
@@ -230,7 +261,10 @@ def test_a_network_that_stays_at_chance_is_reported_at_any_trace(kind: Any, monk
 @pytest.mark.parametrize(
     ("spreads", "warned"),
     [
-        ((0.1, 0.06, 0.05, 0.04, 0.04, 0.03), True),  # falls, as under too strong a penalty with BatchNorm
+        (
+            (0.1, 0.06, 0.05, 0.04, 0.04, 0.03),
+            True,
+        ),  # falls, as under too strong a penalty with BatchNorm
         ((0.01, 0.02, 0.03, 0.045, 0.06, 0.08), False),  # small, but grows: it learns slowly
         ((0.5, 0.4, 0.4, 0.3, 0.3, 0.3), False),
     ],
@@ -251,7 +285,9 @@ def test_whether_outputs_grow_apart_tells_a_slow_network_from_a_dead_one(
     assert bool(message) == warned
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "exact"}, {"kind": "logdet"}, {"kind": "logdet", "noise": None}])
+@pytest.mark.parametrize(
+    "options", [{}, {"method": "exact"}, {"kind": "logdet"}, {"kind": "logdet", "noise": None}]
+)
 def test_a_network_that_diverges_gives_nan(options: dict[str, Any]) -> None:
     network, (x, _) = _network(), _batch()
     penalty = GradientSimilarityPenalty(0.1, **options)
@@ -288,7 +324,11 @@ class BehindAZeroGate(nn.Module):
 
     def __init__(self, other: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.first, self.head, self.gate = nn.Linear(6, 8), nn.Linear(8, 3), nn.Parameter(torch.zeros(()))
+        self.first, self.head, self.gate = (
+            nn.Linear(6, 8),
+            nn.Linear(8, 3),
+            nn.Parameter(torch.zeros(())),
+        )
         self.other = other
 
     def forward(self, x: Tensor) -> Tensor:

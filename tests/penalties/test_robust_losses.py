@@ -12,30 +12,46 @@ import gapscope as gs
 from gapscope.base.errors import InvalidInput
 
 
-def batch(n: int = 6, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def batch(
+    n: int = 6, classes: int = 4, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     outputs = torch.randn(n, classes, generator=generator, dtype=torch.float64)
-    return outputs.requires_grad_(), torch.randint(classes, (n,), generator=generator), torch.arange(n)
+    return (
+        outputs.requires_grad_(),
+        torch.randint(classes, (n,), generator=generator),
+        torch.arange(n),
+    )
 
 
 def test_generalized_cross_entropy_is_the_formula() -> None:
     outputs, labels, indices = batch()
     p = outputs.softmax(1)[indices, labels]
     assert torch.allclose(
-        gs.penalties.GeneralizedCrossEntropy(0.7)(outputs, labels), ((1 - p**0.7) / 0.7).mean(), rtol=1e-12
+        gs.penalties.GeneralizedCrossEntropy(0.7)(outputs, labels),
+        ((1 - p**0.7) / 0.7).mean(),
+        rtol=1e-12,
     )
 
 
 def test_its_limits_are_cross_entropy_and_absolute_error() -> None:
     outputs, labels, _ = batch()
-    assert torch.allclose(gs.penalties.GeneralizedCrossEntropy(1e-9)(outputs, labels), F.cross_entropy(outputs, labels))
+    assert torch.allclose(
+        gs.penalties.GeneralizedCrossEntropy(1e-9)(outputs, labels),
+        F.cross_entropy(outputs, labels),
+    )
     one_hot = F.one_hot(labels, 4).double()
     absolute = (outputs.softmax(1) - one_hot).abs().sum(1).mean() / 2
-    assert torch.allclose(gs.penalties.GeneralizedCrossEntropy(1.0)(outputs, labels), absolute, rtol=1e-12)
+    assert torch.allclose(
+        gs.penalties.GeneralizedCrossEntropy(1.0)(outputs, labels), absolute, rtol=1e-12
+    )
 
 
 def test_early_learning_is_the_formula_step_by_step() -> None:
-    loss, (outputs, labels, indices) = gs.penalties.EarlyLearningRegularization(strength=2.0, momentum=0.6), batch()
+    loss, (outputs, labels, indices) = (
+        gs.penalties.EarlyLearningRegularization(strength=2.0, momentum=0.6),
+        batch(),
+    )
     average = torch.zeros(6, 4, dtype=torch.float64)
     for step in range(3):
         logits = outputs.detach() * (1 + step)
@@ -53,7 +69,9 @@ SPECS = [
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-def test_training_uses_it_and_resumes_as_if_uninterrupted(spec: gs.LossSpec, tmp_path: Path) -> None:
+def test_training_uses_it_and_resumes_as_if_uninterrupted(
+    spec: gs.LossSpec, tmp_path: Path
+) -> None:
     samples = gs.load_dataset("digits").train.subset(torch.arange(60))
     settings = gs.TrainingSpec(epochs=4, loss=spec)
 
@@ -82,7 +100,9 @@ def test_training_uses_it_and_resumes_as_if_uninterrupted(spec: gs.LossSpec, tmp
 
 def test_outputs_with_positions_are_rejected() -> None:
     with pytest.raises(InvalidInput, match=r"got \[4, 3, 2\]"):
-        gs.penalties.GeneralizedCrossEntropy()(torch.zeros(4, 3, 2), torch.zeros(4, dtype=torch.int64), torch.arange(4))
+        gs.penalties.GeneralizedCrossEntropy()(
+            torch.zeros(4, 3, 2), torch.zeros(4, dtype=torch.int64), torch.arange(4)
+        )
 
 
 def test_the_default_keeps_the_ids_of_older_runs() -> None:

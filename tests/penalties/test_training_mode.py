@@ -92,7 +92,9 @@ def _rows(network: nn.Sequential, x: Tensor) -> Tensor:
     return torch.cat([part.flatten(2) for part in rows.values()], 2)
 
 
-def _expected(rows: Tensor, *, kind: str = "trace", method: str = "probe", probe: str = "class") -> Tensor:
+def _expected(
+    rows: Tensor, *, kind: str = "trace", method: str = "probe", probe: str = "class"
+) -> Tensor:
     n, c, _ = rows.shape
     if kind == "logdet":
         flat = rows.flatten(0, 1)
@@ -106,21 +108,28 @@ def _expected(rows: Tensor, *, kind: str = "trace", method: str = "probe", probe
 
 
 def _gradient(value: Tensor, network: nn.Module) -> Tensor:
-    result = torch.autograd.grad(value, list(network.parameters()), retain_graph=True, materialize_grads=True)
+    result = torch.autograd.grad(
+        value, list(network.parameters()), retain_graph=True, materialize_grads=True
+    )
     return torch.cat([gradient.flatten() for gradient in result])
 
 
 def _gathered(network: nn.Module) -> Tensor:
     """All `.grad`, zero where there is none."""
     return torch.cat(
-        [torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in network.parameters()]
+        [
+            torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten()
+            for p in network.parameters()
+        ]
     )
 
 
 def _check(value: Tensor, expected: Tensor, network: nn.Module, rtol: float = 1e-9) -> None:
     torch.testing.assert_close(value, expected, rtol=rtol, atol=0)
     right = _gradient(expected, network)
-    torch.testing.assert_close(_gradient(value, network), right, rtol=0, atol=rtol * float(right.abs().max()))
+    torch.testing.assert_close(
+        _gradient(value, network), right, rtol=0, atol=rtol * float(right.abs().max())
+    )
 
 
 @pytest.mark.parametrize("options", KINDS, ids=str)
@@ -166,11 +175,15 @@ def test_kernels_in_training_mode() -> None:
     rows = _rows(network, x).detach()
     other = _rows(network, x[:4].flip(0)).detach()
     network.eval()
-    assert float(ntk_trace(network, x, mode="train")) == pytest.approx(float(rows.square().sum()), rel=1e-10)
+    assert float(ntk_trace(network, x, mode="train")) == pytest.approx(
+        float(rows.square().sum()), rel=1e-10
+    )
     estimate = ntk_trace(network, x, mode="train", method="probe", probe="rademacher")
     assert float(estimate) == pytest.approx(float(_expected(rows, probe="rademacher")), rel=1e-10)
     kernel = torch.einsum("ncp,mdp->ncmd", rows, rows)
-    torch.testing.assert_close(empirical_ntk(network, x, mode="train"), kernel, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        empirical_ntk(network, x, mode="train"), kernel, rtol=1e-10, atol=1e-10
+    )
     across = torch.einsum("ncp,mcp->nm", rows, other)
     given = empirical_ntk(network, x, x[:4].flip(0), outputs="traced", mode="train", max_bytes=64)
     torch.testing.assert_close(given, across, rtol=1e-10, atol=1e-10)
@@ -206,7 +219,9 @@ def _rows_of_graph(outputs: Tensor, network: nn.Module) -> Tensor:
     """[N, C, P] from the graph of one pass, in which every sample stands for itself."""
     parameters = list(network.parameters())
     rows = [
-        torch.autograd.grad(output, parameters, retain_graph=True, create_graph=True, materialize_grads=True)
+        torch.autograd.grad(
+            output, parameters, retain_graph=True, create_graph=True, materialize_grads=True
+        )
         for output in outputs.flatten()
     ]
     flat = torch.stack([torch.cat([gradient.flatten() for gradient in row]) for row in rows])
@@ -220,6 +235,8 @@ def test_a_small_bert(options: dict[str, Any]) -> None:
     x = torch.randint(1, 20, (4, 6))
     with warnings.catch_warnings():
         warnings.simplefilter("error", SlowGradients)
-        outputs, value = GradientSimilarityPenalty(1.0, reduction="sum", **options).forward_with_penalty(network, x)
+        outputs, value = GradientSimilarityPenalty(
+            1.0, reduction="sum", **options
+        ).forward_with_penalty(network, x)
     assert not torch.equal(outputs, network(x))
     _check(value, _expected(_rows_of_graph(outputs, network), **options), network)

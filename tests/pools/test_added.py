@@ -15,7 +15,9 @@ from gapscope.results.readings import Reading, Readings
 from gapscope.results.records import Record
 
 
-def network(name: str = "net", *, loss: float = 0.5, settings: dict[str, object] | None = None) -> Record:
+def network(
+    name: str = "net", *, loss: float = 0.5, settings: dict[str, object] | None = None
+) -> Record:
     spec = {"name": name, "network": {"name": "mlp"}} | ({"hp": settings} if settings else {})
     scores = {"train_loss": loss, "train_accuracy": 0.75}
     return Record(id=added_id(name, settings or {}), spec=spec, status="finished", scores=scores)
@@ -35,12 +37,18 @@ def test_another_network_of_the_same_name_is_refused_and_the_first_stays(tmp_pat
     assert [record.scores["train_loss"] for record in pool] == [0.25]
 
 
-def test_the_same_network_keeps_the_readings_and_scores_that_the_new_record_lacks(tmp_path: Path) -> None:
+def test_the_same_network_keeps_the_readings_and_scores_that_the_new_record_lacks(
+    tmp_path: Path,
+) -> None:
     pool, first = Pool(tmp_path / "pool"), network()
-    tested = dataclasses.replace(first, scores={**first.scores, "test_loss": 0.75, "test_accuracy": 0.5})
+    tested = dataclasses.replace(
+        first, scores={**first.scores, "test_loss": 0.75, "test_accuracy": 0.5}
+    )
     pool.add(dataclasses.replace(tested, readings=Readings([reading("a", 1.0), reading("b", 2.0)])))
     again = network(loss=0.5 * (1 + 1e-6))  # another device
-    pool.add(dataclasses.replace(again, readings=Readings([reading("b", 3.0)]), unmeasured={"c": "why"}))
+    pool.add(
+        dataclasses.replace(again, readings=Readings([reading("b", 3.0)]), unmeasured={"c": "why"})
+    )
     (record,) = pool
     assert {each.name: each.value for each in record.readings} == {"a": 1.0, "b": 3.0}
     assert record.gap == 0.25 and record.unmeasured == {"c": "why"}

@@ -51,7 +51,13 @@ def test_only_the_job_that_kills_its_worker_is_lost(tmp_path: Path) -> None:
     jobs = [(kind, str(tmp_path)) for kind in kinds]
     outcomes = {job[0]: (result, error) for job, result, error in run_local(work, jobs, 2)}
     assert set(outcomes) == set(kinds)
-    assert {kind for kind, (result, _) in outcomes.items() if result == kind} == {"a", "b", "c", "d", "dies once"}
+    assert {kind for kind, (result, _) in outcomes.items() if result == kind} == {
+        "a",
+        "b",
+        "c",
+        "d",
+        "dies once",
+    }
     assert isinstance(outcomes["always dies"][1], WorkerDied)
     assert isinstance(outcomes["fails"][1], ValueError)
 
@@ -119,8 +125,12 @@ def test_a_worker_killed_with_nothing_to_do_is_replaced(tmp_path: Path) -> None:
 
 def test_a_script_without_a_guard_is_an_error(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    script.write_text("from gapscope.pools.engines import run_local\nprint(list(run_local(abs, [-1], 1)))\n")
-    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    script.write_text(
+        "from gapscope.pools.engines import run_local\nprint(list(run_local(abs, [-1], 1)))\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120
+    )
     assert ended.returncode == 1
     assert ended.stdout == ""
     assert "Put what starts the run behind `if __name__" in ended.stderr.splitlines()[-1]
@@ -132,7 +142,13 @@ def answer(folder: str, name: str) -> dict[str, object]:
         file.write("x")
     if name == "fails":
         raise ValueError("on purpose")
-    return {"name": name, "threads": torch.get_num_threads(), "process": os.getpid(), "gone": math.nan, "pair": (1, 2)}
+    return {
+        "name": name,
+        "threads": torch.get_num_threads(),
+        "process": os.getpid(),
+        "gone": math.nan,
+        "pair": (1, 2),
+    }
 
 
 def made(folder: Path, *names: str) -> dict[str, partial[dict[str, object]]]:
@@ -153,11 +169,20 @@ def test_every_job_is_computed_once(tmp_path: Path, workers: int) -> None:
     assert list(first) == ["b", "a"] and first["a"]["name"] == "a"
     assert first["a"]["threads"] == 1 and (first["a"]["process"] == os.getpid()) == (workers == 1)
     assert first["a"]["gone"] == "NaN" and first["a"]["pair"] == [1, 2]
-    assert sorted(name for name, _, _ in calls) == ["a", "b"] and [done[1:] for done in calls] == [(1, 2), (2, 2)]
-    again = run_cached(made(tmp_path, "a", "b", "c"), tmp_path / "cache", workers=workers, on_done=note)
+    assert sorted(name for name, _, _ in calls) == ["a", "b"] and [done[1:] for done in calls] == [
+        (1, 2),
+        (2, 2),
+    ]
+    again = run_cached(
+        made(tmp_path, "a", "b", "c"), tmp_path / "cache", workers=workers, on_done=note
+    )
     assert again["a"] == first["a"] and again["b"] == first["b"] and calls[2:] == [("c", 1, 1)]
     assert {path.read_text() for path in tmp_path.glob("*.calls")} == {"x"}
-    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["a.json", "b.json", "c.json"]
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [
+        "a.json",
+        "b.json",
+        "c.json",
+    ]
 
 
 def test_a_failure_does_not_lose_the_others(tmp_path: Path) -> None:
@@ -168,10 +193,14 @@ def test_a_failure_does_not_lose_the_others(tmp_path: Path) -> None:
     assert sorted(path.stem for path in (tmp_path / "cache").iterdir()) == ["a", "b"]
     with pytest.raises(GapscopeError, match="1 of 1 failed"):
         run_cached(expected, tmp_path / "cache", workers=1)
-    assert (tmp_path / "a.calls").read_text() == "x" and (tmp_path / "fails.calls").read_text() == "xx"
+    assert (tmp_path / "a.calls").read_text() == "x" and (
+        tmp_path / "fails.calls"
+    ).read_text() == "xx"
 
 
-def test_an_answer_that_cannot_be_written_stops_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_cannot_be_written_stops_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(path: Path, content: str) -> None:
         raise NotWritten(f"{path} could not be written (disk full)")
 

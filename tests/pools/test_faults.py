@@ -104,7 +104,11 @@ def test_a_divergence_in_the_last_step_is_one(tmp_path: Path, rate: float) -> No
     base = {"data.train_size": 200, "data.test_size": 100, "network.options": {"width": 16}}
     changes = {"training.epochs": 1, "training.batch_size": 200, "training.learning_rate": rate}
     (record,) = Pool(tmp_path / "pool").run([RunSpec().replace(base | changes)])
-    assert record.status == "diverged" and record.scores == {} and "not finite after epoch 1" in record.message
+    assert (
+        record.status == "diverged"
+        and record.scores == {}
+        and "not finite after epoch 1" in record.message
+    )
 
 
 def test_lack_of_memory_is_recognized() -> None:
@@ -149,14 +153,22 @@ def history_one_short(run: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut_off, of_another_network, history_one_short])
-def test_a_damaged_checkpoint_is_replaced_with_a_warning(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_checkpoint_is_replaced_with_a_warning(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     spec = SPEC.replace({"training.epochs": 4})
     (expected,) = Pool(tmp_path / "expected").run([spec], measures=MEASURES)
     damage(interrupted(tmp_path / "pool", spec))
     with pytest.warns(DamagedFileWarning, match=spec.id):
         (record,) = Pool(tmp_path / "pool").run([spec], measures=MEASURES)
-    assert record.status == "finished" and record.scores == expected.scores and len(record.history) == 4
-    weights = [tmp_path / name / "runs" / spec.id / "weights.safetensors" for name in ("pool", "expected")]
+    assert (
+        record.status == "finished"
+        and record.scores == expected.scores
+        and len(record.history) == 4
+    )
+    weights = [
+        tmp_path / name / "runs" / spec.id / "weights.safetensors" for name in ("pool", "expected")
+    ]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
@@ -165,8 +177,12 @@ RECORD_DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "unknown status": lambda record: record | {"status": "done"},
     "null scores": lambda record: record | {"scores": None},
     "odd readings": lambda record: record | {"readings": [1]},
-    "a reading without value": lambda record: record | {"readings": [{"measure": "a", "number": "a"}]},
-    "one accuracy alone": lambda record: record | {"scores": {"train_loss": 0.1, "test_loss": 0.1, "test_accuracy": 1}},
+    "a reading without value": lambda record: (
+        record | {"readings": [{"measure": "a", "number": "a"}]}
+    ),
+    "one accuracy alone": lambda record: (
+        record | {"scores": {"train_loss": 0.1, "test_loss": 0.1, "test_accuracy": 1}}
+    ),
     "no status": lambda record: {k: v for k, v in record.items() if k != "status"},
     "no text": lambda record: b"\xff\xfe{",
     "empty": lambda record: b"",
@@ -189,7 +205,11 @@ def test_one_damaged_record_never_hides_the_others(pool: Pool, name: str) -> Non
     assert [spec.id for spec in pool.missing(specs())] == [first.parent.name]
     assert len(pool.run(specs(), measures=MEASURES)) == 2
     mended = json.loads(first.read_text())
-    assert {**mended, "seconds": 0, "readings": 0} == {**json.loads(content), "seconds": 0, "readings": 0}
+    assert {**mended, "seconds": 0, "readings": 0} == {
+        **json.loads(content),
+        "seconds": 0,
+        "readings": 0,
+    }
 
 
 def test_a_newer_record_is_unchanged(pool: Pool) -> None:
@@ -243,7 +263,9 @@ def test_a_run_killed_at_its_start_continues(tmp_path: Path) -> None:
     assert not leftover.exists()
 
 
-def test_a_superseded_checkpoint_is_removed_by_the_next_run(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_superseded_checkpoint_is_removed_by_the_next_run(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     finished, failed = (pool.run_folder(spec.id) / "checkpoint.safetensors" for spec in specs())
     for checkpoint in (finished, failed):
         checkpoint.write_bytes(b"left by a kill")
@@ -254,7 +276,9 @@ def test_a_superseded_checkpoint_is_removed_by_the_next_run(pool: Pool, monkeypa
         assert len(pool.run(specs(), measures=MEASURES)) == 2, "a pool that may only be read"
     assert finished.exists()
     assert len(pool.run(specs(), measures=MEASURES)) == 2
-    assert not finished.exists() and failed.exists(), "run again, the failed one continues from its checkpoint"
+    assert not finished.exists() and failed.exists(), (
+        "run again, the failed one continues from its checkpoint"
+    )
 
 
 def test_a_run_in_a_pool_that_was_moved_makes_no_second_one(pool: Pool) -> None:
@@ -264,7 +288,9 @@ def test_a_run_in_a_pool_that_was_moved_makes_no_second_one(pool: Pool) -> None:
     assert not pool.folder.exists() and len(open_pool(moved).records()) == 2
 
 
-def test_a_record_that_is_written_elsewhere_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_is_written_elsewhere_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def elsewhere(function: object, jobs: Iterable[Any], workers: int) -> Iterator[Any]:
         for job in jobs:
             yield job, (Record(id=job[0].id, spec={}, status="finished"), []), None
@@ -285,7 +311,9 @@ def test_workers_receive_absolute_paths(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     Pool("pool").run(specs(0), data_root="data")
     ((_, folder, options),) = received
-    assert folder == tmp_path / "pool" / "runs" / SPEC.id and options.data_root == str(tmp_path / "data")
+    assert folder == tmp_path / "pool" / "runs" / SPEC.id and options.data_root == str(
+        tmp_path / "data"
+    )
 
 
 @pytest.mark.parametrize("name", ["pool", "pool/deeper"])
@@ -308,7 +336,9 @@ def test_folders_without_the_right_to_write_get_one_sentence(pool: Pool, tmp_pat
     assert pool.missing(specs()) == []
 
 
-def test_an_unexpected_error_is_a_failure_of_one_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_a_failure_of_one_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from gapscope.pools import run as module
 
     whole = module.Training
@@ -320,4 +350,7 @@ def test_an_unexpected_error_is_a_failure_of_one_network(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(module, "Training", odd)
     records = Pool(tmp_path / "pool").run(specs(), measures=())
-    assert [record.status for record in records] == ["failed", "finished"] and "KeyError" in records[0].message
+    assert [record.status for record in records] == [
+        "failed",
+        "finished",
+    ] and "KeyError" in records[0].message

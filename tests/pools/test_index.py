@@ -50,9 +50,13 @@ def write(pool: Pool, number: int, value: float = 0.5) -> Path:
     spec = list(GRID)[number]
     folder = pool.run_folder(spec.id)
     folder.mkdir(parents=True, exist_ok=True)
-    readings = Readings([Reading(measure="loss", number="loss", value=value + number, standard_error=0.1)])
+    readings = Readings(
+        [Reading(measure="loss", number="loss", value=value + number, standard_error=0.1)]
+    )
     scores = {"train_loss": 0.1, "test_loss": 0.2, "train_accuracy": 0.9, "test_accuracy": 0.8}
-    Record(id=spec.id, spec=spec.to_dict(), status="finished", readings=readings, scores=scores).write(folder)
+    Record(
+        id=spec.id, spec=spec.to_dict(), status="finished", readings=readings, scores=scores
+    ).write(folder)
     (folder / "history.jsonl").write_text(to_json({"epoch": 1, "train_loss": 0.1}) + "\n")
     return folder
 
@@ -133,7 +137,16 @@ def test_a_corrupted_index_is_recreated(pool: Pool, damage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [[], {}, {"ids": []}, {"ids": 3, "stamps": {}}, {"ids": ["a"], "columns": {}}, "stamps", "columns"]
+    "content",
+    [
+        [],
+        {},
+        {"ids": []},
+        {"ids": 3, "stamps": {}},
+        {"ids": ["a"], "columns": {}},
+        "stamps",
+        "columns",
+    ],
 )
 def test_other_content_with_a_right_checksum_is_recreated(pool: Pool, content: Any) -> None:
     path, expected = pool.folder / "index.json", pool.to_pandas()
@@ -155,7 +168,10 @@ VALUES: dict[str, list[Any]] = {
 def test_what_is_stored_is_the_table_of_pandas(tmp_path: Path, share: float) -> None:
     rng = random.Random(0)
     rows = [
-        {"id": str(k), **{name: rng.choice(of) for name, of in VALUES.items() if rng.random() < share}}
+        {
+            "id": str(k),
+            **{name: rng.choice(of) for name, of in VALUES.items() if rng.random() < share},
+        }
         for k in range(60)
     ]
     expected, stamps = pandas.DataFrame(rows).set_index("id"), [(k, 2**60 + k) for k in range(60)]
@@ -165,7 +181,9 @@ def test_what_is_stored_is_the_table_of_pandas(tmp_path: Path, share: float) -> 
     assert known == dict(zip(expected.index, stamps, strict=True))
 
 
-def test_a_file_just_written_is_not_trusted_by_its_times(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_just_written_is_not_trusted_by_its_times(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(index_module, "MIN_AGE_SECONDS", 60.0)
     (pool.folder / "index.json").unlink()
     pool.status(GRID)
@@ -187,5 +205,10 @@ def test_a_pool_that_may_only_be_read_is_read(pool: Pool, monkeypatch: pytest.Mo
 
 def test_summaries_are_the_records_without_what_is_large(pool: Pool) -> None:
     for own, record in zip(pool.index().summaries(), pool.records(), strict=True):
-        assert (own.id, own.status, own.scores, own.gap) == (record.id, record.status, record.scores, record.gap)
+        assert (own.id, own.status, own.scores, own.gap) == (
+            record.id,
+            record.status,
+            record.scores,
+            record.gap,
+        )
         assert not own.readings and not own.history

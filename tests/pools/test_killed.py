@@ -39,13 +39,19 @@ def start(grid: Path, folder: Path, *options: str) -> subprocess.Popen[bytes]:
     """The command as a user starts it, in a process group of its own."""
     code = "import sys; from gapscope.cli import main; sys.argv[0] = 'gapscope'; main()"
     command = [sys.executable, "-c", code, "pool", "run", str(grid), str(folder), *options]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    return subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
 
 
 def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
     """Process ids of the children that run networks."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [pid for pid in map(int, children) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [
+        pid
+        for pid in map(int, children)
+        if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 def finished(folder: Path) -> dict[str, bytes]:
@@ -79,9 +85,15 @@ def same_networks(tmp_path: Path, n: int) -> None:
     assert len(expected) == n
     assert broken.to_pandas().drop(columns="seconds").equals(expected)
     for spec_id in expected.index:
-        first, second = (pool.run_folder(spec_id) / "weights.safetensors" for pool in (broken, unbroken))
+        first, second = (
+            pool.run_folder(spec_id) / "weights.safetensors" for pool in (broken, unbroken)
+        )
         assert first.read_bytes() == second.read_bytes()
-    assert not [path for name in (".*.tmp", "checkpoint.safetensors") for path in broken.folder.glob(f"runs/*/{name}")]
+    assert not [
+        path
+        for name in (".*.tmp", "checkpoint.safetensors")
+        for path in broken.folder.glob(f"runs/*/{name}")
+    ]
 
 
 def lose_nothing(tmp_path: Path, content: str, kills_wanted: int, seed: int, *options: str) -> int:
@@ -116,7 +128,9 @@ def lose_nothing(tmp_path: Path, content: str, kills_wanted: int, seed: int, *op
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the children of a process from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="reads the children of a process from /proc"
+)
 @pytest.mark.parametrize(
     ("seeds", "kills"),
     [

@@ -15,7 +15,11 @@ from gapscope.pools import Pool
 from gapscope.pools.mirror import Mirror
 
 SPEC = RunSpec.from_dict(
-    {"data": {"train_size": 60, "test_size": 30}, "training": {"epochs": 2}, "network": {"options": {"width": 4}}}
+    {
+        "data": {"train_size": 60, "test_size": 30},
+        "training": {"epochs": 2},
+        "network": {"options": {"width": 4}},
+    }
 )
 SPECS = [SPEC, SPEC.replace({"seed": 1})]
 FILES = {"history.jsonl", "record.json", "weights.safetensors"}
@@ -42,7 +46,9 @@ def check_copied(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert all((here / name).read_bytes() == (there / name).read_bytes() for name in FILES)
 
 
-def test_finished_runs_are_fetched_from_the_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_runs_are_fetched_from_the_mirror(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check_copied(str(tmp_path / "there"), tmp_path, monkeypatch)
 
 
@@ -63,7 +69,9 @@ def test_an_s3_server_is_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         running.stop()
 
 
-def test_machines_need_not_share_the_folder_of_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_need_not_share_the_folder_of_the_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def on_another_machine(function: Any, jobs: Any, workers: int) -> Iterator[Any]:
         for job in jobs:
             spec, folder, options = job
@@ -81,7 +89,9 @@ def test_a_run_that_lacks_a_measure_is_fetched_and_not_trained_again(tmp_path: P
     (first,) = Pool(tmp_path / "first").run([SPEC], measures=(), mirror=address)
     shutil.rmtree(tmp_path / "first")
     (second,) = Pool(tmp_path / "second").run([SPEC], measures=("parameter_norm",), mirror=address)
-    assert not second.missing_measures(("parameter_norm",)) and first.missing_measures(("parameter_norm",))
+    assert not second.missing_measures(("parameter_norm",)) and first.missing_measures(
+        ("parameter_norm",)
+    )
     assert second.scores == first.scores and second.seconds >= first.seconds
     assert Mirror(address).get(SPEC.id, tmp_path / "third")
     assert "parameter_norm" in (tmp_path / "third" / "record.json").read_text()
@@ -119,7 +129,10 @@ def test_an_unsupported_address_is_an_error() -> None:
     [
         ({"engine": "local", "address": "127.0.0.1:1"}, "address and gpus need a Ray cluster"),
         ({"engine": "local", "gpus": 0.5}, "address and gpus need a Ray cluster"),
-        ({"engine": "ray", "gpus": 1.5}, "gpus must be at most 1, or an integer; got 1.5. Use 1 or 2"),
+        (
+            {"engine": "ray", "gpus": 1.5},
+            "gpus must be at most 1, or an integer; got 1.5. Use 1 or 2",
+        ),
         ({"engine": "ray", "gpus": -1.0}, "gpus must lie in"),
     ],
 )

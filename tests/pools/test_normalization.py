@@ -23,7 +23,9 @@ from gapscope.pools.run import run
 
 BASE = RunSpec(
     data=DataSpec(train_size=60, test_size=40),
-    network=NetworkSpec(name="conv6", options={"width_multiplier": 1 / 16}, initialization="he_normal"),
+    network=NetworkSpec(
+        name="conv6", options={"width_multiplier": 1 / 16}, initialization="he_normal"
+    ),
     training=TrainingSpec(learning_rate=0.05, momentum=0.9, batch_size=10, epochs=2),
 )
 POPULATION = {"normalization.kind": "population", "normalization.population_samples": 24}
@@ -42,7 +44,11 @@ def spec(**changes: Any) -> RunSpec:
 def test_kinds_of_batch_statistics_start_from_the_same_network(problem: Problem) -> None:
     batch, ghost, population_norm = (
         network_from_spec(made, problem)
-        for made in (BASE, spec(kind="ghost", emulated_size=5), spec(kind="population", emulated_size=5))
+        for made in (
+            BASE,
+            spec(kind="ghost", emulated_size=5),
+            spec(kind="population", emulated_size=5),
+        )
     )
     weights = {name: value for name, value in batch.state_dict().items() if name.endswith("weight")}
     for other in (ghost, population_norm):
@@ -54,7 +60,9 @@ def test_kinds_of_batch_statistics_start_from_the_same_network(problem: Problem)
 
 
 @pytest.mark.parametrize("kind", ["batch", "mean_only", "variance_only"])
-def test_weight_normalized_networks_start_with_standardized_outputs(problem: Problem, kind: str) -> None:
+def test_weight_normalized_networks_start_with_standardized_outputs(
+    problem: Problem, kind: str
+) -> None:
     made = spec(kind=kind, weight_norm=True)
     made = made.replace({"network.options.normalization": "none"}) if kind == "batch" else made
     network = network_from_spec(made, problem)
@@ -66,19 +74,27 @@ def test_weight_normalized_networks_start_with_standardized_outputs(problem: Pro
 
 def test_batch_norm_in_one_layer_alone(problem: Problem) -> None:
     network = network_from_spec(spec(only_in="conv3_norm"), problem)
-    assert [name for name, layer in network.named_modules() if isinstance(layer, BATCH_NORMS)] == ["conv3_norm"]
+    assert [name for name, layer in network.named_modules() if isinstance(layer, BATCH_NORMS)] == [
+        "conv3_norm"
+    ]
     x = problem.train.inputs[:3]
-    torch.testing.assert_close(network.eval()(x), network_from_spec(BASE, problem).eval()(x), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        network.eval()(x), network_from_spec(BASE, problem).eval()(x), atol=1e-4, rtol=1e-4
+    )
     with pytest.raises(InvalidInput, match="Did you mean 'conv3_norm'"):
         network_from_spec(spec(only_in="conv3"), problem)
 
 
-def test_population_statistics_are_exact_after_training_and_measured_before_every_step(tmp_path: Path) -> None:
+def test_population_statistics_are_exact_after_training_and_measured_before_every_step(
+    tmp_path: Path,
+) -> None:
     made = BASE.replace(DECAY)
     record = run(made, tmp_path / "run", RunOptions(measures=()))
     assert record.status == "finished" and all(row["penalty"] > 0 for row in record.history)
     network, _, problem = load_with_initial(tmp_path / "run" / "weights.safetensors")
-    before = {name: value.clone() for name, value in network.state_dict().items() if "running" in name}
+    before = {
+        name: value.clone() for name, value in network.state_dict().items() if "running" in name
+    }
     samples = population_samples(made, problem.train)
     refresh_population(network, samples, samples=len(samples))
     for name, value in before.items():
@@ -119,8 +135,14 @@ def counted(network: nn.Module, problem: Problem, row: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("without_workers")
 def test_on_epoch_extends_the_history(tmp_path: Path) -> None:
     small = RunSpec.from_dict(
-        {"data": {"train_size": 30}, "training": {"epochs": 2}, "network": {"options": {"width": 4}}}
+        {
+            "data": {"train_size": 30},
+            "training": {"epochs": 2},
+            "network": {"options": {"width": 4}},
+        }
     )
     [record] = Pool(tmp_path / "pool").run([small], workers=1, measures=(), on_epoch=counted)
     assert [(row["epoch"], row["samples"]) for row in record.history] == [(1, 30), (2, 30)]
-    assert {row["weights"] for row in record.history} == {float(64 * 4 + 4 + 4 * 4 + 4 + 4 * 10 + 10)}
+    assert {row["weights"] for row in record.history} == {
+        float(64 * 4 + 4 + 4 * 4 + 4 + 4 * 10 + 10)
+    }

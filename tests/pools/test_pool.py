@@ -68,7 +68,11 @@ def test_a_record_holds_everything(done: Pool) -> None:
 
 
 def test_a_missing_measure_is_added_without_training_again(done: Pool) -> None:
-    grid = Grid(base=some_grid().base, axes={"seed": [0, 1]}, measures=(*MEASURES, "distance_from_initialization"))
+    grid = Grid(
+        base=some_grid().base,
+        axes={"seed": [0, 1]},
+        measures=(*MEASURES, "distance_from_initialization"),
+    )
     weights = {path: path.read_bytes() for path in done.folder.glob("runs/*/weights.safetensors")}
     histories = {path: path.stat().st_mtime_ns for path in done.folder.glob("runs/*/history.jsonl")}
     assert len(done.missing(grid, measures=grid.measures)) == 2
@@ -88,14 +92,21 @@ def test_networks_that_fail_are_records(tmp_path: Path) -> None:
     )
     pool = Pool(tmp_path / "pool")
     records = pool.run(Grid(base=RunSpec.from_dict(BASE), cases=cases, measures=MEASURES))
-    assert [record.status for record in records] == ["diverged", "failed", "failed", "failed", "finished"]
+    assert [record.status for record in records] == [
+        "diverged",
+        "failed",
+        "failed",
+        "failed",
+        "finished",
+    ]
     assert "loss not finite in epoch" in records[0].message
     assert "train_size must be at most 1,297" in records[1].message
     assert "pixels" in records[2].message
     assert "target_noise needs a regression problem" in records[3].message
     table = pool.to_pandas()
     assert [value == value for value in table["gap"].tolist()].count(True) == 1 and len(table) == 5
-    assert pool.run(Grid(base=RunSpec.from_dict(BASE), cases=cases[:2]))[1].seconds == 0  # not tried again
+    # not tried again
+    assert pool.run(Grid(base=RunSpec.from_dict(BASE), cases=cases[:2]))[1].seconds == 0
 
 
 def test_wrong_settings_stop_before_anything_is_trained(tmp_path: Path) -> None:
@@ -132,7 +143,9 @@ def test_foreign_and_newer_folders_are_errors(tmp_path: Path) -> None:
         Pool(tmp_path)
 
 
-def test_a_full_disk_is_no_failure_of_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_no_failure_of_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise NotWritten("could not be written (disk full)")
 
@@ -152,7 +165,11 @@ def test_finished_work_survives_a_failing_measure(tmp_path: Path) -> None:
     (record,) = pool.run(some_grid(seed=[0]))
     (pool.run_folder(record.id) / "weights.safetensors").write_bytes(b"damaged")
     (after,) = pool.run(some_grid(seed=[0]), measures=[*MEASURES, "parameter_norm"])
-    assert after.status == "finished" and after.readings == record.readings and after.scores == record.scores
+    assert (
+        after.status == "finished"
+        and after.readings == record.readings
+        and after.scores == record.scores
+    )
     assert "must be a whole safetensors file" in after.unmeasured["parameter_norm"]
 
 
@@ -176,7 +193,9 @@ def test_networks_of_every_kind_are_put_into_one_pool(tmp_path: Path) -> None:
     pool, right = Pool(tmp_path), {}
     for name, case in CASES.items():
         network, samples = case.make(9)
-        pool.add(network, (samples.inputs, samples.y), name=name, measures=["accuracy", "parameter_norm"])
+        pool.add(
+            network, (samples.inputs, samples.y), name=name, measures=["accuracy", "parameter_norm"]
+        )
         right[name] = float((network(samples.inputs).argmax(1) == samples.y).float().mean())
     table = pool.to_pandas()
     assert len(table) == len(CASES) and (table["parameter_norm"] > 0).all()
@@ -213,9 +232,15 @@ def test_a_grid_is_cases_times_axes(tmp_path: Path) -> None:
     specs = list(grid)
     assert len(grid) == len(specs) == len({spec.id for spec in specs}) == 8
     assert {(s.network.name, s.data.label_noise, s.seed) for s in specs} == {
-        (name, noise, seed) for name in ("lenet5", "fully_connected") for noise in (0.0, 0.3) for seed in (0, 1)
+        (name, noise, seed)
+        for name in ("lenet5", "fully_connected")
+        for noise in (0.0, 0.3)
+        for seed in (0, 1)
     }
-    assert specs[4].network.options == {"width": 32} and specs[0].training.penalties[0].name == "weight"
+    assert (
+        specs[4].network.options == {"width": 32}
+        and specs[0].training.penalties[0].name == "weight"
+    )
     assert grid.measures == ("accuracy",) and all(spec.data.train_size == 3000 for spec in specs)
 
 
@@ -229,7 +254,10 @@ def test_equal_specs_come_once() -> None:
     ("content", "message"),
     [
         ({"axis": {}}, "has no table 'axis'.*Did you mean 'axes'"),
-        ({"axes": {"data.lable_noise": [0]}}, "axes must name settings.*Did you mean 'data.label_noise'"),
+        (
+            {"axes": {"data.lable_noise": [0]}},
+            "axes must name settings.*Did you mean 'data.label_noise'",
+        ),
         ({"axes": {"seed": []}}, "at least one value"),
         ({"cases": [{"sed": 1}]}, r"cases\[0\] must name settings.*Did you mean 'seed'"),
         ({"base": {"data": {"nam": "mnist"}}}, "no setting 'nam'.*Did you mean 'name'"),

@@ -20,7 +20,11 @@ from gapscope.pools.ray_engine import run_ray, running_cluster
 
 ray = pytest.importorskip("ray")
 SPEC = RunSpec.from_dict(
-    {"data": {"train_size": 60, "test_size": 30}, "training": {"epochs": 2}, "network": {"options": {"width": 4}}}
+    {
+        "data": {"train_size": 60, "test_size": 30},
+        "training": {"epochs": 2},
+        "network": {"options": {"width": 4}},
+    }
 )
 
 
@@ -30,7 +34,9 @@ def free_port() -> int:
         return held.getsockname()[1]
 
 
-def test_a_stale_address_file_is_ignored_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_address_file_is_ignored_in_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     assert running_cluster() is None
@@ -50,7 +56,9 @@ def test_a_stale_address_file_is_ignored_in_seconds(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("named", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "nonsense"])
-def test_an_absent_cluster_in_ray_address_is_an_error(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_cluster_in_ray_address_is_an_error(
+    named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RAY_ADDRESS", named.format(free_port()))
     with pytest.raises(GapscopeError, match="running Ray cluster"):
         running_cluster()
@@ -72,24 +80,33 @@ def work(job: tuple[str, str]) -> str:
 def cluster() -> Iterator[str]:
     """A cluster of two processors that this process is not connected to, as `ray start --head` leaves one."""
     settings = {"num_cpus": 2, "include_dashboard": False}
-    held = pytest.importorskip("ray.cluster_utils").Cluster(initialize_head=True, head_node_args=settings)
+    held = pytest.importorskip("ray.cluster_utils").Cluster(
+        initialize_head=True, head_node_args=settings
+    )
     yield str(held.address)
     held.shutdown()
 
 
 @pytest.mark.slow
-def test_a_running_cluster_is_used(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_cluster_is_used(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RAY_ADDRESS", cluster)
     monkeypatch.chdir(tmp_path)
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
     handler = signal.getsignal(signal.SIGTERM)
     kinds = ["a", "dies once", "always dies", "b"]
-    outcomes = {job[0]: (result, error) for job, result, error in run_ray(work, [(k, str(tmp_path)) for k in kinds], 2)}
+    outcomes = {
+        job[0]: (result, error)
+        for job, result, error in run_ray(work, [(k, str(tmp_path)) for k in kinds], 2)
+    }
     assert {kind for kind, (result, _) in outcomes.items() if result == f"{kind} in {tmp_path}"} == {
         "a", "b", "dies once",
     }  # fmt: skip
     assert isinstance(outcomes["always dies"][1], WorkerDied)
-    assert 2 <= len((tmp_path / "seen-always dies").read_text()) <= 3, "twice alone, and perhaps once in company"
+    assert 2 <= len((tmp_path / "seen-always dies").read_text()) <= 3, (
+        "twice alone, and perhaps once in company"
+    )
     assert signal.getsignal(signal.SIGTERM) is handler and not ray.is_initialized()
     # a relative folder is that of the driver, wherever the cluster was started
     records = Pool("pool").run([SPEC, SPEC.replace({"seed": 1})], engine="ray", measures=())
@@ -128,10 +145,13 @@ def two_nodes() -> Iterator[tuple[Any, Any]]:
 def test_a_lost_node_loses_no_job(two_nodes: tuple[Any, Any], tmp_path: Path) -> None:
     cluster, second = two_nodes
     with pytest.raises(GapscopeError, match=r"machine .*; got 2"):
-        list(run_ray(sleep_on_node, [("0", "")], 1, address=cluster.address, gpus=2))  # both machines together have two
+        # both machines together have two
+        list(run_ray(sleep_on_node, [("0", "")], 1, address=cluster.address, gpus=2))
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     nodes, jobs = set(), [("2", str(tmp_path))] * 6
-    for number, (_, result, error) in enumerate(run_ray(sleep_on_node, jobs, 4, address=cluster.address, gpus=0.25)):
+    for number, (_, result, error) in enumerate(
+        run_ray(sleep_on_node, jobs, 4, address=cluster.address, gpus=0.25)
+    ):
         assert error is None and len(result[1]) == 1, "each job sees one GPU"
         nodes.add(result[0])
         if number == 0:  # three others are running, at least one of them there

@@ -31,26 +31,43 @@ class Browser:
 
     def __init__(self, address: str, profile: str) -> None:
         self.address = address
-        options = {"args": [*FLAGS.split(), f"--user-data-dir={profile}"], "binary": shutil.which("chromium")}
-        expected = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        options = {
+            "args": [*FLAGS.split(), f"--user-data-dir={profile}"],
+            "binary": shutil.which("chromium"),
+        }
+        expected = {
+            "browserName": "chrome",
+            "goog:chromeOptions": options,
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }
         started = self._send("POST", "/session", {"capabilities": {"alwaysMatch": expected}})
         self.session = f"/session/{started['sessionId']}"
 
     def _send(self, method: str, path: str, content: Any = None) -> Any:
         data = None if content is None else json.dumps(content).encode()
-        request = urllib.request.Request(self.address + path, data, {"Content-Type": "application/json"}, method=method)
+        request = urllib.request.Request(
+            self.address + path, data, {"Content-Type": "application/json"}, method=method
+        )
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)["value"]
 
     def devtools(self, command: str, **parameters: Any) -> Any:
         """Run one DevTools command."""
-        return self._send("POST", f"{self.session}/goog/cdp/execute", {"cmd": command, "params": parameters})
+        return self._send(
+            "POST", f"{self.session}/goog/cdp/execute", {"cmd": command, "params": parameters}
+        )
 
-    def show(self, path: Path, *, width: int, height: int = 900, dark: bool = False, scripts: bool = True) -> None:
+    def show(
+        self, path: Path, *, width: int, height: int = 900, dark: bool = False, scripts: bool = True
+    ) -> None:
         """Open a file in a window of exactly this width."""
         phone = width < 600
         self.devtools(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=phone,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.devtools("Emulation.setEmulatedMedia", features=[scheme])

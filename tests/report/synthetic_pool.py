@@ -13,7 +13,9 @@ from gapscope.results.readings import Reading, Readings
 from gapscope.results.records import Record
 
 
-def _history(rng: numpy.random.Generator, epochs: int, train: float, test: float) -> list[dict[str, float]]:
+def _history(
+    rng: numpy.random.Generator, epochs: int, train: float, test: float
+) -> list[dict[str, float]]:
     rows = []
     for epoch in range(1, epochs + 1):
         done = 1 - math.exp(-3 * epoch / epochs)
@@ -22,7 +24,9 @@ def _history(rng: numpy.random.Generator, epochs: int, train: float, test: float
                 "epoch": epoch,
                 "train_loss": 2.3 * (1 - done) + 0.02,
                 "train_accuracy": 0.1 + (train - 0.1) * done / 0.95 + 0.01 * rng.standard_normal(),
-                "test_accuracy": 0.1 + (test - 0.1) * min(1.0, 1.6 * done) + 0.015 * rng.standard_normal(),
+                "test_accuracy": 0.1
+                + (test - 0.1) * min(1.0, 1.6 * done)
+                + 0.015 * rng.standard_normal(),
                 "test_loss": 2.3 - 1.5 * test * done,
                 "learning_rate": 0.05,
                 "seconds": 0.4,
@@ -35,13 +39,48 @@ def _readings(rng: numpy.random.Generator, gap: float, width: int, depth: int) -
     """Values with their standard error, direction and units."""
     noise = rng.standard_normal
     facts = {
-        "parameter_count": (64 * width + (depth - 1) * width**2 + 10 * width, None, "none", "parameters"),
-        "parameter_norm": (8 + 0.02 * width + 6 * gap + 0.6 * noise(), None, "lower", "weight units"),
-        "distance_from_initialization": (2 + 14 * gap + 0.9 * noise(), None, "lower", "weight units"),
-        "ntk_trace": (math.exp(5 + 5 * gap + 0.4 * noise()), 3.0, "lower", "squared output / squared weight"),
-        "output_sensitivity": (math.exp(-6 + 4 * gap + 0.5 * noise()), 1e-4, "lower", "squared logit"),
-        "unit_sparsity.zeta": (min(0.95, 0.3 + 0.5 * gap + 0.05 * noise()), None, "lower", "fraction of units"),
-        "unit_sparsity.kappa": (0.5 - 0.35 * gap + 0.05 * noise(), None, "higher", "area between accuracy curves"),
+        "parameter_count": (
+            64 * width + (depth - 1) * width**2 + 10 * width,
+            None,
+            "none",
+            "parameters",
+        ),
+        "parameter_norm": (
+            8 + 0.02 * width + 6 * gap + 0.6 * noise(),
+            None,
+            "lower",
+            "weight units",
+        ),
+        "distance_from_initialization": (
+            2 + 14 * gap + 0.9 * noise(),
+            None,
+            "lower",
+            "weight units",
+        ),
+        "ntk_trace": (
+            math.exp(5 + 5 * gap + 0.4 * noise()),
+            3.0,
+            "lower",
+            "squared output / squared weight",
+        ),
+        "output_sensitivity": (
+            math.exp(-6 + 4 * gap + 0.5 * noise()),
+            1e-4,
+            "lower",
+            "squared logit",
+        ),
+        "unit_sparsity.zeta": (
+            min(0.95, 0.3 + 0.5 * gap + 0.05 * noise()),
+            None,
+            "lower",
+            "fraction of units",
+        ),
+        "unit_sparsity.kappa": (
+            0.5 - 0.35 * gap + 0.05 * noise(),
+            None,
+            "higher",
+            "area between accuracy curves",
+        ),
     }
     return Readings(
         Reading(
@@ -59,11 +98,15 @@ def _readings(rng: numpy.random.Generator, gap: float, width: int, depth: int) -
     )
 
 
-def finished_record(seed: int, changes: Mapping[str, Any], *, noise: float, width: int, depth: int) -> Record:
+def finished_record(
+    seed: int, changes: Mapping[str, Any], *, noise: float, width: int, depth: int
+) -> Record:
     """One finished network."""
     rng = numpy.random.default_rng(seed)
     train = min(1.0, 1 - 0.05 * noise + 0.01 * rng.standard_normal())
-    test = max(0.1, 0.97 - 0.75 * noise - 0.02 * depth + 0.0003 * width + 0.02 * rng.standard_normal())
+    test = max(
+        0.1, 0.97 - 0.75 * noise - 0.02 * depth + 0.0003 * width + 0.02 * rng.standard_normal()
+    )
     spec = RunSpec(seed=seed).replace(changes)
     losses = {"train_loss": 0.02 + 0.3 * noise, "test_loss": 2.5 - 2 * test}
     return Record(
@@ -84,7 +127,11 @@ def synthetic_records(n: int = 30) -> list[Record]:
     """`n` finished networks over label noise, width and depth, then one diverged and two failed ones."""
     records = []
     for i in range(n):
-        noise, width, depth = (0.0, 0.2, 0.4, 0.6, 0.8)[i % 5], (32, 64, 128)[i // 5 % 3], 1 + i // 15 % 2
+        noise, width, depth = (
+            (0.0, 0.2, 0.4, 0.6, 0.8)[i % 5],
+            (32, 64, 128)[i // 5 % 3],
+            1 + i // 15 % 2,
+        )
         changes = {
             "data.label_noise": noise,
             "data.train_size": 800,

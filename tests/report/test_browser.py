@@ -53,7 +53,11 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     estimator = GapEstimator(features=features).fit(rest, rest["gap"])
     path = tmp_path_factory.mktemp("browser") / "report.html"
     return write_report(
-        records, path, title="Digits with noisy labels", estimator=estimator, held_out=estimator.assess(held)
+        records,
+        path,
+        title="Digits with noisy labels",
+        estimator=estimator,
+        held_out=estimator.assess(held),
     )
 
 
@@ -65,7 +69,9 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1440])
-def test_it_shows_everything_without_scrolling_sideways(chromium: Browser, page: Path, width: int, dark: bool) -> None:
+def test_it_shows_everything_without_scrolling_sideways(
+    chromium: Browser, page: Path, width: int, dark: bool
+) -> None:
     chromium.show(page, width=width, dark=dark)
     assert chromium.console() == []
     wide, window = chromium.run("return [document.documentElement.scrollWidth, innerWidth]")
@@ -126,15 +132,24 @@ def test_without_scripts_nothing_is_missing(chromium: Browser, page: Path) -> No
     assert metrics["width"] == 390
     assert metrics["height"] > 8000
     document = chromium.devtools("DOM.getDocument")["root"]["nodeId"]
-    rows = chromium.devtools("DOM.querySelectorAll", nodeId=document, selector=".networks tbody tr")["nodeIds"]
-    buttons = chromium.devtools("DOM.querySelectorAll", nodeId=document, selector=".networks button")["nodeIds"]
+    rows = chromium.devtools(
+        "DOM.querySelectorAll", nodeId=document, selector=".networks tbody tr"
+    )["nodeIds"]
+    buttons = chromium.devtools(
+        "DOM.querySelectorAll", nodeId=document, selector=".networks button"
+    )["nodeIds"]
     assert len(rows) == 33 and buttons == []
 
 
 @pytest.mark.parametrize("width", [390, 1440])
-def test_the_page_of_a_training_shows_its_pictures_and_fits(chromium: Browser, tmp_path: Path, width: int) -> None:
+def test_the_page_of_a_training_shows_its_pictures_and_fits(
+    chromium: Browser, tmp_path: Path, width: int
+) -> None:
     path = write_training_report(
-        Recordings(range(1, 9), ROWS), tmp_path / "training.html", suspects=make_issues(), images=IMAGES
+        Recordings(range(1, 9), ROWS),
+        tmp_path / "training.html",
+        suspects=make_issues(),
+        images=IMAGES,
     )
     chromium.show(path, width=width, height=3000)
     assert chromium.console() == []
@@ -150,7 +165,9 @@ def test_the_page_of_a_training_shows_its_pictures_and_fits(chromium: Browser, t
 
 
 @pytest.mark.parametrize("width", [390, 500, 1440])
-def test_the_page_of_a_check_fits_with_its_account_and_pictures(chromium: Browser, tmp_path: Path, width: int) -> None:
+def test_the_page_of_a_check_fits_with_its_account_and_pictures(
+    chromium: Browser, tmp_path: Path, width: int
+) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(240) % 3
     x = torch.randn(3, 1, 8, 8, generator=generator)[labels]
@@ -159,13 +176,21 @@ def test_the_page_of_a_check_fits_with_its_account_and_pictures(chromium: Browse
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 3))
     gs.train(network, samples, gs.TrainingSpec(epochs=20, learning_rate=0.05))
-    result = gs.check(network, samples, test=samples, only=["GS101", "GS102", "GS103", "GS401", "GS402"])
-    trial = Trial("correct flagged labels", 0.05, IntervalEstimate(0.04, 0.01, 0.07), None, helps=True)
-    tried = TriedAdvice((trial, Trial("standardize inputs", 0.0)), 0.8, 4.0, note="not tried: " + "x" * 60)
+    result = gs.check(
+        network, samples, test=samples, only=["GS101", "GS102", "GS103", "GS401", "GS402"]
+    )
+    trial = Trial(
+        "correct flagged labels", 0.05, IntervalEstimate(0.04, 0.01, 0.07), None, helps=True
+    )
+    tried = TriedAdvice(
+        (trial, Trial("standardize inputs", 0.0)), 0.8, 4.0, note="not tried: " + "x" * 60
+    )
     finding = result.findings[0]
     long = replace(finding, evidence=f"column {'wide' * 30}", action=f"drop {'wide' * 30}")
     reason = replace(result.fine[0], evidence="wide" * 30)
-    result = replace(result, tried=tried, findings=(long, *result.findings), fine=(reason, *result.fine))
+    result = replace(
+        result, tried=tried, findings=(long, *result.findings), fine=(reason, *result.fine)
+    )
     assert result.account is not None and "GS101" in result.codes
     result.write_html(tmp_path / "check.html")
     chromium.show(tmp_path / "check.html", width=width)

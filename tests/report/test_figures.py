@@ -38,7 +38,12 @@ def test_the_band_is_that_of_statsmodels() -> None:
     rng = numpy.random.default_rng(0)
     x, at = rng.uniform(0, 5, 20), numpy.linspace(-1, 6, 7)
     y = 1 + 0.3 * x + rng.normal(size=20)
-    frame = sm.OLS(y, sm.add_constant(x)).fit().get_prediction(sm.add_constant(at)).summary_frame(alpha=0.05)
+    frame = (
+        sm.OLS(y, sm.add_constant(x))
+        .fit()
+        .get_prediction(sm.add_constant(at))
+        .summary_frame(alpha=0.05)
+    )
     result = fit_with_band(x, y, at)
     assert result is not None
     line, half = result
@@ -48,7 +53,10 @@ def test_the_band_is_that_of_statsmodels() -> None:
 
 def test_the_histogram_counts_every_network_once() -> None:
     gaps = numpy.random.default_rng(0).normal(0.3, 0.2, 137).tolist()
-    counts = [int(text) for text in re.findall(r"<title>[^<]*: (\d+)</title>", gap_distribution(gaps, "gap"))]
+    counts = [
+        int(text)
+        for text in re.findall(r"<title>[^<]*: (\d+)</title>", gap_distribution(gaps, "gap"))
+    ]
     assert sum(counts) == 137 and len(counts) > 5
     one = gap_distribution([0.25], "gap")
     assert one.count("<rect") == 1
@@ -63,7 +71,11 @@ def test_an_interval_that_misses_looks_different() -> None:
         Prediction("e", 0.4, 0.4, -numpy.inf, numpy.inf, False),
     ]
     text = predicted_against_true(items, "gap", 0.9)
-    assert [text.count(f'class="dot {kind}"') for kind in ("held", "missed", "outside")] == [2, 1, 1]
+    assert [text.count(f'class="dot {kind}"') for kind in ("held", "missed", "outside")] == [
+        2,
+        1,
+        1,
+    ]
     assert "nan" not in text and "inf%" not in text
     assert "b: true 0.600, predicted 0.300" in text and "predicted, 90 % interval" in text
 
@@ -104,7 +116,10 @@ def test_the_first_alarm_of_each_network_is_marked_on_its_test_curve() -> None:
 
 
 def test_curves_are_thinned_but_keep_their_end() -> None:
-    rows = [{"epoch": float(k), "train_accuracy": k / 1000, "test_accuracy": 0.5} for k in range(1, 1001)]
+    rows = [
+        {"epoch": float(k), "train_accuracy": k / 1000, "test_accuracy": 0.5}
+        for k in range(1, 1001)
+    ]
     text = training_curves({"net": rows}, "accuracy", "all", 1.0)
     paths = re.findall(r'class="curve (\w+)" d="([^"]*)"', text)
     assert [kind for kind, _ in paths] == ["train", "test"]
@@ -113,7 +128,13 @@ def test_curves_are_thinned_but_keep_their_end() -> None:
 
 
 def _plot() -> Plot:
-    return Plot(Scale(0.0, 10.0), Scale(0.0, 1.0), label='a "plot" <of> things', x_label="x & more", y_label="gap")
+    return Plot(
+        Scale(0.0, 10.0),
+        Scale(0.0, 1.0),
+        label='a "plot" <of> things',
+        x_label="x & more",
+        y_label="gap",
+    )
 
 
 def _parsed(plot: Plot) -> ElementTree.Element:
@@ -140,10 +161,20 @@ def test_marks_stand_where_their_values_are() -> None:
     circle, rect = root.find(".//circle"), root.find(".//rect")
     assert circle is not None and (circle.get("cx"), circle.get("cy")) == ("25.00%", "25.00%")
     assert rect is not None
-    assert [rect.get(key) for key in ("x", "y", "width", "height")] == ["20.00%", "50.00%", "20.00%", "50.00%"]
+    assert [rect.get(key) for key in ("x", "y", "width", "height")] == [
+        "20.00%",
+        "50.00%",
+        "20.00%",
+        "50.00%",
+    ]
     line = root.find(".//line[@class='diagonal']")
     assert line is not None
-    assert [line.get(key) for key in ("x1", "y1", "x2", "y2")] == ["0.00%", "100.00%", "100.00%", "0.00%"]
+    assert [line.get(key) for key in ("x1", "y1", "x2", "y2")] == [
+        "0.00%",
+        "100.00%",
+        "100.00%",
+        "0.00%",
+    ]
 
 
 def test_a_curve_breaks_where_a_value_is_not_finite() -> None:
@@ -162,13 +193,19 @@ def test_a_band_is_closed_and_a_cloud_is_short() -> None:
     assert 'preserveAspectRatio="none"' in text
 
 
-VALUES = st.lists(st.floats(min_value=-1e6, max_value=1e6).filter(lambda v: abs(v) > 1e-6), min_size=1, max_size=20)
+VALUES = st.lists(
+    st.floats(min_value=-1e6, max_value=1e6).filter(lambda v: abs(v) > 1e-6),
+    min_size=1,
+    max_size=20,
+)
 
 
 def check_scale(scale: Scale, values: list[float], about: int) -> list[float]:
     ticks = scale.ticks(about)
     assert all(-1e-9 <= scale.percent(value) <= 100 + 1e-9 for value in values)
-    assert all(-1e-6 <= scale.percent(tick) <= 100 + 1e-6 for tick in ticks) and ticks == sorted(set(ticks))
+    assert all(-1e-6 <= scale.percent(tick) <= 100 + 1e-6 for tick in ticks) and ticks == sorted(
+        set(ticks)
+    )
     return ticks
 
 
@@ -206,7 +243,9 @@ def test_a_sample_is_stretched_from_black_to_white(make: Any) -> None:
     grey = make(numpy.array([[[-1.0, 0.0], [1.0, 3.0]]]))
     assert read_uri(data_uri(grey)).tolist() == [[0, 64], [128, 255]]
     colour = make(numpy.stack([numpy.full((4, 6), value) for value in (0.0, 0.5, 1.0)]))
-    assert read_uri(data_uri(colour)).shape == (4, 6, 3) and read_uri(data_uri(colour))[0, 0].tolist() == [0, 128, 255]
+    assert read_uri(data_uri(colour)).shape == (4, 6, 3) and read_uri(data_uri(colour))[
+        0, 0
+    ].tolist() == [0, 128, 255]
     assert read_uri(data_uri(make(numpy.ones((2, 2))))).tolist() == [[0, 0], [0, 0]]
 
 
@@ -219,7 +258,14 @@ def test_numbers_that_are_not_finite_are_black_and_large_images_small() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "drawn"),
-    [((8, 8), True), ((1, 8, 8), True), ((3, 8, 8), True), ((4, 8, 8), False), ((8,), False), ((1, 1), False)],
+    [
+        ((8, 8), True),
+        ((1, 8, 8), True),
+        ((3, 8, 8), True),
+        ((4, 8, 8), False),
+        ((8,), False),
+        ((1, 1), False),
+    ],
 )
 def test_what_is_an_image(shape: tuple[int, ...], drawn: bool) -> None:
     assert bool(data_uri(numpy.zeros(shape))) is drawn

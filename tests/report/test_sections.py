@@ -54,7 +54,11 @@ def test_a_direction_is_confirmed_contradicted_or_left_open(records: list[Record
         rows = ranked_measures(PoolView([with_direction(record, direction) for record in records]))
         return next(row["agreement"] for row in rows if row["name"] == name)
 
-    assert agreement_of("lower", "unit_sparsity.zeta") == agreement_of("higher", "unit_sparsity.kappa") == "as stated"
+    assert (
+        agreement_of("lower", "unit_sparsity.zeta")
+        == agreement_of("higher", "unit_sparsity.kappa")
+        == "as stated"
+    )
     assert agreement_of("higher", "unit_sparsity.zeta") == "opposite to the stated direction"
     assert agreement_of("lower", "parameter_count") == "no clear relation"
     assert agreement_of("none", "unit_sparsity.zeta") == ""
@@ -82,8 +86,12 @@ def test_readings_missing_or_constant_do_not_break_the_figures(records: list[Rec
             Reading(measure="constant", number="constant", value=1.0),
             Reading(measure="lost", number="lost", value=-math.inf),
         ]
-        originals = [reading for reading in record.readings if k != 3 or reading.name != "ntk_trace"]
-        changed.append(replace(record, readings=Readings([*originals, *extra])) if record.readings else record)
+        originals = [
+            reading for reading in record.readings if k != 3 or reading.name != "ntk_trace"
+        ]
+        changed.append(
+            replace(record, readings=Readings([*originals, *extra])) if record.readings else record
+        )
     view = PoolView(changed)
     rows = {row["name"]: row for row in ranked_measures(view)}
     assert "constant" not in rows and "lost" not in rows
@@ -105,7 +113,11 @@ def test_the_axis_is_logarithmic_where_it_helps() -> None:
 
 def test_curves_are_grouped_by_the_setting_that_separates_the_gaps(view: PoolView) -> None:
     result = curves(view)
-    assert (result["setting"], result["score"], result["plotted"]) == ("label noise", "accuracy", 30)
+    assert (result["setting"], result["score"], result["plotted"]) == (
+        "label noise",
+        "accuracy",
+        30,
+    )
     assert [figure["title"] for figure in result["figures"]] == [
         f"label noise {x}" for x in ("0", "0.2", "0.4", "0.6", "0.8")
     ]
@@ -123,12 +135,20 @@ def test_regression_networks_have_loss_curves_and_a_loss_gap(records: list[Recor
     assert [head.text for head in networks(view)["heads"]][1:3] == ["train loss", "test loss"]
 
 
-def test_every_network_has_its_row_smallest_gap_first(view: PoolView, records: list[Record]) -> None:
+def test_every_network_has_its_row_smallest_gap_first(
+    view: PoolView, records: list[Record]
+) -> None:
     result = networks(view)
     assert len(result["rows"]) == result["of"] == 33
     gaps = [record.gap for record in records if record.status == "finished"]
-    assert [row["cells"][0]["text"] for row in result["rows"][:30]] == [f"{gap:.3f}" for gap in sorted(gaps)]
-    assert [row["cells"][-1]["text"] for row in result["rows"][30:]] == ["diverged", "failed", "failed"]
+    assert [row["cells"][0]["text"] for row in result["rows"][:30]] == [
+        f"{gap:.3f}" for gap in sorted(gaps)
+    ]
+    assert [row["cells"][-1]["text"] for row in result["rows"][30:]] == [
+        "diverged",
+        "failed",
+        "failed",
+    ]
 
 
 def test_the_overview_counts(view: PoolView, records: list[Record]) -> None:
@@ -136,7 +156,12 @@ def test_the_overview_counts(view: PoolView, records: list[Record]) -> None:
     varied = {row["path"]: row["values"] for row in result["varied"]}
     assert varied["network.options.width"] == [("32", 10), ("64", 10), ("128", 10)]
     assert varied["data.label_noise"] == [(text, 6) for text in ("0", "0.2", "0.4", "0.6", "0.8")]
-    assert set(varied) == {"data.label_noise", "network.options.width", "network.options.n_hidden", "seed"}
+    assert set(varied) == {
+        "data.label_noise",
+        "network.options.width",
+        "network.options.n_hidden",
+        "seed",
+    }
     same = [replace(records[-2], id=f"failed{k}") for k in range(8)]
     grouped = overview(PoolView([*records, *same]))["failures"]
     memory = next(failure for failure in grouped if "memory" in failure["message"])
@@ -163,24 +188,36 @@ def test_estimates_and_baselines_are_scored_on_the_same_networks(view: PoolView)
     line = numpy.polyfit(rest["train_loss"], rest["gap"], 1)
     assert models["train_loss"] == error(numpy.polyval(line, estimated["train_loss"]))
     size = numpy.polyfit(numpy.log(rest["parameter_count"]), rest["gap"], 1)
-    assert models["parameter_count"] == error(numpy.polyval(size, numpy.log(estimated["parameter_count"])))
+    assert models["parameter_count"] == error(
+        numpy.polyval(size, numpy.log(estimated["parameter_count"]))
+    )
     assert result["beaten_by"] == ["train_loss"]
     ends = estimator.predict_interval(estimated, 0.9)
     covered = int(((ends[:, 0] <= gaps) & (gaps <= ends[:, 1])).sum())
-    assert (result["covered"], result["inside"], result["estimated"]) == (covered, len(gaps), len(gaps))
+    assert (result["covered"], result["inside"], result["estimated"]) == (
+        covered,
+        len(gaps),
+        len(gaps),
+    )
     assert [name for _, name in result["formula"]] == ["", "unit_sparsity.zeta"]
 
 
 def test_a_baseline_that_was_not_measured_is_omitted(records: list[Record]) -> None:
     def without_size(record: Record) -> Record:
-        return replace(record, readings=Readings(r for r in record.readings if r.name != "parameter_count"))
+        return replace(
+            record, readings=Readings(r for r in record.readings if r.name != "parameter_count")
+        )
 
     view = PoolView([*map(without_size, records[:5]), *records[5:]])
     table = complete_rows(view.table)
     estimator = GapEstimator(features=["unit_sparsity.zeta"]).fit(table, table["gap"])
     assessed = estimator.assess(table.iloc[:3])
     result = held_out_section(view, assessed, held_out_errors(view, assessed), estimator, 0.9)
-    assert [model["name"] for model in result["models"]] == ["this estimator", "mean gap", "train_loss"]
+    assert [model["name"] for model in result["models"]] == [
+        "this estimator",
+        "mean gap",
+        "train_loss",
+    ]
 
 
 def test_very_few_held_out_networks_have_no_baselines_but_a_section(records: list[Record]) -> None:

@@ -26,7 +26,9 @@ from gapscope.statistics.correlations import correlations
 
 def record(name: str, train: float, test: float, *readings: Reading) -> Record:
     scores = {"train_accuracy": train, "test_accuracy": test, "train_loss": 0.1, "test_loss": 0.5}
-    return Record(id=name, spec={"name": name}, status="finished", scores=scores, readings=Readings(readings))
+    return Record(
+        id=name, spec={"name": name}, status="finished", scores=scores, readings=Readings(readings)
+    )
 
 
 def conclusions(
@@ -49,7 +51,10 @@ def test_the_best_is_named_or_a_tie_is_called_one() -> None:
 
 def test_memorizing_networks_are_counted() -> None:
     text = conclusions(record("a", 0.9, 0.85), record("b", 1.0, 0.6))
-    assert "memorized by 1 of 2 networks; largest gap: b (accuracy 1.000 on training data, 0.600 on test data)." in text
+    assert (
+        "memorized by 1 of 2 networks; largest gap: b (accuracy 1.000 on training data, 0.600 on test data)."
+        in text
+    )
     assert "memorized" not in conclusions(record("a", 0.99, 0.95), record("b", 0.8, 0.6))
 
 
@@ -57,11 +62,17 @@ def test_memorizing_networks_are_counted() -> None:
     ("n", "off", "words"),
     [
         (12, 0.01, "error of 0.010 (baseline, the mean gap: 0.075)"),  # each from the other eleven
-        (24, 0.01, "error of 0.010 (baseline, the mean gap: 0.250)"),  # the last twelve from the first
+        (
+            24,
+            0.01,
+            "error of 0.010 (baseline, the mean gap: 0.250)",
+        ),  # the last twelve from the first
         (12, 0.5, "Gaps cannot be estimated from training"),
     ],
 )
-def test_the_error_of_the_estimate_is_compared_with_the_mean_gap(n: int, off: float, words: str) -> None:
+def test_the_error_of_the_estimate_is_compared_with_the_mean_gap(
+    n: int, off: float, words: str
+) -> None:
     records = [record(str(i), 0.9, 0.5 + 0.02 * i) for i in range(n)]
     predictions = {item.id: item.gap + off * (-1) ** i for i, item in enumerate(records[-12:])}
     assert words in conclusions(*records, held_out=pandas.DataFrame({"prediction": predictions}))
@@ -80,7 +91,9 @@ def test_measures_are_named_by_their_titles() -> None:
     new = Reading(measure="zeta", number="zeta", value=0.5, title="units that a class needs")
     old = Reading(measure="my_own", number="first", value=0.5)
     records = [record(str(i), 0.9, 0.5, new, old) for i in range(12)]
-    assert "correlation with the gap: units that a class needs." in conclusions(*records, best="zeta")
+    assert "correlation with the gap: units that a class needs." in conclusions(
+        *records, best="zeta"
+    )
     assert "correlation with the gap: my own: first." in conclusions(*records, best="my_own.first")
 
 
@@ -88,7 +101,9 @@ def test_measures_are_compared_with_chance_and_hyperparameters() -> None:
     zeta = Reading(measure="zeta", number="zeta", value=0.5, title="units that a class needs")
     records = [record(str(i), 0.9, 0.5, zeta) for i in range(12)]
     significant, not_so = Score(value=0.4, p=0.01), Score(value=0.1, p=0.5)
-    both = Verdict(role="measure", verdict="evidence", why="", partial=significant, kendall=significant)
+    both = Verdict(
+        role="measure", verdict="evidence", why="", partial=significant, kendall=significant
+    )
     ranks = replace(both, verdict="no evidence", partial=not_so)
     chance = replace(ranks, kendall=not_so)
     size = replace(chance, role="size")
@@ -98,7 +113,9 @@ def test_measures_are_compared_with_chance_and_hyperparameters() -> None:
     assert "better than the hyperparameters alone" in conclusions(
         *records, best="zeta", by_reading={"zeta": ranks, "n": size}
     )
-    assert conclusions(*records, best="zeta", by_reading={"zeta": chance}).endswith("than random numbers.")
+    assert conclusions(*records, best="zeta", by_reading={"zeta": chance}).endswith(
+        "than random numbers."
+    )
     assert conclusions(*records, best="zeta").endswith("no settings of the networks are known.")
     known = [replace(item, spec={"hp": {"width": 8}}) for item in records]
     assert conclusions(*known, best="zeta").endswith("units that a class needs.")
@@ -118,12 +135,19 @@ def test_readings_have_verdicts_at_equal_settings(tmp_path: Path) -> None:
     rows = {row["name"]: row for row in ranked_measures(view, by_reading)}
     assert [name for name, result in by_reading.items() if result.verdict == "evidence"] == ["own"]
     assert rows["own"]["verdict"].partial.p == pytest.approx(0.0025, abs=1e-4)
-    assert rows[RANDOM]["verdict"].verdict == "no evidence" and rows[RANDOM]["kind"] == "random numbers"
+    assert (
+        rows[RANDOM]["verdict"].verdict == "no evidence"
+        and rows[RANDOM]["kind"] == "random numbers"
+    )
     page = write_report(view, tmp_path / "page.html", title="Verdicts").read_text()
-    assert re.search(r"at equal settings: evidence, r 0\.\d\d \(0\.\d\d to 0\.\d\d\), corrected p 0\.002", page)
+    assert re.search(
+        r"at equal settings: evidence, r 0\.\d\d \(0\.\d\d to 0\.\d\d\), corrected p 0\.002", page
+    )
     assert leaderboard_verdicts(PoolView(records[:11])) == {}
     # networks without settings are not judged, and are not said to have equal ones
-    unknown = [replace(item, spec={"name": f"net {item.id}", "network": {"name": "a"}}) for item in records]
+    unknown = [
+        replace(item, spec={"name": f"net {item.id}", "network": {"name": "a"}}) for item in records
+    ]
     assert leaderboard_verdicts(PoolView(unknown)) == {}
     page = write_report(unknown, tmp_path / "unknown.html", title="Unknown").read_text()
     assert "not known of 48 of 48 networks" in page and "the same settings" not in page
@@ -135,12 +159,23 @@ def test_one_or_two_networks_make_a_page_without_rankings(tmp_path: Path) -> Non
     own = [Reading(measure="own", number="own", value=value) for value in (1.0, 2.0)]
     records = [record("a", 0.9, 0.85, own[0]), record("b", 0.9, 0.7, own[1])]
     page = write_report(records[:1], tmp_path / "page.html", title="Few").read_text()
-    assert "One network is finished, a: accuracy 0.900 on training data, 0.850 on test data, gap 0.050." in page
+    assert (
+        "One network is finished, a: accuracy 0.900 on training data, 0.850 on test data, gap 0.050."
+        in page
+    )
     assert "Gap estimates need 12 finished networks; this pool has 1." in page
-    assert "Best test accuracy" not in page and "Half of them" not in page and "median gap" not in page
+    assert (
+        "Best test accuracy" not in page and "Half of them" not in page and "median gap" not in page
+    )
     page = write_report(records, tmp_path / "page.html", title="Few").read_text()
-    assert "Best test accuracy: 0.850, a, by more than a point." in page and "this pool has 2." in page
-    assert 'id="ranking"' not in page and 'id="networks"' in page and '<th scope="row" title="b">b</th>' in page
+    assert (
+        "Best test accuracy: 0.850, a, by more than a point." in page and "this pool has 2." in page
+    )
+    assert (
+        'id="ranking"' not in page
+        and 'id="networks"' in page
+        and '<th scope="row" title="b">b</th>' in page
+    )
 
 
 def _reading(name: str, value: float) -> Reading:
@@ -158,15 +193,23 @@ def pool(gaps: list[float]) -> list[Record]:
         )
         for number, gap in enumerate(gaps)
     ]
-    return [*records, Record(id="lost", spec={"seed": 99}, status="failed", message="out of memory")]
+    return [
+        *records,
+        Record(id="lost", spec={"seed": 99}, status="failed", message="out of memory"),
+    ]
 
 
 def test_the_numbers_are_those_of_the_records() -> None:
     records = pool([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     result = summary(records)
-    assert result["status"] == {"finished": 6, "failed": 1} and result["gap"] == "test minus train loss"
+    assert (
+        result["status"] == {"finished": 6, "failed": 1}
+        and result["gap"] == "test minus train loss"
+    )
     assert [row["measure"] for row in result["measures"]] == ["norm", "noise"]
-    expected = correlations(records_to_pandas(records[:-1]), ["norm", "noise"], baseline=None, n_bootstrap=2000)
+    expected = correlations(
+        records_to_pandas(records[:-1]), ["norm", "noise"], baseline=None, n_bootstrap=2000
+    )
     for row in result["measures"]:
         assert {key: row[key] for key in expected.columns} == expected.loc[row["measure"]].to_dict()
     assert result["measures"][0]["kendall"] == 1.0

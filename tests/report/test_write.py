@@ -36,7 +36,9 @@ def estimated(records: list[Record]) -> tuple[GapEstimator, pandas.DataFrame]:
     table = complete_rows(records_to_pandas(records))
     held = table.iloc[1::3]
     rest = table.drop(held.index)
-    estimator = GapEstimator(features=READINGS, log_features=["output_sensitivity"], families=["network.name"])
+    estimator = GapEstimator(
+        features=READINGS, log_features=["output_sensitivity"], families=["network.name"]
+    )
     estimator.fit(rest, rest["gap"])
     return estimator, estimator.assess(held)
 
@@ -75,7 +77,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     records = synthetic_records()
     estimator, answers = estimated(records)
     path = tmp_path_factory.mktemp("report") / "report.html"
-    assert write_report(records, path, title="Digits & <noise>", estimator=estimator, held_out=answers) == path
+    assert (
+        write_report(records, path, title="Digits & <noise>", estimator=estimator, held_out=answers)
+        == path
+    )
     return path.read_text(encoding="utf-8")
 
 
@@ -129,8 +134,13 @@ def test_networks_without_an_estimate_have_a_reason(tmp_path: Path) -> None:
     _, answers = estimated(records)
     first = answers.index[0]
     answers.loc[first, ["prediction", "low", "high"]] = numpy.nan
-    answers.loc[first, ["verdict", "reason"]] = ["outside", "zeta is 0.9, above <every> fitted network"]
-    text = write_report(records, tmp_path / "report.html", title="All", held_out=answers).read_text()
+    answers.loc[first, ["verdict", "reason"]] = [
+        "outside",
+        "zeta is 0.9, above <every> fitted network",
+    ]
+    text = write_report(
+        records, tmp_path / "report.html", title="All", held_out=answers
+    ).read_text()
     assert "zeta is 0.9, above &lt;every&gt; fitted network" in text
     assert "1 outside the fitted range" in text
 
@@ -159,10 +169,20 @@ def test_wrong_input_is_an_error_and_the_old_file_stays(tmp_path: Path) -> None:
         write_report([], path, title="None")
     with pytest.raises(InvalidInput, match="column 'prediction'"):
         write_report(records, path, title="None", held_out=records_to_pandas(records))
-    columns = {"prediction": [0.1], "low": [0.0], "high": [0.2], "verdict": ["inside"], "reason": [""]}
+    columns = {
+        "prediction": [0.1],
+        "low": [0.0],
+        "high": [0.2],
+        "verdict": ["inside"],
+        "reason": [""],
+    }
     with pytest.raises(InvalidInput, match="records; got 'other'"):
-        write_report(records, path, title="None", held_out=pandas.DataFrame(columns, index=["other"]))
-    twice = pandas.DataFrame({name: values * 2 for name, values in columns.items()}, index=[records[0].id] * 2)
+        write_report(
+            records, path, title="None", held_out=pandas.DataFrame(columns, index=["other"])
+        )
+    twice = pandas.DataFrame(
+        {name: values * 2 for name, values in columns.items()}, index=[records[0].id] * 2
+    )
     with pytest.raises(InvalidInput, match="per network; got 2"):
         write_report(records, path, title="None", held_out=twice)
     assert path.read_text() == "old"
@@ -179,7 +199,8 @@ def with_value(record: Record, name: str, value: float) -> Record:
 @pytest.mark.parametrize("signs", [(1, -1), (1, 1)])
 def test_extreme_readings_are_plotted(tmp_path: Path, size: float, signs: tuple[int, int]) -> None:
     records = [
-        with_value(r, "odd", size * signs[k % 2] / (1 + k % 3)) for k, r in enumerate(synthetic_records(12)[:12])
+        with_value(r, "odd", size * signs[k % 2] / (1 + k % 3))
+        for k, r in enumerate(synthetic_records(12)[:12])
     ]
     page = write_report(records, tmp_path / "r.html", title="x").read_text()
     assert "odd" in page and '="nan' not in page.lower() and '="inf' not in page.lower()
@@ -192,14 +213,19 @@ def test_extreme_gaps_are_plotted(tmp_path: Path, size: float) -> None:
         scores = {"train_loss": 0.1, "test_loss": size / (1 + k)}
         records.append(dataclasses.replace(record, scores=scores))
     page = write_report(records, tmp_path / "r.html", title="x").read_text().lower()
-    assert "nan" not in [word.strip("\"'%;") for line in page.split('="') for word in line.split('"')[:1]]
+    assert "nan" not in [
+        word.strip("\"'%;") for line in page.split('="') for word in line.split('"')[:1]
+    ]
     assert math.isfinite(records[0].gap)
 
 
 @pytest.mark.thorough
 def test_pages_stay_small(tmp_path: Path) -> None:
     records = synthetic_records(6)
-    message = [Record(id=f"{k:016x}", spec={}, status="failed", message=f"{k} " + "x" * 390) for k in range(2000)]
+    message = [
+        Record(id=f"{k:016x}", spec={}, status="failed", message=f"{k} " + "x" * 390)
+        for k in range(2000)
+    ]
     page = write_report([*records, *message], tmp_path / "r.html", title="x")
     assert page.stat().st_size < 1.5e6 and "And 1953 other messages." in page.read_text()
     for k in range(400):
@@ -216,17 +242,34 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
     pool = Pool(tmp_path_factory.mktemp("large") / "pool")
     for number in range(60):
         noise = 0.1 * (number // 3 % 5)
-        changes = {"data.label_noise": noise, "training.batch_size": 8 + number // 15, "seed": number % 3}
+        changes = {
+            "data.label_noise": noise,
+            "training.batch_size": 8 + number // 15,
+            "seed": number % 3,
+        }
         spec = RunSpec().replace(changes)
         accuracy = 0.9 - noise - 0.001 * number
-        readings = Readings([Reading(measure="loss", number="loss", value=noise + 0.01 * (number % 7))])
-        scores = {"train_loss": 0.1, "test_loss": 0.2, "train_accuracy": 0.98, "test_accuracy": accuracy}
-        pool.add(Record(id=spec.id, spec=spec.to_dict(), status="finished", readings=readings, scores=scores))
+        readings = Readings(
+            [Reading(measure="loss", number="loss", value=noise + 0.01 * (number % 7))]
+        )
+        scores = {
+            "train_loss": 0.1,
+            "test_loss": 0.2,
+            "train_accuracy": 0.98,
+            "test_accuracy": accuracy,
+        }
+        pool.add(
+            Record(
+                id=spec.id, spec=spec.to_dict(), status="finished", readings=readings, scores=scores
+            )
+        )
     pool.add(Record(id="lost", spec={"name": "lost"}, status="failed", message="out of memory"))
     return pool
 
 
-def test_counts_use_all_networks_and_figures_whole_configurations(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_use_all_networks_and_figures_whole_configurations(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = summary(pool)
     monkeypatch.setattr(module, "MAX_POINTS", 30)
     view = PoolView(pool)
@@ -238,7 +281,10 @@ def test_counts_use_all_networks_and_figures_whole_configurations(pool: Pool, mo
     assert set(seeds.values()) == {3}
     sampled = summary(pool)
     assert sampled["status"] == whole["status"] == {"finished": 60, "failed": 1}
-    names = [[(row["id"], row["name"], row["gap"]) for row in result["networks"][:60]] for result in (sampled, whole)]
+    names = [
+        [(row["id"], row["name"], row["gap"]) for row in result["networks"][:60]]
+        for result in (sampled, whole)
+    ]
     assert names[0] == names[1]
     # which is best, and how many memorize, is known of all
     assert [s for s in sampled["verdict"] if "est test accuracy" in s or "memorized by" in s] == [
@@ -246,19 +292,28 @@ def test_counts_use_all_networks_and_figures_whole_configurations(pool: Pool, mo
     ]
 
 
-def test_the_page_states_the_sampling(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_states_the_sampling(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = write_report(pool, tmp_path / "all.html", title="all").read_text()
     assert "sampled at random" not in page
     monkeypatch.setattr(module, "MAX_POINTS", 30)
     page = write_report(pool, tmp_path / "sampled.html", title="sampled").read_text()
-    assert "of them: whole training configurations sampled at random" in page and "out of memory" in page
+    assert (
+        "of them: whole training configurations sampled at random" in page
+        and "out of memory" in page
+    )
 
 
 def test_findings_come_before_the_figures_and_are_escaped(tmp_path: Path) -> None:
     x, y = torch.randn(60, 4), torch.arange(60) % 2
-    result = gs.check(nn.Linear(4, 2), (torch.cat([x, x[:10]]), torch.cat([y, y[:10]])), only=["GS101", "GS203"])
+    result = gs.check(
+        nn.Linear(4, 2), (torch.cat([x, x[:10]]), torch.cat([y, y[:10]])), only=["GS101", "GS203"]
+    )
     record = Record(id="<i>a</i>", spec={}, status="failed", message="out of memory")
-    page = write_report([record], tmp_path / "r.html", title="One", check=(record.id, result)).read_text()
+    page = write_report(
+        [record], tmp_path / "r.html", title="One", check=(record.id, result)
+    ).read_text()
     (finding,) = result.findings
     start = page.index("What to do next")
     assert start < page.index('id="pool"') and finding.evidence in page
@@ -268,7 +323,9 @@ def test_findings_come_before_the_figures_and_are_escaped(tmp_path: Path) -> Non
 
 
 @pytest.mark.thorough
-def test_the_command_checks_the_most_accurate_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_checks_the_most_accurate_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("grid.toml").write_text(GRID)
     assert gapscope("pool", "run", "grid.toml", "pool").returncode == 0

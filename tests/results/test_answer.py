@@ -46,13 +46,22 @@ def test_a_fraction_is_printed_in_percent_and_another_score_as_a_number() -> Non
 
 def test_an_answer_without_an_interval_has_no_estimate() -> None:
     plain = dataclasses.replace(VALIDATED, low=math.nan, high=math.nan)
-    assert plain.interval is None and plain.estimate is None and plain.headline == "Validated accuracy: 81.2 %"
-    assert VALIDATED.interval == (0.74, 0.871) and VALIDATED.estimate == IntervalEstimate(0.812, 0.74, 0.871)
+    assert (
+        plain.interval is None
+        and plain.estimate is None
+        and plain.headline == "Validated accuracy: 81.2 %"
+    )
+    assert VALIDATED.interval == (0.74, 0.871) and VALIDATED.estimate == IntervalEstimate(
+        0.812, 0.74, 0.871
+    )
 
 
 def test_an_abstention_is_the_headline() -> None:
     result = dataclasses.replace(VALIDATED, abstained_because="too few samples.")
-    assert result.headline == result.sentences[0] == "No answer: too few samples." and result.estimate is None
+    assert (
+        result.headline == result.sentences[0] == "No answer: too few samples."
+        and result.estimate is None
+    )
 
 
 def test_the_warning_is_printed_first() -> None:

@@ -24,7 +24,9 @@ def test_registries_are_dictionaries_that_print_as_tables() -> None:
 
 
 def test_penalties_show_their_settings() -> None:
-    assert repr(gs.GradientSimilarityPenalty(0.25)).startswith("GradientSimilarityPenalty(strength=0.25")
+    assert repr(gs.GradientSimilarityPenalty(0.25)).startswith(
+        "GradientSimilarityPenalty(strength=0.25"
+    )
     assert "strength=0.003" in repr(gs.GradientSimilarityPenalty("auto"))
     with_data = gs.penalties.GammaDecayPenalty(batch_size=8, data=torch.randn(40, 3))
     assert "batch_size=8" in repr(with_data) and "tensor" not in repr(with_data)

@@ -32,9 +32,15 @@ def test_numbers_and_plain_text_stay() -> None:
         assert to_csv_cell(value) is value and from_csv_cell(value) is value
 
 
-def test_a_table_is_written_with_its_names_quoted_and_its_numbers_as_they_are(tmp_path: Path) -> None:
-    table = pandas.DataFrame({"=name": ["@x", "cat"], "margin": [-0.5, 1.0], "flagged": [None, True]})
+def test_a_table_is_written_with_its_names_quoted_and_its_numbers_as_they_are(
+    tmp_path: Path,
+) -> None:
+    table = pandas.DataFrame(
+        {"=name": ["@x", "cat"], "margin": [-0.5, 1.0], "flagged": [None, True]}
+    )
     path = write_csv(tmp_path / "list.csv", table)
     assert path.read_text() == "'=name,margin,flagged\n'@x,-0.5,\ncat,1.0,True\n"
     back = pandas.read_csv(path).rename(columns=from_csv_cell)
-    assert back["=name"].map(from_csv_cell).tolist() == ["@x", "cat"] and back["margin"].tolist() == [-0.5, 1.0]
+    assert back["=name"].map(from_csv_cell).tolist() == ["@x", "cat"] and back[
+        "margin"
+    ].tolist() == [-0.5, 1.0]

@@ -26,7 +26,8 @@ def test_values_are_escaped_in_pages_and_fragments() -> None:
     page = render_page("check.html", title=NAME, **CONTENT)
     fragment = render_fragment("check_body.html", **CONTENT)
     assert page.startswith("<!doctype html>") and fragment in page
-    assert "<script" not in page and page.count("&lt;script&gt;") == 5  # title, heading and three values
+    # title, heading and three values
+    assert "<script" not in page and page.count("&lt;script&gt;") == 5
 
 
 def test_only_pages_with_a_script_allow_scripts() -> None:

@@ -49,7 +49,9 @@ def test_long_work_shows_the_outermost_bar(monkeypatch: pytest.MonkeyPatch) -> N
     assert "measuring: loss" in terminal.getvalue() and "inner" not in terminal.getvalue()
 
 
-def test_nothing_is_shown_if_not_asked_for_and_short_work_prints_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_shown_if_not_asked_for_and_short_work_prints_no_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     terminal = use_terminal(monkeypatch)
     with progress("measuring", 1, shown=False):
         time.sleep(0.2)
@@ -61,7 +63,9 @@ def test_nothing_is_shown_if_not_asked_for_and_short_work_prints_no_line(monkeyp
     assert terminal.getvalue() == ""
 
 
-def test_piped_output_gets_lines_with_step_fraction_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_piped_output_gets_lines_with_step_fraction_and_time_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     log = io.StringIO()
     monkeypatch.setattr(sys, "stderr", log)
     monkeypatch.setattr(bars, "LINE_SECONDS", 0.2)

@@ -19,7 +19,13 @@ from support.tables import rows_of
 def some_record(**changes: object) -> Record:
     readings = Readings(
         [
-            Reading(measure="ntk_trace", number="ntk_trace", value=2.5, standard_error=0.1, direction="lower"),
+            Reading(
+                measure="ntk_trace",
+                number="ntk_trace",
+                value=2.5,
+                standard_error=0.1,
+                direction="lower",
+            ),
             Reading(measure="unit_sparsity", number="zeta", value=-math.inf, units="fraction"),
         ]
     )
@@ -27,7 +33,12 @@ def some_record(**changes: object) -> Record:
         "id": "abc",
         "spec": {"data": {"name": "digits", "options": {"noise": 0.1}}, "seed": 3},
         "status": "finished",
-        "scores": {"train_accuracy": 1.0, "test_accuracy": 0.75, "train_loss": 0.1, "test_loss": 1.1},
+        "scores": {
+            "train_accuracy": 1.0,
+            "test_accuracy": 0.75,
+            "train_loss": 0.1,
+            "test_loss": 1.1,
+        },
         "readings": readings,
     }
     return Record(**{**content, **changes})  # type: ignore[arg-type]
@@ -36,7 +47,9 @@ def some_record(**changes: object) -> Record:
 def test_an_estimate_is_a_float_with_a_standard_error() -> None:
     estimate = Estimate(2.0, 0.5)
     assert estimate * 2 == 4.0 and isinstance(estimate, float) and not estimate.exact
-    assert repr(estimate) == "2 ± 0.5" and repr(Estimate(1 / 3)) == "0.333333" and Estimate(1.0).exact
+    assert (
+        repr(estimate) == "2 ± 0.5" and repr(Estimate(1 / 3)) == "0.333333" and Estimate(1.0).exact
+    )
     copy = pickle.loads(pickle.dumps(estimate))  # what a process pool does with it
     assert copy == 2.0 and copy.standard_error == 0.5
     assert json.dumps(estimate) == "2.0"
@@ -47,15 +60,25 @@ def test_a_record_survives_the_disk(tmp_path: Path) -> None:
     record.write(tmp_path)
     (tmp_path / "history.jsonl").write_text('{"epoch": 1}\n')
     read = Record.read(tmp_path)
-    assert read.readings == record.readings and read.scores == record.scores and read.history == ({"epoch": 1},)
+    assert (
+        read.readings == record.readings
+        and read.scores == record.scores
+        and read.history == ({"epoch": 1},)
+    )
     assert read.gap == 0.25 and read.gap_kind == "accuracy"
 
 
 def test_the_table_has_settings_scores_and_readings() -> None:
-    table = records_to_pandas([some_record(), some_record(id="def", status="failed", scores={}, readings=Readings())])
+    table = records_to_pandas(
+        [some_record(), some_record(id="def", status="failed", scores={}, readings=Readings())]
+    )
     row = rows_of(table)["abc"]
     assert row["data.options.noise"] == 0.1 and row["gap"] == 0.25
-    assert row["ntk_trace"] == 2.5 and row["ntk_trace.se"] == 0.1 and row["unit_sparsity.zeta"] == -math.inf
+    assert (
+        row["ntk_trace"] == 2.5
+        and row["ntk_trace.se"] == 0.1
+        and row["unit_sparsity.zeta"] == -math.inf
+    )
     assert math.isnan(rows_of(table)["def"]["ntk_trace"])
     assert records_to_pandas([]).empty
 
@@ -93,15 +116,25 @@ def reading(name: str, value: float = 0.25, **facts: str) -> Reading:
 
 def margins(n: int) -> list[Reading]:
     title = "distance from the boundary: "
-    names = [f"margins.{layer}.{part}" for layer in ("input", "h1", "h2") for part in ("lower", "median")][:n]
-    return [reading(name, k + 0.5, title=title + name, units="spreads") for k, name in enumerate(names)]
+    names = [
+        f"margins.{layer}.{part}" for layer in ("input", "h1", "h2") for part in ("lower", "median")
+    ][:n]
+    return [
+        reading(name, k + 0.5, title=title + name, units="spreads") for k, name in enumerate(names)
+    ]
 
 
 def test_a_number_is_described_with_units_and_note() -> None:
     one = reading("loss", title="loss on the samples", units="nats", note="500 of 2,000 samples")
     head, row, use = str(Readings([one])).splitlines()
     assert head.split() == ["measure", "value", "error", "better", "what", "it", "is"]
-    assert row.split(maxsplit=4) == ["loss", "0.25", "exact", "-", "loss on the samples [nats]; 500 of 2,000 samples"]
+    assert row.split(maxsplit=4) == [
+        "loss",
+        "0.25",
+        "exact",
+        "-",
+        "loss on the samples [nats]; 500 of 2,000 samples",
+    ]
     assert use.startswith("no reference values exist")
     assert str(Readings([reading("own", units="grams")])).splitlines()[1].endswith("grams")
     assert "no value" in str(Readings([reading("own", math.nan, note="there is none")]))
@@ -110,7 +143,9 @@ def test_a_number_is_described_with_units_and_note() -> None:
 def test_a_family_is_one_row_with_its_medians() -> None:
     (_, row, _) = str(Readings(margins(6))).splitlines()
     assert row.split(maxsplit=2)[:2] == ["margins.*", "6"] and "numbers" in row
-    assert row.endswith("distance from the boundary: input.median 1.5, h1.median 3.5, h2.median 5.5 [spreads]")
+    assert row.endswith(
+        "distance from the boundary: input.median 1.5, h1.median 3.5, h2.median 5.5 [spreads]"
+    )
     assert len(str(Readings(margins(4))).splitlines()) == 6
 
 

@@ -49,7 +49,9 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "UnitSparsity": lambda: gs.functional.unit_sparsity(_network(), X, Y),
     "MarginSignature": lambda: gs.functional.margin_signature(_network(), X, Y),
     "GammaDecay": lambda: gs.batch_norm.gamma_decay(_network(), (X, Y), batch_size=4),
-    "BatchNormExcess": lambda: gs.batch_norm.batch_norm_excess(_network(), (X, Y), batch_sizes=(4,), passes=2),
+    "BatchNormExcess": lambda: gs.batch_norm.batch_norm_excess(
+        _network(), (X, Y), batch_sizes=(4,), passes=2
+    ),
     "BatchNormAdvice": lambda: gs.advise_batch_norm(_network(), (X, Y), batch_size=4, passes=2),
     "NetworkRanking": _ranking,
     "Monitor": _monitor,
@@ -82,9 +84,15 @@ def test_plain_values() -> None:
         weights: torch.Tensor
         error: Estimate
 
-    value = {1: Inner(torch.eye(2), Estimate(math.inf)), "b": (np.float64(2.5), np.arange(2), None, "text", True)}
+    value = {
+        1: Inner(torch.eye(2), Estimate(math.inf)),
+        "b": (np.float64(2.5), np.arange(2), None, "text", True),
+    }
     assert to_builtin(value) == {
-        "1": {"weights": [[1.0, 0.0], [0.0, 1.0]], "error": {"value": math.inf, "standard_error": None}},
+        "1": {
+            "weights": [[1.0, 0.0], [0.0, 1.0]],
+            "error": {"value": math.inf, "standard_error": None},
+        },
         "b": [2.5, [0, 1], None, "text", True],
     }
 

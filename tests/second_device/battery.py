@@ -82,8 +82,12 @@ def _embedded(network: nn.Module, data: Any) -> Numbers:
 def _measure(name: str) -> Call:
     def measured(network: nn.Module, data: Any) -> Numbers:
         state = network.state_dict()
-        initial = {key: 0.9 * part if part.is_floating_point() else part for key, part in state.items()}
-        readings = gs.measure(network, data, [name], initial_state=initial, history=HISTORY, time_budget=None)
+        initial = {
+            key: 0.9 * part if part.is_floating_point() else part for key, part in state.items()
+        }
+        readings = gs.measure(
+            network, data, [name], initial_state=initial, history=HISTORY, time_budget=None
+        )
         return readings.values()
 
     return measured
@@ -104,7 +108,9 @@ def _alarm(name: str) -> Call:
     def watched(network: nn.Module, data: Any) -> Numbers:
         monitor = gs.Monitor(data, ["loss"], alarm=name, n_samples=40)
         gs.train(network, data, gs.TrainingSpec(epochs=2, batch_size=20), on_epoch=monitor)
-        return {key: value for key, value in monitor.observe(network, 3).items() if "second" not in key}
+        return {
+            key: value for key, value in monitor.observe(network, 3).items() if "second" not in key
+        }
 
     return watched
 
@@ -114,13 +120,17 @@ def calls(subject: str) -> dict[str, Call]:
     from test_every_verb import FUNCTIONS, HAS_BATCH_NORM, OF_BATCH_NORM
 
     result: dict[str, Call] = {
-        name: call for name, call in FUNCTIONS.items() if subject in HAS_BATCH_NORM or name not in OF_BATCH_NORM
+        name: call
+        for name, call in FUNCTIONS.items()
+        if subject in HAS_BATCH_NORM or name not in OF_BATCH_NORM
     }
     result["embed"] = _embedded
     if subject == "batch norm":
         result |= {f"measure {name}": _measure(name) for name in gs.list_measures()}
         # that of dropout has no value; canaries are made of samples
-        result |= {f"penalty {name}": _penalty(name) for name in penalties() if name != "automatic_dropout"}
+        result |= {
+            f"penalty {name}": _penalty(name) for name in penalties() if name != "automatic_dropout"
+        }
         result |= {f"alarm {name}": _alarm(name) for name in alarms() if name != "canaries"}
     return result
 
@@ -141,7 +151,10 @@ def _result(call: Callable[[], Numbers], copies: Callable[[], int]) -> dict[str,
     before = copies()
     try:
         torch.manual_seed(0)
-        return {"numbers": {name: float(value) for name, value in call().items()}, "copies": copies() - before}
+        return {
+            "numbers": {name: float(value) for name, value in call().items()},
+            "copies": copies() - before,
+        }
     except Exception as error:
         return {"error": f"{type(error).__name__}: {str(error)[:300]}"}
 
@@ -150,7 +163,11 @@ def results(chosen: list[str], copies: Callable[[], int]) -> Iterator[dict[str, 
     """Each call's name, placement, and results on the CPU and on the device."""
     for subject in SUBJECTS:
         one = made(subject)
-        placements = PLACEMENTS if subject in ALL_PLACEMENTS else {"all on the device": PLACEMENTS["all on the device"]}
+        placements = (
+            PLACEMENTS
+            if subject in ALL_PLACEMENTS
+            else {"all on the device": PLACEMENTS["all on the device"]}
+        )
         for name, call in calls(subject).items():
             if chosen and name not in chosen:
                 continue
@@ -161,14 +178,24 @@ def results(chosen: list[str], copies: Callable[[], int]) -> Iterator[dict[str, 
             cpu = result(copy.deepcopy(one.network), one.x, one.y)
             for placement, place in placements.items():
                 device = result(copy.deepcopy(one.network).to(DEVICE), *place(one.x, one.y))
-                yield {"call": f"{name}, {subject}", "placement": placement, "cpu": cpu, "device": device}
+                yield {
+                    "call": f"{name}, {subject}",
+                    "placement": placement,
+                    "cpu": cpu,
+                    "device": device,
+                }
             if subject == "mlp" and name in HALF_PRECISION:
                 half, x = copy.deepcopy(one.network).half(), one.x.half()
                 cpu, device = (
                     result(copy.deepcopy(half), x, one.y),
                     result(half.to(DEVICE), x.to(DEVICE), one.y.to(DEVICE)),
                 )
-                yield {"call": f"{name}, {subject}", "placement": "half precision", "cpu": cpu, "device": device}
+                yield {
+                    "call": f"{name}, {subject}",
+                    "placement": "half precision",
+                    "cpu": cpu,
+                    "device": device,
+                }
     if not chosen or "Pool.run" in chosen:
         cpu, device = _result(lambda: _pool("cpu"), copies), _result(lambda: _pool(DEVICE), copies)
         yield {"call": "Pool.run", "placement": "all on the device", "cpu": cpu, "device": device}

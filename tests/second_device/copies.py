@@ -22,10 +22,14 @@ if __name__ == "__main__":
     layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)]
     network = nn.Sequential(*layers).to("second")
     state = network.state_dict()
-    initial = {name: 0.9 * part if part.is_floating_point() else part for name, part in state.items()}
+    initial = {
+        name: 0.9 * part if part.is_floating_point() else part for name, part in state.items()
+    }
     data = torch.randn(n, 1, 8, 8).to("second"), (torch.arange(n) % 3).to("second")
     for name in gs.list_measures():
         before = copies()
         with contextlib.suppress(NotMeasurable):  # a power law needs more layers
-            gs.measure(network, data, [name], initial_state=initial, history=HISTORY, time_budget=None)
+            gs.measure(
+                network, data, [name], initial_state=initial, history=HISTORY, time_budget=None
+            )
         print(json.dumps({"measure": name, "copies": copies() - before}))

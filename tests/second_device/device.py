@@ -15,7 +15,10 @@ def load() -> Any:
     It changes the process for good: call it in a process of its own. As on other devices outside of torch,
     `copy.deepcopy` of a buffer fails, because it copies the storage.
     """
-    from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
+    from torch.utils.backend_registration import (
+        generate_methods_for_privateuse1_backend,
+        rename_privateuse1_backend,
+    )
     from torch.utils.cpp_extension import load as compile_extension
 
     rename_privateuse1_backend("second")
@@ -32,14 +35,18 @@ def load() -> Any:
     module._lazy_init = module.empty_cache = lambda: None
     torch._register_device_module("second", module)
     source = Path(__file__).with_name("second_device.cpp")
-    extension: Any = compile_extension("gapscope_second_device", [str(source)], extra_cflags=["-O1"])
+    extension: Any = compile_extension(
+        "gapscope_second_device", [str(source)], extra_cflags=["-O1"]
+    )
     extension.register_hooks()
     generate_methods_for_privateuse1_backend()
     copied: Any = torch.UntypedStorage.__deepcopy__
 
     def refuse(storage: torch.UntypedStorage, memo: dict[int, Any]) -> Any:
         if storage.device.type == "second":
-            raise RuntimeError("Attempted to set the storage of a tensor to a storage on a different device")
+            raise RuntimeError(
+                "Attempted to set the storage of a tensor to a storage on a different device"
+            )
         return copied(storage, memo)
 
     torch.UntypedStorage.__deepcopy__ = refuse  # type: ignore[method-assign]

@@ -17,7 +17,9 @@ pytestmark = [
     pytest.mark.thorough,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("second device"),
-    pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler to build the simulated device with"),
+    pytest.mark.skipif(
+        shutil.which("c++") is None, reason="no C++ compiler to build the simulated device with"
+    ),
 ]
 TESTS = Path(__file__).parents[1]
 # a growth in copies by fewer than one per four samples: a larger data set may be cut into more parts
@@ -29,13 +31,19 @@ def output(*arguments: str) -> str:
     """What Python prints in a process of its own: a registered device stays."""
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # for ninja
     environment = os.environ | {"PYTHONPATH": str(TESTS), "PATH": tools, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *arguments], env=environment, cwd=TESTS, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=TESTS, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 def run(module: str, *arguments: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in output("-m", module, *arguments).splitlines() if line.startswith("{")]
+    return [
+        json.loads(line)
+        for line in output("-m", module, *arguments).splitlines()
+        if line.startswith("{")
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +59,9 @@ def differences(row: dict[str, Any]) -> list[str]:
         # as in PyTorch, a step of a user's own loop needs its batch where the network is
         is_apart = row["placement"] != "all on the device"
         is_own_step = row["call"].startswith("penalty") and is_apart and "error" not in cpu
-        return [] if is_own_step and "RuntimeError" in device["error"] else [f"{cpu} against {device}"]
+        return (
+            [] if is_own_step and "RuntimeError" in device["error"] else [f"{cpu} against {device}"]
+        )
     return [
         f"{name}: {value} against {device['numbers'].get(name)}"
         for name, value in cpu["numbers"].items()
@@ -61,7 +71,9 @@ def differences(row: dict[str, Any]) -> list[str]:
 
 
 def test_numbers_equal_those_of_the_cpu(rows: list[dict[str, Any]]) -> None:
-    wrong = {f"{row['call']}, {row['placement']}": differences(row) for row in rows if differences(row)}
+    wrong = {
+        f"{row['call']}, {row['placement']}": differences(row) for row in rows if differences(row)
+    }
     assert not wrong, json.dumps(wrong, indent=1)
 
 
@@ -79,8 +91,13 @@ def test_a_wrong_number_would_be_seen(rows: list[dict[str, Any]]) -> None:
 
 def test_no_measure_copies_per_sample() -> None:
     small, large = (run("second_device.copies", str(n)) for n in SAMPLES)
-    growth = {row["measure"]: after["copies"] - row["copies"] for row, after in zip(small, large, strict=True)}
-    assert len(growth) > 40 and not {name: count for name, count in growth.items() if count > MAX_GROWTH}
+    growth = {
+        row["measure"]: after["copies"] - row["copies"]
+        for row, after in zip(small, large, strict=True)
+    }
+    assert len(growth) > 40 and not {
+        name: count for name, count in growth.items() if count > MAX_GROWTH
+    }
 
 
 def test_the_simulated_device_tells_the_devices_apart() -> None:

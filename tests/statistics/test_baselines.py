@@ -30,7 +30,9 @@ from gapscope.statistics.kernel_ridge import loo_predictions, spectrum
 def data() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(40, 6, generator=generator, dtype=torch.float64)
-    y = (x[:, 0] + 0.5 * torch.randn(40, generator=generator, dtype=torch.float64) > 0).long() + (x[:, 1] > 1).long()
+    y = (x[:, 0] + 0.5 * torch.randn(40, generator=generator, dtype=torch.float64) > 0).long() + (
+        x[:, 1] > 1
+    ).long()
     return x, y
 
 
@@ -48,7 +50,9 @@ def test_ridge_rows_have_the_best_ridge(data: tuple[Tensor, Tensor], method: obj
     b = target_matrix(y)
     # leave-one-out predictions are compared with refits in test_kernel_ridge.py
     unit = float(kernel.trace()) / 40
-    candidates = [loo_predictions(spectrum(kernel), b, ridge * unit).predictions for ridge in RIDGES]
+    candidates = [
+        loo_predictions(spectrum(kernel), b, ridge * unit).predictions for ridge in RIDGES
+    ]
     best = min(candidates, key=lambda predictions: float((predictions - b).square().sum()))
     torch.testing.assert_close(row.predictions, best, rtol=1e-6, atol=1e-8)
     assert row.score == float((best.argmax(1) == y).double().mean())
@@ -63,7 +67,9 @@ def test_neighbours_are_scikit_learns(data: tuple[Tensor, Tensor], k: int) -> No
     )
     numpy.testing.assert_allclose(row.predictions.numpy(), oracle.reshape(-1, 1))
     first = nearest_neighbours(features, data[1], ks=(1,))
-    classes: Any = cross_val_predict(KNeighborsClassifier(1), features.numpy(), data[1].numpy(), cv=LeaveOneOut())
+    classes: Any = cross_val_predict(
+        KNeighborsClassifier(1), features.numpy(), data[1].numpy(), cv=LeaveOneOut()
+    )
     assert first.predictions.argmax(1).tolist() == classes.tolist()
 
 
@@ -72,12 +78,16 @@ def test_most_frequent_class_is_its_fraction() -> None:
     assert most_frequent_class(torch.tensor([0.0, 1.0, 2.0])).score == pytest.approx(0.0)
 
 
-def test_regression_score_is_r_squared_against_the_leave_one_out_mean(data: tuple[Tensor, Tensor]) -> None:
+def test_regression_score_is_r_squared_against_the_leave_one_out_mean(
+    data: tuple[Tensor, Tensor],
+) -> None:
     x = data[0]
     y = 2 * x[:, :1] - x[:, 1:2]
     row = linear_ridge(feature_matrix(x), y)
     means = (y.sum(0) - y) / 39
-    assert row.score == pytest.approx(1 - float((row.predictions - y).square().sum() / (means - y).square().sum()))
+    assert row.score == pytest.approx(
+        1 - float((row.predictions - y).square().sum() / (means - y).square().sum())
+    )
     assert row.score > 0.999
 
 
@@ -85,7 +95,9 @@ def test_features_are_standardized_and_constant_columns_dropped() -> None:
     table = torch.tensor([[1.0, 5.0, 100.0], [2.0, 5.0, 300.0], [3.0, 5.0, 200.0]])
     features = feature_matrix(table)
     assert features.shape == (3, 2)
-    torch.testing.assert_close(features.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-12, rtol=0)
+    torch.testing.assert_close(
+        features.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-12, rtol=0
+    )
     torch.testing.assert_close(features.std(0, correction=0), torch.ones(2, dtype=torch.float64))
     images = torch.rand(4, 3, 2, 2) * torch.tensor([1.0, 10.0, 100.0])[:, None, None]
     channels = feature_matrix(images).reshape(4, 3, 4)
@@ -104,10 +116,14 @@ def test_landmarks_are_close_to_the_exact_kernel() -> None:
     assert sampled.score == pytest.approx(exact.score, abs=0.01)
 
 
-def test_neighbours_of_many_samples_are_those_of_principal_components(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_of_many_samples_are_those_of_principal_components(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(60, 10, generator=generator, dtype=torch.float64)
-    features = x @ torch.linalg.qr(torch.randn(70, 10, generator=generator, dtype=torch.float64)).Q.T
+    features = (
+        x @ torch.linalg.qr(torch.randn(70, 10, generator=generator, dtype=torch.float64)).Q.T
+    )
     y = (x[:, 0] > 0).long()
     exact = nearest_neighbours(features, y)
     monkeypatch.setattr("gapscope.statistics.baselines.MAX_EXACT_NEIGHBOURS", 50)

@@ -65,12 +65,15 @@ def test_the_ridge_is_selected_on_a_part_of_the_rows(monkeypatch: pytest.MonkeyP
     rows = torch.cat([torch.arange(N)[part] for part in kernel_ridge.row_blocks(N)[::2]])
     ridges = (1e-4, 1e-2, 1.0)
     errors = [
-        float((loo_predictions(blocked, Y, r * blocked.mean).predictions - Y)[rows].square().sum()) for r in ridges
+        float((loo_predictions(blocked, Y, r * blocked.mean).predictions - Y)[rows].square().sum())
+        for r in ridges
     ]
     assert select_ridge(blocked, Y, ridges)[0] == ridges[errors.index(min(errors))]
 
 
-def test_rbf_ridge_of_many_rows_has_the_score_of_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rbf_ridge_of_many_rows_has_the_score_of_the_whole_matrix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(baselines, "MAX_EXACT", 100)
     monkeypatch.setattr(baselines, "N_LANDMARKS", 50)
     whole = rbf_ridge(X, Y)

@@ -7,7 +7,12 @@ import pytest
 import torch
 from sklearn.metrics import log_loss
 
-from gapscope.statistics.calibration import cross_entropy, fit_calibration, reliability_curve, tempered
+from gapscope.statistics.calibration import (
+    cross_entropy,
+    fit_calibration,
+    reliability_curve,
+    tempered,
+)
 
 GENERATOR = torch.Generator().manual_seed(0)
 

@@ -50,7 +50,9 @@ def test_a_resample_of_counts_equals_the_repeated_networks() -> None:
     for name, oracle in oracles.items():
         x, y = table["steps"].to_numpy(float), table["gap"].to_numpy(float)
         expected = [oracle(numpy.repeat(x, row), numpy.repeat(y, row))[0] for row in counts]
-        numpy.testing.assert_allclose(COEFFICIENTS[name](counts.astype(float), x, y), expected, atol=1e-12)
+        numpy.testing.assert_allclose(
+            COEFFICIENTS[name](counts.astype(float), x, y), expected, atol=1e-12
+        )
 
 
 def test_values_that_are_not_finite_are_dropped_and_counted() -> None:
@@ -66,7 +68,9 @@ def test_values_that_are_not_finite_are_dropped_and_counted() -> None:
 def test_huge_readings_do_not_overflow() -> None:
     table = _table(20, 1.0, 0)
     result = rows_of(correlations(table.assign(norm=numpy.exp(table["norm"]) * 1e300), ["norm"]))
-    assert result["norm"]["spearman"] == pytest.approx(stats.spearmanr(table["norm"], table["gap"])[0])
+    assert result["norm"]["spearman"] == pytest.approx(
+        stats.spearmanr(table["norm"], table["gap"])[0]
+    )
     assert numpy.isfinite(result["norm"]["pearson"])
 
 

@@ -23,7 +23,11 @@ from gapscope.statistics.intervals import (
 
 def test_weights_are_resamples_with_replacement() -> None:
     weights = bootstrap_weights(5, 20_000, 0)
-    assert weights.shape == (20_000, 5) and (weights.sum(1) == 5).all() and (weights == weights.round()).all()
+    assert (
+        weights.shape == (20_000, 5)
+        and (weights.sum(1) == 5).all()
+        and (weights == weights.round()).all()
+    )
     assert weights.mean(0) == pytest.approx(numpy.ones(5), abs=0.03)
     assert weights.var(0) == pytest.approx(numpy.full(5, 0.8), abs=0.05)  # n p (1 - p)
     assert (bootstrap_weights(5, 3, 1) == bootstrap_weights(5, 3, 1)).all()
@@ -32,7 +36,9 @@ def test_weights_are_resamples_with_replacement() -> None:
 def test_the_interval_of_a_mean_is_scipys() -> None:
     values = numpy.random.default_rng(0).normal(size=40)
     means = bootstrap_weights(40, 20_000, 1) @ values / 40
-    theirs = stats.bootstrap((values,), numpy.mean, n_resamples=20_000, method="percentile", rng=2).confidence_interval
+    theirs = stats.bootstrap(
+        (values,), numpy.mean, n_resamples=20_000, method="percentile", rng=2
+    ).confidence_interval
     assert percentile_interval(means, 0.95) == pytest.approx((theirs.low, theirs.high), abs=0.02)
 
 
@@ -42,7 +48,9 @@ def test_values_that_are_not_finite_are_excluded() -> None:
 
 
 def test_networks_of_one_configuration_differ_in_nothing_but_the_seed() -> None:
-    table = pandas.DataFrame({"width": [8, 16, 8, 8], "penalties": [[], [], [], [{"a": 1}]], "seed": [0, 0, 1, 0]})
+    table = pandas.DataFrame(
+        {"width": [8, 16, 8, 8], "penalties": [[], [], [], [{"a": 1}]], "seed": [0, 0, 1, 0]}
+    )
     assert configuration_ids(table, ["width", "penalties"]).tolist() == [0, 1, 0, 2]
     assert configuration_ids(table, []).tolist() == [0, 1, 2, 3]
 
@@ -70,7 +78,9 @@ def test_wilsons_interval_is_that_of_scipy(correct: int, n: int) -> None:
     assert wilson_interval(correct / n, n) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
 
 
-@pytest.mark.parametrize(("b", "c", "n"), [(0, 0, 20), (12, 2, 50), (1, 0, 44), (3, 9, 32), (0, 5, 5), (10, 0, 10)])
+@pytest.mark.parametrize(
+    ("b", "c", "n"), [(0, 0, 20), (12, 2, 50), (1, 0, 44), (3, 9, 32), (0, 5, 5), (10, 0, 10)]
+)
 def test_the_paired_interval_inverts_the_score_test(b: int, c: int, n: int) -> None:
     """Oracle: the score test with the nuisance fraction found by numerical maximum likelihood."""
 
@@ -79,14 +89,18 @@ def test_the_paired_interval_inverts_the_score_test(b: int, c: int, n: int) -> N
             first = second + difference
             agree = 1 - first - second
             parts = [(b, first), (c, second), (n - b - c, agree)]
-            return -sum(count * numpy.log(max(fraction, 1e-300)) for count, fraction in parts if count)
+            return -sum(
+                count * numpy.log(max(fraction, 1e-300)) for count, fraction in parts if count
+            )
 
         bounds = (max(0.0, -difference), (1 - difference) / 2)
         best: Any = optimize.minimize_scalar(
             minus_log_likelihood, bounds=bounds, method="bounded", options={"xatol": 1e-12}
         )
         second = best.x
-        return abs(b - c - n * difference) / numpy.sqrt(n * (2 * second + difference - difference**2))
+        return abs(b - c - n * difference) / numpy.sqrt(
+            n * (2 * second + difference - difference**2)
+        )
 
     low, high = paired_difference_interval(b, c, n)
     for end in (low, high):
@@ -98,7 +112,9 @@ def test_the_paired_interval_inverts_the_score_test(b: int, c: int, n: int) -> N
 def test_the_paired_interval_covers() -> None:
     random = numpy.random.default_rng(0)
     for only_first, only_second, n in ((0.05, 0.02, 20), (0.3, 0.1, 20), (0.02, 0.0, 40)):
-        counts = random.multinomial(n, [only_first, only_second, 1 - only_first - only_second], size=400)
+        counts = random.multinomial(
+            n, [only_first, only_second, 1 - only_first - only_second], size=400
+        )
         ends = numpy.array([paired_difference_interval(row[0], row[1], n) for row in counts])
         truth = only_first - only_second
         assert ((ends[:, 0] <= truth) & (truth <= ends[:, 1])).mean() >= 0.86

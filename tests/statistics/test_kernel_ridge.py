@@ -26,7 +26,9 @@ from gapscope.statistics.kernel_ridge import (
 
 
 def some_kernel(n: int, rank: int, seed: int = 0) -> Tensor:
-    features = torch.randn(n, rank, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    features = torch.randn(
+        n, rank, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
     return features @ features.T
 
 
@@ -37,9 +39,13 @@ def refitted(kernel: Tensor, targets: Tensor, ridge: float) -> Tensor:
         others = [j for j in range(n) if j != i]
         # stationarity: (K + ridge I) alpha + a 1 = b and 1^T alpha = 0
         system = torch.zeros(n, n, dtype=torch.float64)
-        system[: n - 1, : n - 1] = kernel[others][:, others] + ridge * torch.eye(n - 1, dtype=torch.float64)
+        system[: n - 1, : n - 1] = kernel[others][:, others] + ridge * torch.eye(
+            n - 1, dtype=torch.float64
+        )
         system[: n - 1, -1] = system[-1, : n - 1] = 1
-        solution = torch.linalg.solve(system, torch.cat([targets[others], torch.zeros_like(targets[:1])]))
+        solution = torch.linalg.solve(
+            system, torch.cat([targets[others], torch.zeros_like(targets[:1])])
+        )
         predictions.append(kernel[i, others] @ solution[:-1] + solution[-1])
     return torch.stack(predictions)
 
@@ -48,7 +54,9 @@ def refitted(kernel: Tensor, targets: Tensor, ridge: float) -> Tensor:
 @pytest.mark.parametrize("ridge", [1e-3, 1.0, 100.0])
 def test_loo_predictions_are_those_of_n_refits(rank: int, ridge: float) -> None:
     kernel = some_kernel(15, rank)
-    targets = torch.randn(15, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 3
+    targets = (
+        torch.randn(15, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 3
+    )
     result = loo_predictions(spectrum(kernel), targets, ridge)
     expected = refitted(kernel, targets, ridge)
     torch.testing.assert_close(result.predictions, expected, rtol=1e-8, atol=1e-8)
@@ -87,19 +95,28 @@ def test_as_many_landmarks_as_the_rank_are_enough() -> None:
 @pytest.mark.parametrize("ties", [False, True])
 def test_scores_are_those_of_scikit_learn(n_classes: int, ties: bool) -> None:
     generator = torch.Generator().manual_seed(n_classes)
-    labels = torch.multinomial(torch.arange(1.0, n_classes + 1), 200, replacement=True, generator=generator)
-    logits = torch.randn(200, n_classes, generator=generator) + torch.nn.functional.one_hot(labels, n_classes)
+    labels = torch.multinomial(
+        torch.arange(1.0, n_classes + 1), 200, replacement=True, generator=generator
+    )
+    logits = torch.randn(200, n_classes, generator=generator) + torch.nn.functional.one_hot(
+        labels, n_classes
+    )
     scores = (logits.round() if ties else logits).softmax(1)
     result = class_scores(scores, labels)
-    assert result.balanced_accuracy == pytest.approx(balanced_accuracy_score(labels, scores.argmax(1)))
-    expected = roc_auc_score(labels, scores[:, 1] if n_classes == 2 else scores, multi_class="ovr", average="macro")
+    assert result.balanced_accuracy == pytest.approx(
+        balanced_accuracy_score(labels, scores.argmax(1))
+    )
+    expected = roc_auc_score(
+        labels, scores[:, 1] if n_classes == 2 else scores, multi_class="ovr", average="macro"
+    )
     assert result.auc == pytest.approx(expected)
     assert result.largest == float(labels.bincount().max()) / 200
 
 
 def test_classes_are_unequal_from_twice_the_samples_on() -> None:
     assert are_unequal(torch.tensor([0, 0, 1])) and not are_unequal(torch.tensor([0, 0, 0, 1, 1]))
-    assert not are_unequal(torch.tensor([2, 2, 4])[:2]) and are_unequal(torch.tensor([2, 2, 4]))  # empty classes
+    # empty classes
+    assert not are_unequal(torch.tensor([2, 2, 4])[:2]) and are_unequal(torch.tensor([2, 2, 4]))
 
 
 def data(n: int, d: int) -> tuple[Tensor, Tensor]:
@@ -126,11 +143,15 @@ def test_evidence_is_a_normal_density(n: int, d: int) -> None:
 
 def test_score_is_the_maximum_per_sample_and_the_mean_over_targets() -> None:
     f, b = data(30, 4)
-    best = minimize(lambda p: -dense(f, b, math.exp(p[0]), math.exp(p[1])), [0.0, 0.0], method="Nelder-Mead")
+    best = minimize(
+        lambda p: -dense(f, b, math.exp(p[0]), math.exp(p[1])), [0.0, 0.0], method="Nelder-Mead"
+    )
     assert log_evidence_per_sample(f, b) == pytest.approx(-best.fun / 30, abs=1e-4)
     other = b.roll(1, 0)
     both = log_evidence_per_sample(f, torch.cat([b, other], 1))
-    assert both == pytest.approx((log_evidence_per_sample(f, b) + log_evidence_per_sample(f, other)) / 2)
+    assert both == pytest.approx(
+        (log_evidence_per_sample(f, b) + log_evidence_per_sample(f, other)) / 2
+    )
 
 
 def test_a_kernel_that_is_not_finite_is_refused() -> None:

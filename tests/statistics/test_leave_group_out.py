@@ -8,7 +8,13 @@ from torch import Tensor
 
 from gapscope.statistics import kernel_ridge, leave_group_out
 from gapscope.statistics.baselines import RIDGES
-from gapscope.statistics.kernel_ridge import Spectrum, linear_spectrum, loo_predictions, nystroem_spectrum, spectrum
+from gapscope.statistics.kernel_ridge import (
+    Spectrum,
+    linear_spectrum,
+    loo_predictions,
+    nystroem_spectrum,
+    spectrum,
+)
 from gapscope.statistics.leave_group_out import LeaveGroupOut, select_held_out
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -38,7 +44,9 @@ def spectrum_of(form: str) -> tuple[Spectrum, Tensor]:
     if form == "exact":
         return spectrum(KERNEL), KERNEL
     columns = KERNEL[:, LANDMARKS]
-    approximation = columns @ torch.linalg.pinv(KERNEL[LANDMARKS][:, LANDMARKS], hermitian=True) @ columns.T
+    approximation = (
+        columns @ torch.linalg.pinv(KERNEL[LANDMARKS][:, LANDMARKS], hermitian=True) @ columns.T
+    )
     return nystroem_spectrum(columns, KERNEL[LANDMARKS][:, LANDMARKS]), approximation
 
 
@@ -46,7 +54,12 @@ def spectrum_of(form: str) -> tuple[Spectrum, Tensor]:
 @pytest.mark.parametrize("ridge", [1e-3, 1.0, 30.0])
 @pytest.mark.parametrize(
     "groups",
-    [torch.arange(40), GROUPS, torch.arange(40) // 20, torch.cat([torch.zeros(39), torch.ones(1)]).long()],
+    [
+        torch.arange(40),
+        GROUPS,
+        torch.arange(40) // 20,
+        torch.cat([torch.zeros(39), torch.ones(1)]).long(),
+    ],
     ids=["samples", "random", "halves", "one sample"],
 )
 def test_every_group_is_predicted_as_by_a_refit(form: str, ridge: float, groups: Tensor) -> None:
@@ -60,7 +73,9 @@ def test_every_group_is_predicted_as_by_a_refit(form: str, ridge: float, groups:
 def test_without_groups_it_is_leave_one_out(form: str) -> None:
     kernel, _ = spectrum_of(form)
     result = LeaveGroupOut(kernel, TARGETS).predictions(0.1)
-    torch.testing.assert_close(result, loo_predictions(kernel, TARGETS, 0.1).predictions, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(
+        result, loo_predictions(kernel, TARGETS, 0.1).predictions, atol=1e-9, rtol=1e-9
+    )
     one_each = LeaveGroupOut(kernel, TARGETS, torch.arange(40)).predictions(0.1)
     torch.testing.assert_close(result, one_each, atol=1e-9, rtol=1e-9)
 
@@ -71,7 +86,11 @@ def test_the_ridge_has_the_smallest_error_of_the_grid(groups: Tensor | None) -> 
     targets = TARGETS + 3 * X[:, :2]
     ridge, predictions = select_held_out(kernel, targets, RIDGES, groups)
     errors = {
-        each: float((LeaveGroupOut(kernel, targets, groups).predictions(each * kernel.mean) - targets).square().sum())
+        each: float(
+            (LeaveGroupOut(kernel, targets, groups).predictions(each * kernel.mean) - targets)
+            .square()
+            .sum()
+        )
         for each in RIDGES
     }
     assert errors[ridge] == min(errors.values())
@@ -85,7 +104,9 @@ def test_a_kernel_in_blocks_of_rows_gives_the_same(monkeypatch: pytest.MonkeyPat
     blocked = linear_spectrum(X)
     assert isinstance(blocked, kernel_ridge.BlockedSpectrum)
     for each in (None, groups):
-        results = [LeaveGroupOut(kernel, targets, each).predictions(0.1) for kernel in (blocked, whole)]
+        results = [
+            LeaveGroupOut(kernel, targets, each).predictions(0.1) for kernel in (blocked, whole)
+        ]
         torch.testing.assert_close(*results, atol=1e-8, rtol=1e-8)
 
 

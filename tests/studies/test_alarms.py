@@ -32,7 +32,10 @@ def test_the_evidence_criterion_against_dense_gradients(kind: str) -> None:
     if kind == "classes":
         targets, losses = torch.randint(0, 3, (37,), generator=generator), nn.CrossEntropyLoss()
     else:
-        targets, losses = torch.randn(37, 3, generator=generator, dtype=torch.float64), nn.MSELoss(reduction="sum")
+        targets, losses = (
+            torch.randn(37, 3, generator=generator, dtype=torch.float64),
+            nn.MSELoss(reduction="sum"),
+        )
     rows = torch.stack([
         torch.cat([part.flatten() for part in torch.autograd.grad(losses(network(a[None]), b[None]), parameters)])
         for parameters in [list(network.parameters())]
@@ -61,7 +64,9 @@ def test_gradients_without_a_signal_have_the_criterion_zero() -> None:
     nn.init.zeros_(network.weight)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 400, generator=generator, dtype=torch.float64)
-    result = evidence_criterion(network, Samples(x, torch.randint(0, 2, (200,), generator=generator)))
+    result = evidence_criterion(
+        network, Samples(x, torch.randint(0, 2, (200,), generator=generator))
+    )
     # 400 independent weights (those of the two classes are opposite): standard error sqrt(2 / 400) = .07
     assert abs(result) < 0.2
 
@@ -87,7 +92,9 @@ def test_false_alarms_of_a_whole_training_are_as_rare_as_promised() -> None:
     raised = 0
     for _ in range(200):
         hard = torch.rand(200, generator=generator)  # samples differ, observations do not
-        errors = torch.stack([(torch.rand(200, generator=generator) < 0.6 * hard).double() for _ in range(6)])
+        errors = torch.stack(
+            [(torch.rand(200, generator=generator) < 0.6 * hard).double() for _ in range(6)]
+        )
         raised += significant_rise(errors, 0.2) is not None
     assert 0 < raised / 200 <= 0.2
 
@@ -100,20 +107,29 @@ CHANGES = [8, 5, 3, 2, 2, 4, 6, 1]
     (1, 0.0, Stop(6, 5)),  # means 16/3, 10/3, 7/3, 8/3, 4: the smallest is that of the changes 3 to 5
     (2, 0.0, Stop(7, 5)), (4, 0.0, None), (1, 0.1, Stop(7, 5)),
 ])  # fmt: skip
-def test_prediction_changes_rise_after_their_first_local_minimum(patience: int, fall: float, stop: Stop | None) -> None:
+def test_prediction_changes_rise_after_their_first_local_minimum(
+    patience: int, fall: float, stop: Stop | None
+) -> None:
     rows = torch.zeros(9, 10, dtype=torch.int64)
     for epoch, number in enumerate(CHANGES, start=1):
         rows[epoch] = rows[epoch - 1]
         rows[epoch, :number] += 1
     changes = prediction_changes(rows)
     assert math.isnan(changes[0]) and changes[1:] == [number / 10 for number in CHANGES]
-    assert first_fall([-change for change in changes], window=3, fall=fall, patience=patience) == stop
+    assert (
+        first_fall([-change for change in changes], window=3, fall=fall, patience=patience) == stop
+    )
 
 
 def test_alignment_over_kurtosis_against_scipy() -> None:
     cosines = torch.rand(30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert alignment(cosines) == pytest.approx(float(cosines.mean()) / (float(kurtosis(cosines)) + 1.2))
-    assert excess_kurtosis(torch.tensor([0.0, 1.0] * 5)) == pytest.approx(-2) and excess_kurtosis(torch.ones(4)) == 0
+    assert alignment(cosines) == pytest.approx(
+        float(cosines.mean()) / (float(kurtosis(cosines)) + 1.2)
+    )
+    assert (
+        excess_kurtosis(torch.tensor([0.0, 1.0] * 5)) == pytest.approx(-2)
+        and excess_kurtosis(torch.ones(4)) == 0
+    )
     two_modes = torch.tensor([0.2, 0.6] * 5)  # divided by the smallest denominator
     assert alignment(two_modes, smallest=0.05) == pytest.approx(0.4 / 0.05)
     assert alignment(two_modes, kurtosis=False) == pytest.approx(0.4)

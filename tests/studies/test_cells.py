@@ -22,8 +22,12 @@ LARGEST = "|nor_conv_3x3~0|+|nor_conv_3x3~0|nor_conv_3x3~1|+|nor_conv_3x3~0|nor_
 EMPTY = "|none~0|+|none~0|none~1|+|none~0|none~1|none~2|"
 
 
-@pytest.mark.parametrize(("cell", "parameters", "megaflops"), [(LARGEST, 1_531_546, 220.12), (EMPTY, 73_306, 7.783)])
-def test_sizes_are_those_that_the_benchmark_publishes(cell: str, parameters: int, megaflops: float) -> None:
+@pytest.mark.parametrize(
+    ("cell", "parameters", "megaflops"), [(LARGEST, 1_531_546, 220.12), (EMPTY, 73_306, 7.783)]
+)
+def test_sizes_are_those_that_the_benchmark_publishes(
+    cell: str, parameters: int, megaflops: float
+) -> None:
     size = complexity(cell, build_cell_network(cell).eval(), torch.zeros(3, 32, 32))
     assert size["parameter count"] == parameters
     assert size["multiply-adds"] / 1e6 == pytest.approx(megaflops, abs=0.005)
@@ -52,7 +56,8 @@ def test_the_kernel_equals_the_ntk_of_one_combination_of_outputs() -> None:
     kernel = sampled_kernel(network, x, signs, torch.Generator().manual_seed(0))
     torch.testing.assert_close(kernel.double(), reference.double(), rtol=1e-4, atol=1e-4)
     draws = [
-        sampled_kernel(network, x, signs, torch.Generator().manual_seed(seed), n_sampled=40) for seed in range(400)
+        sampled_kernel(network, x, signs, torch.Generator().manual_seed(seed), n_sampled=40)
+        for seed in range(400)
     ]
     assert float((torch.stack(draws).mean(0) - kernel).norm() / kernel.norm()) < 0.05
 

@@ -77,7 +77,9 @@ def arm(name: str, accuracy: float, **more: Any) -> ComparisonArm:
         ({"values": RISES[:6]}, HELD, ""),
     ],
 )  # fmt: skip
-def test_the_guard_and_the_interval_decide(fields: dict[str, Any], outcome: str, reason: str) -> None:
+def test_the_guard_and_the_interval_decide(
+    fields: dict[str, Any], outcome: str, reason: str
+) -> None:
     result = grows(**fields)
     assert result.outcome == outcome and result.verdict[1].startswith(reason)
     assert Claim.from_dict(json.loads(to_json(result.to_dict()))) == result
@@ -88,16 +90,24 @@ def test_a_network_that_did_not_learn_leaves_it_open(accuracy: float) -> None:
     lazy = arm("WN + dropout", accuracy)
     for values in (RISES, [-value for value in RISES]):  # neither answer is believed
         outcome, reason = grows(values, compared=(FITTED, lazy)).verdict
-        assert outcome == OPEN and reason.startswith(f"did not learn: WN + dropout (training accuracy {accuracy:.2f})")
+        assert outcome == OPEN and reason.startswith(
+            f"did not learn: WN + dropout (training accuracy {accuracy:.2f})"
+        )
     several = grows(RISES[:3], compared=(replace(lazy, finished=False),))
     assert several.verdict[1].count(";") == 2  # all doubts are named
 
 
 def test_the_end_of_training_is_evaluated_on_the_training_loss() -> None:
-    falls, flat = tuple(1 - 0.02 * i for i in range(40)), (*(1 - 0.02 * i for i in range(30)), *[0.4] * 10)
+    falls, flat = (
+        tuple(1 - 0.02 * i for i in range(40)),
+        (*(1 - 0.02 * i for i in range(30)), *[0.4] * 10),
+    )
     curved = ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=flat, falling=True)
     assert curved.done is True
-    assert replace(curved, loss_curve=falls).done is False and replace(curved, loss_curve=flat).done is True
+    assert (
+        replace(curved, loss_curve=falls).done is False
+        and replace(curved, loss_curve=flat).done is True
+    )
     rising = replace(curved, curve=tuple(reversed(falls)))
     assert rising.done is None and replace(rising, train_accuracy=0.99).done is True
 
@@ -109,7 +119,9 @@ def test_a_stored_curve_is_evaluated_and_no_curve_is_no_verdict() -> None:
         (downsample_curve([flat]), HELD, ""), (downsample_curve([rising]), OPEN, "not finished: BN"),
         ((), OPEN, "no curve of the training loss was kept of BN"),
     ):  # fmt: skip
-        result = grows(compared=(ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=curve),))
+        result = grows(
+            compared=(ComparisonArm(name="BN", train_accuracy=0.9, chance=0.1, curve=curve),)
+        )
         assert result.outcome == outcome and result.verdict[1].startswith(reason)
         read = Claim.from_dict(json.loads(to_json(result.to_dict())))
         assert read == result and read.verdict == result.verdict
@@ -126,9 +138,14 @@ def test_a_reversed_sign_is_not_agreement_in_size() -> None:
     # zhao2022, Fig. 4: the paper's kappa falls with the gap (-.967), ours rises (.95)
     x = np.arange(12.0)
     guard: Any = {"paper": -0.967, "compared": (), "untrained": "numbers"}
-    kappa = relation("Fig. 4", "kappa falls with the gap", "Pearson", pearson, x, x + np.sin(x), **guard)
+    kappa = relation(
+        "Fig. 4", "kappa falls with the gap", "Pearson", pearson, x, x + np.sin(x), **guard
+    )
     assert kappa.value > 0.9 and kappa.verdict == (NOT_HELD, OPPOSITE)
-    assert relation("Fig. 4", "it falls", "Pearson", pearson, x, -x - np.sin(x), **guard).outcome == HELD
+    assert (
+        relation("Fig. 4", "it falls", "Pearson", pearson, x, -x - np.sin(x), **guard).outcome
+        == HELD
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,7 +160,12 @@ def test_a_reversed_sign_is_not_agreement_in_size() -> None:
 )
 def test_size_is_evaluated_together_with_sign(paper: float, verdict: tuple[str, str]) -> None:
     values = [0.09, 0.11, 0.1, 0.08, 0.12, 0.1, 0.1]
-    assert claim("Table 1", "so much", "lead", values, paper=paper, compared=(), untrained="numbers").verdict == verdict
+    assert (
+        claim(
+            "Table 1", "so much", "lead", values, paper=paper, compared=(), untrained="numbers"
+        ).verdict
+        == verdict
+    )
 
 
 def test_two_clusters_far_apart_are_two_units() -> None:
@@ -159,9 +181,14 @@ def test_two_clusters_far_apart_are_two_units() -> None:
 
 
 def test_computed_numbers_need_no_units() -> None:
-    assert identity("Prop. 4", "the largest rate grows", "difference", 0.5, above=0.0).outcome == HELD
+    assert (
+        identity("Prop. 4", "the largest rate grows", "difference", 0.5, above=0.0).outcome == HELD
+    )
     assert identity("Prop. 4", "by 4 zeta", "difference", 0.5, paper=1.1).verdict[0] == NOT_HELD
-    assert identity("Prop. 4", "the largest rate grows", "difference", math.nan, above=0.0).outcome == OPEN
+    assert (
+        identity("Prop. 4", "the largest rate grows", "difference", math.nan, above=0.0).outcome
+        == OPEN
+    )
 
 
 def test_what_was_not_run_names_why() -> None:
@@ -172,7 +199,12 @@ def test_what_was_not_run_names_why() -> None:
 
 
 def test_a_claim_survives_its_json_and_is_evaluated_again() -> None:
-    for one in (grows(RISES[:1]), grows(paper=0.1, reach=0.2), not_run("a", "b", "c"), grows(ours=True)):
+    for one in (
+        grows(RISES[:1]),
+        grows(paper=0.1, reach=0.2),
+        not_run("a", "b", "c"),
+        grows(ours=True),
+    ):
         content = json.loads(to_json(one.to_dict()))
         assert (content["outcome"], content["reason"]) == one.verdict
         assert Claim.from_dict(content) == one or math.isnan(one.value)
@@ -196,11 +228,16 @@ def test_one_kind_of_network_alone_is_named_as_such() -> None:
 
 
 @pytest.mark.parametrize(
-    ("quantity", "ends"), [("share of runs", (0.0, 1.0)), ("Pearson of a and b", (-1.0, 1.0)), ("points", None)]
+    ("quantity", "ends"),
+    [("share of runs", (0.0, 1.0)), ("Pearson of a and b", (-1.0, 1.0)), ("points", None)],
 )
-def test_no_interval_leaves_the_range_of_its_statistic(quantity: str, ends: tuple[float, float] | None) -> None:
+def test_no_interval_leaves_the_range_of_its_statistic(
+    quantity: str, ends: tuple[float, float] | None
+) -> None:
     result = claim("", "", quantity, [-3.0, 0.5, 4.0], compared=())
-    assert (result.low, result.high) == ends or (ends is None and result.low < -1 and result.high > 1)
+    assert (result.low, result.high) == ends or (
+        ends is None and result.low < -1 and result.high > 1
+    )
     stored = Claim.from_dict({**result.to_dict(), "low": -5.0, "high": 5.0})
     assert (stored.low, stored.high) == (ends or (-5.0, 5.0))
 
@@ -230,9 +267,12 @@ def test_curves_that_have_flattened_are_finished() -> None:
 def test_one_rule_for_large_and_small_initial_losses() -> None:
     epochs = np.arange(100)
     large, small = 1e5 * np.exp(-epochs / 10), 2.3 * np.exp(-epochs / 10)
-    assert not has_flattened([large.tolist()], falling=True)  # within a twentieth of its range from epoch 30 on
+    # within a twentieth of its range from epoch 30 on
+    assert not has_flattened([large.tolist()], falling=True)
     assert not has_flattened([small.tolist()], falling=True)
-    arms = [replace(FITTED, finished=None, loss_curve=tuple(curve.tolist())) for curve in (large, small)]
+    arms = [
+        replace(FITTED, finished=None, loss_curve=tuple(curve.tolist())) for curve in (large, small)
+    ]
     # the small loss ends at 0.0001 nats, the large one at 5: the samples are fitted in the one case alone
     assert [one.done for one in arms] == [False, True]
     flat = np.maximum(large, 40.0) + 0.01 * np.cos(epochs)

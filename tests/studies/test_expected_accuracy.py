@@ -10,7 +10,14 @@ import pytest
 from gapscope.accuracy.accuracy_estimator import load_default
 from gapscope.accuracy.extrapolation import DECAY, MEAN_GROWTH
 from gapscope.data import load_dataset
-from gapscope_studies.expected_accuracy.fit import COLUMNS, Candidate, as_table, fit, fitted_table, select_simplest
+from gapscope_studies.expected_accuracy.fit import (
+    COLUMNS,
+    Candidate,
+    as_table,
+    fit,
+    fitted_table,
+    select_simplest,
+)
 from gapscope_studies.expected_accuracy.held_out import CLOSED
 from gapscope_studies.expected_accuracy.intervals import intervals
 from gapscope_studies.expected_accuracy.judged import FOLDS, HOLD_OUT, SHIPPED, estimates, refusals
@@ -26,7 +33,14 @@ from gapscope_studies.expected_accuracy.pools import (
     judged_in_turn,
     load_rows,
 )
-from gapscope_studies.expected_accuracy.public_curves import POWER, RULE, curves, fit_constants, fit_law, predict
+from gapscope_studies.expected_accuracy.public_curves import (
+    POWER,
+    RULE,
+    curves,
+    fit_constants,
+    fit_law,
+    predict,
+)
 from gapscope_studies.expected_accuracy.runs import data_of, on_equally_noisy, read_network
 from gapscope_studies.expected_accuracy.study import STUDY
 from gapscope_studies.kit.study import RunSettings
@@ -90,7 +104,9 @@ def test_the_shipped_corrections_are_fitted_to_the_networks_of_the_card() -> Non
     for target, column in COLUMNS.items():
         again = Candidate(card[target]["kind"], tuple(card[target]["readings"])).estimator()
         again.fit(table, table[column] - table["left_out"])
-        assert again.predict(table) == pytest.approx(load_default().corrections[target].predict(table), abs=1e-9)
+        assert again.predict(table) == pytest.approx(
+            load_default().corrections[target].predict(table), abs=1e-9
+        )
 
 
 @pytest.mark.slow
@@ -118,7 +134,9 @@ def test_of_candidates_that_have_equal_errors_the_plainest_is_used() -> None:
 @pytest.mark.thorough
 @pytest.mark.usefixtures("few_resamples")
 def test_the_evaluation_of_stored_networks_needs_no_data(tmp_path: Path) -> None:
-    setting = RunSettings(scale="small", work=tmp_path, data_root=str(tmp_path), workers=1, say=lambda line: None)
+    setting = RunSettings(
+        scale="small", work=tmp_path, data_root=str(tmp_path), workers=1, say=lambda line: None
+    )
     numbers = (outcome := STUDY.part("judged").run(setting)).numbers
     assert outcome.data["boston_housing"] == "not on this machine"
     known = load_rows("networks")
@@ -136,13 +154,20 @@ def test_the_evaluation_of_stored_networks_needs_no_data(tmp_path: Path) -> None
 
 def test_baselines_have_closed_forms() -> None:
     fitted = fitted_table()
-    networks = fitted.head(3).assign(hold_out=[0.0, 0.5, 1.0], samples=100.0, cross_validation=float("nan"))
+    networks = fitted.head(3).assign(
+        hold_out=[0.0, 0.5, 1.0], samples=100.0, cross_validation=float("nan")
+    )
     result = estimates(networks, fitted, load_default())
     half = 1.645 * (0.5 * 0.5 / 10) ** 0.5
     assert result[HOLD_OUT].iloc[1].tolist() == pytest.approx([0.5, 0.5 - half, 0.5 + half])
-    assert result[HOLD_OUT]["value"].tolist() == [0.0, 0.5, 1.0] and result[HOLD_OUT].iloc[0]["high"] > 0.1
+    assert (
+        result[HOLD_OUT]["value"].tolist() == [0.0, 0.5, 1.0]
+        and result[HOLD_OUT].iloc[0]["high"] > 0.1
+    )
     gap = (fitted["train_accuracy"] - fitted["test_score_like_training"]).mean()
-    assert result["mean gap"]["value"].tolist() == pytest.approx((networks["train_accuracy"] - gap).tolist())
+    assert result["mean gap"]["value"].tolist() == pytest.approx(
+        (networks["train_accuracy"] - gap).tolist()
+    )
     assert result[FOLDS]["value"].isna().all()
 
 
@@ -154,14 +179,20 @@ def test_public_curves_are_predicted_by_the_shipped_rule(tmp_path: Path) -> None
     table = curves()
     table = table[(table["data"] % 40 == 1) & (table["reach"] == 2)]
     errors = np.array([predict(row)[0] for row in table.itertuples()]) - table["truth"]
-    (row,) = [row for row in numbers["errors"] if row["method"] == RULE and row["reach"] == "2 times"]
-    assert row["RMSE"][0] == pytest.approx(np.sqrt((errors**2).mean())) and row["curves"] == len(table)
+    (row,) = [
+        row for row in numbers["errors"] if row["method"] == RULE and row["reach"] == "2 times"
+    ]
+    assert row["RMSE"][0] == pytest.approx(np.sqrt((errors**2).mean())) and row["curves"] == len(
+        table
+    )
 
 
 def test_a_law_of_four_parameters_is_recovered() -> None:
     sizes = 16 * 2 ** np.arange(8)
     scores = 0.9 - np.exp(-0.5) * (sizes + 5.0) ** -0.4
-    row = pd.Series({"sizes": " ".join(map(str, sizes)), "scores": " ".join(map(str, scores)), "samples": 8192})
+    row = pd.Series(
+        {"sizes": " ".join(map(str, sizes)), "scores": " ".join(map(str, scores)), "samples": 8192}
+    )
     assert fit_law(POWER, row) == pytest.approx(0.9 - np.exp(-0.5) * 8197.0**-0.4, abs=2e-3)
 
 
@@ -190,12 +221,18 @@ def test_intervals_at_smoke_scale(tmp_path: Path) -> None:
     rows = outcome.numbers["smoke"]
     assert {row["forecast"] for row in rows} == {"without a network", "with a network"}
     for row in rows:
-        coverage = row["coverage"][0] if isinstance(row["coverage"], list | tuple) else row["coverage"]
+        coverage = (
+            row["coverage"][0] if isinstance(row["coverage"], list | tuple) else row["coverage"]
+        )
         assert coverage + row["below"] + row["above"] == pytest.approx(1)
-    widths = {row["samples"]: row["width"] for row in rows if row["forecast"] == "without a network"}
+    widths = {
+        row["samples"]: row["width"] for row in rows if row["forecast"] == "without a network"
+    }
     assert widths["60 to 120"] > 1.5 * widths["250 to 500"]
 
 
 def test_a_run_predicts_its_own_samples_better_than_new_ones(tmp_path: Path) -> None:
-    outcome = monitored_run(RunSettings(scale="smoke", work=tmp_path, workers=1, say=lambda line: None))
+    outcome = monitored_run(
+        RunSettings(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)
+    )
     assert outcome.numbers["rows"][-1]["excess"][0] > 0.05

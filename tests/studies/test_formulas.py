@@ -19,7 +19,9 @@ from gapscope_studies.luo2019 import formulas
 def test_the_variance_of_a_batch_std_is_that_of_sampled_batches() -> None:
     batches = 3.0 * np.random.default_rng(0).standard_normal((200_000, 32))
     assert formulas.variance_of_batch_std(32, 3.0) == pytest.approx(batches.std(1).var(), rel=0.02)
-    assert formulas.variance_of_batch_mean([0.0, 1.0, 5.0], 3) == pytest.approx(np.var([0.0, 1.0, 5.0]) / 3)
+    assert formulas.variance_of_batch_mean([0.0, 1.0, 5.0], 3) == pytest.approx(
+        np.var([0.0, 1.0, 5.0]) / 3
+    )
 
 
 def test_a_student_beyond_the_largest_stable_rate_leaves_its_teacher() -> None:
@@ -27,7 +29,9 @@ def test_a_student_beyond_the_largest_stable_rate_leaves_its_teacher() -> None:
     highest = formulas.largest_stable_rate(0.0)
     assert highest == pytest.approx(2.0)
     for share, settles in ((0.97, True), (1.03, False)):
-        path = learning_dynamics([1.0, 200.0], learning_rate=share * highest, method="sgd", gamma=0.999, overlap=0.999)
+        path = learning_dynamics(
+            [1.0, 200.0], learning_rate=share * highest, method="sgd", gamma=0.999, overlap=0.999
+        )
         assert (path.overlap[-1] > 0.9995) == settles
 
 
@@ -53,12 +57,21 @@ def test_eq_8_corrected_is_the_variance_of_sampled_networks_and_the_printed_one_
     """40,000 standard normal ReLU networks at the input 0."""
     random = torch.Generator().manual_seed(0)
     signal = torch.zeros(40_000, 1, 8)
-    for place, (fan_in, fan_out) in enumerate(zip((8, *equations.HIDDEN), (*equations.HIDDEN, 3), strict=True)):
+    for place, (fan_in, fan_out) in enumerate(
+        zip((8, *equations.HIDDEN), (*equations.HIDDEN, 3), strict=True)
+    ):
         weights = torch.randn(40_000, fan_in, fan_out, generator=random)
-        signal = (signal.relu() if place else signal) @ weights + torch.randn(40_000, 1, fan_out, generator=random)
+        signal = (signal.relu() if place else signal) @ weights + torch.randn(
+            40_000, 1, fan_out, generator=random
+        )
     layers = fully_connected_layers(8, equations.HIDDEN)
-    assert equations.output_second_moment(layers) == pytest.approx(float(signal.square().mean()), rel=0.03)
-    assert equations.printed_bias_contribution(layers, 3) < 0.5 * equations.output_second_moment(layers) / 3
+    assert equations.output_second_moment(layers) == pytest.approx(
+        float(signal.square().mean()), rel=0.03
+    )
+    assert (
+        equations.printed_bias_contribution(layers, 3)
+        < 0.5 * equations.output_second_moment(layers) / 3
+    )
 
 
 def test_s_falls_with_the_square_of_a_under_rescaling() -> None:

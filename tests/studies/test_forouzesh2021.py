@@ -49,10 +49,13 @@ def test_no_network_is_trained_twice(study: SmokeStudy) -> None:
     for part in ("fig2b", "mnist", "cifar100"):
         study.content(part)
     grids: dict[str, str] = {
-        part.name: part.run.keywords["grid"] for part in STUDY.parts if isinstance(part.run, partial)
+        part.name: part.run.keywords["grid"]
+        for part in STUDY.parts
+        if isinstance(part.run, partial)
     }
     expected = [
-        {spec.id for item in make_grid(study.setting, grids[part]) for spec in item.specs()} for part in study.done()
+        {spec.id for item in make_grid(study.setting, grids[part]) for spec in item.specs()}
+        for part in study.done()
     ]
     trained = {path.name for path in (study.setting.work / "networks" / "runs").iterdir()}
     assert trained == set().union(*expected) and len(trained) < sum(map(len, expected))
@@ -86,19 +89,25 @@ def test_points_average_the_numbers_and_not_their_logarithms(setting: RunSetting
 def test_bias_and_variance_add_up_to_the_squared_error(study: SmokeStudy) -> None:
     for point in study.content("fig10cd")["numbers"]["points"]:
         # test_loss is a mean over outputs, the decomposition a sum; both are stored with six digits
-        assert point["bias"] + point["variance"] == pytest.approx(point["outputs"] * point["test_loss"], rel=1e-4)
+        assert point["bias"] + point["variance"] == pytest.approx(
+            point["outputs"] * point["test_loss"], rel=1e-4
+        )
 
 
 def test_the_authors_numbers_are_listed_next_to_ours() -> None:
     row = tables.authors_row(200, "test_loss", pandas.Series([35511.0, 35511.0 + 2 * 3551.0]))
     assert row["authors"] == 35511 and row["ours"] == 35511 + 3551 and row["our deviation"] == 3551
     assert row["deviations apart"] == pytest.approx(1 / math.sqrt(2))
-    assert tables.authors_row(500, "test_accuracy", pandas.Series([0.291]))["ours"] == pytest.approx(29.1)
+    assert tables.authors_row(500, "test_accuracy", pandas.Series([0.291]))[
+        "ours"
+    ] == pytest.approx(29.1)
 
 
 def test_the_authors_protocol_is_that_of_their_code() -> None:
     at_paper = make_grid(RunSettings(scale="paper", work=Path()), "authors")
-    assert [item.spec.network.options for item in at_paper] == [{"n_hidden": 4, "width": w} for w in (200, 300, 500)]
+    assert [item.spec.network.options for item in at_paper] == [
+        {"n_hidden": 4, "width": w} for w in (200, 300, 500)
+    ]
     at_small = make_grid(RunSettings(scale="small", work=Path()), "authors")
     assert at_small[0].spec == at_paper[0].spec and len(at_paper[0].specs()) == 10
     training = at_paper[0].spec.training
@@ -125,20 +134,28 @@ def test_the_ratio_of_means_has_welchs_interval() -> None:
            "authors": second.mean(), "deviation": second.std()}  # fmt: skip
     claim = tables.same_mean(row)
     # deviations of 1 and 2 % of the mean: the logarithms of the values are as normal as the values
-    welch: Any = stats.ttest_ind(numpy.log(first), numpy.log(second), equal_var=False).confidence_interval()
-    assert (math.log(claim.low), math.log(claim.high)) == pytest.approx((welch.low, welch.high), abs=1e-3)
+    welch: Any = stats.ttest_ind(
+        numpy.log(first), numpy.log(second), equal_var=False
+    ).confidence_interval()
+    assert (math.log(claim.low), math.log(claim.high)) == pytest.approx(
+        (welch.low, welch.high), abs=1e-3
+    )
 
 
 def test_a_lower_loss_has_the_accuracy_beside_it() -> None:
     def of(loss: float, accuracy: float) -> pandas.DataFrame:
-        draws = pandas.DataFrame({"s_after": 1.0, "test_loss": loss, "test_accuracy": accuracy}, index=range(6))
+        draws = pandas.DataFrame(
+            {"s_after": 1.0, "test_loss": loss, "test_accuracy": accuracy}, index=range(6)
+        )
         return pandas.DataFrame([{
             "family": "a", "draws": draws, "train_accuracy": 1.0, "train_loss": 0.0, "outputs": 10, "curve": [],
             "loss curve": [], "stopped": True, "test_accuracy": accuracy,
         }])  # fmt: skip
 
     low, high = of(1.0, 0.15), of(10.0, 0.2)
-    _, loss, control = figures._both("Fig. 0", "the first has a lower {}", low, high, "first over second")
+    _, loss, control = figures._both(
+        "Fig. 0", "the first has a lower {}", low, high, "first over second"
+    )
     assert (loss.value, loss.outcome, control.ours) == (-1.0, "held", True)
     assert (control.value, control.outcome) == (pytest.approx(-5.0), "not held")
 
@@ -154,7 +171,11 @@ def test_the_larger_scales_hold_the_marked_pairs(scale: str) -> None:
     assert deep in pairs and deeper in pairs
     assert (deep[1] / 2) ** deep[0] == pytest.approx((deeper[1] / 2) ** deeper[0], rel=0.03)
     sizes = [item.spec.network.options for item in make_grid(there, "against_convolutions")]
-    assert {"n_hidden": 2, "width": 140} in sizes and {"n_conv": 1, "channels": 5, "hidden": 100} in sizes
+    assert {"n_hidden": 2, "width": 140} in sizes and {
+        "n_conv": 1,
+        "channels": 5,
+        "hidden": 100,
+    } in sizes
 
 
 def test_relation_agrees_with_least_squares_and_finds_the_slope() -> None:
@@ -162,14 +183,20 @@ def test_relation_agrees_with_least_squares_and_finds_the_slope() -> None:
     s = numpy.exp(rng.normal(0, 3, 40))
     loss = 2 * numpy.sqrt(s) * numpy.exp(rng.normal(0, 0.1, 40))
     result = relation(pandas.DataFrame({"s": s, "loss": loss}), "s", "loss")
-    assert result["slope"] == pytest.approx(numpy.polyfit(numpy.log(s), numpy.log(loss), 1)[0], rel=1e-9)
-    assert result["rho"] == pytest.approx(numpy.corrcoef(numpy.log(s), numpy.log(loss))[0, 1], rel=1e-9)
+    assert result["slope"] == pytest.approx(
+        numpy.polyfit(numpy.log(s), numpy.log(loss), 1)[0], rel=1e-9
+    )
+    assert result["rho"] == pytest.approx(
+        numpy.corrcoef(numpy.log(s), numpy.log(loss))[0, 1], rel=1e-9
+    )
     assert result["rho_raw"] == pytest.approx(numpy.corrcoef(s, loss)[0, 1], rel=1e-9)
     assert result["slope_low"] < 0.5 < result["slope_high"] < result["slope_low"] + 0.1
 
 
 def test_relation_leaves_out_what_has_no_logarithm() -> None:
-    table = pandas.DataFrame({"s": [1.0, 4.0, 9.0, 0.0, math.nan], "loss": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    table = pandas.DataFrame(
+        {"s": [1.0, 4.0, 9.0, 0.0, math.nan], "loss": [1.0, 2.0, 3.0, 4.0, 5.0]}
+    )
     assert relation(table, "s", "loss")["n"] == 3
     assert math.isnan(relation(table.head(2), "s", "loss")["rho"])
 
@@ -178,7 +205,9 @@ def test_equation_9_is_met_by_what_it_predicts() -> None:
     # sqrt(1/2 * 9/10 * S * 0.25 / 0.01)
     s = 8.0
     loss = math.sqrt(0.45 * s * 25)
-    table = pandas.DataFrame({"s_after": [s], "test_loss": [2 * loss], "outputs": [10.0], "mean_square_input": [0.25]})
+    table = pandas.DataFrame(
+        {"s_after": [s], "test_loss": [2 * loss], "outputs": [10.0], "mean_square_input": [0.25]}
+    )
     assert over_predicted(table)["median"] == pytest.approx(2)
 
 
@@ -204,7 +233,8 @@ def points_of(accuracies: dict[str, float], n: int = 7, draws: int = 6) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("n", "draws", "units"), [(3, 6, "3 independent configurations"), (7, 2, "2 independent draws of weights")]
+    ("n", "draws", "units"),
+    [(3, 6, "3 independent configurations"), (7, 2, "2 independent draws of weights")],
 )
 def test_few_configurations_or_few_draws_decide_nothing(n: int, draws: int, units: str) -> None:
     few = relation_claim("Fig.", "L rises", points_of({"none": 1.0}, n, draws), "s_after")
@@ -218,28 +248,44 @@ def test_draws_that_a_configuration_lacks_are_excluded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "reason"), [(1.0, ""), (0.13, "did not learn: dropout"), (0.25, "did not learn alike")]
+    ("accuracy", "reason"),
+    [(1.0, ""), (0.13, "did not learn: dropout"), (0.25, "did not learn alike")],
 )
 def test_a_regularization_is_evaluated_only_where_it_trains(accuracy: float, reason: str) -> None:
     claims = figures.shifts(points_of({"dropout": accuracy, "none": 1.0}), "Fig. 2(d)")
     s, loss = claims
     assert reason in s.sentence and s.outcome == ("open" if reason else "not held")
-    assert loss.statement == "dropout lowers L" and loss.outcome == ("open" if reason else "not held")
+    assert loss.statement == "dropout lowers L" and loss.outcome == (
+        "open" if reason else "not held"
+    )
 
 
 def test_the_nearest_products_are_compared() -> None:
-    shapes = [(1.0, 8.0, 1.0, 1.0), (1.0, 32.0, 2.0, 4.0), (2.0, 8.0, 3.0, 1.0)]  # (H/2)^M: 4, 16, 16
+    # (H/2)^M: 4, 16, 16
+    shapes = [
+        (1.0, 8.0, 1.0, 1.0),
+        (1.0, 32.0, 2.0, 4.0),
+        (2.0, 8.0, 3.0, 1.0),
+    ]
     table = table_of(
         [{"family": f"{depth}", "n_hidden": depth, "width": width, "s_after": s, "test_loss": loss,
           "train_accuracy": 1.0} for depth, width, s, loss in shapes], draws=1,
     )  # fmt: skip
     claims = figures.depth_and_width(table)
     assert [10**claim.value for claim in claims] == pytest.approx([1.5, 0.25])
-    assert claims[0].quantity == "log10 of S of 2 layers of 8 over 1 layers of 32" and claims[0].outcome == "open"
+    assert (
+        claims[0].quantity == "log10 of S of 2 layers of 8 over 1 layers of 32"
+        and claims[0].outcome == "open"
+    )
 
 
 def test_cnns_of_equal_size_are_compared_and_narrow_ones_with_wide_ones() -> None:
-    shapes = [(1.0, 5.0, 100.0, 2.0), (1.0, 20.0, 900.0, 8.0), (2.0, 5.0, 80.0, 4.0), (3.0, 8.0, 102.0, 1.0)]
+    shapes = [
+        (1.0, 5.0, 100.0, 2.0),
+        (1.0, 20.0, 900.0, 8.0),
+        (2.0, 5.0, 80.0, 4.0),
+        (3.0, 8.0, 102.0, 1.0),
+    ]
     table = table_of(
         [{"family": f"{n_conv}", "n_conv": n_conv, "channels": channels, "parameters": parameters, "s_after": s,
           "test_loss": s, "train_accuracy": 1.0} for n_conv, channels, parameters, s in shapes]
@@ -254,7 +300,9 @@ def sampled(sharpness: float, n: int = 400, k: int = 5) -> tuple[Tensor, Tensor]
     """Logits, and labels that follow softmax(logits / sharpness)."""
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(n, k, generator=generator, dtype=torch.float64)
-    return logits * sharpness, torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+    return logits * sharpness, torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(
+        1
+    )
 
 
 @pytest.mark.parametrize("sharpness", [0.01, 0.5, 1.0, 30.0, 1e6])
@@ -265,7 +313,9 @@ def test_is_the_minimum_that_scipy_finds(sharpness: float) -> None:
         return nn.functional.cross_entropy(logits / math.exp(log_temperature), labels).item()
 
     middle = math.log(sharpness)
-    result: Any = minimize_scalar(loss, bounds=(middle - 3, middle + 3), method="bounded", options={"xatol": 1e-9})
+    result: Any = minimize_scalar(
+        loss, bounds=(middle - 3, middle + 3), method="bounded", options={"xatol": 1e-9}
+    )
     temperature = fit_temperature(logits, labels)
     assert temperature == pytest.approx(math.exp(result.x), rel=1e-6)
     assert loss(math.log(temperature)) <= result.fun + 1e-12
@@ -276,7 +326,9 @@ def test_recovers_the_temperature_that_made_the_labels_and_ignores_what_softmax_
     temperature = fit_temperature(logits, labels)
     assert temperature == pytest.approx(3, rel=0.03)
     assert fit_temperature(10 * logits, labels) == pytest.approx(10 * temperature, rel=1e-9)
-    assert fit_temperature(logits + torch.arange(20_000)[:, None], labels) == pytest.approx(temperature, rel=1e-9)
+    assert fit_temperature(logits + torch.arange(20_000)[:, None], labels) == pytest.approx(
+        temperature, rel=1e-9
+    )
 
 
 def test_without_a_finite_optimum_it_is_nan() -> None:

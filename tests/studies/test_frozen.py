@@ -64,15 +64,25 @@ def slim(value: Any) -> Any:
     """Plain values without wall times, verdicts and prose."""
     if isinstance(value, dict):
         skip = ("share_of_training", "outcome")
-        rest = {key: item for key, item in value.items() if "seconds" not in key and key not in skip}
+        rest = {
+            key: item for key, item in value.items() if "seconds" not in key and key not in skip
+        }
         return {key: slim(item) for key, item in rest.items() if not _is_prose(item)}
-    return [slim(item) for item in value if not _is_prose(item)] if isinstance(value, list) else value
+    return (
+        [slim(item) for item in value if not _is_prose(item)] if isinstance(value, list) else value
+    )
 
 
 def _close(a: Any, b: Any, numbers: bool = True) -> bool:
     if isinstance(a, int | float) and isinstance(b, int | float):
-        return not numbers or math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-7) or (math.isnan(a) and math.isnan(b))
-    if not numbers and isinstance(a, str) and isinstance(b, str):  # intervals are texts with numbers in them
+        return (
+            not numbers
+            or math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-7)
+            or (math.isnan(a) and math.isnan(b))
+        )
+    if (
+        not numbers and isinstance(a, str) and isinstance(b, str)
+    ):  # intervals are texts with numbers in them
         return _NUMBER.sub("#", a) == _NUMBER.sub("#", b)
     return a == b
 
@@ -87,7 +97,11 @@ def changes(frozen: Any, result: Any, where: str = "", *, numbers: bool = True) 
     if isinstance(frozen, dict) and isinstance(result, dict):
         for key, value in frozen.items():
             if key == "claims":  # there may be others, and other words; their numbers stand
-                rows = [row for row in value if not any(_same_claim(row, other, numbers) for other in result[key])]
+                rows = [
+                    row
+                    for row in value
+                    if not any(_same_claim(row, other, numbers) for other in result[key])
+                ]
                 yield from (f"{where}/claims has no more {row}" for row in rows)
             elif key not in result:
                 yield f"{where}/{key} is missing"
@@ -113,11 +127,19 @@ def numbers_of(content: Any) -> Any:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("study", "part"), [(study, part) for study in FROZEN for part in FROZEN[study]])
-def test_a_part_gives_the_frozen_numbers(study: str, part: str, smoke: Callable[[str], SmokeStudy]) -> None:
+@pytest.mark.parametrize(
+    ("study", "part"), [(study, part) for study in FROZEN for part in FROZEN[study]]
+)
+def test_a_part_gives_the_frozen_numbers(
+    study: str, part: str, smoke: Callable[[str], SmokeStudy]
+) -> None:
     content, page = smoke(study).content(part), smoke(study).page(part)
     # networks of a few epochs decide nothing: what is computed or simulated may hold, nothing else
-    assert all(claim["exact"] or not claim["compared"] for claim in content["claims"] if claim["outcome"] == "held")
+    assert all(
+        claim["exact"] or not claim["compared"]
+        for claim in content["claims"]
+        if claim["outcome"] == "held"
+    )
     assert page.count("![") == len(list(smoke(study).results.glob(f"{part}-*.svg")))
     result = numbers_of(content)
     same_processor = (FOLDER / "rounding").read_text().strip() == rounding()

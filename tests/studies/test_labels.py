@@ -20,9 +20,15 @@ PROBABILITIES = np.stack([1 - P_OF_1, P_OF_1], 1)
 def test_confident_learning_by_hand() -> None:
     # mean of 8 x 0.9, 0.05 and 0.1 is 0.735, the first threshold; the second one is 0.9
     assert confident_learning.confident_joint(LABELS, PROBABILITIES).tolist() == [[8, 2], [0, 10]]
-    assert np.flatnonzero(confident_learning.prune_by_noise_rate(LABELS, PROBABILITIES)).tolist() == [8, 9]
-    assert confident_learning.self_confidence(LABELS, PROBABILITIES)[[0, 8]] == pytest.approx([0.9, 0.05])
-    assert confident_learning.normalized_margin(LABELS, PROBABILITIES)[[0, 8]] == pytest.approx([0.9, 0.05])
+    assert np.flatnonzero(
+        confident_learning.prune_by_noise_rate(LABELS, PROBABILITIES)
+    ).tolist() == [8, 9]
+    assert confident_learning.self_confidence(LABELS, PROBABILITIES)[[0, 8]] == pytest.approx(
+        [0.9, 0.05]
+    )
+    assert confident_learning.normalized_margin(LABELS, PROBABILITIES)[[0, 8]] == pytest.approx(
+        [0.9, 0.05]
+    )
 
 
 def test_the_joint_is_scaled_to_the_label_counts() -> None:
@@ -35,7 +41,11 @@ def test_the_joint_is_scaled_to_the_label_counts() -> None:
 def test_each_kind_of_noise_has_its_rate() -> None:
     for kind in cells.KINDS:
         samples, wrong, n_classes = cells.make_cell("digits", kind, 0.1, 7)
-        assert n_classes == 10 and len(samples) == 600 and float(wrong.double().mean()) == pytest.approx(0.1, abs=0.05)
+        assert (
+            n_classes == 10
+            and len(samples) == 600
+            and float(wrong.double().mean()) == pytest.approx(0.1, abs=0.05)
+        )
     labels = torch.arange(50) % 5
     noisy = shift_labels(labels, 0.2, 5, torch.Generator().manual_seed(0))
     assert int((noisy != labels).sum()) == 10 and set(((noisy - labels) % 5).tolist()) == {0, 1}
@@ -44,7 +54,10 @@ def test_each_kind_of_noise_has_its_rate() -> None:
 def test_class_similar_noise_goes_to_confused_classes() -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(300) % 3
-    x = torch.randn(300, 2, generator=generator) + torch.tensor([[0.0, 0.0], [0.5, 0.0], [50.0, 0.0]])[labels]
+    x = (
+        torch.randn(300, 2, generator=generator)
+        + torch.tensor([[0.0, 0.0], [0.5, 0.0], [50.0, 0.0]])[labels]
+    )
     noisy = cells.class_similar(x, labels, 0.3, 3, generator)
     assert int((noisy != labels).sum()) == 90
     changed = noisy[(noisy != labels) & (labels == 0)]
@@ -52,7 +65,10 @@ def test_class_similar_noise_goes_to_confused_classes() -> None:
 
 
 def test_scores_leave_out_what_is_not_ranked() -> None:
-    suspicion, wrong = np.array([3.0, 2.0, np.nan, 1.0, 0.0]), np.array([True, False, True, True, False])
+    suspicion, wrong = (
+        np.array([3.0, 2.0, np.nan, 1.0, 0.0]),
+        np.array([True, False, True, True, False]),
+    )
     assert scores(suspicion, wrong) == pytest.approx(
         {"auroc": 0.75, "average_precision": (1 + 2 / 3) / 2, "precision_at_errors": 0.5}
     )
@@ -60,7 +76,13 @@ def test_scores_leave_out_what_is_not_ranked() -> None:
 
 def test_summaries_by_hand() -> None:
     def cell(data: str, own: float, other: float, rate: float | None) -> dict:
-        answer = {"rate": rate, "low": rate, "high": rate, "bound": False, "cuts": [[10, 0.6, 8]] * 5}
+        answer = {
+            "rate": rate,
+            "low": rate,
+            "high": rate,
+            "bound": False,
+            "cuts": [[10, 0.6, 8]] * 5,
+        }
         base = {"average_precision": 0.0, "precision_at_errors": 0.0, "seconds": 1.0}
         first = base | {"auroc": own, "cut": [10, 0.7, 5]} | (answer if rate is not None else {})
         methods = {"no network": first, "cleanlab, RBF": base | {"auroc": other}}
@@ -73,7 +95,11 @@ def test_summaries_by_hand() -> None:
     assert [row["covered"] for row in coverage(rows, "no network")] == [1, 0, 1]
     assert reliability(rows, "no network", bound=True) == []
     default, half = reliability(rows, "no network", bound=False)[:2]
-    assert default["observed"][0] == 0.5 and half["flagged"] == 20 and half["expected"] == pytest.approx(0.6)
+    assert (
+        default["observed"][0] == 0.5
+        and half["flagged"] == 20
+        and half["expected"] == pytest.approx(0.6)
+    )
 
 
 @pytest.mark.parametrize("kind", ["gross", "swapped", "unit"])
@@ -83,7 +109,9 @@ def test_planted_targets(kind: str) -> None:
     assert int(wrong.sum()) == 10 and torch.equal(noisy[~wrong], targets[~wrong])
     moved = (noisy - targets)[wrong].abs()
     if kind == "gross":
-        assert bool((moved >= 2 * targets.std() - 1e-9).all()) and bool((moved <= 5 * targets.std() + 1e-9).all())
+        assert bool((moved >= 2 * targets.std() - 1e-9).all()) and bool(
+            (moved <= 5 * targets.std() + 1e-9).all()
+        )
     elif kind == "swapped":
         assert sorted(noisy.tolist()) == targets.tolist()
     else:

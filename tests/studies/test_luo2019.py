@@ -24,7 +24,12 @@ from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.luo2019 import advice, convolutional, excess, fully_connected
 from gapscope_studies.luo2019.networks import PLAIN, claims_of, make_specs
 from gapscope_studies.luo2019.students import Plan, simulate_point
-from gapscope_studies.luo2019.theory import APPROACHES, largest_settling_rate, overlap_rate, printed_i2
+from gapscope_studies.luo2019.theory import (
+    APPROACHES,
+    largest_settling_rate,
+    overlap_rate,
+    printed_i2,
+)
 
 
 def at(scale: str, work: Path = Path()) -> RunSettings:
@@ -49,7 +54,11 @@ def test_the_papers_protocol_at_paper_scale() -> None:
     assert small_batch.data.train_size is None
     imagenet = convolutional._on_images(at("paper"), 128)[0]
     training = imagenet.training
-    assert (training.schedule, training.schedule_factor, training.schedule_epochs) == ("step", 0.1, 30)
+    assert (training.schedule, training.schedule_factor, training.schedule_epochs) == (
+        "step",
+        0.1,
+        30,
+    )
     assert imagenet.data.options == {"folder": "imagenet32", "side": 32}
 
 
@@ -57,11 +66,17 @@ def test_the_papers_protocol_at_paper_scale() -> None:
 def test_every_scale_has_the_same_settings_and_whole_grids(scale: str) -> None:
     content, other = at(scale).read(luo2019.__file__), at("smoke").read(luo2019.__file__)
     assert content.keys() - {DECLARED} == other.keys() - {DECLARED}
-    assert all(content[name].keys() == other[name].keys() for name in ("theory", "excess", "advice", "fig2ef"))
+    assert all(
+        content[name].keys() == other[name].keys()
+        for name in ("theory", "excess", "advice", "fig2ef")
+    )
     slow = make_specs(at(scale), "resnet", 10, options=PLAIN, weight_norm=True)
-    assert len(slow) == content["seeds"] and [spec.seed for spec in slow] == list(range(content["seeds"]))
+    assert len(slow) == content["seeds"] and [spec.seed for spec in slow] == list(
+        range(content["seeds"])
+    )
     assert slow[0].training.learning_rate == pytest.approx(
-        content["slower_weight_norm"] * make_specs(at(scale), "resnet", 10)[0].training.learning_rate
+        content["slower_weight_norm"]
+        * make_specs(at(scale), "resnet", 10)[0].training.learning_rate
     )
 
 
@@ -70,12 +85,19 @@ def test_differences_pair_seeds_and_leave_out_what_diverged() -> None:
     for name, losses in {"a": [1.0, 2.0, math.nan], "b": [0.5, 3.0, 1.0]}.items():
         for seed, loss in enumerate(losses):
             status: Any = "finished" if math.isfinite(loss) else "diverged"
-            record = Record(id="a", spec={}, status=status, scores={"test_loss": loss, "train_accuracy": 1.0})
-            rows.append({"method": name, "seed": seed, "n_classes": 10, "status": status, "record": record})
+            record = Record(
+                id="a", spec={}, status=status, scores={"test_loss": loss, "train_accuracy": 1.0}
+            )
+            rows.append(
+                {"method": name, "seed": seed, "n_classes": 10, "status": status, "record": record}
+            )
             rows[-1] |= {"test_loss": loss, "test_accuracy": loss / 10}
     claim, control = claims_of("", pandas.DataFrame(rows), [("", "a", "b", "smaller", "test_loss")])
     assert claim.values == (0.5, -1.0) and (claim.above, claim.below) == (-math.inf, 0.0)
-    assert control.values == pytest.approx((0.05, -0.1)) and (control.above, control.ours) == (0.0, True)
+    assert control.values == pytest.approx((0.05, -0.1)) and (control.above, control.ours) == (
+        0.0,
+        True,
+    )
 
 
 def test_folding_keeps_the_norms_that_act() -> None:
@@ -90,7 +112,10 @@ def test_folding_keeps_the_norms_that_act() -> None:
     x = problem.train.inputs[:2]
     folded = convolutional.replace_batch_norm(network.eval(), "none", inputs=x)
     parameters = dict(folded.named_parameters())
-    plain = {name: float(parameters[f"{name}.weight"].detach().norm()) for name in convolutional.TUNED_LAYERS}
+    plain = {
+        name: float(parameters[f"{name}.weight"].detach().norm())
+        for name in convolutional.TUNED_LAYERS
+    }
     assert convolutional.effective_norms(network, x) == pytest.approx(plain, rel=1e-5)
     assert convolutional.effective_norms(folded, x) == pytest.approx(plain, rel=1e-6)
 
@@ -124,7 +149,8 @@ def test_the_printed_decay_of_units_is_the_closed_form() -> None:
         second = torch.full_like(u, 2.0) if model == "linear" else (1.5 * u + 0.3).sigmoid()
         closed = float((second * u.square() / 4 + second / 2).mean())
         assert row["hessian"] == pytest.approx(factor * closed * 1.5**2 / 20, rel=0.06)
-        assert row["stated"] == pytest.approx(row["hessian"], rel=0.04)  # the loss is the likelihood
+        # the loss is the likelihood
+        assert row["stated"] == pytest.approx(row["hessian"], rel=0.04)
         assert row["shipped"] == pytest.approx(row["second_order"], rel=0.15)
 
 
@@ -150,25 +176,39 @@ def test_theorem_1_of_a_linear_unit_needs_the_noise_of_its_likelihood() -> None:
 
 def test_the_partition_function_has_the_papers_derivatives() -> None:
     h = torch.linspace(-7, 7, 29, dtype=torch.float64)[:, None].requires_grad_()
-    (first,) = torch.autograd.grad(excess.softplus_loss(h, torch.zeros_like(h)).sum(), h, create_graph=True)
+    (first,) = torch.autograd.grad(
+        excess.softplus_loss(h, torch.zeros_like(h)).sum(), h, create_graph=True
+    )
     (second,) = torch.autograd.grad(first.sum(), h)
     torch.testing.assert_close(first, torch.nn.functional.softplus(h), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(second, h.sigmoid(), rtol=1e-8, atol=1e-9)
 
 
 def test_ratio_and_its_standard_error_by_hand() -> None:
-    rows = pandas.DataFrame({"measured": [1.0, 2.0], "standard_error": [0.3, 0.4], "shipped": [2.0, 4.0]})
+    rows = pandas.DataFrame(
+        {"measured": [1.0, 2.0], "standard_error": [0.3, 0.4], "shipped": [2.0, 4.0]}
+    )
     assert excess.ratio(rows, "shipped") == 0.5
     assert excess.standard_error(rows.assign(shipped_error=0.0)) == pytest.approx(0.5 / 6)
-    assert excess.standard_error(rows.assign(shipped_error=1.0)) == pytest.approx((0.25 + 0.25 * 2) ** 0.5 / 6)
+    assert excess.standard_error(rows.assign(shipped_error=1.0)) == pytest.approx(
+        (0.25 + 0.25 * 2) ** 0.5 / 6
+    )
 
 
 def test_simulated_ridge_students_lie_on_the_curve_and_batch_norm_goes_to_least_squares() -> None:
-    plan = Plan(student="linear", n_inputs=256, students=4, longest=200, full_epochs=0, loads=(2.0,))
+    plan = Plan(
+        student="linear", n_inputs=256, students=4, longest=200, full_epochs=0, loads=(2.0,)
+    )
     point = simulate_point(plan, 2.0)
     assert np.mean(point["decayed"]) == pytest.approx(float(plan.curve(2.0, 1 / 64)), rel=0.06)
     assert np.mean(point["plain"]) == pytest.approx(0.25, rel=0.06)
-    assert min(point["cosine"]) > 0.99 and list(point["batch_norm"]) == ["10", "30", "60", "100", "200"]
+    assert min(point["cosine"]) > 0.99 and list(point["batch_norm"]) == [
+        "10",
+        "30",
+        "60",
+        "100",
+        "200",
+    ]
     assert np.mean(point["batch_norm"]["10"]) < np.mean(point["batch_norm"]["200"])
 
 
@@ -194,7 +234,12 @@ def test_remedies_change_the_network_and_add_to_its_regularization() -> None:
     alone = advice._specs(world(), 30)[0]
     runs = [
         advice._apply_remedy(None, alone, 8, *remedy)
-        for remedy in (("", 0.0, ""), ("dropout", 0.5, "output"), ("gamma decay", 30.0, ""), ("ghost batches", 8.0, ""))
+        for remedy in (
+            ("", 0.0, ""),
+            ("dropout", 0.5, "output"),
+            ("gamma decay", 30.0, ""),
+            ("ghost batches", 8.0, ""),
+        )
     ]
     assert len({run["train_loss"] for run in runs}) == 4
     assert all(run["regularization"][0] > runs[0]["regularization"][0] + 0.02 for run in runs[1:3])
@@ -202,7 +247,9 @@ def test_remedies_change_the_network_and_add_to_its_regularization() -> None:
 
 def test_single_neurons_are_measured_on_a_network_whose_neurons_are_known() -> None:
     first, last = torch.nn.Linear(2, 3), torch.nn.Linear(3, 2)
-    with torch.no_grad():  # the third neuron is dead, the first decides class 0 alone, the second class 1
+    with (
+        torch.no_grad()
+    ):  # the third neuron is dead, the first decides class 0 alone, the second class 1
         first.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))
         first.bias.copy_(torch.tensor([0.0, 0.0, -1.0]))
         last.weight.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
@@ -217,7 +264,9 @@ def test_single_neurons_are_measured_on_a_network_whose_neurons_are_known() -> N
         0.75
     )  # without the first neuron class 1 is said to all
     assert fully_connected.correlation(values) == pytest.approx(1.0)
-    assert fully_connected.inequality(values) == pytest.approx(np.std([0.75, 0.25, 0.0], ddof=1) / (1 / 3))
+    assert fully_connected.inequality(values) == pytest.approx(
+        np.std([0.75, 0.25, 0.0], ddof=1) / (1 / 3)
+    )
     normal = torch.randn(200_000, 2, generator=torch.Generator().manual_seed(0))
     assert fully_connected.kurtosis(normal) == pytest.approx(3, abs=0.05)
     assert fully_connected.correlation(normal) == pytest.approx(0, abs=0.01)

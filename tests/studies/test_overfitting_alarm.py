@@ -28,7 +28,14 @@ from gapscope_studies.overfitting_alarm.judging import (
     evaluate_rule,
     tune,
 )
-from gapscope_studies.overfitting_alarm.rules import RULES, SPLIT, WHOLE, Rule, first_drop, first_plateau
+from gapscope_studies.overfitting_alarm.rules import (
+    RULES,
+    SPLIT,
+    WHOLE,
+    Rule,
+    first_drop,
+    first_plateau,
+)
 from gapscope_studies.overfitting_alarm.runs import Case, cases
 
 T, W, K, N = 9, 16, 2, 20
@@ -68,7 +75,9 @@ def test_a_drop_by_hand(options: dict[str, Any], stop: Stop | None) -> None:
     assert first_drop([0.1, 0.5, 0.45, 0.3, 0.5, 0.3, 0.3], **options) == stop
 
 
-@pytest.mark.parametrize(("growth", "patience", "stop"), [(0.05, 1, Stop(3, 3)), (0.05, 2, Stop(4, 4)), (0.0, 1, None)])
+@pytest.mark.parametrize(
+    ("growth", "patience", "stop"), [(0.05, 1, Stop(3, 3)), (0.05, 2, Stop(4, 4)), (0.0, 1, None)]
+)
 def test_a_plateau_by_hand(growth: float, patience: int, stop: Stop | None) -> None:
     values = [0.1, 0.5, 0.8, 0.82, 0.83, 0.9]
     assert first_plateau(values, growth=growth, patience=patience, window=1) == stop
@@ -77,14 +86,28 @@ def test_a_plateau_by_hand(growth: float, patience: int, stop: Stop | None) -> N
 RISES_AND_FALLS = [0.1, 0.5, 0.8, 0.9, 0.7, 0.5, 0.4, 0.4, 0.4]
 
 
-def made_up(accuracy: list[float], kind: str = "made up", noise: float = 0.5, **tensors: torch.Tensor) -> runs.Run:
-    case = Case(kind=kind, spec=RunSpec(), n=N, test=9, noise=noise, pairwise=False, classes=None, quartiles=False)
+def made_up(
+    accuracy: list[float], kind: str = "made up", noise: float = 0.5, **tensors: torch.Tensor
+) -> runs.Run:
+    case = Case(
+        kind=kind,
+        spec=RunSpec(),
+        n=N,
+        test=9,
+        noise=noise,
+        pairwise=False,
+        classes=None,
+        quartiles=False,
+    )
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(W) % K
     recording = {
         "predicted": torch.zeros(T, N, dtype=torch.int16),
         "outputs": torch.randn(T, W, K, generator=generator),
-        "neighbours": (torch.arange(W)[:, None] + torch.arange(1, 4)).remainder(W).expand(T, W, 3).short(),
+        "neighbours": (torch.arange(W)[:, None] + torch.arange(1, 4))
+        .remainder(W)
+        .expand(T, W, 3)
+        .short(),
         "cosines": torch.rand(T, W, generator=generator),
         "labels": labels,
         "initial": torch.nn.functional.one_hot(labels, K).float(),
@@ -120,11 +143,17 @@ def at(stop: Stop | None, network: str = WHOLE) -> Rule:
         (None, 0.4, False, False, math.nan),
     ],
 )
-def test_verdicts_by_hand(index: int | None, kept: float, hit: bool, premature: bool, delay: float) -> None:
+def test_verdicts_by_hand(
+    index: int | None, kept: float, hit: bool, premature: bool, delay: float
+) -> None:
     stop = None if index is None else Stop(index, 1)
     verdict = evaluate_rule(at(stop), {}, made_up(RISES_AND_FALLS))
     assert verdict.overfits and not verdict.stays
-    assert (verdict.best, verdict.final, verdict.kept) == (0.9, pytest.approx(0.4), pytest.approx(kept))
+    assert (verdict.best, verdict.final, verdict.kept) == (
+        0.9,
+        pytest.approx(0.4),
+        pytest.approx(kept),
+    )
     assert verdict.rolled_back == (pytest.approx(0.4) if index is None else 0.5)
     assert (verdict.hit, verdict.premature) == (hit, premature)
     assert verdict.delay == pytest.approx(delay, nan_ok=True)
@@ -139,7 +168,11 @@ def test_statistics_and_cost_by_hand() -> None:
     ]  # fmt: skip
     result = {name: statistic(verdicts) for name, statistic in STATISTICS.items()}
     assert result["hit rate"] == result["raised where it overfits"] == 1
-    assert (result["false alarms"], result["premature"], result["delay"]) == (0.5, pytest.approx(1 / 3), 0)
+    assert (result["false alarms"], result["premature"], result["delay"]) == (
+        0.5,
+        pytest.approx(1 / 3),
+        0,
+    )
     assert result["kept"] == pytest.approx((0.9 + 0.5 + 0.9) / 3)
     assert result["best - kept"] == pytest.approx(0.4 / 3)
     assert cost(verdicts) == pytest.approx(0.4 / 3 + 0.05 * 0.5)
@@ -171,10 +204,21 @@ def test_runs_of_a_kind_are_one_unit_and_a_part_of_the_pool_is_evaluated_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(study, "bootstrap", lambda *rows, draws: bootstrap(*rows, draws=20))
-    result = [made_up(RISES_AND_FALLS, kind, noise) for kind in ("a", "b") for noise in (0.0, 0.1, 0.4)]
+    result = [
+        made_up(RISES_AND_FALLS, kind, noise) for kind in ("a", "b") for noise in (0.0, 0.1, 0.4)
+    ]
     outcome = study.judge(small(tmp_path), cases(small(tmp_path), "judging"), result)
-    assert outcome.numbers["counts"] == {"runs": 6, "overfit": 6, "stay": 0, "clean": 2, "planned": 84}
-    assert outcome.numbers["kept"][END] == pytest.approx(0.4) and outcome.numbers["kept"][ORACLE] == 0.9
+    assert outcome.numbers["counts"] == {
+        "runs": 6,
+        "overfit": 6,
+        "stay": 0,
+        "clean": 2,
+        "planned": 84,
+    }
+    assert (
+        outcome.numbers["kept"][END] == pytest.approx(0.4)
+        and outcome.numbers["kept"][ORACLE] == 0.9
+    )
     assert all(one.ours and one.outcome == "open" and one.units <= 2 for one in outcome.claims)
     assert outcome.numbers["rules"]["evidence"]["cpu_share"] == pytest.approx(0.1)
 
@@ -189,9 +233,15 @@ def test_watching_changes_no_training(watched: tuple[RunSettings, list[runs.Run]
     _, (_, run) = watched
     problem = runs.problem_of(run.case, None)
     network = runs.network_from_spec(run.case.spec, problem)
-    plain = train(network, problem.train, run.case.spec.training, seed=run.case.spec.seed, test=problem.test)
+    plain = train(
+        network, problem.train, run.case.spec.training, seed=run.case.spec.seed, test=problem.test
+    )
     assert [row["test_accuracy"] for row in plain.history] == run.columns["test_accuracy"]
-    assert run.split["test_accuracy"] != run.columns["test_accuracy"] != run.with_canaries["test_accuracy"]
+    assert (
+        run.split["test_accuracy"]
+        != run.columns["test_accuracy"]
+        != run.with_canaries["test_accuracy"]
+    )
 
 
 def test_watched_runs_are_read_again(watched: tuple[RunSettings, list[runs.Run]]) -> None:
@@ -214,7 +264,9 @@ def test_wrong_labels_are_those_of_the_case(watched: tuple[RunSettings, list[run
     clean_labels, wrong = (runs.problem_of(case, None).train.targets for case in (same, noisy.case))
     assert clean_labels is not None and wrong is not None
     changed = clean_labels != wrong
-    assert int(changed.sum()) == 48 and torch.equal(wrong[changed], (clean_labels[changed] + 1) % 10)
+    assert int(changed.sum()) == 48 and torch.equal(
+        wrong[changed], (clean_labels[changed] + 1) % 10
+    )
     few = dataclasses.replace(clean.case, classes=(3, 4), n=50)
     labels = runs.problem_of(few, None).train.targets
     assert labels is not None and labels.unique().tolist() == [0, 1, 2, 3]

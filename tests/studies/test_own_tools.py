@@ -18,17 +18,25 @@ def test_every_part_reads_its_file_and_stores_what_results_hold() -> None:
     setting = RunSettings(scale="small", work=Path(), say=lambda line: None)
     for part in study.STUDY.parts:
         claims = part.run(setting).claims
-        stored = json.loads((ROOT / "results" / "own_tools" / "small" / f"{part.name}.json").read_text())["claims"]
+        stored = json.loads(
+            (ROOT / "results" / "own_tools" / "small" / f"{part.name}.json").read_text()
+        )["claims"]
         assert [claim.statement for claim in claims] == [row["says"] for row in stored]
-        assert [claim.value for claim in claims] == pytest.approx([row["value"] for row in stored], rel=1e-4, abs=1e-9)
+        assert [claim.value for claim in claims] == pytest.approx(
+            [row["value"] for row in stored], rel=1e-4, abs=1e-9
+        )
         assert all(claim.ours and claim.untrained for claim in claims)
 
 
 def test_shares_have_wilsons_interval() -> None:
     rows = {claim.statement: claim for claim in study.monitor_claims(ROOT / "benchmarks")}
-    summary = json.loads((ROOT / "benchmarks" / "results" / "fine_tuning.json").read_text())["summary"]["classifier"]
+    summary = json.loads((ROOT / "benchmarks" / "results" / "fine_tuning.json").read_text())[
+        "summary"
+    ]["classifier"]
     claim = rows["classifier: half of them in time"]
-    exact = binomtest(summary["flagged in time"], summary["memorising runs"]).proportion_ci(method="wilson")
+    exact = binomtest(summary["flagged in time"], summary["memorising runs"]).proportion_ci(
+        method="wilson"
+    )
     assert (claim.low, claim.high) == pytest.approx((exact.low, exact.high), abs=1e-4)
     assert claim.value == summary["flagged in time"] / summary["memorising runs"]
 

@@ -26,19 +26,25 @@ def test_the_rule_names_what_was_opened_and_compares_every_network_of_its_cells(
     for data, settings in rule["data"].items():
         for network in rule["networks"][settings["kind"]]:
             assert any(name.startswith(f"accuracy {data} {network} ") for name in jobs["accuracy"])
-    assert len(jobs["labels"]) == len(rule["data"]) * len(rule["labels"]["kinds"]) * len(rule["labels"]["seeds"])
+    assert len(jobs["labels"]) == len(rule["data"]) * len(rule["labels"]["kinds"]) * len(
+        rule["labels"]["seeds"]
+    )
 
 
 @pytest.mark.parametrize("groups", [1, 4])
 def test_projected_gradients_keep_inner_products_in_expectation(groups: int) -> None:
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1, groups=groups), nn.Tanh(), nn.Flatten(), nn.Linear(200, 3))
+    network = nn.Sequential(
+        nn.Conv2d(4, 8, 3, padding=1, groups=groups), nn.Tanh(), nn.Flatten(), nn.Linear(200, 3)
+    )
     x, combination = torch.randn(3, 4, 5, 5), torch.tensor([1.0, -1.0, 1.0])
     convolution = network[0]
     assert isinstance(convolution, nn.Conv2d)
     gradients = []
     for row in x:
-        gradient = torch.autograd.grad((network(row[None]) @ combination).sum(), convolution.weight)[0]
+        gradient = torch.autograd.grad(
+            (network(row[None]) @ combination).sum(), convolution.weight
+        )[0]
         gradients.append(gradient.flatten())
     exact = torch.stack(gradients) @ torch.stack(gradients).T
     kernels = []
@@ -72,13 +78,21 @@ def test_accuracies_of_kernel_ridge_are_those_of_refits() -> None:
         error = float((targets - predicted).square().sum())
         system = scaled[:25, :25] + ridge * torch.eye(25, dtype=torch.float64)
         on_test = (scaled[25:, :25] @ torch.linalg.solve(system, targets)).argmax(1)
-        accuracies = [float((a == b).double().mean()) for a, b in ((predicted.argmax(1), y[:25]), (on_test, y[25:]))]
+        accuracies = [
+            float((a == b).double().mean())
+            for a, b in ((predicted.argmax(1), y[:25]), (on_test, y[25:]))
+        ]
         results.append((error, *accuracies))
     assert (held_out, test) == pytest.approx(min(results)[1:])
 
 
 def _cell(data: str, network: str, truth: float, forecast: float, n: int = 100) -> dict[str, Any]:
-    interval = {"low": forecast - 0.05, "high": forecast + 0.05, "answered": True, "cpu_seconds": 0.5}
+    interval = {
+        "low": forecast - 0.05,
+        "high": forecast + 0.05,
+        "answered": True,
+        "cpu_seconds": 0.5,
+    }
     return {
         "data": data, "network": network, "n": n, "seed": 0, "truth": truth,
         "methods": {
@@ -95,11 +109,15 @@ def test_errors_coverage_and_regret_of_known_cells() -> None:
     rows = [
         _cell(data, network, truth, truth + error)
         for data, errors in {"a": (0.02, 0.02), "b": (-0.02, 0.08)}.items()
-        for (network, truth), error in zip({"large": 0.8, "small": 0.75}.items(), errors, strict=True)
+        for (network, truth), error in zip(
+            {"large": 0.8, "small": 0.75}.items(), errors, strict=True
+        )
     ]
     result = summary.accuracy(rows, BARS)
     forecast, _, folds, hold_out = result["overall"]
-    assert forecast["error"][0] == pytest.approx(np.sqrt(np.mean(np.square([0.02, 0.02, 0.02, 0.08]))))
+    assert forecast["error"][0] == pytest.approx(
+        np.sqrt(np.mean(np.square([0.02, 0.02, 0.02, 0.08])))
+    )
     assert forecast["coverage"][0] == 0.75 and forecast["bias"] == pytest.approx(0.025)
     assert folds["error"][0] == pytest.approx(0.01) and hold_out["bias"] == pytest.approx(0.1)
     assert result["bars"][0]["verdict"] == "not met"
@@ -116,7 +134,11 @@ def test_differences_of_rankings_and_the_gain_of_the_ntk() -> None:
         return {"auroc": auroc, "average_precision": auroc / 2, "cpu_seconds": 1.0}
 
     rows = [
-        {"data": data, "kind": kind, "methods": {"ours": ranking(0.9 + shift), "cleanlab": ranking(0.9)}}
+        {
+            "data": data,
+            "kind": kind,
+            "methods": {"ours": ranking(0.9 + shift), "cleanlab": ranking(0.9)},
+        }
         for data, shift in (("a", 0.03), ("b", 0.03))
         for kind in ("even", "class-similar")
     ]

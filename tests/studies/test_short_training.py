@@ -48,10 +48,16 @@ def test_kernels_are_the_mean_ntk_and_adams() -> None:
     network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
     x, y = torch.randn(12, 4).double(), torch.arange(12) % 3
     plain, scaled = preconditioned_kernels(network, x, y, batch_size=4)
-    torch.testing.assert_close(plain.double(), empirical_ntk(network, x, outputs="traced") / 3, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        plain.double(), empirical_ntk(network, x, outputs="traced") / 3, rtol=1e-5, atol=1e-6
+    )
     parameters = list(network.parameters())
-    losses = [nn.functional.cross_entropy(network(a[None]), b[None]) for a, b in zip(x, y, strict=True)]
-    rows = torch.stack([torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]) for loss in losses])
+    losses = [
+        nn.functional.cross_entropy(network(a[None]), b[None]) for a, b in zip(x, y, strict=True)
+    ]
+    rows = torch.stack(
+        [torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]) for loss in losses]
+    )
     scale = 1 / ((rows.mean(0).square() + rows.var(0) / 4).sqrt() + 1e-8)
     expected = torch.zeros(12, 12, dtype=torch.float64)
     for c in range(3):
@@ -64,7 +70,9 @@ def test_kernels_are_the_mean_ntk_and_adams() -> None:
 
 def test_the_judgement_averages_flow_and_ntk_on_all_stored_networks(tmp_path: Path) -> None:
     rows = load_rows("short_training").values()
-    setting = RunSettings(scale="small", work=tmp_path, data_root=str(tmp_path), workers=1, say=lambda line: None)
+    setting = RunSettings(
+        scale="small", work=tmp_path, data_root=str(tmp_path), workers=1, say=lambda line: None
+    )
     errors = short_training(setting).numbers["errors"]["all"]
     rule = next(row for row in errors if row["method"] == RULE)
     squares = [((row["flow"] + row["ntk"]) / 2 - row["truth"]) ** 2 for row in rows]

@@ -10,7 +10,14 @@ import pytest
 from scipy import stats
 
 from gapscope.statistics.correlations import correlations
-from gapscope_studies.kit.statistics import bootstrap, bootstrap_both, log_log, mean, t_interval, widening
+from gapscope_studies.kit.statistics import (
+    bootstrap,
+    bootstrap_both,
+    log_log,
+    mean,
+    t_interval,
+    widening,
+)
 from support.tables import rows_of
 
 VALUES = np.random.default_rng(3).normal(2.0, 1.0, 40)
@@ -25,7 +32,9 @@ def test_the_interval_of_the_mean_is_scipys() -> None:
 
 def test_clusters_are_averaged_first() -> None:
     clusters = [i // 10 for i in range(40)]
-    assert mean(VALUES.tolist(), clusters) == mean([VALUES[10 * i : 10 * i + 10].mean() for i in range(4)])
+    assert mean(VALUES.tolist(), clusters) == mean(
+        [VALUES[10 * i : 10 * i + 10].mean() for i in range(4)]
+    )
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, math.inf]])
@@ -36,8 +45,13 @@ def test_without_two_finite_values_there_is_no_interval(values: list[float]) -> 
 
 def test_the_bootstrap_is_that_of_scipy() -> None:
     result = bootstrap(lambda rows: float(np.median(VALUES[rows])), 40)
-    expected = stats.bootstrap((VALUES,), np.median, method="percentile", n_resamples=4000, rng=1).confidence_interval
-    assert (result.low, result.high) == (pytest.approx(expected.low, abs=0.07), pytest.approx(expected.high, abs=0.07))
+    expected = stats.bootstrap(
+        (VALUES,), np.median, method="percentile", n_resamples=4000, rng=1
+    ).confidence_interval
+    assert (result.low, result.high) == (
+        pytest.approx(expected.low, abs=0.07),
+        pytest.approx(expected.high, abs=0.07),
+    )
 
 
 def test_rows_of_a_cluster_stay_together() -> None:
@@ -83,7 +97,9 @@ def test_both_ways_covers_rows_and_repeats() -> None:
     assert bootstrap_both(lambda means: float(means.mean()), rows).low == -math.inf
 
 
-def _rejections_of_a_true_null(clusters: int, rows: int, between: float, trials: int = 400) -> tuple[float, float]:
+def _rejections_of_a_true_null(
+    clusters: int, rows: int, between: float, trials: int = 400
+) -> tuple[float, float]:
     """Rates at which unrelated x and y seem correlated, by percentiles and by widened percentiles.
 
     Moments of whole clusters stand for their rows, which makes 600 resamples one product of matrices.
@@ -95,7 +111,9 @@ def _rejections_of_a_true_null(clusters: int, rows: int, between: float, trials:
             size=(clusters, rows)) for _ in range(2))  # fmt: skip
         moments = np.stack([np.full(clusters, rows), x.sum(1), y.sum(1), (x * x).sum(1), (y * y).sum(1),
                             (x * y).sum(1)])  # fmt: skip
-        weights = np.vstack([np.ones(clusters), rng.multinomial(clusters, np.full(clusters, 1 / clusters), 600)])
+        weights = np.vstack(
+            [np.ones(clusters), rng.multinomial(clusters, np.full(clusters, 1 / clusters), 600)]
+        )
         n, sx, sy, xx, yy, xy = moments @ weights.T
         with np.errstate(all="ignore"):
             r = (xy - sx * sy / n) / np.sqrt((xx - sx * sx / n) * (yy - sy * sy / n))
@@ -106,7 +124,13 @@ def _rejections_of_a_true_null(clusters: int, rows: int, between: float, trials:
 
 
 def test_widened_percentiles_of_six_clusters_reject_a_true_null_in_five_per_cent() -> None:
-    rates = np.array([_rejections_of_a_true_null(6, rows, between) for rows in (1, 8) for between in (0.0, 0.3, 0.8)])
+    rates = np.array(
+        [
+            _rejections_of_a_true_null(6, rows, between)
+            for rows in (1, 8)
+            for between in (0.0, 0.3, 0.8)
+        ]
+    )
     plain, widened = rates.mean(0)
     assert plain > 0.08
     assert widened < 0.065 and rates[:, 1].max() < 0.09

@@ -18,7 +18,13 @@ from gapscope_studies.szolnoky2022.setups import make_setup
 
 RESULTS = Path(__file__).parents[2] / "results"
 STUDIES = ("forouzesh2021", "luo2019", "szolnoky2022", "zhao2022")
-SEVERAL = {"excess", "conditions", "fig1", "fig2"}  # of luo2019 and zhao2022: they train more than one pool
+# of luo2019 and zhao2022: they train more than one pool
+SEVERAL = {
+    "excess",
+    "conditions",
+    "fig1",
+    "fig2",
+}
 STORED = [
     (name, path.stem)
     for name in STUDIES
@@ -38,7 +44,9 @@ class Capture(RunSettings):
         raise Captured(True, list(specs))
 
     def cached(self, name: str, jobs: Any) -> Any:
-        specs = [argument for job in jobs.values() if isinstance(job, partial) for argument in job.args]
+        specs = [
+            argument for job in jobs.values() if isinstance(job, partial) for argument in job.args
+        ]
         raise Captured(False, [spec for spec in specs if isinstance(spec, RunSpec)])
 
 
@@ -54,7 +62,9 @@ def settings_of(study: str, part: str, work: Path) -> dict[str, str]:
             values["networks"] = str(len({spec.id for spec in specs}))
             values["seeds"] = str(len({spec.seed for spec in specs}))
         elif study == "szolnoky2022" and part in ("fig3", "fig4"):  # they tune first
-            values["seeds"] = str(make_setup(RunSettings(scale="small", work=work), run.keywords["name"]).runs)
+            values["seeds"] = str(
+                make_setup(RunSettings(scale="small", work=work), run.keywords["name"]).runs
+            )
         return values
     except DataNotFound as missing:
         pytest.skip(str(missing))
@@ -63,7 +73,9 @@ def settings_of(study: str, part: str, work: Path) -> dict[str, str]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("study", "part"), STORED)
-def test_a_stored_part_has_the_committed_settings_or_says_so(study: str, part: str, tmp_path: Path) -> None:
+def test_a_stored_part_has_the_committed_settings_or_says_so(
+    study: str, part: str, tmp_path: Path
+) -> None:
     content = read_json(RESULTS / study / "small" / f"{part}.json")
     stored = {row["what"]: row["here"] for row in content["stands_in_for"]}
     if "epochs" not in stored:

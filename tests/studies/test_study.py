@@ -22,7 +22,15 @@ from gapscope_studies.kit.page import BODY, MADE
 from gapscope_studies.kit.provenance import history_in_words, settings_history
 from gapscope_studies.kit.study import Outcome, Part, RunSettings, Study, run_study
 
-GROWS = claim("Fig. 1", "it grows", "slope", [1.0, 1.1, 0.9, 1.0, 1.2, 0.8], above=0.0, compared=(), untrained="-")
+GROWS = claim(
+    "Fig. 1",
+    "it grows",
+    "slope",
+    [1.0, 1.1, 0.9, 1.0, 1.2, 0.8],
+    above=0.0,
+    compared=(),
+    untrained="-",
+)
 
 
 def full_outcome() -> Outcome:
@@ -59,7 +67,9 @@ def setting(work: Path, lines: list[str]) -> RunSettings:
     return RunSettings(scale="smoke", work=work, workers=1, say=lines.append)
 
 
-def test_networks_of_a_pool_are_trained_as_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_of_a_pool_are_trained_as_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(Pool, "run", lambda pool, specs, **options: calls.append(options) or [])
     where = replace(setting(tmp_path, []), workers=3, device="cuda", data_root="/data")
@@ -89,10 +99,15 @@ def test_writes_json_page_figure_and_index(tmp_path: Path) -> None:
     assert "| a\\|b | c |" in page and "| 1.235 | x |" in page and "| 2 | y z |" in page
     assert "![line](one-line.svg)" in page
     index = (folder / "README.md").read_text()
-    assert "- [Part two](two.md): Nothing." in index and "- [Part one](one.md): of the paper's 1: 1 held" in index
+    assert (
+        "- [Part two](two.md): Nothing." in index
+        and "- [Part one](one.md): of the paper's 1: 1 held" in index
+    )
 
 
-def test_a_page_is_made_again_from_its_json_and_a_figure_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_page_is_made_again_from_its_json_and_a_figure_with_the_same_bytes(
+    tmp_path: Path,
+) -> None:
     toy = study([])
     run_study(toy, setting(tmp_path, []), tmp_path / "results")
     path = tmp_path / "results" / "toy2000" / "smoke" / "one.json"
@@ -107,7 +122,10 @@ def test_a_page_is_made_again_from_its_json_and_a_figure_with_the_same_bytes(tmp
     path.write_text(json.dumps(content))
     toy.rewrite_pages(tmp_path / "results")
     text = path.with_suffix(".md").read_text()
-    assert "**open**: 3 independent seeds, fewer than 6" in text and page.split(BODY)[1] == text.split(BODY)[1]
+    assert (
+        "**open**: 3 independent seeds, fewer than 6" in text
+        and page.split(BODY)[1] == text.split(BODY)[1]
+    )
     assert "of the paper's 1: 1 open" in (path.parent / "README.md").read_text()
     path.with_suffix(".md").write_text("nothing")
     with pytest.raises(InvalidInput, match="lines <!-- tables"):
@@ -117,7 +135,9 @@ def test_a_page_is_made_again_from_its_json_and_a_figure_with_the_same_bytes(tmp
 def test_the_history_of_settings_is_that_of_the_file(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-        subprocess.run(["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True)
+        subprocess.run(
+            ["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True
+        )
 
     git("init")
     for text in ("epochs = 3", 'epochs = 4\nchanged_after_test_results = "epochs."'):
@@ -127,10 +147,16 @@ def test_the_history_of_settings_is_that_of_the_file(tmp_path: Path) -> None:
     where = replace(setting(tmp_path, []), scale="small")
     assert where.read(tmp_path)["epochs"] == 4
     (result,) = settings_history(where.settings)
-    assert (result["file"], len(result["commits"]), result["commits"][0]["date"]) == ("small.toml", 2, "2026-01-02")
+    assert (result["file"], len(result["commits"]), result["commits"][0]["date"]) == (
+        "small.toml",
+        2,
+        "2026-01-02",
+    )
     assert result["changed_after_test_results"] == "epochs."
     words = history_in_words([result])
-    assert words.startswith("`small.toml` has 2 commits of 2026-01-02 (") and words.endswith("had been seen: epochs.")
+    assert words.startswith("`small.toml` has 2 commits of 2026-01-02 (") and words.endswith(
+        "had been seen: epochs."
+    )
 
 
 def test_does_only_what_is_missing(tmp_path: Path) -> None:
@@ -157,10 +183,16 @@ def test_training_resumes_and_names_what_it_did(tmp_path: Path) -> None:
     records = where.train("toy", specs, measures=())
     assert [record.spec["seed"] for record in records] == [0, 1]
     assert len(lines) == 2 and "toy: 1 more networks trained" in lines[0]
-    assert [record.id for record in where.train("toy", specs, measures=())] == [record.id for record in records]
+    assert [record.id for record in where.train("toy", specs, measures=())] == [
+        record.id for record in records
+    ]
     # asked for twice, counted once
     assert len(lines) == 2 and len(where.spent) == 2 and min(where.spent.values()) > 0
-    assert where.cached("powers", {"8": partial(pow, 2, 3)}) == {"8": 8} == where.cached("powers", {"8": list})
+    assert (
+        where.cached("powers", {"8": partial(pow, 2, 3)})
+        == {"8": 8}
+        == where.cached("powers", {"8": list})
+    )
     assert lines[2:] == ["  powers: 1 of 1"] and len(where.spent) == 3
 
 
@@ -183,9 +215,13 @@ def test_the_papers_scale_needs_complete_data_before_anything_runs(
     def never(spec: RunSpec) -> None:
         raise AssertionError
 
-    setting = RunSettings(scale="paper", work=tmp_path, workers=1, data_root=str(tmp_path), say=lambda line: None)
+    setting = RunSettings(
+        scale="paper", work=tmp_path, workers=1, data_root=str(tmp_path), say=lambda line: None
+    )
     with pytest.raises(DataNotFound):
-        setting.cached("tuning", {"a": partial(never, RunSpec.from_dict({"data": {"name": "cifar10"}}))})
+        setting.cached(
+            "tuning", {"a": partial(never, RunSpec.from_dict({"data": {"name": "cifar10"}}))}
+        )
     digits = RunSpec.from_dict({"data": {"name": "digits"}})
     monkeypatch.setitem(SOURCES, "digits", replace(SOURCES["digits"], sizes="2,000 + 500"))
     with pytest.raises(DataNotFound, match="1,297 training"):

@@ -21,14 +21,23 @@ from gapscope_studies.kit.claims import OUTCOMES, ComparisonArm, claim, not_run
 from gapscope_studies.kit.overview import section
 from gapscope_studies.kit.page import BODY, MADE, light_svg, page_of, stored_content
 from gapscope_studies.kit.study import Part, Study
-from gapscope_studies.kit.summary import SCALES, Finding, findings, lacks_training, rows_of, stored_claims
+from gapscope_studies.kit.summary import (
+    SCALES,
+    Finding,
+    findings,
+    lacks_training,
+    rows_of,
+    stored_claims,
+)
 
 NEVER_RUN: Any = None
 STUDY = Study(
     name="toy2000",
     title="A toy",
     reference="Nobody 2000.",
-    parts=tuple(Part(name, f"Part {name}", NEVER_RUN, f"{name} grows") for name in ("new", "old", "gone")),
+    parts=tuple(
+        Part(name, f"Part {name}", NEVER_RUN, f"{name} grows") for name in ("new", "old", "gone")
+    ),
     untested=(not_run("Sec. 1", "it is beautiful", "no part"),),
 )
 VALUES = [1.0, 1.1, 0.9, 1.0, 1.2, 0.8]
@@ -37,19 +46,26 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 
 def row_of(values: list[float]) -> dict[str, Any]:
-    return claim("Fig. 1", "it grows", "slope", values, above=0.0, compared=(), untrained="numbers").to_dict()
+    return claim(
+        "Fig. 1", "it grows", "slope", values, above=0.0, compared=(), untrained="numbers"
+    ).to_dict()
 
 
 def write(results: Path, scale: str, part: str, **more: Any) -> None:
     folder = results / "toy2000" / scale
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{part}.json").write_text(to_json({"scale": scale, "seeds": [0, 1], "numbers": {}, **more}))
+    (folder / f"{part}.json").write_text(
+        to_json({"scale": scale, "seeds": [0, 1], "numbers": {}, **more})
+    )
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     row = row_of(VALUES)
-    stands = [{"what": "data", "paper": "CIFAR-10", "here": "digits"}, {"what": "seeds", "paper": "", "here": "6"}]
+    stands = [
+        {"what": "data", "paper": "CIFAR-10", "here": "digits"},
+        {"what": "seeds", "paper": "", "here": "6"},
+    ]
     write(tmp_path, "small", "new", claims=[row | {"outcome": "not held"}], stands_in_for=stands)
     write(tmp_path, "small", "old", claims=[])
     write(tmp_path, "smoke", "gone", claims=[row])
@@ -75,12 +91,19 @@ def test_the_section_has_counts_and_a_row_a_claim(results: Path) -> None:
     assert "Claims of the paper's 3: 1 held, 2 not run." in text
     row = "| Fig. 1: it grows |  | slope: 1 [0.852, 1.15], 6 seeds | **held** | [small: digits; 6 seeds](toy2000/small/"
     decided, rest = text.split("<summary>Not decided: 2 claims")
-    assert row in decided and "| Sec. 1: it is beautiful |" in rest and rest.rstrip().endswith("</details>")
-    assert "| new | data: CIFAR-10 | data: digits |" in rest  # what the paper used and what is used here
+    assert (
+        row in decided
+        and "| Sec. 1: it is beautiful |" in rest
+        and rest.rstrip().endswith("</details>")
+    )
+    # what the paper used and what is used here
+    assert "| new | data: CIFAR-10 | data: digits |" in rest
 
 
 def test_findings_are_sentences_with_the_verdict_and_the_numbers(results: Path) -> None:
-    growth = Finding("new", "it gr", held="It grows by {value:.1f} [{low:.2f}, {high:.2f}] over {units} {unit}.")
+    growth = Finding(
+        "new", "it gr", held="It grows by {value:.1f} [{low:.2f}, {high:.2f}] over {units} {unit}."
+    )
     missing = Finding("gone", "it vanishes", held="-")
     study = replace(STUDY, findings=(growth, missing))
     assert findings(study, results) == [
@@ -88,7 +111,11 @@ def test_findings_are_sentences_with_the_verdict_and_the_numbers(results: Path) 
     ]
     write(results, "small", "new", claims=[row_of(VALUES[:3])])
     assert findings(study, results) == [
-        ("open", "Fig. 1: it grows: open (3 independent seeds, fewer than 6); slope 1 [0.752, 1.25], 3 seeds.", "")
+        (
+            "open",
+            "Fig. 1: it grows: open (3 independent seeds, fewer than 6); slope 1 [0.752, 1.25], 3 seeds.",
+            "",
+        )
     ]
     with pytest.raises(InvalidInput, match="'it falls' names 0"):
         findings(replace(STUDY, findings=(Finding("new", "it falls"),)), results)
@@ -98,7 +125,10 @@ def test_a_second_claim_stands_in_the_sentence(results: Path) -> None:
     second = row_of([2.0, 2.0, 2.0]) | {"says": "it shrinks"}
     write(results, "small", "new", claims=[row_of(VALUES), second])
     growth = Finding(
-        "new", "it grows", beside="it shrinks", held="{value:.0f} and {beside.value:.0f}, {beside.outcome}."
+        "new",
+        "it grows",
+        beside="it shrinks",
+        held="{value:.0f} and {beside.value:.0f}, {beside.outcome}.",
     )
     assert findings(replace(STUDY, findings=(growth,)), results)[0][1].startswith("1 and 2, open.")
 
@@ -106,10 +136,13 @@ def test_a_second_claim_stands_in_the_sentence(results: Path) -> None:
 def test_an_open_claim_lacks_training_or_has_another_reason() -> None:
     arm = ComparisonArm(name="a", train_accuracy=0.1, chance=0.1, finished=True)
     doubts = [
-        claim("", "", "", VALUES, above=0.0, compared=(replace(arm, train_accuracy=value),)) for value in (0.1, 1)
+        claim("", "", "", VALUES, above=0.0, compared=(replace(arm, train_accuracy=value),))
+        for value in (0.1, 1)
     ]
     assert [lacks_training(each) for each in doubts] == [True, False]
-    assert not lacks_training(claim("", "", "", VALUES[:3], above=0.0, compared=(replace(arm, train_accuracy=1.0),)))
+    assert not lacks_training(
+        claim("", "", "", VALUES[:3], above=0.0, compared=(replace(arm, train_accuracy=1.0),))
+    )
 
 
 def test_every_finding_of_the_studies_names_a_stored_claim() -> None:
@@ -125,7 +158,9 @@ def test_every_stored_page_equals_its_json() -> None:
             if path.exists():
                 text = path.read_text()
                 body = text.split(BODY)[1].split(MADE)[0]
-                assert text == page_of(json.loads(path.with_suffix(".json").read_text()), body), path
+                assert text == page_of(json.loads(path.with_suffix(".json").read_text()), body), (
+                    path
+                )
 
 
 def test_no_stored_network_at_chance_carries_a_verdict() -> None:
@@ -133,25 +168,42 @@ def test_no_stored_network_at_chance_carries_a_verdict() -> None:
     claims = [claim for content in contents for claim in stored_claims(content) if claim.compared]
     assert claims
     for result in claims:
-        if any(c.train_accuracy is not None and c.train_accuracy - c.chance <= 0.05 for c in result.compared):
+        if any(
+            c.train_accuracy is not None and c.train_accuracy - c.chance <= 0.05
+            for c in result.compared
+        ):
             assert result.outcome == "open"
 
 
-def test_the_overview_opens_with_findings_by_outcome_and_counts_with_links(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_overview_opens_with_findings_by_outcome_and_counts_with_links(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     toy: Any = SimpleNamespace(name="toy", title="A Toy: two")
     sentences = [("open", "It may shrink.", ""), ("held", "It grows.", "")]
-    monkeypatch.setattr(overview, "tally", lambda study, results, ours: [0] * 5 if ours else [1, 0, 2, 0, 0])
+    monkeypatch.setattr(
+        overview, "tally", lambda study, results, ours: [0] * 5 if ours else [1, 0, 2, 0, 0]
+    )
     monkeypatch.setattr(overview, "count_lacking_training", lambda study, results, ours: 1)
     monkeypatch.setattr(overview, "findings", lambda study, results: sentences)
-    assert overview._tally([toy], Path())[-2:] == ["| [toy](#a-toy-two) | 1 | 0 | 2 | 0 | 0 | 1 |", ""]
-    held, still_open = ["## What holds", "", "- It grows. (toy)", ""], ["- It may shrink. (toy)", ""]
+    assert overview._tally([toy], Path())[-2:] == [
+        "| [toy](#a-toy-two) | 1 | 0 | 2 | 0 | 0 | 1 |",
+        "",
+    ]
+    held, still_open = (
+        ["## What holds", "", "- It grows. (toy)", ""],
+        ["- It may shrink. (toy)", ""],
+    )
     assert overview._findings([toy], Path()) == [*held, "## What is still open", "", *still_open]
     assert overview._findings([], Path()) == ["No findings yet.", ""]
 
 
-def test_false_discoveries_are_adjusted_over_all_tested_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_false_discoveries_are_adjusted_over_all_tested_claims(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Benjamini-Hochberg of .03 among three p-values: .03 * 3 / 2."""
-    monkeypatch.setattr(overview, "p_values", lambda claims: [(0.03, True), (0.5, False), (0.001, True)])
+    monkeypatch.setattr(
+        overview, "p_values", lambda claims: [(0.03, True), (0.5, False), (0.001, True)]
+    )
     sentence = overview._discoveries([], Path())[0]
     assert sentence.startswith("2 decided claims") and "at most 4.5%; 0 of them" in sentence
 

@@ -54,10 +54,14 @@ def test_keypoints_agree_with_the_image() -> None:
 
 def test_the_problem_has_independent_splits() -> None:
     problem = load_dataset("drawn_faces", n=20, test_size=20)
-    assert "drawn_faces" not in dataset_names(), "the data set of a study, loaded by its entry point"
+    assert "drawn_faces" not in dataset_names(), (
+        "the data set of a study, loaded by its entry point"
+    )
     assert (problem.input_shape, problem.n_outputs, problem.task) == ((1, 96, 96), 30, "regression")
     assert not torch.equal(problem.train.inputs, problem.test.inputs)
-    assert torch.equal(load_dataset("drawn_faces", n=5, test_size=20).test.inputs, problem.test.inputs)
+    assert torch.equal(
+        load_dataset("drawn_faces", n=5, test_size=20).test.inputs, problem.test.inputs
+    )
     assert 0 <= float(problem.train.inputs.min()) < float(problem.train.inputs.max()) <= 1
     with pytest.raises(InvalidInput, match="test_size of drawn_faces"):
         load_dataset("drawn_faces", test_size=0)

@@ -73,7 +73,9 @@ def test_table_1_has_the_papers_setting(scale: str) -> None:
     assert tuple(setup.colours) == tuple(tables.read_printed(1)["method"].unique()) == FIVE_METHODS
 
 
-def test_runs_differ_in_data_and_weights_and_tuning_has_data_of_its_own(setting: RunSettings) -> None:
+def test_runs_differ_in_data_and_weights_and_tuning_has_data_of_its_own(
+    setting: RunSettings,
+) -> None:
     for name in SETUPS:
         setup = make_setup(setting, name)
         first, second = (prepare_data(setup.with_seed(seed), None)[0].train for seed in (0, 1))
@@ -82,8 +84,14 @@ def test_runs_differ_in_data_and_weights_and_tuning_has_data_of_its_own(setting:
         assert protocol.TUNING_SEED not in range(setup.runs)
 
 
-def test_held_out_samples_are_training_samples_with_their_wrong_labels(setting: RunSettings) -> None:
-    spec = make_setup(setting, "lenet5").with_seed(3).replace({"data.label_noise": 0.9, "training.epochs": 2})
+def test_held_out_samples_are_training_samples_with_their_wrong_labels(
+    setting: RunSettings,
+) -> None:
+    spec = (
+        make_setup(setting, "lenet5")
+        .with_seed(3)
+        .replace({"data.label_noise": 0.9, "training.epochs": 2})
+    )
     problem, _ = prepare_data(spec, None)
     generator = torch.Generator().manual_seed(derive_seed(3, "folds"))
     order = torch.randperm(len(problem.train), generator=generator)
@@ -105,7 +113,9 @@ def test_the_same_networks_stand_in_table_and_bench() -> None:
 
 def test_the_share_of_scenarios_in_which_mgs_is_best_is_counted_for_each_seed() -> None:
     columns = ["noise", "size", "seed", "Dropout", "MGS"]
-    rows = pandas.DataFrame([(0, 9, 0, 1, 2), (1, 9, 0, 1, 2), (0, 9, 1, 3, 2), (1, 9, 1, 1, 2)], columns=columns)
+    rows = pandas.DataFrame(
+        [(0, 9, 0, 1, 2), (1, 9, 0, 1, 2), (0, 9, 1, 3, 2), (1, 9, 1, 1, 2)], columns=columns
+    )
     assert bench.best_share(rows.set_index(columns[:3])) == [1.0, 0.5]
 
 
@@ -137,7 +147,9 @@ def record(accuracies: list[float], status: str = "finished") -> Record:
     return Record(id="x", spec={}, status=status, history=history)  # type: ignore[arg-type]
 
 
-def made_up(finals: dict[str, list[float]], noise: float = 0.6, best: float = 1.0) -> pandas.DataFrame:
+def made_up(
+    finals: dict[str, list[float]], noise: float = 0.6, best: float = 1.0
+) -> pandas.DataFrame:
     return pandas.DataFrame(
         {"noise": noise, "size": 10, "method": method, "seed": seed, "final": value, "best": value + best,
          "diverged": False, "curve": [value]}
@@ -147,8 +159,14 @@ def made_up(finals: dict[str, list[float]], noise: float = 0.6, best: float = 1.
 
 def test_a_diverged_network_is_at_chance() -> None:
     setup = make_setup(at("smoke"), "lenet5")
-    for curve, status in (([25.0, 50.0], "finished"), ([25.0, 10.0], "diverged"), ([10.0], "diverged")):
-        ended = record([value / 100 for value in curve[: len(curve) - (status == "diverged")]], status)
+    for curve, status in (
+        ([25.0, 50.0], "finished"),
+        ([25.0, 10.0], "diverged"),
+        ([10.0], "diverged"),
+    ):
+        ended = record(
+            [value / 100 for value in curve[: len(curve) - (status == "diverged")]], status
+        )
         row = protocol.scenario_row(setup, "MGS", setup.base, ended)
         assert row["curve"] == curve and row["diverged"] is (status == "diverged")
         assert (row["final"], row["best"]) == (curve[-1], max(curve))
@@ -162,9 +180,13 @@ def test_the_papers_figures_are_listed_next_to_ours() -> None:
     assert table["MGS"].to_list() == ["88.0 ± 0.0 (89.0)", "88.4 ± 1.4 (89.1)"]
 
 
-def learnt(finals: dict[str, list[float]], curve: list[float], noise: float = 0.8) -> pandas.DataFrame:
+def learnt(
+    finals: dict[str, list[float]], curve: list[float], noise: float = 0.8
+) -> pandas.DataFrame:
     table = made_up(finals, noise)
-    return table.assign(curve=pandas.Series([curve] * len(table)), train_accuracy=table["final"] / 100)
+    return table.assign(
+        curve=pandas.Series([curve] * len(table)), train_accuracy=table["final"] / 100
+    )
 
 
 FLAT = [10.0, 50.0, *[88.0] * 18]
@@ -172,7 +194,9 @@ FLAT = [10.0, 50.0, *[88.0] * 18]
 
 def claims_of(table: pandas.DataFrame) -> dict[str, Any]:
     setup = make_setup(at("small"), "lenet5")
-    result = tables.table_claims(setup, "Table 1", table, tables.read_printed(1), "per cent", math.nan)
+    result = tables.table_claims(
+        setup, "Table 1", table, tables.read_printed(1), "per cent", math.nan
+    )
     return {claim.statement.split(" labels ")[1]: claim for claim in result}
 
 
@@ -201,7 +225,9 @@ def test_losses_made_for_wrong_labels_are_rivals_of_ours_not_of_the_paper() -> N
     }
 
 
-def test_the_chosen_strength_has_the_best_held_out_score(study: SmokeStudy, setting: RunSettings) -> None:
+def test_the_chosen_strength_has_the_best_held_out_score(
+    study: SmokeStudy, setting: RunSettings
+) -> None:
     study.content("tuning")
     for name in ("lenet5", "keypoints_fully_connected"):
         setup = make_setup(setting, name)
@@ -237,7 +263,9 @@ def test_only_methods_that_were_not_tuned_before_are_tuned(monkeypatch: pytest.M
         *pandas.read_csv(Path(protocol.__file__).with_name("tuned.csv"), comment="#")["method"]
     }
     chosen = protocol.chosen_strengths(table)
-    assert chosen["MGS"] == 0.01 and chosen["Dropout"] == 0.45 and [*chosen][-2:] == [*ROBUST_LOSSES]
+    assert (
+        chosen["MGS"] == 0.01 and chosen["Dropout"] == 0.45 and [*chosen][-2:] == [*ROBUST_LOSSES]
+    )
 
 
 def test_the_constant_prediction_is_the_variance_of_the_targets(setting: RunSettings) -> None:
@@ -258,9 +286,13 @@ def test_watching_measures_the_network_that_training_gives(setting: RunSettings)
     assert [row["epoch"] for row in results["rows"]] == [0, 2, 4]
     problem, _ = prepare_data(spec, None)
     network = network_from_spec(spec, problem)
-    assert results["rows"][0]["trace"] == pytest.approx(float(ntk_trace(network, problem.train.inputs)) / 200)
+    assert results["rows"][0]["trace"] == pytest.approx(
+        float(ntk_trace(network, problem.train.inputs)) / 200
+    )
     result = train(network, problem.train, spec.training, seed=spec.seed, test=problem.test)
-    assert results["rows"][-1]["trace"] == pytest.approx(float(ntk_trace(network, problem.train.inputs)) / 200)
+    assert results["rows"][-1]["trace"] == pytest.approx(
+        float(ntk_trace(network, problem.train.inputs)) / 200
+    )
     assert results["rows"][-1]["test_accuracy"] == result.history[-1]["test_accuracy"]
     probabilities = network_outputs(network, plane()).softmax(1)[:, 1]
     assert results["plane"] == pytest.approx(probabilities.tolist(), abs=1e-3)
@@ -275,7 +307,9 @@ def test_masks_are_watched_where_there_is_dropout(setting: RunSettings) -> None:
     without = monitor_run(setup.with_seed(0).replace({"training.epochs": 1}), 1, 16, None)
     assert "masked_logdet" not in without["rows"][0]
     made = [("Dropout", seed, value) for seed in range(2) for value in (1.0, -math.inf, -math.inf)]
-    assert curves.count_gaps(pandas.DataFrame(made, columns=["method", "seed", "masked_logdet"])) == [2.0, 2.0]
+    assert curves.count_gaps(
+        pandas.DataFrame(made, columns=["method", "seed", "masked_logdet"])
+    ) == [2.0, 2.0]
 
 
 def recordings(finals: dict[str, tuple[float, float]]) -> pandas.DataFrame:
@@ -293,28 +327,42 @@ def recordings(finals: dict[str, tuple[float, float]]) -> pandas.DataFrame:
 
 
 def test_ends_summary_and_correlation_by_hand() -> None:
-    table = recordings({"Unregularised": (1000.0, 40.0), "Weight": (100.0, 60.0), "MGS": (10.0, 90.0)})
+    table = recordings(
+        {"Unregularised": (1000.0, 40.0), "Weight": (100.0, 60.0), "MGS": (10.0, 90.0)}
+    )
     result = curves.last_recordings(table)
     assert len(result) == 6 and result["best"].to_list() == [95.0] * 6
     assert result["growth"][0] == pytest.approx(math.log(1000))
     rows = curves.mean_table(result).set_index("method")
     assert rows.loc["MGS", "tr K / nC"] == pytest.approx(10 * math.sqrt(1.01))
-    claim = curves.rank_claim("Fig. 3", make_setup(at("smoke"), "circles"), result[result["seed"] == 0])
+    claim = curves.rank_claim(
+        "Fig. 3", make_setup(at("smoke"), "circles"), result[result["seed"] == 0]
+    )
     assert claim.value == pytest.approx(-1) and claim.low <= claim.high
 
 
 def test_a_diverged_run_counts_as_guessing_and_has_no_kernel(tmp_path: Path) -> None:
     setup = make_setup(at("smoke", tmp_path), "circles")
-    seen = {"epoch": 0, "trace": 2.0, "logdet": 1.0}, {"epoch": 2, "trace": 3.0, "logdet": 1.5, "test_accuracy": 0.6}
+    seen = (
+        {"epoch": 0, "trace": 2.0, "logdet": 1.0},
+        {"epoch": 2, "trace": 3.0, "logdet": 1.5, "test_accuracy": 0.6},
+    )
     rows = protocol.fill_recordings({"status": "diverged", "rows": seen}, setup, 2)
     assert [row["epoch"] for row in rows] == [0, 2, 4, 6]
     assert [row.get("diverged", False) for row in rows] == [False, False, True, True]
     assert [row["test_accuracy"] for row in rows[1:]] == [60, 50, 50]
     assert len(protocol.fill_recordings({"status": "finished", "rows": seen}, setup, 2)) == 2
 
-    table = recordings({"Unregularised": (1000.0, 40.0), "Weight": (100.0, 60.0), "MGS": (10.0, 90.0)})
+    table = recordings(
+        {"Unregularised": (1000.0, 40.0), "Weight": (100.0, 60.0), "MGS": (10.0, 90.0)}
+    )
     there = (table["method"] == "MGS") & (table["seed"] == 0) & (table["epoch"] == 4)
-    table.loc[there, ["diverged", "test_accuracy", "trace", "logdet"]] = [True, 10.0, math.nan, math.nan]
+    table.loc[there, ["diverged", "test_accuracy", "trace", "logdet"]] = [
+        True,
+        10.0,
+        math.nan,
+        math.nan,
+    ]
     result = curves.last_recordings(table)
     summary = curves.mean_table(result).set_index("method")
     assert summary.loc["MGS", "final"] == pytest.approx((10 + 90 * 1.01) / 2)
@@ -335,18 +383,26 @@ def test_the_true_model_of_two_circles_is_the_bayes_classifier() -> None:
     assert weight.sum() == pytest.approx(1)
     assert curves.disagreement(inside.astype(float), 0.5, 0.2) == 0
     assert curves.disagreement(1 - inside.astype(float), 0.5, 0.2) == pytest.approx(1)
-    assert curves.disagreement(numpy.zeros(POINTS**2), 0.5, 0.2) == pytest.approx(weight[inside].sum())
+    assert curves.disagreement(numpy.zeros(POINTS**2), 0.5, 0.2) == pytest.approx(
+        weight[inside].sum()
+    )
 
     random = numpy.random.default_rng(0)
     angle, labels = random.uniform(0, 2 * numpy.pi, 10**6), random.integers(0, 2, 10**6)
     circle = numpy.where(labels == 1, 0.5, 1.0)
-    points = circle * numpy.array([numpy.cos(angle), numpy.sin(angle)]) + 0.2 * random.standard_normal((2, 10**6))
+    points = circle * numpy.array(
+        [numpy.cos(angle), numpy.sin(angle)]
+    ) + 0.2 * random.standard_normal((2, 10**6))
     distance = numpy.hypot(*points)
-    right = (curves.circle_density(distance, 0.5, 0.2) > curves.circle_density(distance, 1.0, 0.2)) == labels
+    right = (
+        curves.circle_density(distance, 0.5, 0.2) > curves.circle_density(distance, 1.0, 0.2)
+    ) == labels
     assert right.mean() == pytest.approx(0.890, abs=2e-3)  # known of this problem
 
 
-def test_alignment_of_the_watched_kernel_is_that_of_its_dense_definition(setting: RunSettings) -> None:
+def test_alignment_of_the_watched_kernel_is_that_of_its_dense_definition(
+    setting: RunSettings,
+) -> None:
     spec = make_setup(setting, "circles").with_seed(0).replace({"training.epochs": 2})
     rows = monitor_run(spec, 2, 100, None)["rows"]
     problem, _ = prepare_data(spec, None)
@@ -359,9 +415,13 @@ def test_alignment_of_the_watched_kernel_is_that_of_its_dense_definition(setting
     kernel, same = torch.einsum("icp,jcp->ij", jacobian, jacobian), (y[:, None] == y[None]).double()
     centre = torch.eye(len(x), dtype=torch.float64) - 1 / len(x)
     a, b = centre @ kernel @ centre, centre @ same @ centre
-    assert rows[0]["alignment"] == pytest.approx(float((a * b).sum() / (a.norm() * b.norm())), rel=1e-4)
+    assert rows[0]["alignment"] == pytest.approx(
+        float((a * b).sum() / (a.norm() * b.norm())), rel=1e-4
+    )
     table = pandas.DataFrame(rows).assign(method="Weight", seed=0, diverged=False)
-    assert curves.last_recordings(table)["alignment"].to_list() == [rows[-1]["alignment"] - rows[0]["alignment"]]
+    assert curves.last_recordings(table)["alignment"].to_list() == [
+        rows[-1]["alignment"] - rows[0]["alignment"]
+    ]
 
 
 def test_the_spread_of_runs_has_the_interval_of_normal_values() -> None:

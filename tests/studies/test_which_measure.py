@@ -15,14 +15,18 @@ from support.smoke_studies import SmokeStudy
 
 
 @pytest.mark.parametrize("pool", ["cifar10", "cifar100"])
-def test_no_two_networks_share_configuration_seed_or_training_subset(pool: str, tmp_path: Path) -> None:
+def test_no_two_networks_share_configuration_seed_or_training_subset(
+    pool: str, tmp_path: Path
+) -> None:
     setting = RunSettings(scale="small", work=tmp_path)
     specs, noisy = specs_of(setting, pool), specs_of(setting, f"{pool}_noise")
     assert len(specs) >= 60 and {spec.data.name for spec in [*specs, *noisy]} == {pool}
     assert len({spec.replace({"seed": 0, "data.seed": 0}).id for spec in specs}) == len(specs)
     assert len({spec.seed for spec in [*specs, *noisy]}) == len([*specs, *noisy])
     assert all(spec.seed == spec.data.seed for spec in specs)
-    assert {spec.data.label_noise for spec in specs} == {0.0} and {spec.data.label_noise for spec in noisy} == {0.2}
+    assert {spec.data.label_noise for spec in specs} == {0.0} and {
+        spec.data.label_noise for spec in noisy
+    } == {0.2}
 
 
 def test_every_number_of_the_protocol_is_one_that_its_measure_yields() -> None:
@@ -61,7 +65,9 @@ def test_a_pool_at_smoke_scale(smoke: Callable[[str], SmokeStudy]) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_found_in_one_pool_is_evaluated_in_the_other(smoke: Callable[[str], SmokeStudy]) -> None:
+def test_what_is_found_in_one_pool_is_evaluated_in_the_other(
+    smoke: Callable[[str], SmokeStudy],
+) -> None:
     content = smoke("which_measure").content("both")
     says = [row["says"] for row in content["claims"]]
     assert len(says) > 2 and "better than the size" in says[1]

@@ -17,7 +17,14 @@ from gapscope_studies.kit.pool import load_network
 from gapscope_studies.kit.study import RunSettings
 from gapscope_studies.zhao2022 import fits
 from gapscope_studies.zhao2022 import networks as grids
-from gapscope_studies.zhao2022.analysis import KAPPA, ZETA, error_claim, mean_gap, sign_claims, sparsity_model
+from gapscope_studies.zhao2022.analysis import (
+    KAPPA,
+    ZETA,
+    error_claim,
+    mean_gap,
+    sign_claims,
+    sparsity_model,
+)
 from gapscope_studies.zhao2022.fits import N_HELD_OUT, repeated_splits, ssr_claim, ssr_per_draw
 from gapscope_studies.zhao2022.networks import first_pool, paper_grid, sparsity, varied_pool
 from support.smoke_studies import SmokeStudy
@@ -41,12 +48,23 @@ def setting(study: SmokeStudy) -> RunSettings:
 def test_the_paper_grid_is_that_of_its_appendix() -> None:
     specs = paper_grid(PAPER, "vgg")
     assert len({spec.id for spec in specs}) == 80
-    assert sorted(Counter(spec.data.label_noise for spec in specs).values()) == [13, 13, 13, 13, 14, 14]
+    assert sorted(Counter(spec.data.label_noise for spec in specs).values()) == [
+        13,
+        13,
+        13,
+        13,
+        14,
+        14,
+    ]
     assert {spec.training.momentum for spec in specs} == {0.0, 0.5, 0.9}
     assert {spec.training.batch_size for spec in specs} == {128, 256, 512}
     assert {spec.network.options["dropout"] for spec in specs} == {0.0, 0.3, 0.5}
-    assert {item.options["strength"] for spec in specs for item in spec.training.penalties} == {1e-4}
-    norms = Counter((spec.network.options["batch_norm"], spec.training.augmentation) for spec in specs)
+    assert {item.options["strength"] for spec in specs for item in spec.training.penalties} == {
+        1e-4
+    }
+    norms = Counter(
+        (spec.network.options["batch_norm"], spec.training.augmentation) for spec in specs
+    )
     assert len(norms) == 4 and min(norms.values()) >= 14
     assert all(spec.data.name == "cifar100" and spec.data.train_size is None for spec in specs)
     assert all(spec.training.nesterov == (spec.training.momentum > 0) for spec in specs)
@@ -68,11 +86,14 @@ def test_the_narrow_vgg_has_images_of_its_own_for_every_network() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "pool"), [(PAPER, "digits"), (PAPER, "clothes"), (SMALL, "clothes"), (SMALL, "dense")]
+    ("setting", "pool"),
+    [(PAPER, "digits"), (PAPER, "clothes"), (SMALL, "clothes"), (SMALL, "dense")],
 )
 def test_the_varied_pools_hold_what_the_paper_fixed(setting: RunSettings, pool: str) -> None:
     specs = varied_pool(setting, pool)
-    assert len({spec.id for spec in specs}) == len({spec.seed for spec in specs}) == len(specs) >= 38
+    assert (
+        len({spec.id for spec in specs}) == len({spec.seed for spec in specs}) == len(specs) >= 38
+    )
     assert len({spec.data.train_size for spec in specs if spec.data.label_noise == 0}) >= 3
     assert len({spec.training.epochs for spec in specs}) == 2
     assert Counter(spec.network.options["batch_norm"] for spec in specs)[True] == len(specs) / 2
@@ -80,8 +101,13 @@ def test_the_varied_pools_hold_what_the_paper_fixed(setting: RunSettings, pool: 
 
 def test_the_first_pool_holds_networks_of_one_size_trained_to_the_end() -> None:
     name, specs = first_pool(SMALL)
-    assert name == "clothes" and {spec.id for spec in specs} <= {spec.id for spec in varied_pool(SMALL, "clothes")}
-    assert len(specs) == 122 and len({(spec.data.train_size, spec.training.epochs) for spec in specs}) == 1
+    assert name == "clothes" and {spec.id for spec in specs} <= {
+        spec.id for spec in varied_pool(SMALL, "clothes")
+    }
+    assert (
+        len(specs) == 122
+        and len({(spec.data.train_size, spec.training.epochs) for spec in specs}) == 1
+    )
     for draw in grids.repeats_of_plain(SMALL, specs):
         assert [spec.data.label_noise for spec in draw] == FRACTIONS
     assert first_pool(PAPER) == ("vgg", paper_grid(PAPER, "vgg"))
@@ -91,7 +117,12 @@ def test_models_lose_one_regularization_after_the_other() -> None:
     ways = {}
     for name, (spec,) in grids.models(PAPER).items():
         training, dropout = spec.training, spec.network.options["dropout"]
-        ways[name] = (training.augmentation != "none", training.momentum > 0, dropout, bool(training.penalties))
+        ways[name] = (
+            training.augmentation != "none",
+            training.momentum > 0,
+            dropout,
+            bool(training.penalties),
+        )
     assert ways == {
         "A": (True, True, 0.5, True),
         "B": (False, True, 0.5, True),
@@ -130,13 +161,18 @@ def test_signs_are_those_of_the_paper_and_noise_levels_are_the_units() -> None:
     assert few.outcome == "open" and "3 independent noise levels" in few.sentence
     lazy = table.assign(train_accuracy=numpy.where(table["corruption"] == 1.0, 0.12, 1.0))
     assert outcomes(lazy) == ["open", "open"]
-    assert "did not learn: 100% corrupted (training accuracy 0.12)" in sign_claims("Fig. 3", lazy)[0].sentence
+    assert (
+        "did not learn: 100% corrupted (training accuracy 0.12)"
+        in sign_claims("Fig. 3", lazy)[0].sentence
+    )
 
 
 def test_a_model_is_evaluated_by_networks_that_it_did_not_see() -> None:
     table = made_up(60, noise=0.01)
     assert error_claim("Fig. 3", "it tells", table, sparsity_model(), mean_gap()).outcome == "held"
-    assert error_claim("Fig. 3", "it tells", table, mean_gap(), sparsity_model()).outcome == "not held"
+    assert (
+        error_claim("Fig. 3", "it tells", table, mean_gap(), sparsity_model()).outcome == "not held"
+    )
 
 
 def test_subsets_by_hand() -> None:
@@ -146,7 +182,11 @@ def test_subsets_by_hand() -> None:
         corruption=[0.0, 0.0, 0.5] * 8,
         family=["a", "b"] * 12,
         recipe=["r"] * 24,
-        **{name: numpy.arange(24.0) for name in fits.BASELINES if name not in ("train_loss", "parameter_count")},
+        **{
+            name: numpy.arange(24.0)
+            for name in fits.BASELINES
+            if name not in ("train_loss", "parameter_count")
+        },
     )
     sizes = {name: len(part) for name, part in fits.subsets(table).items()}
     assert sizes["all"] == 24 and sizes["fitted"] == 18 and sizes["not fitted"] == 6
@@ -178,21 +218,31 @@ def test_photographs_are_those_of_the_data_set(tmp_path: Path) -> None:
     assert problem.train.inputs.shape[1:] == (3, 8, 8)
 
 
-def test_the_curves_of_figure_1_are_those_of_the_networks(study: SmokeStudy, setting: RunSettings) -> None:
+def test_the_curves_of_figure_1_are_those_of_the_networks(
+    study: SmokeStudy, setting: RunSettings
+) -> None:
     result = study.content("fig1")["numbers"]
     plain = grids.plain_networks(paper_grid(setting, "vgg"))
     here = sparsity(setting, "vgg", plain[0])
     assert result["clean"]["zeta"] == pytest.approx(here.class_zeta.tolist())
-    units = [(a + 1 - b) / 2 for a, b in zip(result["clean"]["n0/M"], result["clean"]["n0r/M"], strict=True)]
+    units = [
+        (a + 1 - b) / 2
+        for a, b in zip(result["clean"]["n0/M"], result["clean"]["n0r/M"], strict=True)
+    ]
     assert units == pytest.approx(result["clean"]["zeta"])
 
 
 def test_a_sum_of_squares_is_that_of_refits_without_each_network() -> None:
     """Eight times the mean square of leave-one-out residuals, refitted one by one; of a draw the fit's own."""
     table = made_up(12, noise=0.2)
-    gap, design = table["gap"].to_numpy(), numpy.column_stack([table[[ZETA, KAPPA]], numpy.ones(12)])
+    gap, design = (
+        table["gap"].to_numpy(),
+        numpy.column_stack([table[[ZETA, KAPPA]], numpy.ones(12)]),
+    )
     left_out = [
-        gap[i] - design[i] @ numpy.linalg.lstsq(numpy.delete(design, i, 0), numpy.delete(gap, i), rcond=None)[0]
+        gap[i]
+        - design[i]
+        @ numpy.linalg.lstsq(numpy.delete(design, i, 0), numpy.delete(gap, i), rcond=None)[0]
         for i in range(12)
     ]
     held_out = ssr_claim("", "", table, sparsity_model(), 0.023)

@@ -25,7 +25,9 @@ class GroupNormResidual(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(1, 4, 3, padding=1)
         self.norms = nn.ModuleList(nn.GroupNorm(2, 4) for _ in range(2))
-        self.convolutions = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(2))
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(2)
+        )
         self.head = nn.Linear(4, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,7 +44,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.words, self.places = nn.Embedding(11, 8), nn.Embedding(6, 8)
         self.norm, self.dropout = nn.LayerNorm(8), nn.Dropout(0.1)
-        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, activation="gelu", batch_first=True)
+        layer = nn.TransformerEncoderLayer(
+            8, 2, 16, dropout=0.1, activation="gelu", batch_first=True
+        )
         self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.pooler, self.head = nn.Linear(8, 8), nn.Linear(8, CLASSES)
 
@@ -77,7 +81,9 @@ class LastState(nn.Module):
 
 
 def _fully_connected() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+    return nn.Sequential(
+        nn.Linear(6, 10), nn.Tanh(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, CLASSES)
+    )
 
 
 def _convolutional() -> nn.Module:
@@ -88,7 +94,9 @@ def _convolutional() -> nn.Module:
 
 
 def _resnet18() -> nn.Module:
-    return build_network("resnet18", input_shape=(1, 8, 8), n_outputs=CLASSES, width_multiplier=1 / 16)
+    return build_network(
+        "resnet18", input_shape=(1, 8, 8), n_outputs=CLASSES, width_multiplier=1 / 16
+    )
 
 
 def _low_rank() -> nn.Module:
@@ -117,7 +125,9 @@ class Case:
         generator = torch.Generator().manual_seed(seed)
         labels = torch.arange(n) % CLASSES
         if self.tokens:
-            return Samples(torch.randint(self.tokens, (n, *self.shape), generator=generator), labels)
+            return Samples(
+                torch.randint(self.tokens, (n, *self.shape), generator=generator), labels
+            )
         noise = torch.randn(n, *self.shape, generator=generator)
         points = torch.randn(CLASSES, *self.shape, generator=generator)
         return Samples((0.3 * noise + points[labels]).to(dtype), labels)
@@ -132,7 +142,9 @@ class Case:
             # the up-projection of LoRA starts at zero, biases and gammas alike everywhere: nothing may be special
             for parameter in network.parameters():
                 if parameter.ndim == 1 or not bool(parameter.any()):
-                    nn.init.uniform_(parameter.data, -0.2, 0.2) if parameter.ndim > 1 else parameter.data.add_(
+                    nn.init.uniform_(
+                        parameter.data, -0.2, 0.2
+                    ) if parameter.ndim > 1 else parameter.data.add_(
                         0.2 * torch.rand_like(parameter)
                     )
             if "batch norm" in self.has:
@@ -154,4 +166,6 @@ CASES: dict[str, Case] = {
 
 def each(*, without: str = "") -> pytest.MarkDecorator:
     """Parametrise a test by `name`, over all cases, or those that have no `without`."""
-    return pytest.mark.parametrize("name", [name for name, case in CASES.items() if without not in case.has])
+    return pytest.mark.parametrize(
+        "name", [name for name, case in CASES.items() if without not in case.has]
+    )

@@ -57,5 +57,8 @@ def gapscope(*arguments: object) -> Done:
         signal.signal(signal.SIGTERM, handler)
     if "--json" in arguments and out.getvalue():
         words = " ".join(map(str, arguments))
-        check_json(next(name for name in sorted(documented(), reverse=True) if words.startswith(name)), out.getvalue())
+        check_json(
+            next(name for name in sorted(documented(), reverse=True) if words.startswith(name)),
+            out.getvalue(),
+        )
     return Done(code, out.getvalue(), err.getvalue())

@@ -16,7 +16,9 @@ N = 24
 def resnet18() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     """A ResNet-18 an eighth as wide, for images of 8 x 8, with three classes; left in training mode."""
     generator = torch.Generator().manual_seed(0)
-    network = build_network("resnet18", input_shape=(3, 8, 8), n_outputs=3, generator=generator, width_multiplier=0.125)
+    network = build_network(
+        "resnet18", input_shape=(3, 8, 8), n_outputs=3, generator=generator, width_multiplier=0.125
+    )
     return network.train(), (torch.randn(N, 3, 8, 8, generator=generator), torch.arange(N) % 3)
 
 
@@ -27,7 +29,9 @@ def bert_classifier(**settings: int) -> Any:
              "num_labels": 2, "max_position_embeddings": 8}  # fmt: skip
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        return transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=20, **sizes | settings))
+        return transformers.BertForSequenceClassification(
+            transformers.BertConfig(vocab_size=20, **sizes | settings)
+        )
 
 
 class TokensAlone(nn.Module):
@@ -46,13 +50,19 @@ def bert() -> tuple[nn.Module, dict[str, Tensor]]:
     network = bert_classifier()
     ids = torch.randint(1, 20, (N, 7), generator=torch.Generator().manual_seed(0))
     ids[:10, 5:] = 0
-    return network.train(), {"input_ids": ids, "attention_mask": (ids != 0).long(), "labels": ids.sum(1) % 2}
+    return network.train(), {
+        "input_ids": ids,
+        "attention_mask": (ids != 0).long(),
+        "labels": ids.sum(1) % 2,
+    }
 
 
 def logits_of(network: Any, data: dict[str, Tensor]) -> Tensor:
     """What the BERT itself returns in evaluation mode."""
     training = network.training
     with torch.no_grad():
-        outputs = network.eval()(input_ids=data["input_ids"], attention_mask=data["attention_mask"]).logits
+        outputs = network.eval()(
+            input_ids=data["input_ids"], attention_mask=data["attention_mask"]
+        ).logits
     network.train(training)
     return outputs

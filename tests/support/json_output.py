@@ -62,7 +62,11 @@ def documented() -> dict[str, list[Key]]:
 def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
     """Every value with its path; of an object or a list its items as well."""
     if isinstance(value, dict):
-        inside = [leaf for key, item in value.items() for leaf in _leaves(item, f"{path}.{key}" if path else key)]
+        inside = [
+            leaf
+            for key, item in value.items()
+            for leaf in _leaves(item, f"{path}.{key}" if path else key)
+        ]
         return [(path, value), *inside] if path else inside
     if isinstance(value, list):
         return [(path, value), *(leaf for item in value for leaf in _leaves(item, f"{path}[]"))]
@@ -90,10 +94,18 @@ def check_json(command: str, text: str) -> None:
         matches = [key for key in keys if key.matches(path)]
         if value is None and not matches:  # in place of a list
             matches = [key for key in keys if key.matches(f"{path}[]")]
-        is_under_any = any("any" in key.types and re.match(re.escape(key.path), path) for key in keys)
+        is_under_any = any(
+            "any" in key.types and re.match(re.escape(key.path), path) for key in keys
+        )
         assert matches or is_under_any, f"{command}: {path} = {value!r} is not in {PAGE.name}"
-        exact = [key for key in matches if key.path == path] or matches  # a name before a placeholder
-        assert not exact or any(key.allows(value) for key in exact), f"{command}: {path} = {value!r} has another type"
+        exact = [
+            key for key in matches if key.path == path
+        ] or matches  # a name before a placeholder
+        assert not exact or any(key.allows(value) for key in exact), (
+            f"{command}: {path} = {value!r} has another type"
+        )
     for key in keys:
         if key.always and not re.search(r"\b[A-Z]+\b", key.path):
-            assert not _is_absent(content, key.path.split(".")), f"{command} did not print {key.path}"
+            assert not _is_absent(content, key.path.split(".")), (
+                f"{command} did not print {key.path}"
+            )

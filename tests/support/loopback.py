@@ -20,7 +20,9 @@ def stated_as_official(monkeypatch: pytest.MonkeyPatch, name: str, folder: Path)
     source = SOURCES[name]
     assert source.origin is not None
     sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-    files = tuple(replace(file, checksum=f"sha256:{sums[file.name]}") for file in source.origin.files)
+    files = tuple(
+        replace(file, checksum=f"sha256:{sums[file.name]}") for file in source.origin.files
+    )
     monkeypatch.setitem(SOURCES, name, replace(source, origin=replace(source.origin, files=files)))
 
 

@@ -10,7 +10,8 @@ import torch
 from gapscope.measures.registry import Measure
 from support.scripts import load_script
 
-TABLE = load_script(Path(__file__).parents[2] / "docs/measures_table.py")  # the script that writes docs/measures.md
+# the script that writes docs/measures.md
+TABLE = load_script(Path(__file__).parents[2] / "docs/measures_table.py")
 HISTORY = tuple({"epoch": epoch, "train_loss": 1 / epoch} for epoch in range(1, 6))
 SMALL: dict[str, dict[str, Any]] = {
     "margin_signature": {"epsilon": 0.0},
@@ -19,7 +20,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "hessian_trace": {"probes": 2},
     "graph_label_variation": {"neighbours": 4},
     "gradient_neighbours": {"neighbours": 5},
-} | {f"pacbayes_{name}": {"draws": 2} for name in ("flatness", "norm", "distance", "magnitude_flatness")}
+} | {
+    f"pacbayes_{name}": {"draws": 2}
+    for name in ("flatness", "norm", "distance", "magnitude_flatness")
+}
 
 
 def options_of(item: Measure, **given: Any) -> dict[str, Any]:

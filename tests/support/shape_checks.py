@@ -48,7 +48,8 @@ except ImportError:  # machines with a GPU may lack it; shapes are then not chec
         """Return the function as it is."""
         return function
 else:
-    _typed = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as PEP 484 has it
+    # an int is a float, as PEP 484 has it
+    _typed = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
     def checked(function: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function with its arguments and its result checked, while calls are left."""

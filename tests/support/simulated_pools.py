@@ -17,7 +17,12 @@ def crossed(n: int, rng: numpy.random.Generator) -> pandas.DataFrame:
     """Two widths, three depths, two rates, four sizes: 48 training configurations, their seeds one after another."""
     rows = rng.permutation(n)
     return pandas.DataFrame(
-        {"hp.width": rows % 2, "hp.depth": rows // 2 % 3, "hp.rate": rows // 6 % 2, "hp.size": rows // 12 % 4}
+        {
+            "hp.width": rows % 2,
+            "hp.depth": rows // 2 % 3,
+            "hp.rate": rows // 6 % 2,
+            "hp.size": rows // 12 % 4,
+        }
     )
 
 

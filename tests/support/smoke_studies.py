@@ -19,7 +19,9 @@ class SmokeStudy:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.study = load_study(name)
-        self.setting = RunSettings(scale="smoke", work=folder / "work", workers=1, say=lambda line: None)
+        self.setting = RunSettings(
+            scale="smoke", work=folder / "work", workers=1, say=lambda line: None
+        )
         self.results = folder / "results" / name / "smoke"
         folder.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(folder / "tests.lock")

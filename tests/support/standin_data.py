@@ -49,11 +49,19 @@ def write_standins(root: Path) -> Path:
         (root / "fashion-mnist" / path.name).symlink_to(path)
     _cifar(root / "cifar10", {"data_batch_1": 60, "test_batch": 20}, lambda k: bytes([k % 10]))
     _cifar(root / "cifar100", {"train": 40, "test": 20}, lambda k: bytes([k % 20 // 5, k % 20]))
-    (root / "cifar100" / "fine_label_names.txt").write_text("\n".join(f"fine{k}" for k in range(100)))
-    (root / "cifar100" / "coarse_label_names.txt").write_text("\n".join(f"coarse{k}" for k in range(20)))
+    (root / "cifar100" / "fine_label_names.txt").write_text(
+        "\n".join(f"fine{k}" for k in range(100))
+    )
+    (root / "cifar100" / "coarse_label_names.txt").write_text(
+        "\n".join(f"coarse{k}" for k in range(20))
+    )
     _table(root / "boston_housing" / "boston_housing.csv", BOSTON_HOUSING.header, 506)
     rows = (root / "boston_housing" / "boston_housing.csv").read_text().splitlines()[1:]
-    (root / "boston_housing" / "housing.data").write_text("\n".join(row.replace(",", " ") for row in rows) + "\n")
-    _table(root / "california_housing" / "california_housing.csv", CALIFORNIA_HOUSING.header, 20_640)
+    (root / "boston_housing" / "housing.data").write_text(
+        "\n".join(row.replace(",", " ") for row in rows) + "\n"
+    )
+    _table(
+        root / "california_housing" / "california_housing.csv", CALIFORNIA_HOUSING.header, 20_640
+    )
     (root / "concrete").symlink_to(Path(__file__).parents[1] / "fixtures" / "concrete")
     return root

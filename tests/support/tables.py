@@ -9,4 +9,7 @@ import pandas
 
 def rows_of(table: pandas.DataFrame) -> dict[str, dict[str, Any]]:
     """Row name -> column -> value."""
-    return {str(name): {str(key): value for key, value in row.items()} for name, row in table.to_dict("index").items()}
+    return {
+        str(name): {str(key): value for key, value in row.items()}
+        for name, row in table.to_dict("index").items()
+    }

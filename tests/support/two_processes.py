@@ -14,7 +14,9 @@ from support.scripts import load_script
 # Started from a clean server, never forked from the test's own process: a thread of another test that holds a lock at
 # the moment of the fork would leave it locked in the child for ever. The server imports torch once for all tests.
 _PROCESSES: Any = get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["torch", "torch.distributed", "gapscope.penalties", "gapscope.measures"])
+_PROCESSES.set_forkserver_preload(
+    ["torch", "torch.distributed", "gapscope.penalties", "gapscope.measures"]
+)
 
 
 def together(function: Callable[[int, str], None], folder: Path) -> None:

@@ -17,7 +17,12 @@ from gapscope.theory.fixed_points import (
     max_learning_rate,
     stability_eigenvalues,
 )
-from gapscope.theory.statistical_mechanics import Student, activity, correlation_slopes, order_parameter_integrals
+from gapscope.theory.statistical_mechanics import (
+    Student,
+    activity,
+    correlation_slopes,
+    order_parameter_integrals,
+)
 
 STUDENTS: tuple[Student, Student] = ("relu", "linear")
 
@@ -31,7 +36,9 @@ def test_fixed_point_rests(student: Student, zeta: float) -> None:
     assert flow.gamma == pytest.approx(0, abs=1e-15)
     # For zeta > 0 the rest is of second order in the learning rate.
     squares = activity(student) * (1 - point.gamma) ** 2
-    assert order_parameter_integrals(point.gamma, 1.0, student=student).i2 == pytest.approx(squares, abs=1e-15)
+    assert order_parameter_integrals(point.gamma, 1.0, student=student).i2 == pytest.approx(
+        squares, abs=1e-15
+    )
     assert flow.overlap == pytest.approx(-(0.5**2) * point.gamma**2 * squares / 2, abs=1e-15)
 
 
@@ -40,7 +47,9 @@ def test_fixed_point_rests(student: Student, zeta: float) -> None:
 def test_learning_rates_equal_table_1(student: Student, zeta: float) -> None:
     """The table's expressions, built from derivatives of the integrals at (gamma_0, 1)."""
     gain, active = float(fixed_point(student=student, zeta=zeta).gamma), activity(student)
-    outputs_slope, teacher_slope = (float(slope) for slope in correlation_slopes(np.array(1.0), student))
+    outputs_slope, teacher_slope = (
+        float(slope) for slope in correlation_slopes(np.array(1.0), student)
+    )
     slope_i1, slope_i3 = gain * outputs_slope, teacher_slope - active * gain
     slope_i2 = teacher_slope - 2 * gain * outputs_slope
     printed = ((gain * slope_i3 - slope_i1) / gain - zeta * gain) / (slope_i2 / 2)
@@ -48,7 +57,9 @@ def test_learning_rates_equal_table_1(student: Student, zeta: float) -> None:
     assert result == pytest.approx(printed)
     assert result == pytest.approx(2 + (4 if student == "relu" else 2) * zeta)
     assert result >= max_learning_rate(student=student) + 2 * zeta - 1e-12, "Proposition 4"
-    assert effective_learning_rate(0.7, student=student, zeta=zeta, length=1.5) == pytest.approx(0.7 * gain / 2.25)
+    assert effective_learning_rate(0.7, student=student, zeta=zeta, length=1.5) == pytest.approx(
+        0.7 * gain / 2.25
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,13 +78,19 @@ def test_jacobian_equals_central_differences(settings: dict[str, Any]) -> None:
         return np.array(order_parameter_flow(*state, learning_rate=0.6, **settings))[: len(point)]
 
     steps = 1e-6 * np.eye(len(point))
-    numerical = np.stack([(flow(point + step) - flow(point - step)) / 2e-6 for step in steps], axis=1)
-    np.testing.assert_allclose(dynamics_jacobian(*point, learning_rate=0.6, **settings), numerical, atol=1e-9)
+    numerical = np.stack(
+        [(flow(point + step) - flow(point - step)) / 2e-6 for step in steps], axis=1
+    )
+    np.testing.assert_allclose(
+        dynamics_jacobian(*point, learning_rate=0.6, **settings), numerical, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("student", STUDENTS)
 @pytest.mark.parametrize("length", [1.0, 1.7])
-def test_closed_eigenvalues_are_those_of_the_jacobian_without_decay(student: Student, length: float) -> None:
+def test_closed_eigenvalues_are_those_of_the_jacobian_without_decay(
+    student: Student, length: float
+) -> None:
     closed = stability_eigenvalues(0.5, student=student, length=length)
     jacobian = dynamics_jacobian(1.0, 1.0, length, learning_rate=0.5, student=student)
     expected = [0.0, float(closed.gamma), float(closed.overlap)]
@@ -86,7 +103,9 @@ def test_closed_eigenvalues_are_those_of_the_jacobian_without_decay(student: Stu
 @pytest.mark.parametrize("student", STUDENTS)
 @pytest.mark.parametrize("rate", [0.5, 2.6])
 @pytest.mark.parametrize("zeta", [0.05, 0.25])
-def test_closed_overlap_rate_misses_just_the_neglected_term(student: Student, rate: float, zeta: float) -> None:
+def test_closed_overlap_rate_misses_just_the_neglected_term(
+    student: Student, rate: float, zeta: float
+) -> None:
     gain = float(fixed_point(student=student, zeta=zeta).gamma)
     closed = stability_eigenvalues(rate, student=student, zeta=zeta)
     jacobian = dynamics_jacobian(gain, 1.0, learning_rate=rate, student=student, zeta=zeta)

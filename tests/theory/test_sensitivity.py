@@ -43,7 +43,8 @@ def assert_mean_is(expected: float, values: list[float], at_most: float) -> None
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("depth", "n_outputs", "n_inputs", "width"), [(0, 10, 64, 1), (1, 1, 64, 100), (2, 10, 64, 100), (4, 5, 64, 60)]
+    ("depth", "n_outputs", "n_inputs", "width"),
+    [(0, 10, 64, 1), (1, 1, 64, 100), (2, 10, 64, 100), (4, 5, 64, 60)],
 )
 @pytest.mark.parametrize("bias_std", [0.0, 1.0])
 def test_eq_10_at_small_noise_with_and_without_biases(depth, n_outputs, n_inputs, width, bias_std):
@@ -62,7 +63,12 @@ def test_convolutions_count_by_their_fan_in():
     measured = []
     for _ in range(200):
         network = nn.Sequential(
-            nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5)
+            nn.Conv2d(2, 8, 3),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, stride=2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32, 5),
         ).double()
         for parameter in network.parameters():
             nn.init.normal_(parameter, generator=generator)
@@ -82,7 +88,9 @@ def test_convolutions_count_by_their_fan_in():
 def test_the_authors_stored_runs(width, after, loss, over_eq_10, eq_9, loss_over_eq_9):
     expected = expected_sensitivity(fully_connected_layers(3072, [width] * 4), 10)
     assert after / expected == pytest.approx(over_eq_10, abs=0.01)
-    assert predicted_loss(after, n_outputs=10, input_second_moment=0.2648) == pytest.approx(eq_9, rel=1e-3)
+    assert predicted_loss(after, n_outputs=10, input_second_moment=0.2648) == pytest.approx(
+        eq_9, rel=1e-3
+    )
     # with the second moment of the CIFAR-10 pixels themselves
     ratio = loss / predicted_loss(after, n_outputs=10, input_second_moment=0.2874)
     assert ratio == pytest.approx(loss_over_eq_9, abs=0.01)
@@ -98,7 +106,9 @@ def outputs_of(networks, x: Tensor) -> Tensor:
 def test_the_variance_of_raw_outputs_with_sigma_over_all_weight_layers(hidden, n_outputs, bias_std):
     widths = [50, *hidden, n_outputs]
     x = torch.rand(40, 50, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    networks = random_networks(600, widths, weight_std=lambda fan_in: fan_in**-0.5, bias_std=bias_std)
+    networks = random_networks(
+        600, widths, weight_std=lambda fan_in: fan_in**-0.5, bias_std=bias_std
+    )
     measured = bias_variance(outputs_of(networks, x), torch.zeros(40, n_outputs)).variance
     layers = [WeightLayer(fan_in=n, weights=1 / n, biases=bias_std**2) for n in widths[:-1]]
     predicted = predicted_variance(
@@ -116,7 +126,10 @@ def probability_variance(weight_std, bias_std: float) -> tuple[float, float]:
     x = torch.rand(40, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     networks = random_networks(200, [64, 100, 100, 10], weight_std=weight_std, bias_std=bias_std)
     measured = bias_variance(outputs_of(networks, x).softmax(2), torch.zeros(40, 10)).variance
-    layers = [WeightLayer(fan_in=n, weights=weight_std(n) ** 2, biases=bias_std**2) for n in (64, 100, 100)]
+    layers = [
+        WeightLayer(fan_in=n, weights=weight_std(n) ** 2, biases=bias_std**2)
+        for n in (64, 100, 100)
+    ]
     predicted = predicted_variance(
         expected_sensitivity(layers, 10),
         n_outputs=10,
@@ -160,7 +173,9 @@ def simulated(x, noise, layers, n_outputs, n_networks):
     """Variance and second moment over pairs of the mean output's shift, one per network."""
     weight_std = {layer.fan_in: layer.weights**0.5 for layer in layers}
     widths, bias_std = [*(layer.fan_in for layer in layers), n_outputs], layers[0].biases ** 0.5
-    networks = list(random_networks(n_networks, widths, weight_std=weight_std.get, bias_std=bias_std))
+    networks = list(
+        random_networks(n_networks, widths, weight_std=weight_std.get, bias_std=bias_std)
+    )
     before, after = (outputs_of(networks, torch.from_numpy(inputs)) for inputs in (x, x + noise))
     shifts = (after - before).mean(2)
     return shifts.var(1, unbiased=False).numpy(), shifts.square().mean(1).numpy()
@@ -216,4 +231,6 @@ def test_more_pairs_than_one_block_and_zero_inputs_change_nothing():
     value = finite_noise_sensitivity(x, noise, layers, 2)
     assert abs(variances.mean() - value) < 3 * variances.std() / 20
     order = np.random.default_rng(1).permutation(300)
-    assert finite_noise_sensitivity(x[order], noise[order], layers, 2) == pytest.approx(value, rel=1e-12)
+    assert finite_noise_sensitivity(x[order], noise[order], layers, 2) == pytest.approx(
+        value, rel=1e-12
+    )

@@ -29,7 +29,9 @@ from gapscope.theory.teacher_students import (
 
 
 def test_task_has_the_stated_shapes_and_moments() -> None:
-    task = draw_teacher_task(1.5, n_inputs=200, noise_variance=0.25, students=4, generator=np.random.default_rng(0))
+    task = draw_teacher_task(
+        1.5, n_inputs=200, noise_variance=0.25, students=4, generator=np.random.default_rng(0)
+    )
     assert task.inputs.shape == (4, 300, 200) and task.targets.shape == (4, 300)
     np.testing.assert_allclose(np.sum(task.teachers**2, axis=1), 200)
     assert np.var(task.inputs) * 200 == pytest.approx(1, rel=0.01)
@@ -68,7 +70,11 @@ SIZE, BATCH = 5, 7
 
 
 def _loss(
-    method: TrainingMethod, parameters: np.ndarray, inputs: np.ndarray, targets: np.ndarray, student: Student
+    method: TrainingMethod,
+    parameters: np.ndarray,
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    student: Student,
 ) -> float:
     weights, gain = parameters[None, :-1], parameters[-1]
     hidden = pre_activations(inputs, weights)
@@ -83,7 +89,10 @@ def _loss(
 @pytest.mark.parametrize("student", ["linear", "relu"])
 def test_steps_are_the_downhill_gradient(method: TrainingMethod, student: Student) -> None:
     generator = np.random.default_rng(0)
-    inputs, targets = generator.standard_normal((1, BATCH, SIZE)), generator.standard_normal((1, BATCH))
+    inputs, targets = (
+        generator.standard_normal((1, BATCH, SIZE)),
+        generator.standard_normal((1, BATCH)),
+    )
     parameters = np.append(generator.standard_normal(SIZE), 0.8)
     differences = [
         _loss(method, parameters + step, inputs, targets, student)
@@ -108,32 +117,43 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.thorough
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize(
-    "size", [500, pytest.param(1000, marks=pytest.mark.slow), pytest.param(2000, marks=pytest.mark.slow)]
+    "size",
+    [500, pytest.param(1000, marks=pytest.mark.slow), pytest.param(2000, marks=pytest.mark.slow)],
 )
 def test_mean_of_six_students_follows_the_equations(settings: dict[str, Any], size: int) -> None:
     times = np.arange(0, 17)
-    simulated = simulate_learning(times, n_inputs=size, students=6, generator=np.random.default_rng(0), **settings)
+    simulated = simulate_learning(
+        times, n_inputs=size, students=6, generator=np.random.default_rng(0), **settings
+    )
     solved = learning_dynamics(times, **settings)
     for name in ("gamma", "overlap", "length"):
-        np.testing.assert_allclose(getattr(simulated, name).mean(axis=1), getattr(solved, name), atol=0.03)
+        np.testing.assert_allclose(
+            getattr(simulated, name).mean(axis=1), getattr(solved, name), atol=0.03
+        )
 
 
 def test_start_is_exact() -> None:
-    path = simulate_learning([0, 1], learning_rate=0.1, gamma=0.7, overlap=-0.3, length=2.0, n_inputs=30, students=3)
+    path = simulate_learning(
+        [0, 1], learning_rate=0.1, gamma=0.7, overlap=-0.3, length=2.0, n_inputs=30, students=3
+    )
     np.testing.assert_allclose(path.gamma[0], 0.7)
     np.testing.assert_allclose(path.overlap[0], -0.3)
     np.testing.assert_allclose(path.length[0], 2.0)
 
 
 def _task(alpha: float, size: int, students: int = 4, **options: Any) -> TeacherTask:
-    return draw_teacher_task(alpha, n_inputs=size, students=students, generator=np.random.default_rng(0), **options)
+    return draw_teacher_task(
+        alpha, n_inputs=size, students=students, generator=np.random.default_rng(0), **options
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0])
 def test_weight_norm_with_decay_is_ridge_regression(alpha: float) -> None:
     task = _task(alpha, 40)
     exact = least_squares_students(task, zeta=0.25).weights
-    result = train_students(task, method="weight_norm", epochs=2000, anneal=False, zeta=0.25).weights
+    result = train_students(
+        task, method="weight_norm", epochs=2000, anneal=False, zeta=0.25
+    ).weights
     assert np.linalg.norm(result - exact) < 1e-12 * np.linalg.norm(exact)
     if alpha == 2.0:  # also in batches
         options: dict[str, Any] = {"epochs": 1000, "batch_size": 16, "generator": _seeded()}
@@ -154,7 +174,9 @@ def test_batch_norm_shrinks_its_outputs_by_the_expected_batch_deviation(student:
     """Many noise-free samples: the teacher's direction, and a gain of E[sigma_B]."""
     task = _task(40.0, 20, students=8, noise_variance=0.0)
     settings: dict[str, Any] = {"batch_size": 16, "epochs": 300, "learning_rate": 0.1}
-    students = train_students(task, method="batch_norm", student=student, generator=_seeded(), **settings)
+    students = train_students(
+        task, method="batch_norm", student=student, generator=_seeded(), **settings
+    )
     assert np.all(students.overlap > 0.998)
     outputs = np.einsum("kpn,kn->kp", task.inputs, students.weights)
     scale = np.sqrt(np.mean(outputs**2, axis=1) / np.mean(task.targets**2, axis=1))
@@ -167,11 +189,15 @@ def test_converged_batch_norm_is_least_squares_not_ridge(alpha: float) -> None:
     """Real batch norm on few noisy samples ends at shrunk least squares, not as in Fig. 1a."""
     task = _task(alpha, 100)
     least, ridge = least_squares_students(task), least_squares_students(task, zeta=1 / 64)
-    students = train_students(task, method="batch_norm", epochs=4000, batch_size=32, generator=_seeded())
+    students = train_students(
+        task, method="batch_norm", epochs=4000, batch_size=32, generator=_seeded()
+    )
     lengths = np.linalg.norm(students.weights, axis=1) * np.linalg.norm(least.weights, axis=1)
     assert np.all(np.sum(students.weights * least.weights, axis=1) / lengths > 0.99)
     to_least = abs(students.generalization_error.mean() - least.generalization_error.mean())
-    assert to_least < 0.5 * abs(students.generalization_error.mean() - ridge.generalization_error.mean())
+    assert to_least < 0.5 * abs(
+        students.generalization_error.mean() - ridge.generalization_error.mean()
+    )
 
 
 def test_checkpoints_lead_the_shape_and_do_not_change_the_end() -> None:

@@ -45,7 +45,9 @@ BYTES: dict[str, Damage] = {
     "all but the last byte": _rewritten(lambda content: content[:-1]),
     "all but the first byte": _rewritten(lambda content: content[1:]),
     "zeros as a power cut leaves them": _rewritten(lambda content: bytes(len(content))),
-    "zeros in its second half": _rewritten(lambda content: content[: len(content) // 2] + bytes(len(content) // 2)),
+    "zeros in its second half": _rewritten(
+        lambda content: content[: len(content) // 2] + bytes(len(content) // 2)
+    ),
     "a bit of its beginning flipped": _bit_flipped(0),
     "a bit of its first tenth flipped": _bit_flipped(0.1),
     "a bit of its middle flipped": _bit_flipped(0.5),
@@ -54,7 +56,9 @@ BYTES: dict[str, Damage] = {
     "with garbage behind it": _rewritten(lambda content: content + b"\xff\xfe\x00garbage"),
     "in two bytes a letter": _rewritten(lambda content: content.decode("latin-1").encode("utf-16")),
     "with a byte order mark": _rewritten(lambda content: b"\xef\xbb\xbf" + content),
-    "a pickle": _rewritten(lambda content: b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x07boom.py\x94."),
+    "a pickle": _rewritten(
+        lambda content: b"\x80\x04\x95\x0b\x00\x00\x00\x00\x00\x00\x00\x8c\x07boom.py\x94."
+    ),
     "brackets without end": _rewritten(lambda content: b"[" * 100_000),
     "a number of 5,000 digits": _rewritten(lambda content: b"9" * 5000),
     "a size of 2^63": _rewritten(lambda content: b"\xff" * 7 + b"\x7f" + content[8:]),
@@ -87,7 +91,13 @@ VALUES: dict[str, Any] = {
 
 def _places(content: Any, depth: int) -> Iterator[tuple[Any, ...]]:
     """Paths of keys and indices to the values of a JSON document, at most `depth` long; of a list the first entry."""
-    keys = list(content) if isinstance(content, dict) else [0] if isinstance(content, list) and content else []
+    keys = (
+        list(content)
+        if isinstance(content, dict)
+        else [0]
+        if isinstance(content, list) and content
+        else []
+    )
     for key in keys:
         yield (key,)
         if depth > 1:
@@ -117,7 +127,9 @@ def json_damages(path: Path, *, depth: int, lines: bool = False) -> dict[str, Da
         name = ".".join(map(str, place))
         result[f"without {name}"] = at(place, lambda table, key: table.__delitem__(key))
         for what, value in VALUES.items():
-            result[f"{name}: {what}"] = at(place, lambda table, key, value=value: table.__setitem__(key, value))
+            result[f"{name}: {what}"] = at(
+                place, lambda table, key, value=value: table.__setitem__(key, value)
+            )
     return result
 
 
@@ -145,9 +157,13 @@ def tensor_damages(path: Path) -> dict[str, Damage]:
     result: dict[str, Damage] = {}
     for name in dict.fromkeys([names[0], names[len(names) // 2], names[-1]]):
         for what, act in acts.items():
-            result[f"{name} {what}"] = lambda path, name=name, act=act: _change_tensor(path, name, act)
+            result[f"{name} {what}"] = lambda path, name=name, act=act: _change_tensor(
+                path, name, act
+            )
     for what, text in facts.items():
-        result[f"facts: {what}"] = _rewritten(lambda content, text=text: save(load(content), metadata={"facts": text}))
+        result[f"facts: {what}"] = _rewritten(
+            lambda content, text=text: save(load(content), metadata={"facts": text})
+        )
     return result
 
 

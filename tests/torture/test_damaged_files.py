@@ -53,14 +53,23 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "grid.toml").write_text(GRID)
     assert gapscope("pool", "run", folder / "grid.toml", folder / "two").returncode == 0
     rng = numpy.random.default_rng(0)
-    readings = pandas.DataFrame({"accuracy": rng.random(8), "parameter_norm": 4 + 8 * rng.random(8)})
+    readings = pandas.DataFrame(
+        {"accuracy": rng.random(8), "parameter_norm": 4 + 8 * rng.random(8)}
+    )
     GapEstimator(features=tuple(readings.columns.astype(str))).fit(readings, rng.random(8)).save(
         folder / "two" / "estimator.json"
     )
     spec = next(iter(Grid.from_toml(folder / "grid.toml")))
     problem, _ = prepare_data(spec, None)
     short = spec.replace({"training.epochs": 2}).training
-    train(network_from_spec(spec, problem), problem.train, short, seed=spec.seed, test=problem.test, folder=folder)
+    train(
+        network_from_spec(spec, problem),
+        problem.train,
+        short,
+        seed=spec.seed,
+        test=problem.test,
+        folder=folder,
+    )
     return folder
 
 
@@ -85,9 +94,11 @@ class Torture:
         shutil.copytree(whole / "two", self.pool)
         shutil.copy(whole / "grid.toml", self.grid)
         self.run = self.pool / "runs" / next(iter(Grid.from_toml(self.grid))).id
-        self.victim = {"pool.json": self.pool, "estimator.json": self.pool, "grid.toml": folder}.get(
-            file, self.run
-        ) / file
+        self.victim = {
+            "pool.json": self.pool,
+            "estimator.json": self.pool,
+            "grid.toml": folder,
+        }.get(file, self.run) / file
         if file == "checkpoint.safetensors":  # of a network that is not finished
             (self.run / "record.json").unlink()
             for name in (file, "history.jsonl"):
@@ -98,13 +109,19 @@ class Torture:
         weights = self.run / "weights.safetensors"
         return {
             "status": lambda: gapscope("pool", "status", self.grid, self.pool),
-            "missing": lambda: Pool(self.pool).missing(Grid.from_toml(self.grid), measures=["accuracy"]),
+            "missing": lambda: Pool(self.pool).missing(
+                Grid.from_toml(self.grid), measures=["accuracy"]
+            ),
             "table": lambda: Pool(self.pool).to_pandas(),
             "report": lambda: gapscope("report", self.pool),
-            "fit": lambda: gapscope("gap", "fit", self.pool, "--output", self.pool / "estimator.json"),
+            "fit": lambda: gapscope(
+                "gap", "fit", self.pool, "--output", self.pool / "estimator.json"
+            ),
             "predict": lambda: gapscope("gap", "predict", self.pool, weights),
             "measure": lambda: gapscope("measure", weights, "--measure", "parameter_norm"),
-            "more measures": lambda: Pool(self.pool).run(Grid.from_toml(self.grid), measures=["loss"]),
+            "more measures": lambda: Pool(self.pool).run(
+                Grid.from_toml(self.grid), measures=["loss"]
+            ),
             "run": lambda: gapscope("pool", "run", self.grid, self.pool),
         }
 
@@ -125,7 +142,9 @@ class Torture:
         return "clear" if isinstance(done, Done) and done.returncode else "works"
 
 
-def tortured(whole: Path, folder: Path, cases: list[tuple[str, str]]) -> tuple[Counter[str], list[str]]:
+def tortured(
+    whole: Path, folder: Path, cases: list[tuple[str, str]]
+) -> tuple[Counter[str], list[str]]:
     """Meet each damage with each command; return the counts of outcomes, and what went wrong."""
     counts: Counter[str] = Counter()
     wrong: list[str] = []
@@ -142,7 +161,9 @@ def tortured(whole: Path, folder: Path, cases: list[tuple[str, str]]) -> tuple[C
         other = max((torture.pool / "runs").iterdir(), key=lambda run: run != torture.run)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            if torture.victim.name != "pool.json" and other.name not in {record.id for record in Pool(torture.pool)}:
+            if torture.victim.name != "pool.json" and other.name not in {
+                record.id for record in Pool(torture.pool)
+            }:
                 wrong.append(f"{file}, {name}: the other network is hidden")
         shutil.rmtree(place, ignore_errors=True)
     return counts, wrong
@@ -157,12 +178,16 @@ def test_all_commands_work_where_nothing_is_damaged(whole: Path, tmp_path: Path)
     """Else the tables would count refusals that have nothing to do with the damage."""
     torture = Torture(whole, tmp_path, "estimator.json", lambda path: None)
     # two networks are too few for `fit`; everything else must work
-    outcomes = {command: torture.outcome(command) for command in torture.commands() if command != "fit"}
+    outcomes = {
+        command: torture.outcome(command) for command in torture.commands() if command != "fit"
+    }
     assert set(outcomes.values()) == {"works"}, outcomes
 
 
 @pytest.mark.thorough
-def test_a_share_of_the_damages_ends_well(whole: Path, table: list[tuple[str, str]], tmp_path: Path) -> None:
+def test_a_share_of_the_damages_ends_well(
+    whole: Path, table: list[tuple[str, str]], tmp_path: Path
+) -> None:
     share = random.Random(0).sample(table, SHARE)
     counts, wrong = tortured(whole, tmp_path, share)
     assert not wrong, "\n".join(wrong)
@@ -172,7 +197,9 @@ def test_a_share_of_the_damages_ends_well(whole: Path, table: list[tuple[str, st
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("file", FILES)
-def test_every_damage_ends_well(whole: Path, table: list[tuple[str, str]], tmp_path: Path, file: str) -> None:
+def test_every_damage_ends_well(
+    whole: Path, table: list[tuple[str, str]], tmp_path: Path, file: str
+) -> None:
     cases = [case for case in table if case[0] == file]
     counts, wrong = tortured(whole, tmp_path, cases)
     print(f"{file}: {len(cases)} damages, {dict(counts)}")

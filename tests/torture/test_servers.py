@@ -23,7 +23,9 @@ CONTENT = random.Random(0).randbytes(200_000)
 # requests leaves the socket of an answer that it refuses to the garbage collector, which is called before the
 # tests of other files begin, where the warning would be an error
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-ORIGIN = Origin("http://nowhere", (RemoteFile("file.bin", f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"),))
+ORIGIN = Origin(
+    "http://nowhere", (RemoteFile("file.bin", f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"),)
+)
 DEADLINE = 120.0
 
 
@@ -36,7 +38,9 @@ def _no_sockets_left() -> Iterator[None]:
 class Ask:
     """One connection, its request, and how many came before it."""
 
-    def __init__(self, connection: socket.socket, number: int, stop: threading.Event, port: int) -> None:
+    def __init__(
+        self, connection: socket.socket, number: int, stop: threading.Event, port: int
+    ) -> None:
         self.connection, self.number, self.stop, self.port = connection, number, stop, port
         text = b""
         while b"\r\n\r\n" not in text and (more := connection.recv(4096)):
@@ -48,7 +52,11 @@ class Ask:
         self.connection.sendall(content)
 
     def head(self, status: str, *lines: str) -> None:
-        self.send("\r\n".join([f"HTTP/1.1 {status}", *lines, "Connection: close", "", ""]).encode("latin-1"))
+        self.send(
+            "\r\n".join([f"HTTP/1.1 {status}", *lines, "Connection: close", "", ""]).encode(
+                "latin-1"
+            )
+        )
 
     def healthy(self, last: int | None = None) -> None:
         self.head("200 OK", f"Content-Length: {len(CONTENT)}")
@@ -127,7 +135,9 @@ def silent(ask: Ask) -> None:
 
 
 def redirect(where: str, status: str = "302 Found") -> Behaviour:
-    return lambda ask: ask.head(status, f"Location: {where.format(port=ask.port, number=ask.number)}")
+    return lambda ask: ask.head(
+        status, f"Location: {where.format(port=ask.port, number=ask.number)}"
+    )
 
 
 SPOILT = CONTENT[:-1] + bytes([CONTENT[-1] ^ 1])
@@ -199,7 +209,11 @@ def outcome(behave: Behaviour, folder: Path) -> str:
     final = folder / "file.bin"
     if final.exists() and final.read_bytes() != CONTENT:
         return f"{result}, and a wrong file has its name"
-    return result if final.exists() == (result == "whole") else f"{result}, and the file is not what it says"
+    return (
+        result
+        if final.exists() == (result == "whole")
+        else f"{result}, and the file is not what it says"
+    )
 
 
 @pytest.mark.parametrize("name", [

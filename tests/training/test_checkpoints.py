@@ -19,7 +19,9 @@ class Tied(nn.Module):
         self.second.weight = self.first.weight
 
 
-@pytest.mark.parametrize("make", [lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), Tied])
+@pytest.mark.parametrize(
+    "make", [lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), Tied]
+)
 def test_weights_survive_the_disk(tmp_path: Path, make: type) -> None:
     first, second = make(), make()
     save_tensors(tmp_path / "w.safetensors", first.state_dict(), {"seed": 3})
@@ -41,8 +43,14 @@ def test_channels_last_weights_are_kept(tmp_path: Path) -> None:
         (nn.Linear(3, 4), r"'weight' has shape \[2, 3\], the network needs \[4, 3\]"),
         (nn.Linear(3, 2, bias=False), "the network has no 'bias'"),
         (nn.Sequential(nn.Linear(3, 2)), "it lacks '0.weight'"),
-        (nn.Linear(3, 2).double(), r"'weight' is of type torch.float32, the network's of torch.float64. Bring the"),
-        (nn.Linear(3, 2).bfloat16(), r"'weight' is of type torch.float32, the network's of torch.bfloat16"),
+        (
+            nn.Linear(3, 2).double(),
+            r"'weight' is of type torch.float32, the network's of torch.float64. Bring the",
+        ),
+        (
+            nn.Linear(3, 2).bfloat16(),
+            r"'weight' is of type torch.float32, the network's of torch.bfloat16",
+        ),
     ],
 )
 def test_weights_of_another_network_raise(other: nn.Module, message: str) -> None:

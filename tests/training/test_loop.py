@@ -77,19 +77,29 @@ def test_every_network_is_trained_in_parts_as_in_one_go(name: str, tmp_path: Pat
     train(resumed, samples, settings, folder=tmp_path)
     assert equal(state(resumed), state(unbroken)) and len(history) == 3
     frozen = {key for key, parameter in unbroken.named_parameters() if not parameter.requires_grad}
-    assert {key for key, _ in unbroken.named_parameters() if torch.equal(start[key], state(unbroken)[key])} == frozen
+    assert {
+        key
+        for key, _ in unbroken.named_parameters()
+        if torch.equal(start[key], state(unbroken)[key])
+    } == frozen
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_one_full_batch_sgd_epoch_is_the_step_by_hand(momentum: float) -> None:
     samples, network = some_samples(), some_network(noisy=False)
     start = copy.deepcopy(network)
-    train(network, samples, TrainingSpec(learning_rate=0.1, momentum=momentum, batch_size=61, epochs=2))
+    train(
+        network,
+        samples,
+        TrainingSpec(learning_rate=0.1, momentum=momentum, batch_size=61, epochs=2),
+    )
     velocity: list[torch.Tensor] = []
     for step in range(2):
         loss = nn.functional.cross_entropy(start(samples.inputs), samples.targets)  # type: ignore[arg-type]
         gradients = torch.autograd.grad(loss, list(start.parameters()))
-        velocity = [g + (momentum * v if step else 0) for g, v in itertools.zip_longest(gradients, velocity)]
+        velocity = [
+            g + (momentum * v if step else 0) for g, v in itertools.zip_longest(gradients, velocity)
+        ]
         with torch.no_grad():
             for parameter, v in zip(start.parameters(), velocity, strict=True):
                 parameter -= 0.1 * v
@@ -128,7 +138,12 @@ def test_a_killed_run_resumes_and_ends_with_the_unbroken_weights(
 ) -> None:
     momentum = 0.9 if optimizer == "sgd" else 0.0
     settings = TrainingSpec(
-        optimizer=optimizer, momentum=momentum, learning_rate=0.02, epochs=5, batch_size=16, schedule="cyclical"
+        optimizer=optimizer,
+        momentum=momentum,
+        learning_rate=0.02,
+        epochs=5,
+        batch_size=16,
+        schedule="cyclical",
     )
     unbroken = some_network()
     expected = train(unbroken, some_samples(), settings, seed=3, test=some_samples(20))
@@ -138,7 +153,15 @@ def test_a_killed_run_resumes_and_ends_with_the_unbroken_weights(
             raise _Killed
 
     with pytest.raises(_Killed):
-        train(some_network(), some_samples(), settings, seed=3, test=some_samples(20), folder=tmp_path, on_epoch=kill)
+        train(
+            some_network(),
+            some_samples(),
+            settings,
+            seed=3,
+            test=some_samples(20),
+            folder=tmp_path,
+            on_epoch=kill,
+        )
     resumed, epochs_run = some_network(), []
     result = train(
         resumed,
@@ -156,7 +179,9 @@ def test_a_killed_run_resumes_and_ends_with_the_unbroken_weights(
         return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
     assert without_time(result.history) == without_time(expected.history)
-    assert without_time(read_json_lines(tmp_path / "history.jsonl")) == without_time(expected.history)
+    assert without_time(read_json_lines(tmp_path / "history.jsonl")) == without_time(
+        expected.history
+    )
 
 
 def test_a_history_line_without_its_checkpoint_is_dropped(tmp_path: Path) -> None:
@@ -169,7 +194,9 @@ def test_a_history_line_without_its_checkpoint_is_dropped(tmp_path: Path) -> Non
     assert result.history[2]["train_loss"] > 0
 
 
-def test_only_a_training_of_some_seconds_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_training_of_some_seconds_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
@@ -192,7 +219,9 @@ def writes_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return written
 
 
-def test_short_epochs_are_written_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_epochs_are_written_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = writes_of(monkeypatch)
     now = [100.0]
     monkeypatch.setattr(checkpoint_writer.time, "monotonic", lambda: now[0])
@@ -204,11 +233,15 @@ def test_short_epochs_are_written_once_a_second(tmp_path: Path, monkeypatch: pyt
 
     train(some_network(), some_samples(), TrainingSpec(epochs=8), folder=tmp_path, on_epoch=look)
     assert seen == [0, 1, 1, 1, 2, 2, 2, 3], "the first, then every third"
-    assert written == ["history.jsonl", "checkpoint.safetensors"] * 4, "and the last, when training ends"
+    assert written == ["history.jsonl", "checkpoint.safetensors"] * 4, (
+        "and the last, when training ends"
+    )
     assert load_tensors(tmp_path / "checkpoint.safetensors")[1]["epoch"] == 8
 
 
-def test_a_diverged_training_leaves_its_last_whole_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diverged_training_leaves_its_last_whole_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checkpoint_writer.time, "monotonic", lambda: 100.0)
     network = some_network(noisy=False)
 
@@ -224,7 +257,9 @@ def test_a_diverged_training_leaves_its_last_whole_epoch(tmp_path: Path, monkeyp
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_a_clear_result() -> None:
     network = some_network(noisy=False)
-    result = train(network, some_samples(), TrainingSpec(learning_rate=1e30, epochs=5, batch_size=5))
+    result = train(
+        network, some_samples(), TrainingSpec(learning_rate=1e30, epochs=5, batch_size=5)
+    )
     assert result.status == "diverged"
     assert result.stop_reason.startswith("loss not finite in epoch")
     assert len(result.history) < 5
@@ -232,7 +267,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_clear_result() -> None:
 
 def test_training_stops_by_training_loss_in_a_number_of_epochs() -> None:
     result = train(
-        some_network(noisy=False), some_samples(), TrainingSpec(epochs=50, stop_at_train_loss=0.8, stop_epochs=3)
+        some_network(noisy=False),
+        some_samples(),
+        TrainingSpec(epochs=50, stop_at_train_loss=0.8, stop_epochs=3),
     )
     reached = [row["train_loss"] <= 0.8 for row in result.history]
     assert sum(reached) == 3 and reached[-1] and "training loss" in result.stop_reason
@@ -252,9 +289,18 @@ def test_schedules() -> None:
     step = TrainingSpec(learning_rate=1.0, schedule="step", schedule_factor=0.5, schedule_epochs=2)
     assert [learning_rate_at(step, epochs) for epochs in (0, 1.9, 2, 4)] == [1, 1, 0.5, 0.25]
     exponential = TrainingSpec(learning_rate=1.0, schedule="exponential", schedule_factor=0.5)
-    assert [learning_rate_at(exponential, epochs) for epochs in (0, 0.9, 1, 3)] == [1, 1, 0.5, 0.125]
-    cyclical = TrainingSpec(learning_rate=1.0, schedule="cyclical", schedule_factor=0.2, schedule_epochs=2)
-    assert [learning_rate_at(cyclical, epochs) for epochs in (0, 1, 2, 3, 4)] == pytest.approx([0.2, 0.6, 1, 0.6, 0.2])
+    assert [learning_rate_at(exponential, epochs) for epochs in (0, 0.9, 1, 3)] == [
+        1,
+        1,
+        0.5,
+        0.125,
+    ]
+    cyclical = TrainingSpec(
+        learning_rate=1.0, schedule="cyclical", schedule_factor=0.2, schedule_epochs=2
+    )
+    assert [learning_rate_at(cyclical, epochs) for epochs in (0, 1, 2, 3, 4)] == pytest.approx(
+        [0.2, 0.6, 1, 0.6, 0.2]
+    )
     constant = TrainingSpec(learning_rate=0.3)
     assert learning_rate_at(constant, 7.5) == 0.3
 
@@ -270,7 +316,10 @@ def test_regression_trains_on_the_mean_squared_error() -> None:
 
 def test_channels_last_trains_the_same_network_up_to_rounding() -> None:
     generator = torch.Generator().manual_seed(0)
-    samples = Samples(torch.randn(20, 3, 8, 8, generator=generator), torch.randint(0, 2, (20,), generator=generator))
+    samples = Samples(
+        torch.randn(20, 3, 8, 8, generator=generator),
+        torch.randint(0, 2, (20,), generator=generator),
+    )
     networks = []
     for channels_last in (False, True):
         with torch.random.fork_rng():
@@ -287,14 +336,21 @@ def test_mixed_precision_trains_on_cuda() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     network = some_network().cuda()
-    result = train(network, some_samples(), TrainingSpec(precision="mixed", epochs=5), test=some_samples())
-    assert result.status == "finished" and result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+    result = train(
+        network, some_samples(), TrainingSpec(precision="mixed", epochs=5), test=some_samples()
+    )
+    assert (
+        result.status == "finished"
+        and result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+    )
 
 
 def test_a_checkpoint_of_another_network_raises(tmp_path: Path) -> None:
     train(some_network(), some_samples(), TrainingSpec(epochs=1), folder=tmp_path)
     with pytest.raises(UnreadableFile, match=r"network; '0.weight'"):
-        other = nn.Sequential(nn.Linear(4, 9), nn.Linear(9, 3), nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+        other = nn.Sequential(
+            nn.Linear(4, 9), nn.Linear(9, 3), nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+        )
         train(other, some_samples(), TrainingSpec(epochs=2), folder=tmp_path)
 
 
@@ -313,13 +369,19 @@ def garble(folder: Path) -> None:
 def without(name: str) -> Callable[[Path], None]:
     def take_out(folder: Path) -> None:
         tensors, facts = load_tensors(folder / "checkpoint.safetensors")
-        save_tensors(folder / "checkpoint.safetensors", {k: v for k, v in tensors.items() if k != name}, facts)
+        save_tensors(
+            folder / "checkpoint.safetensors",
+            {k: v for k, v in tensors.items() if k != name},
+            facts,
+        )
 
     return take_out
 
 
 def forget_the_epoch(folder: Path) -> None:
-    save_tensors(folder / "checkpoint.safetensors", load_tensors(folder / "checkpoint.safetensors")[0])
+    save_tensors(
+        folder / "checkpoint.safetensors", load_tensors(folder / "checkpoint.safetensors")[0]
+    )
 
 
 def lose_the_history(folder: Path) -> None:
@@ -337,11 +399,18 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_training_whose_files_are_damaged_restarts(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_training_whose_files_are_damaged_restarts(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     settings = TrainingSpec(epochs=3, batch_size=20, momentum=0.9)
     expected = some_network()
     train(expected, some_samples(), settings)
-    train(some_network(), some_samples(), TrainingSpec(epochs=2, batch_size=20, momentum=0.9), folder=tmp_path)
+    train(
+        some_network(),
+        some_samples(),
+        TrainingSpec(epochs=2, batch_size=20, momentum=0.9),
+        folder=tmp_path,
+    )
     damage(tmp_path)
     network = some_network()
     with pytest.warns(DamagedFileWarning, match="begins again"):
@@ -365,7 +434,11 @@ class MovingAverage(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
             self.mean.mul_(0.9).add_(0.1 * x.mean(0))
-            x = x * numpy.random.uniform(0.5, 1.5) + random.gauss(0, 0.1) + float(numpy.random.normal())
+            x = (
+                x * numpy.random.uniform(0.5, 1.5)
+                + random.gauss(0, 0.1)
+                + float(numpy.random.normal())
+            )
         return self.layer(x - self.mean)
 
 
@@ -387,10 +460,18 @@ def test_what_no_state_dictionary_holds_is_stored_too(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_not_finite_after_the_last_step_are_a_divergence() -> None:
-    result = train(some_network(noisy=False), some_samples(), TrainingSpec(epochs=1, batch_size=61, learning_rate=1e38))
+    result = train(
+        some_network(noisy=False),
+        some_samples(),
+        TrainingSpec(epochs=1, batch_size=61, learning_rate=1e38),
+    )
     assert result.status == "finished"  # large, but numbers
     samples = Samples(1e30 * some_samples().inputs, some_samples().targets)
-    result = train(some_network(noisy=False), samples, TrainingSpec(epochs=1, batch_size=61, learning_rate=1e38))
+    result = train(
+        some_network(noisy=False),
+        samples,
+        TrainingSpec(epochs=1, batch_size=61, learning_rate=1e38),
+    )
     assert result.status == "diverged" and result.stop_reason == "weights not finite after epoch 1"
 
 
@@ -411,7 +492,9 @@ def test_augmentation_changes_training_images_alone_and_is_reproducible() -> Non
 
 def test_on_batch_receives_every_sample_once_per_epoch_with_its_outputs() -> None:
     generator = torch.Generator().manual_seed(0)
-    samples = Samples(torch.randn(37, 4, generator=generator), torch.randint(0, 3, (37,), generator=generator))
+    samples = Samples(
+        torch.randn(37, 4, generator=generator), torch.randint(0, 3, (37,), generator=generator)
+    )
     network, positions, outputs = nn.Linear(4, 3), list[torch.Tensor](), torch.zeros(37, 3)
     expected = network(samples.inputs).detach()
 
@@ -419,6 +502,11 @@ def test_on_batch_receives_every_sample_once_per_epoch_with_its_outputs() -> Non
         positions.append(batch)
         outputs[batch] = found
 
-    train(network, samples, TrainingSpec(learning_rate=1e-12, batch_size=10, epochs=1), on_batch=on_batch)
+    train(
+        network,
+        samples,
+        TrainingSpec(learning_rate=1e-12, batch_size=10, epochs=1),
+        on_batch=on_batch,
+    )
     assert torch.cat(positions).sort().values.tolist() == list(range(37))
     assert torch.allclose(outputs, expected)

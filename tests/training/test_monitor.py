@@ -36,19 +36,27 @@ from support.standins import Clock
 
 def make_samples(n: int = 60) -> Samples:
     generator = torch.Generator().manual_seed(0)
-    return Samples(torch.randn(n, 6, generator=generator), torch.randint(0, 3, (n,), generator=generator))
+    return Samples(
+        torch.randn(n, 6, generator=generator), torch.randint(0, 3, (n,), generator=generator)
+    )
 
 
-def make_network(*, batch_norm: bool = True, dropout: float = 0.5, width: int = 16) -> nn.Sequential:
+def make_network(
+    *, batch_norm: bool = True, dropout: float = 0.5, width: int = 16
+) -> nn.Sequential:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         norm = [nn.BatchNorm1d(width)] if batch_norm else []
-        return nn.Sequential(nn.Linear(6, width), *norm, nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, 3))
+        return nn.Sequential(
+            nn.Linear(6, width), *norm, nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, 3)
+        )
 
 
 def trained(on_epoch: Callable[..., None] | None, **settings: Any) -> tuple[nn.Module, Any]:
     network = make_network(**settings)
-    result = train(network, make_samples(), TrainingSpec(epochs=4, batch_size=16), on_epoch=on_epoch)
+    result = train(
+        network, make_samples(), TrainingSpec(epochs=4, batch_size=16), on_epoch=on_epoch
+    )
     return network, result
 
 
@@ -63,23 +71,34 @@ def test_weights_are_bit_identical_with_and_without_a_monitor(mode: Any, every: 
     for name, tensor in plain.state_dict().items():
         assert torch.equal(tensor, monitored.state_dict()[name]), name
     assert monitor.epochs == list(range(every, 5, every))
-    assert ["ntk_logdet.rank" in row for row in result.history] == [e % every == 0 for e in range(1, 5)]
+    assert ["ntk_logdet.rank" in row for row in result.history] == [
+        e % every == 0 for e in range(1, 5)
+    ]
 
 
 def test_the_numbers_are_those_of_the_measures_on_the_chosen_samples() -> None:
-    network, monitor = make_network(), Monitor(make_samples(), ("ntk_trace", "loss", "accuracy"), n_samples=20)
+    network, monitor = (
+        make_network(),
+        Monitor(make_samples(), ("ntk_trace", "loss", "accuracy"), n_samples=20),
+    )
     numbers = monitor.observe(network, 3)
     assert numbers == measure(network, monitor.samples, ["ntk_trace", "loss", "accuracy"]).values()
     assert monitor.readings[0]["ntk_trace"].units == "squared output / squared weight"
     table = monitor.to_pandas()
-    assert (table.index.name, list(table.index), list(table.columns)) == ("epoch", [3], list(numbers))
+    assert (table.index.name, list(table.index), list(table.columns)) == (
+        "epoch",
+        [3],
+        list(numbers),
+    )
 
 
 def test_the_log_determinant_is_that_of_the_small_kernel_unless_asked_otherwise() -> None:
     network, samples = make_network(), make_samples(12)
     small = Monitor(samples, ["ntk_logdet"]).observe(network, 1)
     full = Monitor(samples, ["ntk_logdet"], options={}).observe(network, 1)
-    assert small["ntk_logdet"] == pytest.approx(float(ntk_logdet(network, samples.inputs, outputs="traced")))
+    assert small["ntk_logdet"] == pytest.approx(
+        float(ntk_logdet(network, samples.inputs, outputs="traced"))
+    )
     assert (small["ntk_logdet.rank"], full["ntk_logdet.rank"]) == (12, 36)
 
 
@@ -94,7 +113,9 @@ def test_the_samples_are_fixed_by_the_seed_and_the_same_for_every_form_of_data(s
     rows = (samples.inputs[:, None] == chosen[0].inputs).all(2).nonzero()[:, 0]
     assert len(rows) == 20
     assert rows.tolist() == sorted(rows.tolist()) != list(range(20))
-    assert not torch.equal(Monitor(samples, ["loss"], n_samples=20, seed=seed + 5).samples.inputs, chosen[0].inputs)
+    assert not torch.equal(
+        Monitor(samples, ["loss"], n_samples=20, seed=seed + 5).samples.inputs, chosen[0].inputs
+    )
 
 
 class Augmented(Dataset):
@@ -133,7 +154,10 @@ def test_masks_depend_on_seed_and_epoch_alone() -> None:
 
 
 def test_the_network_may_be_in_any_mode_and_stays_in_it() -> None:
-    for monitor in (Monitor(make_samples(), n_samples=20), Monitor(make_samples(), ["loss"], mode="train")):
+    for monitor in (
+        Monitor(make_samples(), n_samples=20),
+        Monitor(make_samples(), ["loss"], mode="train"),
+    ):
         network = make_network(batch_norm=False)
         network[2].eval()
         monitor.observe(network, 1)
@@ -172,7 +196,10 @@ def test_warnings_that_are_errors_end_no_training(capsys: pytest.CaptureFixture[
         monitor.observe(make_network(), 1)
         monitor.observe(nn.Linear(5, 3), 2)
     message = capsys.readouterr().err
-    assert "Tracker failed on the readings of epoch 1" in message and "Epoch 2 could not be recorded" in message
+    assert (
+        "Tracker failed on the readings of epoch 1" in message
+        and "Epoch 2 could not be recorded" in message
+    )
 
 
 def test_a_sink_cannot_touch_random_states_or_the_gradient_mode() -> None:
@@ -185,7 +212,12 @@ def test_a_sink_cannot_touch_random_states_or_the_gradient_mode() -> None:
 
     networks = [make_network(), make_network()]
     for network, sinks in zip(networks, ([], [meddle]), strict=True):
-        train(network, make_samples(), TrainingSpec(epochs=3), on_epoch=Monitor(make_samples(), ["loss"], sinks=sinks))
+        train(
+            network,
+            make_samples(),
+            TrainingSpec(epochs=3),
+            on_epoch=Monitor(make_samples(), ["loss"], sinks=sinks),
+        )
     assert torch.is_grad_enabled()
     for first, second in zip(networks[0].parameters(), networks[1].parameters(), strict=True):
         assert torch.equal(first, second)
@@ -242,7 +274,9 @@ def test_the_cost_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (cost.recordings, cost.seconds) == (4, pytest.approx(4 * cost.seconds_per_recording))
     assert cost.seconds_per_recording == pytest.approx(0.06)
     assert cost.share == pytest.approx(0.18 / 0.24)
-    assert re.fullmatch(r"4 recordings of 0\.\d+ s each, \d\d\.\d % of the time between them", str(cost))
+    assert re.fullmatch(
+        r"4 recordings of 0\.\d+ s each, \d\d\.\d % of the time between them", str(cost)
+    )
     assert re.fullmatch(r"Monitor\(loss on 60 samples: 4 recordings .*\)", repr(slow))
 
 
@@ -255,7 +289,12 @@ def test_a_monitor_that_is_used_again_restarts_with_a_note() -> None:
     monitor.alarm.raised_at = 2
     with pytest.warns(UserWarning, match="Epoch 1 comes after"):
         monitor.observe(make_network(), 1)
-    assert monitor.epochs == [1] and len(monitor.rows) == 1 and not monitor.alarm.raised and monitor.alarm.peak == 1
+    assert (
+        monitor.epochs == [1]
+        and len(monitor.rows) == 1
+        and not monitor.alarm.raised
+        and monitor.alarm.peak == 1
+    )
 
 
 def test_alarms_are_chosen_by_name_and_observe_the_untrained_network() -> None:
@@ -272,7 +311,9 @@ def test_alarms_are_chosen_by_name_and_observe_the_untrained_network() -> None:
 def test_a_resumed_training_resumes_its_monitor(tmp_path: Path, alarm: str) -> None:
     def watched() -> Monitor:
         small = {"gradient_disparity": {"batch_size": 4}, "shared_learning": {"neighbours": 5}}
-        return Monitor(make_samples(), ["loss"], n_samples=20, alarm=make_alarm(alarm, **small.get(alarm, {})))
+        return Monitor(
+            make_samples(), ["loss"], n_samples=20, alarm=make_alarm(alarm, **small.get(alarm, {}))
+        )
 
     def run(epochs: int, monitor: Monitor, folder: Path | None) -> Any:
         settings = TrainingSpec(epochs=epochs, batch_size=16)
@@ -283,7 +324,9 @@ def test_a_resumed_training_resumes_its_monitor(tmp_path: Path, alarm: str) -> N
     run(3, watched(), tmp_path)
     result = run(6, resumed, tmp_path).history
     assert [row["train_loss"] for row in result] == [row["train_loss"] for row in expected]
-    assert json.loads(to_json(resumed.state_dict()["alarm"])) == json.loads(to_json(unbroken.state_dict()["alarm"]))
+    assert json.loads(to_json(resumed.state_dict()["alarm"])) == json.loads(
+        to_json(unbroken.state_dict()["alarm"])
+    )
     assert json.loads(to_json(resumed.rows)) == json.loads(to_json(unbroken.rows))
     assert resumed.epochs == unbroken.epochs
     assert [r.values() for r in resumed.readings] == [r.values() for r in unbroken.readings]
@@ -313,7 +356,9 @@ def test_recordings_are_stored_and_plotted(tmp_path: Any) -> None:
     )
     for drawn in (monitor, loaded):
         assert [axes.get_ylabel() for axes in drawn.plot()] == ["loss", "accuracy"]
-    watched = Monitor(make_samples(), ["loss"], alarm=make_alarm("gradient_disparity", batch_size=4))
+    watched = Monitor(
+        make_samples(), ["loss"], alarm=make_alarm("gradient_disparity", batch_size=4)
+    )
     watched.observe(make_network(), 1)
     assert watched.alarm is not None
     watched.alarm.raised_at = 1

@@ -47,7 +47,9 @@ def test_a_loss_that_is_not_finite_is_reported() -> None:
     assert monitor.findings == ()
     nn.init.constant_(network.weight, math.inf)
     monitor.observe(network, 2)
-    assert [finding.epoch for finding in monitor.findings] == [2] or math.isnan(monitor.rows[1]["loss"])
+    assert [finding.epoch for finding in monitor.findings] == [2] or math.isnan(
+        monitor.rows[1]["loss"]
+    )
 
 
 def test_a_training_that_succeeds_is_not_reported() -> None:
@@ -113,12 +115,19 @@ def test_the_free_seconds_are_spread_over_the_planned_epochs(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("gapscope.training.monitor.time", clock)
-    monitor = Monitor(blobs(), ["loss"], epochs=30, sinks=[lambda epoch, numbers: clock.sleep(seconds)])
+    monitor = Monitor(
+        blobs(), ["loss"], epochs=30, sinks=[lambda epoch, numbers: clock.sleep(seconds)]
+    )
     for epoch in range(1, 31):  # no time between the recordings
         monitor.observe(nn.Linear(3, 3), epoch)
     assert monitor.epochs == recordings
     assert monitor.n_due == 30 and monitor.skipped == 30 - len(recordings)
-    every = Monitor(blobs(), ["loss"], max_time_fraction=None, sinks=[lambda epoch, numbers: clock.sleep(seconds)])
+    every = Monitor(
+        blobs(),
+        ["loss"],
+        max_time_fraction=None,
+        sinks=[lambda epoch, numbers: clock.sleep(seconds)],
+    )
     for epoch in range(1, 31):
         every.observe(nn.Linear(3, 3), epoch)
     assert len(every.epochs) == 30 and every.skipped == 0

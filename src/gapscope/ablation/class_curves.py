@@ -15,9 +15,20 @@ from gapscope.ablation.tails import choose_tail
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices_of
 from gapscope.inspection.execution import compute_distributed, processes
-from gapscope.inspection.hooks import Weighted, capture_outputs, kind, module_named, record_module_calls
+from gapscope.inspection.hooks import (
+    Weighted,
+    capture_outputs,
+    kind,
+    module_named,
+    record_module_calls,
+)
 from gapscope.inspection.moments import ChannelMoments
-from gapscope.inspection.outputs import BACKWARD_CHUNK_SIZE, checked_outputs, prepare_inputs, samples_per_pass
+from gapscope.inspection.outputs import (
+    BACKWARD_CHUNK_SIZE,
+    checked_outputs,
+    prepare_inputs,
+    samples_per_pass,
+)
 
 
 def mean_absolute_activation(values: Float[Tensor, "s m p"]) -> Float[Tensor, " m"]:
@@ -59,7 +70,9 @@ def reversed_turning_points(curves: Float[Tensor, "c n"]) -> Int[Tensor, " c"]:
     return curves.shape[1] - 2 - curves[:, :-1].flip(1).argmax(1)
 
 
-def areas(curves: Float[Tensor, "c n"], reversed_curves: Float[Tensor, "c n"]) -> Float[Tensor, " c"]:
+def areas(
+    curves: Float[Tensor, "c n"], reversed_curves: Float[Tensor, "c n"]
+) -> Float[Tensor, " c"]:
     r"""Return the area between the curves, $\frac1M \sum_n |E_r - E|$ (eq. 5).
 
     >>> areas(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[1.0, 1.0, 0.0]])).tolist()
@@ -125,7 +138,9 @@ def default_layers(network: nn.Module, x: Tensor) -> list[str]:
     weighted = [call for call in calls if isinstance(call.module, Weighted)][:-1]
     hidden = []
     for layer in weighted:
-        norms = [c for c in calls if c.input is layer.output and "norm" in kind(type(c.module).__name__)]
+        norms = [
+            c for c in calls if c.input is layer.output and "norm" in kind(type(c.module).__name__)
+        ]
         hidden.append(norms[0].name if norms else layer.name)
     names = [call.name for call in calls]
     hidden = [name for name in hidden if names.count(name) == 1]
@@ -134,7 +149,12 @@ def default_layers(network: nn.Module, x: Tensor) -> list[str]:
 
 
 def boundary_distances(
-    network: nn.Module, samples: Samples, layers: Sequence[str], *, epsilon: float, chunk_size: int | None
+    network: nn.Module,
+    samples: Samples,
+    layers: Sequence[str],
+    *,
+    epsilon: float,
+    chunk_size: int | None,
 ) -> tuple[Float[Tensor, "l n"], list[Float[Tensor, " d"]]]:
     """Return signed boundary distances and the variance of each coordinate, per layer.
 
@@ -142,26 +162,35 @@ def boundary_distances(
     Results are float64, on the CPU.
     """
     modules = {name: module_named(network, name) for name in layers if name != "input"}
-    chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE)
+    chunk_size = samples_per_pass(
+        network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
+    )
     moments = {name: ChannelMoments() for name in layers}
 
     def distances_of(part: slice) -> Tensor:
         x = prepare_inputs(network, samples.inputs[part])
         x = x.detach().requires_grad_(x.is_floating_point())
         with capture_outputs(modules) as captured:
-            outputs = checked_outputs(network(x.clone()), len(x))  # a network may change its input in place
+            # a network may change its input in place
+            outputs = checked_outputs(network(x.clone()), len(x))
         captured["input"] = x
         # f_y - max_c f_c over the classes c other than y; divided by its gradient norm it is a distance, to first order
         targets = prepare_inputs(network, samples.y[part])[:, None]
-        difference = outputs.gather(1, targets)[:, 0] - outputs.scatter(1, targets, -torch.inf).amax(1)
+        difference = outputs.gather(1, targets)[:, 0] - outputs.scatter(
+            1, targets, -torch.inf
+        ).amax(1)
         gradients = _gradients(difference, {name: captured.get(name) for name in layers})
-        squares = torch.stack([gradient.double().flatten(1).square().sum(1) for gradient in gradients])
+        squares = torch.stack(
+            [gradient.double().flatten(1).square().sum(1) for gradient in gradients]
+        )
         for name in layers:
             moments[name].update(captured[name].flatten(1))
         return (difference.detach().double() / (epsilon + squares).sqrt()).cpu()
 
     distances = compute_distributed(
-        len(samples), lambda stretch: torch.cat([distances_of(p) for p in slices_of(stretch, chunk_size)], 1), dim=1
+        len(samples),
+        lambda stretch: torch.cat([distances_of(p) for p in slices_of(stretch, chunk_size)], 1),
+        dim=1,
     )
     if (among := processes(len(samples))) is not None:
         for name in layers:
@@ -170,10 +199,14 @@ def boundary_distances(
 
 
 def _gradients(difference: Float[Tensor, " n"], taps: dict[str, Tensor | None]) -> list[Tensor]:
-    differentiable = {name: tap for name, tap in taps.items() if tap is not None and tap.requires_grad}
+    differentiable = {
+        name: tap for name, tap in taps.items() if tap is not None and tap.requires_grad
+    }
     by_layer: dict[str, Tensor | None] = {}
     if differentiable:
-        gradients = torch.autograd.grad(difference.sum(), list(differentiable.values()), allow_unused=True)
+        gradients = torch.autograd.grad(
+            difference.sum(), list(differentiable.values()), allow_unused=True
+        )
         by_layer = dict(zip(differentiable, gradients, strict=True))
     for name in taps:
         if by_layer.get(name) is None:

@@ -13,7 +13,13 @@ from torch import Tensor, fx, nn
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.inspection.execution import exclusive
-from gapscope.inspection.hooks import ACTIVATIONS, Weighted, kind, named_modules, record_module_calls
+from gapscope.inspection.hooks import (
+    ACTIVATIONS,
+    Weighted,
+    kind,
+    named_modules,
+    record_module_calls,
+)
 
 
 class _Root(nn.Module):
@@ -40,8 +46,12 @@ class _Tracer(fx.Tracer):
             return False
         return next(m.children(), None) is None or super().is_leaf_module(m, module_qualified_name)
 
-    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if threading.get_ident() != self.thread:  # fx patches all modules of the process: another thread's own call
+    def call_module(
+        self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if (
+            threading.get_ident() != self.thread
+        ):  # fx patches all modules of the process: another thread's own call
             return forward(*args, **kwargs)
         result = super().call_module(m, forward, args, kwargs)
         if isinstance(result, fx.Proxy):
@@ -90,8 +100,14 @@ class TracedGraph:
 
     def label(self, node: fx.Node) -> str:
         """Return the innermost module that returns this node and is called once, else the node."""
-        names = [self.names[m] for m, nodes in self.returned.items() if nodes == [node] and self.names.get(m)]
-        return max(names, key=lambda name: name.count("."), default=node.name.removeprefix("network_"))
+        names = [
+            self.names[m]
+            for m, nodes in self.returned.items()
+            if nodes == [node] and self.names.get(m)
+        ]
+        return max(
+            names, key=lambda name: name.count("."), default=node.name.removeprefix("network_")
+        )
 
     def find(self, layer: str) -> fx.Node | None:
         """Return the one node that the module `layer` returns, or with this label (else None)."""
@@ -167,7 +183,10 @@ def crossing(traced: TracedGraph, site: fx.Node) -> list[fx.Node]:
     return [
         node
         for node in traced.graph.nodes
-        if node in from_input and node not in behind and node is not site and any(user in behind for user in node.users)
+        if node in from_input
+        and node not in behind
+        and node is not site
+        and any(user in behind for user in node.users)
     ]
 
 
@@ -218,7 +237,11 @@ def _is_activation(traced: TracedGraph, node: fx.Node) -> bool:
 
 def _weighted(traced: TracedGraph) -> list[fx.Node]:
     used = ancestors([traced.output]) & descendants([traced.input])
-    return [node for node in traced.graph.nodes if node in used and _kind(traced, node) in _CONVOLUTIONS | {"linear"}]
+    return [
+        node
+        for node in traced.graph.nodes
+        if node in used and _kind(traced, node) in _CONVOLUTIONS | {"linear"}
+    ]
 
 
 def default_module(network: nn.Module, x: Tensor) -> str:
@@ -226,7 +249,10 @@ def default_module(network: nn.Module, x: Tensor) -> str:
     # functional activations are not visible here, and a sigmoid might be a gate
     calls = record_module_calls(network, x[:1])
     *hidden, _ = [i for i, call in enumerate(calls) if isinstance(call.module, Weighted)] or [0]
-    last = next((i for i in reversed(hidden) if not isinstance(calls[i].module, nn.Linear)), max(hidden, default=-1))
+    last = next(
+        (i for i in reversed(hidden) if not isinstance(calls[i].module, nn.Linear)),
+        max(hidden, default=-1),
+    )
     behind = takewhile(lambda call: not isinstance(call.module, Weighted), calls[last + 1 :])
     for call in behind if hidden else ():
         if kind(type(call.module).__name__).removesuffix("activation") in ACTIVATIONS - _GATES:

@@ -70,7 +70,9 @@ def record_calls_before(network: nn.Module, layer: nn.Module) -> Iterator[list[C
 
         return call
 
-    modules = [module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    modules = [
+        module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)
+    ]
     with patch_forwards({module: recorded(module) for module in modules}):
         yield earlier
 
@@ -104,7 +106,9 @@ class ReadRecorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record the tensors that an operation reads."""
-        self._storages |= {_storage(item) for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)}
+        self._storages |= {
+            _storage(item) for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)
+        }
         return func(*args, **(kwargs or {}))
 
     def __contains__(self, tensor: Tensor) -> bool:

@@ -23,7 +23,12 @@ from gapscope.ablation.layers import (
     trace,
     unit_axis_behind,
 )
-from gapscope.ablation.replay import ReadRecorder, patch_forwards, record_calls_before, replay_forwards
+from gapscope.ablation.replay import (
+    ReadRecorder,
+    patch_forwards,
+    record_calls_before,
+    replay_forwards,
+)
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import slices
 from gapscope.inspection.hooks import capture_outputs, module_named, named_modules
@@ -71,12 +76,19 @@ def _kind(one: Any, two: Any) -> str:
         return "size"
     if torch.equal(one, two) if isinstance(one, Tensor) else one == two:
         return "constant"
-    raise NotMeasurable("A value that bypasses the layer must be constant or have one row per sample; it is neither.")
+    raise NotMeasurable(
+        "A value that bypasses the layer must be constant or have one row per sample; it is neither."
+    )
 
 
 def _checked(label: str, values: Any, n: int) -> Tensor:
     """Return a layer's output, or raise NotMeasurable unless it is a tensor [n, units, ...]."""
-    if not isinstance(values, Tensor) or values.ndim < 2 or len(values) != n or not values.is_floating_point():
+    if (
+        not isinstance(values, Tensor)
+        or values.ndim < 2
+        or len(values) != n
+        or not values.is_floating_point()
+    ):
         if isinstance(values, Tensor):
             got = list(values.shape)
         else:
@@ -113,17 +125,23 @@ class SplitNetwork(ABC):
         """Return the activations of inputs x, from one forward pass up to the layer."""
 
     @abstractmethod
-    def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
+    def outputs(
+        self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]
+    ) -> Float[Tensor, "r k"]:
         """Return the network's outputs for changed activations `values` of these samples."""
 
     def all_activations(self, x: Tensor, rows: int) -> Activations:
         """Return the activations of all inputs, `rows` at a time."""
         parts = [self.activations(x[part]) for part in slices(len(x), rows)]
         context = [
-            torch.cat([part.context[i] for part in parts]) if kind == "rows" else parts[0].context[i]
+            torch.cat([part.context[i] for part in parts])
+            if kind == "rows"
+            else parts[0].context[i]
             for i, kind in enumerate(parts[0].kinds)
         ]
-        return Activations(torch.cat([part.values for part in parts]), tuple(context), parts[0].kinds)
+        return Activations(
+            torch.cat([part.values for part in parts]), tuple(context), parts[0].kinds
+        )
 
     def flatten_positions(self, values: Tensor) -> Float[Tensor, "s m p"]:
         """Return the values as [samples, units, positions]."""
@@ -156,7 +174,9 @@ class HookedSplit(SplitNetwork):
         return Activations(_checked(self.label, captured[self.label], len(x)), (x,), ("rows",))
 
     @override
-    def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
+    def outputs(
+        self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]
+    ) -> Float[Tensor, "r k"]:
         (x,) = source.context_rows(samples, [True])
         with capture_outputs(self.module, replacement=values):
             return checked_outputs(self.network(x), len(samples))
@@ -196,17 +216,24 @@ class ReplayedSplit(HookedSplit):
                 f"The network calls different modules before layer '{self.label}' for different samples; ablation "
                 "needs the same calls for all. Name an earlier layer."
             )
-        context = [v[:1].clone() if kind == "unread" else v for v, kind in zip(context, self.kinds, strict=True)]
+        context = [
+            v[:1].clone() if kind == "unread" else v
+            for v, kind in zip(context, self.kinds, strict=True)
+        ]
         return Activations(values, tuple(context), self.kinds)
 
     @override
-    def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
+    def outputs(
+        self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]
+    ) -> Float[Tensor, "r k"]:
         return self._outputs(values, source.context_rows(samples, [True] * len(self.kinds)))
 
     def _outputs(self, values: Tensor, context: list[Any]) -> Float[Tensor, "r k"]:
         x, *earlier_outputs = context
         calls = zip(self.modules, tree_unflatten(earlier_outputs, self.structure), strict=True)
-        functions = replay_forwards(list(calls)) | {self.module[self.label]: lambda *_, **__: values}
+        functions = replay_forwards(list(calls)) | {
+            self.module[self.label]: lambda *_, **__: values
+        }
         with patch_forwards(functions), capture_outputs(self.module, replacement=values):
             return checked_outputs(self.network(x), len(values))
 
@@ -214,17 +241,23 @@ class ReplayedSplit(HookedSplit):
 class TracedSplit(SplitNetwork):
     """Split of the traced operations: only operations after the layer run again."""
 
-    def __init__(self, traced: TracedGraph, site: fx.Node, label: str, unit_axis: int | None, x: Tensor) -> None:
+    def __init__(
+        self, traced: TracedGraph, site: fx.Node, label: str, unit_axis: int | None, x: Tensor
+    ) -> None:
         self.traced, self.site, self.label = traced, site, label
         self.crossing = crossing(traced, site)
         self.head, _ = extract_subgraph(traced, [traced.input], [site, *self.crossing])
-        self.tail, (_, *self.uses) = extract_subgraph(traced, [site, *self.crossing], [traced.output])
+        self.tail, (_, *self.uses) = extract_subgraph(
+            traced, [site, *self.crossing], [traced.output]
+        )
         # context values of one sample, and of the same sample twice: their shapes show how they scale
         values, *one = self.head(x[:1])
         _, *two = self.head(x[:1].expand(2, *x.shape[1:]))
         self.kinds = tuple(_kind(a, b) for a, b in zip(one, two, strict=True))
         default = unit_axis_behind(traced, site, _checked(self.label, values, 1).ndim)
-        self.unit_axis = _checked_axis(self.label, values, default if unit_axis is None else unit_axis)
+        self.unit_axis = _checked_axis(
+            self.label, values, default if unit_axis is None else unit_axis
+        )
 
     @override
     def activations(self, x: Tensor) -> Activations:
@@ -232,7 +265,9 @@ class TracedSplit(SplitNetwork):
         return Activations(_checked(self.label, values, len(x)), tuple(context), self.kinds)
 
     @override
-    def outputs(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
+    def outputs(
+        self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]
+    ) -> Float[Tensor, "r k"]:
         (outputs,) = self.tail(values, *source.context_rows(samples, self.uses))
         return checked_outputs(outputs, len(samples))
 
@@ -262,7 +297,9 @@ def _same_outputs(network: nn.Module, split: SplitNetwork, x: Tensor) -> bool:
 def _hooked_split(network: nn.Module, label: str, unit_axis: int | None, x: Tensor) -> HookedSplit:
     split = HookedSplit(network, label, 1 if unit_axis is None else unit_axis)
     values = split.activations(x).values
-    _checked_axis(label, values, None if unit_axis is None and values.ndim == 3 else split.unit_axis)
+    _checked_axis(
+        label, values, None if unit_axis is None and values.ndim == 3 else split.unit_axis
+    )
     try:
         replayed = ReplayedSplit(network, label, split.unit_axis, x)
         if _same_outputs(network, replayed, x):
@@ -272,7 +309,9 @@ def _hooked_split(network: nn.Module, label: str, unit_axis: int | None, x: Tens
         return split
 
 
-def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | None) -> SplitNetwork:
+def split_at(
+    network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | None
+) -> SplitNetwork:
     """Split a network at a layer.
 
     Args:
@@ -299,7 +338,9 @@ def split_at(network: nn.Module, x: Tensor, layer: str | None, unit_axis: int | 
         label = str(layer)
     if traced and site:
         if site not in ancestors([traced.output]):
-            raise NotMeasurable(f"The outputs must depend on layer '{label}'; they do not. Name another layer.")
+            raise NotMeasurable(
+                f"The outputs must depend on layer '{label}'; they do not. Name another layer."
+            )
         try:
             split = TracedSplit(traced, site, label, unit_axis, x)
             if _same_outputs(network, split, x):

@@ -43,7 +43,9 @@ class States:
         # After n steps of the reverse order the first M - n ranked units remain, j = removed[M - n] of them active:
         # this is state 0 for j = k, state k for j = 0, and else state k + j.
         remaining, count = removed.flip(1), self.counts[:, None]
-        reverse = torch.where(remaining == count, 0, torch.where(remaining == 0, count, count + remaining))
+        reverse = torch.where(
+            remaining == count, 0, torch.where(remaining == 0, count, count + remaining)
+        )
         self.steps: Int[Tensor, "2 s n"] = torch.stack([removed, reverse]) + self.offsets[:, None]
 
     def mask(self, states: Int[Tensor, " r"]) -> Bool[Tensor, "r m"]:
@@ -113,7 +115,9 @@ class TailEvaluator(ABC):
     ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
         """Return the distinct states, the predicted class in each, and whether its outputs tie."""
 
-    def _loop_step(self, source: Activations, order: Int[Tensor, " m"], n: int) -> Int[Tensor, " s"]:
+    def _loop_step(
+        self, source: Activations, order: Int[Tensor, " m"], n: int
+    ) -> Int[Tensor, " s"]:
         """Return the predictions after removing the first n units, as one batch if it fits."""
         remaining = torch.ones(len(order), dtype=torch.bool, device=order.device)
         remaining[order[:n]] = False
@@ -166,11 +170,15 @@ class LinearCut:
     rest: Subgraph | None
     rest_uses: list[bool]
 
-    def features_of(self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r ..."]:
+    def features_of(
+        self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]
+    ) -> Float[Tensor, "r ..."]:
         """Return the linear layer's inputs if the ablated layer returned `values`."""
         return self.features(values, *source.context_rows(samples, self.uses))[0]
 
-    def outputs_of(self, hidden: Tensor, source: Activations, samples: Int[Tensor, " r"]) -> Float[Tensor, "r k"]:
+    def outputs_of(
+        self, hidden: Tensor, source: Activations, samples: Int[Tensor, " r"]
+    ) -> Float[Tensor, "r k"]:
         """Return the network's outputs if the linear layer returned `hidden`."""
         if self.rest is None:
             return hidden
@@ -188,7 +196,9 @@ def linear_cut(split: TracedSplit) -> LinearCut | None:
     # All paths pass through node i if no later node uses an earlier one.
     for i, node in enumerate(ordered[1:], start=1):
         linear, before = traced.module(node), set(ordered[:i])
-        if type(linear) is nn.Linear and not any(before & set(later.all_input_nodes) for later in ordered[i + 1 :]):
+        if type(linear) is nn.Linear and not any(
+            before & set(later.all_input_nodes) for later in ordered[i + 1 :]
+        ):
             break
     else:
         return None
@@ -210,7 +220,9 @@ def separates_units(split: SplitNetwork, cut: LinearCut, source: Activations) ->
     generator = torch.Generator().manual_seed(0)
     samples = torch.arange(len(source), device=source.values.device)
     units = source.values.shape[split.unit_axis]
-    noise = torch.randn(source.values.shape, generator=generator, dtype=source.values.dtype).to(source.values.device)
+    noise = torch.randn(source.values.shape, generator=generator, dtype=source.values.dtype).to(
+        source.values.device
+    )
     for values in (source.values, noise):
         features = cut.features_of(values.clone(), source, samples)  # it may change them in place
         if features.ndim != 2 or features.shape[1] % units:
@@ -218,7 +230,9 @@ def separates_units(split: SplitNetwork, cut: LinearCut, source: Activations) ->
         baseline = cut.features_of(torch.zeros_like(values), source, samples)  # h(0)
         active = (torch.rand(len(values), units, generator=generator) < 0.5).to(values.device)
         masked = cut.features_of(split.masked(values, active), source, samples)
-        expected = torch.where(active.repeat_interleave(features.shape[1] // units, 1), features, baseline)
+        expected = torch.where(
+            active.repeat_interleave(features.shape[1] // units, 1), features, baseline
+        )
         if not torch.equal(masked, expected):
             return False
     return True
@@ -250,18 +264,24 @@ class SeparableTail(TailEvaluator):
 class _Ablation:
     """Ablation of one class: features of its samples, and their states under one ranking."""
 
-    def __init__(self, tail: SeparableTail, source: Activations, ranking: Int[Tensor, " m"]) -> None:
+    def __init__(
+        self, tail: SeparableTail, source: Activations, ranking: Int[Tensor, " m"]
+    ) -> None:
         self.cut, self.source, self.tail, self.ranking = tail.cut, source, tail, ranking
         units, every = len(ranking), torch.arange(len(source), device=ranking.device)
 
         def features(samples: Tensor) -> tuple[Tensor, Tensor]:
             values = source.values[samples]
             both = (values, torch.zeros_like(values))
-            of_values, of_zero = (self.cut.features_of(v, source, samples).unflatten(1, (units, -1)) for v in both)
+            of_values, of_zero = (
+                self.cut.features_of(v, source, samples).unflatten(1, (units, -1)) for v in both
+            )
             return of_values, of_zero
 
         rows = tail.rows_of(lambda: features(every[:1]), every.device)
-        of_values, of_zero = zip(*(features(every[part]) for part in slices(len(every), rows)), strict=True)
+        of_values, of_zero = zip(
+            *(features(every[part]) for part in slices(len(every), rows)), strict=True
+        )
         self.features: Float[Tensor, "s m p"] = torch.cat(of_values)  # h(z), P entries per unit
         self.baseline: Float[Tensor, "s m p"] = torch.cat(of_zero)  # h(0)
         # delta_u = h(z)_u - h(0)_u = 0 for a unit whose removal changes nothing: no state depends on it
@@ -280,11 +300,16 @@ class _Ablation:
         group = self.tail.chunk_size or max(1, budget // sample_bytes)
 
         def evaluate_range(stretch: slice) -> Tensor:
-            return torch.cat([self._evaluate_group(part, active) for part in slices_of(stretch, group)], 1)
+            return torch.cat(
+                [self._evaluate_group(part, active) for part in slices_of(stretch, group)], 1
+            )
 
         n_states = (2 * self.states.counts).clamp(min=1)
         return compute_distributed(
-            len(self.source), evaluate_range, dim=1, length=lambda stretch: int(n_states[stretch].sum())
+            len(self.source),
+            evaluate_range,
+            dim=1,
+            length=lambda stretch: int(n_states[stretch].sum()),
         )
 
     def _evaluate_group(self, samples: slice, active: int) -> Int[Tensor, "2 r"]:
@@ -292,7 +317,9 @@ class _Ablation:
         last = samples.stop - 1
         # A sample has max(1, 2 k) adjacent states, so that those of consecutive samples are one range.
         stop = self.states.offsets[last] + (2 * self.states.counts[last]).clamp(min=1)
-        states = torch.arange(int(self.states.offsets[samples.start]), int(stop), device=self.ranking.device)
+        states = torch.arange(
+            int(self.states.offsets[samples.start]), int(stop), device=self.ranking.device
+        )
         of = self.states.sample_of[states]
         local, count = states - self.states.offsets[of], self.states.counts[of]
         # Rows of `_sums`: i for "without the first i active units", active + j for "only the first j" (state k + j).
@@ -330,7 +357,9 @@ class _Ablation:
         every = torch.bmm(delta.transpose(0, 1), self.weights)  # [M, G, H]
         return every.transpose(0, 1).gather(1, units.unsqueeze(2).expand(-1, -1, every.shape[2]))
 
-    def _predict(self, hidden: Tensor, samples: Int[Tensor, " r"], states: Int[Tensor, " r"]) -> Int[Tensor, "2 r"]:
+    def _predict(
+        self, hidden: Tensor, samples: Int[Tensor, " r"], states: Int[Tensor, " r"]
+    ) -> Int[Tensor, "2 r"]:
         """Return predicted classes and ties, from the masked forward pass for close outputs."""
         outputs = self.cut.outputs_of(hidden, self.source, samples)
         result = torch.stack([outputs.argmax(1), torch.zeros_like(states)])
@@ -343,7 +372,9 @@ class _Ablation:
         samples = self.states.sample_of[states]
         active = self.states.mask(states)[:, self.ranking.argsort()].unsqueeze(2)
         features = torch.where(active, self.features[samples], self.baseline[samples]).flatten(1)
-        return predict_with_ties(self.cut.outputs_of(self.cut.linear(features), self.source, samples))
+        return predict_with_ties(
+            self.cut.outputs_of(self.cut.linear(features), self.source, samples)
+        )
 
 
 def choose_tail(split: SplitNetwork, x: Tensor, chunk_size: int | None) -> TailEvaluator:

@@ -91,7 +91,9 @@ class AccuracyEstimate(Answer):
         import pandas
 
         result = {"same_noise": self.estimate, "clean_labels": self.clean_labels}
-        return pandas.DataFrame([{"target": name, **vars(each)} for name, each in result.items() if each is not None])
+        return pandas.DataFrame(
+            [{"target": name, **vars(each)} for name, each in result.items() if each is not None]
+        )
 
     @property
     def warning(self) -> str:
@@ -115,7 +117,9 @@ class AccuracyEstimate(Answer):
                 rate = IntervalEstimate(self.label_noise, *self.noise_interval)
                 noise = f" if {self._format_estimate(rate)} of the training labels are wrong"
             lines.append(f"  clean labels  {self._format_estimate(self.clean_labels)}{noise}")
-        lines.append(f"  training      {percent(self.readings['train_accuracy'])} of {self.samples} samples")
+        lines.append(
+            f"  training      {percent(self.readings['train_accuracy'])} of {self.samples} samples"
+        )
         return tuple(lines)
 
     def plot(self, axes: Any = None) -> Any:
@@ -124,10 +128,14 @@ class AccuracyEstimate(Answer):
         axes = axes_or_new(axes, height=1.8)
         for row, answer in enumerate(answers.values()):
             if answer is not None:
-                axes.plot([answer.low, answer.high], [row, row], color="tab:blue", linewidth=4, alpha=0.4)
+                axes.plot(
+                    [answer.low, answer.high], [row, row], color="tab:blue", linewidth=4, alpha=0.4
+                )
                 axes.plot(answer.value, row, "o", color="tab:blue")
         if not self.abstained_because:
-            axes.axvline(self.readings["train_accuracy"], color="tab:gray", label="training accuracy")
+            axes.axvline(
+                self.readings["train_accuracy"], color="tab:gray", label="training accuracy"
+            )
             axes.legend(fontsize=8)
         axes.set_yticks(range(len(answers)), list(answers))
         axes.set(ylim=(-0.5, 1.5), xlabel="accuracy on new data")
@@ -215,20 +223,37 @@ def estimate_accuracy(
         state = resampled_state(bare)
     else:
         state = _known_state(bare, initial_state)
-    names = {name: f"network.{name}" if isinstance(network, NetworkAdapter) else name for name in state}
-    options: dict[str, Any] = {"max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size}
+    names = {
+        name: f"network.{name}" if isinstance(network, NetworkAdapter) else name for name in state
+    }
+    options: dict[str, Any] = {
+        "max_exact": max_exact,
+        "landmarks": landmarks,
+        "chunk_size": chunk_size,
+    }
     n = len(samples)
     # columns of two kernels of at most 1,000 samples (leave-one-out uses the first), and of one for the label noise
-    more_columns = (n if n <= MAX_PAIRS else 2 * MAX_PAIRS**2 / n) + (n if label_noise is None else 0)
+    more_columns = (n if n <= MAX_PAIRS else 2 * MAX_PAIRS**2 / n) + (
+        n if label_noise is None else 0
+    )
     affordable, note = affordable_kernel(
-        network, samples, options, CpuBudget(time_budget), n_outputs=prepared.n_outputs, more_columns=more_columns
+        network,
+        samples,
+        options,
+        CpuBudget(time_budget),
+        n_outputs=prepared.n_outputs,
+        more_columns=more_columns,
     )
     if affordable is None or (note and n <= MAX_PAIRS):
-        raise BudgetSpent(f"There is no estimate: {note} Pass a larger time_budget=, or None for no limit.")
+        raise BudgetSpent(
+            f"There is no estimate: {note} Pass a larger time_budget=, or None for no limit."
+        )
     if note:
         notify(note)
     options = affordable
-    readings = accuracy_readings(network, {names[name]: tensor for name, tensor in state.items()}, samples, **options)
+    readings = accuracy_readings(
+        network, {names[name]: tensor for name, tensor in state.items()}, samples, **options
+    )
     readings |= {
         "samples": float(n),
         "classes": float(max(len(counts), 2)),
@@ -240,7 +265,9 @@ def estimate_accuracy(
     reasons = [*fitted.abstention_reasons(table, [float(counts.max()) / n])[0]]
     width = _narrowest(bare)
     if width < MIN_WIDTH:
-        reasons.append(f"its narrowest layer has {pluralize(width, 'unit')}, and {MIN_WIDTH} are needed")
+        reasons.append(
+            f"its narrowest layer has {pluralize(width, 'unit')}, and {MIN_WIDTH} are needed"
+        )
     initial, notes = "given", ()
     if initial_state is None:
         initial, notes = "resampled", (RESAMPLED,)
@@ -257,10 +284,14 @@ def estimate_accuracy(
     )
     if estimate.abstained_because:
         return estimate
-    like, clean = (fitted.predict(table, level=level)[target][0] for target in ("like_training", "clean"))
+    like, clean = (
+        fitted.predict(table, level=level)[target][0] for target in ("like_training", "clean")
+    )
     bracket = _bracket(prepared, like, n_training, has_initial=initial_state is not None)
     if bracket is not None:
-        return replace(estimate, bracket=bracket, abstained_because=_bracket_reason(bracket, n_training))
+        return replace(
+            estimate, bracket=bracket, abstained_because=_bracket_reason(bracket, n_training)
+        )
     estimate = replace(estimate, score=like.value, low=like.low, high=like.high)
     if label_noise is None and estimator is not None and "clean" in estimator.shifts:
         implied = implied_noise_rate(like.value, clean.value, readings["classes"])
@@ -279,7 +310,9 @@ def estimate_accuracy(
 
 def _without_clean(estimate: AccuracyEstimate, reason: str) -> AccuracyEstimate:
     """Return the estimate with a note why there is none on clean labels."""
-    return replace(estimate, notes=(f"No answer on clean labels: {reason.removesuffix('.')}.", *estimate.notes))
+    return replace(
+        estimate, notes=(f"No answer on clean labels: {reason.removesuffix('.')}.", *estimate.notes)
+    )
 
 
 def _bracket(
@@ -328,7 +361,11 @@ def _on_clean_labels(
     """Add the accuracy on clean labels, computed from that with the same label noise."""
     classes = estimate.readings["classes"]
     if not isinstance(noise, LabelNoiseEstimate):
-        return replace(estimate, clean_labels=clean_label_accuracy(like, noise, classes), label_noise=float(noise))
+        return replace(
+            estimate,
+            clean_labels=clean_label_accuracy(like, noise, classes),
+            label_noise=float(noise),
+        )
     max_rate = 0.99 * (1 - 1 / classes)  # above this rate, labels do not depend on the true classes
     rates = [min(rate, max_rate) for rate in (noise.rate, noise.low, noise.high)]
     middle, low, high = (clean_accuracy(like.value, rate, classes) for rate in rates)
@@ -372,7 +409,9 @@ def fit_accuracy_estimator(
     else:
         table = pandas.DataFrame([_readings_and_accuracy(item) for item in known])
     if not len(table):
-        raise InvalidInput("known must hold one network or more; got none. Pass [(network, data, accuracy), ...].")
+        raise InvalidInput(
+            "known must hold one network or more; got none. Pass [(network, data, accuracy), ...]."
+        )
     check_columns(table, [*NEEDED, ACCURACY])
     return (estimator or load_default()).recalibrate(table, table[ACCURACY].tolist(), target)
 
@@ -386,5 +425,7 @@ def _readings_and_accuracy(item: Any) -> Mapping[str, float]:
     network, data, accuracy, *initial = item
     state = initial[0] if initial else None
     n = len(as_samples(data))
-    readings = estimate_accuracy(network, data, initial_state=state, n_training=n, label_noise=0.0).readings
+    readings = estimate_accuracy(
+        network, data, initial_state=state, n_training=n, label_noise=0.0
+    ).readings
     return {**readings, ACCURACY: float(accuracy)}

@@ -17,12 +17,21 @@ from gapscope.base.files import read_json, to_json, write_output
 from gapscope.base.samples import Samples
 from gapscope.base.tables import check_columns
 from gapscope.batch_norm.refresh import with_data_statistics
-from gapscope.gap.gap_estimator import GapEstimator, check_stored, estimator_from_dict, estimator_to_dict
+from gapscope.gap.gap_estimator import (
+    GapEstimator,
+    check_stored,
+    estimator_from_dict,
+    estimator_to_dict,
+)
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.measures.gradient_neighbours import neighbours_from_kernel
-from gapscope.measures.kernel_leave_one_out import kernel_alignment, kernel_leave_one_out, loo_from_kernel
+from gapscope.measures.kernel_leave_one_out import (
+    kernel_alignment,
+    kernel_leave_one_out,
+    loo_from_kernel,
+)
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.progress import progress
@@ -61,7 +70,9 @@ def accuracy_readings(
     before = with_data_statistics(with_state(network, initial_state), samples.inputs)
     pairs = samples
     if len(samples) > MAX_PAIRS:
-        indices = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[:MAX_PAIRS]
+        indices = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[
+            :MAX_PAIRS
+        ]
         pairs = samples.subset(indices)
     kernels: list[Tensor] = []
     with (
@@ -70,7 +81,9 @@ def accuracy_readings(
     ):
         for name, subject in (("initial", before), ("trained", network)):
             bar.step(f"gradients at the {name} weights")
-            kernels.append(empirical_ntk(subject, pairs.inputs, outputs="traced", chunk_size=chunk_size))
+            kernels.append(
+                empirical_ntk(subject, pairs.inputs, outputs="traced", chunk_size=chunk_size)
+            )
             bar.advance()
         bar.step("leave-one-out predictions")
         if len(pairs) == len(samples):
@@ -78,9 +91,13 @@ def accuracy_readings(
         else:
             loo = kernel_leave_one_out(before, samples.inputs, samples.y, max_exact=max_exact,
                                        landmarks=landmarks, chunk_size=chunk_size)  # fmt: skip
-    result = {f"kernel_leave_one_out.initial.{name}": value for name, value in loo.scalars().items()}
+    result = {
+        f"kernel_leave_one_out.initial.{name}": value for name, value in loo.scalars().items()
+    }
     if samples.is_classification:
-        vote = neighbours_from_kernel(kernels[1], network, pairs.inputs, pairs.y, neighbours=min(20, len(pairs) - 1))
+        vote = neighbours_from_kernel(
+            kernels[1], network, pairs.inputs, pairs.y, neighbours=min(20, len(pairs) - 1)
+        )
         result |= {f"gradient_neighbours.{name}": value for name, value in vote.scalars().items()}
     return result | {"kernel_leave_one_out.alignment": kernel_alignment(*kernels)}
 
@@ -137,7 +154,9 @@ def clean_label_accuracy(
     answer: IntervalEstimate, noise: float, classes: float, *, clip: bool = True
 ) -> IntervalEstimate:
     """Return the accuracy on clean labels, given that with evenly spread label errors."""
-    ends = [clean_accuracy(each, noise, classes) for each in (answer.value, answer.low, answer.high)]
+    ends = [
+        clean_accuracy(each, noise, classes) for each in (answer.value, answer.low, answer.high)
+    ]
     return IntervalEstimate(*(min(max(each, 0.0), 1.0) for each in ends) if clip else ends)
 
 
@@ -153,12 +172,16 @@ def implied_noise_rate(like: float, clean: float, classes: float) -> float:
 class AccuracyEstimator:
     """Corrections of the leave-one-out accuracy for each target, fitted on networks."""
 
-    corrections: Mapping[str, GapEstimator]  # target -> fitted estimator of accuracy minus held-out accuracy
+    # target -> fitted estimator of accuracy minus held-out accuracy
+    corrections: Mapping[str, GapEstimator]
     spread: float  # tau of `with_features`
     limits: Limits  # where it abstains
-    card: Mapping[str, Any]  # what it was fitted on and its errors on other data sets, as JSON-serializable values
-    errors: Mapping[str, ErrorParts]  # target -> how its errors scatter between and within data sets
-    shifts: Mapping[str, float] = field(default_factory=dict[str, float])  # target -> what `recalibrate` adds
+    # what it was fitted on and its errors on other data sets, as JSON-serializable values
+    card: Mapping[str, Any]
+    # target -> how its errors scatter between and within data sets
+    errors: Mapping[str, ErrorParts]
+    # target -> what `recalibrate` adds
+    shifts: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def recalibrate(
         self, table: pandas.DataFrame, accuracy: Sequence[float], target: str = "like_training"
@@ -171,16 +194,24 @@ class AccuracyEstimator:
         check_choice("target", target, TARGETS)
         for each in accuracy:
             check_range("accuracy", each, 0, 1)
-        unshifted = replace(self, shifts={name: shift for name, shift in self.shifts.items() if name != target})
-        errors = numpy.asarray(accuracy) - [answer.value for answer in unshifted.predict(table)[target]]
+        unshifted = replace(
+            self, shifts={name: shift for name, shift in self.shifts.items() if name != target}
+        )
+        errors = numpy.asarray(accuracy) - [
+            answer.value for answer in unshifted.predict(table)[target]
+        ]
         parts = self.errors[target]
         if parts.between:
             weight = len(errors) / (len(errors) + (parts.within / parts.between) ** 2)
         else:
             weight = 0.0
-        return replace(unshifted, shifts={**unshifted.shifts, target: float(errors.mean()) * weight})
+        return replace(
+            unshifted, shifts={**unshifted.shifts, target: float(errors.mean()) * weight}
+        )
 
-    def predict(self, table: pandas.DataFrame, *, level: float = 0.9) -> dict[str, list[IntervalEstimate]]:
+    def predict(
+        self, table: pandas.DataFrame, *, level: float = 0.9
+    ) -> dict[str, list[IntervalEstimate]]:
         """Return target -> accuracy of each network within 0 and 1, without abstaining.
 
         The table has the columns `NEEDED`.
@@ -192,10 +223,14 @@ class AccuracyEstimator:
             ends = correction.predict_interval(features, level)
             base = features["left_out"].to_numpy()[:, None] + self.shifts.get(target, 0.0)
             columns = numpy.column_stack([correction.predict(features), ends]) + base
-            result[target] = [IntervalEstimate(*row) for row in numpy.clip(columns, 0.0, 1.0).tolist()]
+            result[target] = [
+                IntervalEstimate(*row) for row in numpy.clip(columns, 0.0, 1.0).tolist()
+            ]
         return result
 
-    def abstention_reasons(self, table: pandas.DataFrame, largest_class: Sequence[float]) -> list[list[str]]:
+    def abstention_reasons(
+        self, table: pandas.DataFrame, largest_class: Sequence[float]
+    ) -> list[list[str]]:
         """Return the reasons to abstain from each network, one list of sentences per network.
 
         `largest_class` are the fractions of the most frequent label in the training data.
@@ -206,7 +241,9 @@ class AccuracyEstimator:
             domain_checks = self._domain_checks(row, fraction)
             reasons.append([reason for reason, applies in domain_checks.items() if applies])
         for correction in self.corrections.values():
-            for result, each in zip(reasons, correction.in_domain(features).to_dict("records"), strict=True):
+            for result, each in zip(
+                reasons, correction.in_domain(features).to_dict("records"), strict=True
+            ):
                 if each["reason"] and not result:
                     result.append(f"it is unlike the fitted networks: {each['reason']}")
         return reasons
@@ -221,13 +258,16 @@ class AccuracyEstimator:
             f"the untrained kernel can fit any labels (mean leverage {row['leverage']:.2f}, largest fitted "
             f"{limits.leverage:.2f})": not row["leverage"] <= limits.leverage,
             "before training its gradients predict no better than the most frequent label (leave-one-out accuracy "
-            f"{row['left_out']:.2f}, that label {largest_class:.2f})": not row["left_out"] > largest_class + 2 * error,
+            f"{row['left_out']:.2f}, that label {largest_class:.2f})": not row["left_out"]
+            > largest_class + 2 * error,
         }
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON, atomically."""
         values = to_builtin(replace(self, corrections={}))
-        values["corrections"] = {target: estimator_to_dict(each) for target, each in self.corrections.items()}
+        values["corrections"] = {
+            target: estimator_to_dict(each) for target, each in self.corrections.items()
+        }
         content = {"schema": SCHEMA, "what": "accuracy estimator", **values}
         write_output(path, to_json(content, indent=1) + "\n")
 

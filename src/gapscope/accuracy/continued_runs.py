@@ -32,11 +32,19 @@ from gapscope.base.samples import Samples
 from gapscope.base.task import class_logits
 from gapscope.inspection.validation import ready
 from gapscope.measures._forward import forward_pass
-from gapscope.statistics.baselines import RIDGES, linear_spectrum, rbf_ridge, sample_features, target_matrix
+from gapscope.statistics.baselines import (
+    RIDGES,
+    linear_spectrum,
+    rbf_ridge,
+    sample_features,
+    target_matrix,
+)
 from gapscope.statistics.kernel_ridge import select_ridge
 
 
-def kernel_scores(samples: Samples, splits: Sequence[Split], spread: float) -> tuple[float, float] | None:
+def kernel_scores(
+    samples: Samples, splits: Sequence[Split], spread: float
+) -> tuple[float, float] | None:
     """Return LOO scores of an RBF ridge on all samples and on the trained parts, or None."""
     features = sample_features(samples)
     if features.shape[1] == 0:

@@ -78,7 +78,9 @@ def _doublings(size: float, start: float) -> float:
     return (1 - DECAY ** math.log2(size / start)) / (1 - DECAY)
 
 
-def extrapolate(large: SizedScore, small: SizedScore | None, samples: int, *, is_fraction: bool = True) -> Expectation:
+def extrapolate(
+    large: SizedScore, small: SizedScore | None, samples: int, *, is_fraction: bool = True
+) -> Expectation:
     """Extrapolate the score from subsets of one or two sizes to all samples.
 
     Args:

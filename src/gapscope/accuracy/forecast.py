@@ -61,7 +61,10 @@ def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> 
     import numpy
 
     last = points[-1][1]
-    sizes, errors = numpy.log([n for n, _ in points]), numpy.log([max(1 - score, 1e-6) for _, score in points])
+    sizes, errors = (
+        numpy.log([n for n, _ in points]),
+        numpy.log([max(1 - score, 1e-6) for _, score in points]),
+    )
     slope = min(0.0, float(numpy.polyfit(sizes, errors, 1)[0]))
     return 1 - (1 - last) * (samples / points[-1][0]) ** slope
 
@@ -82,18 +85,27 @@ def _learning_curve(
         size = max(3, round(fraction * n))
         scores: list[float] = []
         for draw in range(min(N_SUBSETS, round(1 / fraction)) if n <= ONE_SUBSET_ABOVE else 1):
-            generator = torch.Generator().manual_seed(derive_seed(seed, f"subset {fraction} {draw}"))
+            generator = torch.Generator().manual_seed(
+                derive_seed(seed, f"subset {fraction} {draw}")
+            )
             subset = torch.randperm(n, generator=generator)[:size].to(features.device)
             if squares is None:
                 part = None
             else:
                 part = squares[subset][:, subset]
-            scores.append(rbf_ridge(features[subset], targets[subset], n_classes=n_classes, squares=part).score)
+            scores.append(
+                rbf_ridge(
+                    features[subset], targets[subset], n_classes=n_classes, squares=part
+                ).score
+            )
         points.append((size, sum(scores) / len(scores)))
     points.append((n, rbf_score))
     points = [(size, value + score - rbf_score) for size, value in points]
     doubled = extrapolate_power_law(points, 2 * n)
-    return (*(LearningCurvePoint(*point) for point in points), LearningCurvePoint(2 * n, doubled, extrapolated=True))
+    return (
+        *(LearningCurvePoint(*point) for point in points),
+        LearningCurvePoint(2 * n, doubled, extrapolated=True),
+    )
 
 
 def growth_per_doubling(curve: Sequence[LearningCurvePoint]) -> float | None:
@@ -171,14 +183,18 @@ def check_prediction_data(
     targets = require_targets(samples.targets, what)
     samples.require_kind(what, *kinds, advice=advice)
     if len(samples) < least:
-        raise InvalidInput(f"{what} needs {least} samples or more; got {len(samples)} samples. Pass more.")
+        raise InvalidInput(
+            f"{what} needs {least} samples or more; got {len(samples)} samples. Pass more."
+        )
     values = targets.unique(dim=0)
     if len(values) < 2:
         if samples.is_classification:
             got = "labels of one class"
         else:
             got = "the same target for all samples"
-        raise InvalidInput(f"{what} needs two classes or targets or more; got {got}. Pass other samples too.")
+        raise InvalidInput(
+            f"{what} needs two classes or targets or more; got {got}. Pass other samples too."
+        )
     if samples.is_classification and int(values.max()) > MAX_UNUSED_CLASSES + 10 * len(values):
         raise InvalidInput(
             f"Got the label {int(values.max())} and only {len(values)} classes. Number the classes 0, 1, 2, ..."
@@ -188,10 +204,16 @@ def check_prediction_data(
 def _forecast_positions(source: Any, samples: Samples, head: Any, seed: int) -> AccuracyForecast:
     """Return the forecast of tokens or pixels: the row of the smallest held-out cross-entropy."""
     if head is not None:
-        raise InvalidInput("A forecast of positions does not use the last layer; got head. Omit it.")
+        raise InvalidInput(
+            "A forecast of positions does not use the last layer; got head. Omit it."
+        )
     found = hold_out_positions(source, samples, seed=seed)
     labels = found.positions.labels
-    rows = [LooRow("most frequent class", "labels", float(found.frequencies[0].max()), found.frequencies)]
+    rows = [
+        LooRow(
+            "most frequent class", "labels", float(found.frequencies[0].max()), found.frequencies
+        )
+    ]
     for name, scores in found.scores.items():
         uses = "network" if "features" in name else "inputs"
         rows.append(scored_row(name, uses, scores, labels))
@@ -280,7 +302,9 @@ def forecast_accuracy(
     if network is None:
         data, _, encoded = encode_inputs(data)
     samples = settled_by(network if features is None else features, as_samples(data))
-    check_prediction_data(samples, kinds=("classification", "regression", "multi-label", "positions"))
+    check_prediction_data(
+        samples, kinds=("classification", "regression", "multi-label", "positions")
+    )
     if samples.kind == "positions":
         return _forecast_positions(network if features is None else features, samples, head, seed)
     notes = [*samples.notes, *encoded]
@@ -322,11 +346,15 @@ def forecast_accuracy(
             def affords(seconds: float) -> bool:
                 return seconds < SHORT_SECONDS or budget.affords(seconds)
 
-            rows += loo_baselines(inputs, targets, n_classes=n_classes, squares=squares, affords=affords)
+            rows += loo_baselines(
+                inputs, targets, n_classes=n_classes, squares=squares, affords=affords
+            )
             notes += _rows_left_out(rows, inputs, budget)
             bar.advance()
             if features is not None:
-                rows.append(features_row(checked_features(features, len(samples)), targets, n_classes))
+                rows.append(
+                    features_row(checked_features(features, len(samples)), targets, n_classes)
+                )
             if prepared is not None:
                 bar.step("network")
                 add_network_rows(rows, notes, prepared, n_classes, options, budget)
@@ -337,7 +365,9 @@ def forecast_accuracy(
                 score = mean_score(combine_rows(rows, targets, large=large, wide=wide))
                 curve = _learning_curve(inputs, squares, targets, n_classes, rbf, score, seed)
             elif rbf is not None:
-                notes.append(f"The learning curve was omitted to keep time_budget={budget.seconds:.3g}.")
+                notes.append(
+                    f"The learning curve was omitted to keep time_budget={budget.seconds:.3g}."
+                )
             bar.advance()
         except KeyboardInterrupt:
             if not rows or not may_be_partial():
@@ -369,7 +399,9 @@ def forecast_accuracy(
         score_name=score_name,
         combined=tuple(row.method for row in combined),
         rows=tuple(rows),
-        network_gain=paired_gain(by_name[NTK], by_name[RBF], targets) if {NTK, RBF} <= by_name.keys() else None,
+        network_gain=paired_gain(by_name[NTK], by_name[RBF], targets)
+        if {NTK, RBF} <= by_name.keys()
+        else None,
         curve=curve,
         abstained_because=reason_to_abstain(rows, targets),
         duplicates=duplicates,

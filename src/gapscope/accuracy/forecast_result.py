@@ -74,7 +74,9 @@ class AccuracyForecast(Answer):
         """Return the rows: method, score, and what it uses."""
         import pandas
 
-        return pandas.DataFrame({"method": row.method, self._column: row.score, "uses": row.uses} for row in self.rows)
+        return pandas.DataFrame(
+            {"method": row.method, self._column: row.score, "uses": row.uses} for row in self.rows
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the per-sample predictions as JSON-serializable values."""
@@ -91,7 +93,9 @@ class AccuracyForecast(Answer):
         """A sentence on duplicated samples, empty if there are none."""
         if not self.duplicates:
             return ""
-        other = f", {self.contradicting_duplicates} of them with another target" * bool(self.contradicting_duplicates)
+        other = f", {self.contradicting_duplicates} of them with another target" * bool(
+            self.contradicting_duplicates
+        )
         return describe_duplicates(self.duplicates, self.samples, other)
 
     @property
@@ -134,7 +138,9 @@ class AccuracyForecast(Answer):
     def _table(self) -> str:
         width = max(len(row.method) for row in self.rows)
         table = [f"  {'method':{width}}  {self._column:>8}  uses"]
-        table += [f"  {row.method:{width}}  {self._format(row.score):>8}  {row.uses}" for row in self.rows]
+        table += [
+            f"  {row.method:{width}}  {self._format(row.score):>8}  {row.uses}" for row in self.rows
+        ]
         return "\n".join(table)
 
     def _repr_html_(self) -> str:
@@ -145,7 +151,11 @@ class AccuracyForecast(Answer):
         rows = self.rows[::-1]
         axes = axes_or_new(axes, height=1 + 0.35 * len(rows))
         colours = {"labels": "tab:gray", "inputs": "tab:blue", "network": "tab:orange"}
-        axes.barh([row.method for row in rows], [row.score for row in rows], color=[colours[row.uses] for row in rows])
+        axes.barh(
+            [row.method for row in rows],
+            [row.score for row in rows],
+            color=[colours[row.uses] for row in rows],
+        )
         if not self.abstained_because:
             axes.axvline(self.score, color="black", label="forecast")
             if self.interval is not None:

@@ -43,16 +43,26 @@ class HeldPositions:
     def best(self) -> tuple[str, Held]:
         """Return the method of the smallest held-out cross-entropy (empty for the frequencies), and its predictions."""
         labels = self.positions.labels
-        nothing = Held(NO_SIGNAL, 0.0, self.frequencies, None, (*self.notes, "No method predicts these better."))
+        nothing = Held(
+            NO_SIGNAL,
+            0.0,
+            self.frequencies,
+            None,
+            (*self.notes, "No method predicts these better."),
+        )
         candidates = {"": nothing}
         for name, scores in self.scores.items():
             predictions, calibration = to_probabilities(scores, labels)
-            candidates[name] = Held(f"{name}, leave-one-sample-out", 0.0, predictions, calibration, self.notes)
+            candidates[name] = Held(
+                f"{name}, leave-one-sample-out", 0.0, predictions, calibration, self.notes
+            )
         return min(candidates.items(), key=lambda item: cross_entropy(item[1].predictions, labels))
 
 
 def _given_features(source: Any, samples: Samples, positions: LabelledPositions) -> Tensor:
-    values = torch.as_tensor(np.asarray(source.detach().cpu() if isinstance(source, Tensor) else source))
+    values = torch.as_tensor(
+        np.asarray(source.detach().cpu() if isinstance(source, Tensor) else source)
+    )
     shape = tuple(samples.y.shape)
     if tuple(values.shape[:-1]) != shape:
         needed = ", ".join(map(str, shape))
@@ -62,7 +72,9 @@ def _given_features(source: Any, samples: Samples, positions: LabelledPositions)
         )
     features = positions.take(values).double()
     if not bool(features.isfinite().all()):
-        raise InvalidInput("Features must be finite at every labelled position; got NaN or infinity. Check the layer.")
+        raise InvalidInput(
+            "Features must be finite at every labelled position; got NaN or infinity. Check the layer."
+        )
     return features
 
 
@@ -90,6 +102,10 @@ def hold_out_positions(source: Any, samples: Samples, *, seed: int) -> HeldPosit
     elif source is None:
         require_scores(scores, samples)
     else:
-        scores |= feature_scores(_given_features(source, samples, positions), positions, "the features")
-    frequencies = target_matrix(positions.labels, positions.n_classes).mean(0).expand(len(positions), -1)
+        scores |= feature_scores(
+            _given_features(source, samples, positions), positions, "the features"
+        )
+    frequencies = (
+        target_matrix(positions.labels, positions.n_classes).mean(0).expand(len(positions), -1)
+    )
     return HeldPositions(positions, scores, frequencies, tuple(notes))

@@ -52,7 +52,13 @@ SHORT_COST, HALVES_COST = 0.5, 2.0
 
 
 def out_of_sample(
-    source: Any, data: Any = None, *, groups: Any = None, cost: float = 0, seed: int = 0, data_root: str | None = None
+    source: Any,
+    data: Any = None,
+    *,
+    groups: Any = None,
+    cost: float = 0,
+    seed: int = 0,
+    data_root: str | None = None,
 ) -> HeldOutPredictions:
     """Predict every training sample by a model that was fitted without it.
 
@@ -132,12 +138,17 @@ def out_of_sample(
         block = torch.from_numpy(numbers)
     with explained_memory():
         if source is None:
-            held = best_kernel(input_kernels(sample_features(samples), "inputs"), targets, n_classes, block)
+            held = best_kernel(
+                input_kernels(sample_features(samples), "inputs"), targets, n_classes, block
+            )
         elif isinstance(source, nn.Module):
             held = _of_network(source, samples, targets, n_classes, block)
         elif isinstance(source, Tensor | np.ndarray) or hasattr(source, "iloc"):
             held = best_kernel(
-                input_kernels(checked_features(source, len(samples)).double(), "features"), targets, n_classes, block
+                input_kernels(checked_features(source, len(samples)).double(), "features"),
+                targets,
+                n_classes,
+                block,
             )
         elif isinstance(source, RunSpec) or (callable(source) and not isinstance(source, type)):
             problem = NetworkProblem(source, samples, target_variance(samples), data_root)
@@ -193,17 +204,23 @@ def _check(samples: Samples) -> None:
     if samples.kind not in ("multi-label", "positions"):
         check_prediction_data(samples, what, MIN_SAMPLES)
     elif len(samples) < MIN_SAMPLES:
-        raise InvalidInput(f"{what} needs {MIN_SAMPLES} samples or more; got {len(samples)} samples. Pass more.")
+        raise InvalidInput(
+            f"{what} needs {MIN_SAMPLES} samples or more; got {len(samples)} samples. Pass more."
+        )
 
 
 def _groups(groups: Any, samples: int) -> np.ndarray:
     numbers = group_numbers(groups, samples)
     if numbers.max() + 1 < MIN_GROUPS:
-        raise InvalidInput(f"Held-out prediction needs {MIN_GROUPS} groups or more; got 1. Pass groups=None.")
+        raise InvalidInput(
+            f"Held-out prediction needs {MIN_GROUPS} groups or more; got 1. Pass groups=None."
+        )
     return numbers
 
 
-def _of_network(network: nn.Module, samples: Samples, targets: Tensor, n_classes: int, groups: Tensor | None) -> Held:
+def _of_network(
+    network: nn.Module, samples: Samples, targets: Tensor, n_classes: int, groups: Tensor | None
+) -> Held:
     """Return the predictions of a network's features, or of the inputs if it has fitted these labels."""
     prepared = ready(network, samples)
     inputs = sample_features(samples)
@@ -223,12 +240,19 @@ def _of_network(network: nn.Module, samples: Samples, targets: Tensor, n_classes
                 f"The network predicts {own:.1%} of these labels, the inputs {correct:.1%}: it may have been trained "
                 "on them, so that the inputs are used. If it was not, pass its features, gs.embed(network, data)."
             )
-            return Held(of_inputs.method, 0.0, of_inputs.predictions, of_inputs.calibration, (note,))
+            return Held(
+                of_inputs.method, 0.0, of_inputs.predictions, of_inputs.calibration, (note,)
+            )
     return best_kernel(network_kernels(prepared), targets, n_classes, groups, prepared.notes)
 
 
 def _of_training(
-    problem: NetworkProblem, n_classes: int, groups: np.ndarray, has_groups: bool, cost: float, seed: int
+    problem: NetworkProblem,
+    n_classes: int,
+    groups: np.ndarray,
+    has_groups: bool,
+    cost: float,
+    seed: int,
 ) -> Held:
     """Return the predictions of the most expensive design within the cost."""
     if problem.samples.kind == "multi-label":
@@ -250,16 +274,22 @@ def _of_training(
     return continued(problem, n_classes, steps, seed)
 
 
-def _of_estimator(estimator: Any, data: Any, groups: Any, cost: float, seed: int) -> HeldOutPredictions:
+def _of_estimator(
+    estimator: Any, data: Any, groups: Any, cost: float, seed: int
+) -> HeldOutPredictions:
     """Return the held-out predictions of an estimator with scikit-learn's interface."""
     from sklearn.base import is_classifier
 
     x, y = as_rows(data)
     if y is None:
-        raise InvalidInput("An estimator needs data as a pair (x, y); got a Dataset. Pass its inputs and targets.")
+        raise InvalidInput(
+            "An estimator needs data as a pair (x, y); got a Dataset. Pass its inputs and targets."
+        )
     n, truth = n_rows(y), np.asarray(y)
     if n < MIN_SAMPLES:
-        raise InvalidInput(f"Held-out prediction needs {MIN_SAMPLES} samples or more; got {n}. Pass more.")
+        raise InvalidInput(
+            f"Held-out prediction needs {MIN_SAMPLES} samples or more; got {n}. Pass more."
+        )
     numbers = _groups(groups, n)
     classes: tuple[Any, ...] = ()
     n_classes = 0
@@ -270,7 +300,9 @@ def _of_estimator(estimator: Any, data: Any, groups: Any, cost: float, seed: int
         values, truth = np.unique(truth.reshape(n), return_inverse=True)
         classes, n_classes = tuple(values.tolist()), len(values)
         if n_classes < 2:
-            raise InvalidInput("Held-out prediction needs two classes or more; got one. Pass other samples too.")
+            raise InvalidInput(
+                "Held-out prediction needs two classes or more; got one. Pass other samples too."
+            )
     if groups is None and cost < 2 and has_out_of_bag(estimator):
         held = out_of_bag(estimator, x, truth, n_classes, seed)
     else:
@@ -304,7 +336,10 @@ def _result(
         scores = ((predictions > 0.5) == (targets > 0)).mean(1)
         frequencies = targets.mean(0)
         base = float(np.maximum(frequencies, 1 - frequencies).mean())
-        notes = (*notes, f"The more frequent value of each label alone has an accuracy of {base:.3f}.")
+        notes = (
+            *notes,
+            f"The more frequent value of each label alone has an accuracy of {base:.3f}.",
+        )
     score = float(scores.mean())
     variance = variance_of_mean(scores, groups)
     if is_regression:

@@ -12,7 +12,12 @@ import torch
 from gapscope.results.answer import Answer
 from gapscope.results.estimate import percent
 from gapscope.results.result import axes_or_new, to_builtin
-from gapscope.statistics.calibration import Calibration, ReliabilityCurve, cross_entropy, reliability_curve
+from gapscope.statistics.calibration import (
+    Calibration,
+    ReliabilityCurve,
+    cross_entropy,
+    reliability_curve,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -98,7 +103,9 @@ class HeldOutPredictions(Answer):
         """
         import pandas
 
-        names = [str(name) for name in self.classes] or [f"target {i}" for i in range(self.predictions.shape[1])]
+        names = [str(name) for name in self.classes] or [
+            f"target {i}" for i in range(self.predictions.shape[1])
+        ]
         table = pandas.DataFrame(self.predictions, columns=names, index=self.rows)
         if self.positions is not None:
             if self.positions.shape[1] == 2:
@@ -110,12 +117,16 @@ class HeldOutPredictions(Answer):
         if self.task in ("classification", "positions"):
             table["given label"] = [self.classes[number] for number in self.targets]
             return table
-        given = pandas.DataFrame(self.targets, columns=[f"given {name}" for name in names], index=self.rows)
+        given = pandas.DataFrame(
+            self.targets, columns=[f"given {name}" for name in names], index=self.rows
+        )
         return pandas.concat([table, given], axis=1)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all but the predictions and targets of single samples as JSON-serializable values."""
-        content = to_builtin(replace(self, predictions=np.empty(0), targets=np.empty(0), positions=None))
+        content = to_builtin(
+            replace(self, predictions=np.empty(0), targets=np.empty(0), positions=None)
+        )
         del content["predictions"], content["targets"], content["positions"]
         return content | {"calibration_error": self.calibration_error}
 
@@ -147,7 +158,14 @@ class HeldOutPredictions(Answer):
             return axes
         axes.axline((0, 0), slope=1, color="tab:gray", linewidth=1)
         error = np.sqrt(curve.observed * (1 - curve.observed) / curve.counts)
-        axes.errorbar(curve.stated, curve.observed, yerr=1.645 * error, fmt="o", capsize=3, label="90 % interval")
+        axes.errorbar(
+            curve.stated,
+            curve.observed,
+            yerr=1.645 * error,
+            fmt="o",
+            capsize=3,
+            label="90 % interval",
+        )
         axes.set(xlabel="stated probability", ylabel="observed fraction", xlim=(0, 1), ylim=(0, 1))
         axes.legend(fontsize=8)
         return axes

@@ -59,7 +59,11 @@ def _error(predictions: Tensor, targets: Tensor) -> float:
 
 
 def best_kernel(
-    kernels: Mapping[str, Spectrum], targets: Tensor, n_classes: int, groups: Tensor | None, notes: Sequence[str] = ()
+    kernels: Mapping[str, Spectrum],
+    targets: Tensor,
+    n_classes: int,
+    groups: Tensor | None,
+    notes: Sequence[str] = (),
 ) -> Held:
     """Return the held-out predictions of the kernel with the smallest cross-entropy (squared error).
 
@@ -67,7 +71,11 @@ def best_kernel(
     """
     encoded = target_matrix(targets, n_classes)
     frequencies = encoded.mean(0).expand_as(encoded)
-    candidates = [Held(NO_SIGNAL, 0.0, frequencies, None, (*notes, "No kernel predicts these targets better."))]
+    candidates = [
+        Held(
+            NO_SIGNAL, 0.0, frequencies, None, (*notes, "No kernel predicts these targets better.")
+        )
+    ]
     for name, kernel in kernels.items():
         _, scores = select_held_out(kernel, encoded, RIDGES, groups)
         predictions, calibration = to_probabilities(scores, targets)
@@ -82,7 +90,9 @@ def best_kernel(
 def input_kernels(features: Tensor, what: str) -> dict[str, Spectrum]:
     """Return the kernels of features [n, d], standardized."""
     if not features.shape[1]:
-        raise InvalidInput(f"Held-out predictions need inputs that vary; all columns of the {what} are constant.")
+        raise InvalidInput(
+            f"Held-out predictions need inputs that vary; all columns of the {what} are constant."
+        )
     return dict(input_spectra(feature_matrix(features), f"the {what}"))
 
 
@@ -140,7 +150,9 @@ def _columns(part: Tensor, n_classes: int, targets: Tensor) -> Tensor:
     return nn.functional.pad(part.cpu().double(), (0, n_classes - part.shape[1]))[:, :n_classes]
 
 
-def network_folds(problem: NetworkProblem, n_classes: int, number: int, groups: np.ndarray, seed: int) -> Held:
+def network_folds(
+    problem: NetworkProblem, n_classes: int, number: int, groups: np.ndarray, seed: int
+) -> Held:
     """Return predictions of networks that are trained without one fold each."""
     scores = torch.empty(len(problem), n_classes, dtype=torch.float64)
     for split in folds(groups, number, _rng(seed, f"{number} folds")):
@@ -167,7 +179,9 @@ def _outputs(network: nn.Module, samples: Samples, n_classes: int) -> Tensor:
         return (outputs + 1) / 2  # a sigmoid of 2 s - 1
     logits = class_logits(outputs)
     if logits.shape[1] < n_classes:  # classes that the fold has not seen
-        logits = nn.functional.pad(logits, (0, n_classes - logits.shape[1]), value=float(logits.min()))
+        logits = nn.functional.pad(
+            logits, (0, n_classes - logits.shape[1]), value=float(logits.min())
+        )
     return logits[:, :n_classes]
 
 
@@ -215,7 +229,13 @@ def _is_in_every_bag(fitted: Any, n: int) -> np.ndarray:
 
 
 def estimator_folds(
-    estimator: Any, x: Any, y: np.ndarray, n_classes: int, number: int, groups: np.ndarray, seed: int
+    estimator: Any,
+    x: Any,
+    y: np.ndarray,
+    n_classes: int,
+    number: int,
+    groups: np.ndarray,
+    seed: int,
 ) -> Held:
     """Return predictions of clones that are fitted without one fold each."""
     name, width = type(estimator).__name__, n_classes or int(np.prod(y.shape[1:], dtype=int))

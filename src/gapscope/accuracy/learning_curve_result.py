@@ -66,9 +66,21 @@ class LearningCurve(Answer):
     def plot(self, axes: Any = None) -> Any:
         """Plot the scores of the runs and the prediction with its interval, and return the axes."""
         axes = axes_or_new(axes, height=3.0)
-        axes.plot([run.trained_on for run in self.trainings], [run.score for run in self.trainings], "o", label="runs")
+        axes.plot(
+            [run.trained_on for run in self.trainings],
+            [run.score for run in self.trainings],
+            "o",
+            label="runs",
+        )
         error = [[self.score - self.low], [self.high - self.score]]
-        axes.errorbar(self.samples, self.score, yerr=error, fmt="s", capsize=4, label="prediction, 90 % interval")
+        axes.errorbar(
+            self.samples,
+            self.score,
+            yerr=error,
+            fmt="s",
+            capsize=4,
+            label="prediction, 90 % interval",
+        )
         axes.set(xlabel="training samples", ylabel=self.score_name)
         axes.legend(fontsize=8)
         return axes

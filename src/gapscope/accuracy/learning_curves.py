@@ -62,7 +62,9 @@ MIN_SAMPLES, MIN_GROUPS = 40, 12
 MIN_DIFFERENCE = 0.05  # of scores, by judgment
 
 
-def _choose_design(design: str, problem: NetworkProblem | MetricProblem, groups: Any, width: float | None) -> str:
+def _choose_design(
+    design: str, problem: NetworkProblem | MetricProblem, groups: Any, width: float | None
+) -> str:
     """Return the design of "auto" ("auto" itself if the interval width decides)."""
     can_continue = isinstance(problem, NetworkProblem) and groups is None
     can_be_short = takes_steps_fraction(problem.train_fn)
@@ -125,7 +127,9 @@ def _run_cheapest_design(
                 return design, result, note
         design = cheapest or LADDER[0]
         if design.folds:
-            large = subset_runs.run(folds(subset_runs.groups, design.folds, _generator(seed, f"{design.folds} folds")))
+            large = subset_runs.run(
+                folds(subset_runs.groups, design.folds, _generator(seed, f"{design.folds} folds"))
+            )
         else:
             large = subset_runs.run([half] if design.scored_fraction == 0.5 else [half, other_half])
         result = extrapolate(large, small, n, is_fraction=subset_runs.are_fractions or is_r2)
@@ -141,12 +145,16 @@ def _is_lower(p: float, n_p: int, q: float, n_q: int) -> bool:
     return q - p > max(NORMAL_99_ONE_SIDED * error, MIN_DIFFERENCE)
 
 
-def _run_continued(subset_runs: SubsetRuns, problem: NetworkProblem, design: Design, seed: int) -> Expectation:
+def _run_continued(
+    subset_runs: SubsetRuns, problem: NetworkProblem, design: Design, seed: int
+) -> Expectation:
     r"""Return the score of halves continued on each other, moved towards that of an RBF ridge.
 
     Its standard error is $\sqrt{v\,(1/n + 4 e^2)}$ with v the variance of the scores and e = `CONTINUED_ERROR`.
     """
-    splits = continued_halves(subset_runs.groups, design.cost / 2, _generator(seed, "continued halves"))
+    splits = continued_halves(
+        subset_runs.groups, design.cost / 2, _generator(seed, "continued halves")
+    )
     value = subset_runs.run(splits).mean
     scores = np.concatenate([subset_runs.scores[split.name].values for split in splits])
     kernel = kernel_scores(problem.samples, splits, problem.spread)
@@ -160,7 +168,9 @@ def _run_continued(subset_runs: SubsetRuns, problem: NetworkProblem, design: Des
 def _score_of_largest(subset_runs: SubsetRuns) -> Expectation:
     """Return the mean score of the largest finished subset (not a prediction)."""
     largest = max(run.trained_on for run in subset_runs.done.values())
-    score = subset_runs.score_of([run.name for run in subset_runs.done.values() if run.trained_on == largest])
+    score = subset_runs.score_of(
+        [run.name for run in subset_runs.done.values() if run.trained_on == largest]
+    )
     return Expectation(score.mean, math.sqrt(score.variance))
 
 
@@ -181,13 +191,17 @@ def _problem_of(
         )
     if data is None:
         if not isinstance(train_fn, RunSpec):
-            raise InvalidInput("Got a training function without data; only a RunSpec brings its own. Pass data=(x, y).")
+            raise InvalidInput(
+                "Got a training function without data; only a RunSpec brings its own. Pass data=(x, y)."
+            )
         data = prepare_data(train_fn, root)[0].train
     if score is None and not is_estimator(train_fn):
         try:
             samples = as_samples(data)
         except InvalidInput as error:
-            raise InvalidInput(f"{error} With score=, a function gets the rows as they were passed.") from error
+            raise InvalidInput(
+                f"{error} With score=, a function gets the rows as they were passed."
+            ) from error
         check_prediction_data(
             samples,
             "A learning curve",
@@ -270,7 +284,9 @@ def learning_curve(
     if max_interval_width is not None:
         check_range("max_interval_width", max_interval_width, 0, low_open=True)
     if times is not None and (groups is not None or design != AUTO):
-        raise InvalidInput("times choose the design and the parts; got groups or a design as well. Pass times alone.")
+        raise InvalidInput(
+            "times choose the design and the parts; got groups or a design as well. Pass times alone."
+        )
     problem = _problem_of(train_fn, data, score, data_root)
     if isinstance(problem, NetworkProblem):
         groups, times = (problem.samples.per_sample(values) for values in (groups, times))
@@ -291,16 +307,25 @@ def learning_curve(
         if cache_dir is not None:
             claim_cache(Path(cache_dir), problem, seed, numbers)
         folder = Path(temporary if cache_dir is None else cache_dir) / "trainings"
-        with progress("learning curve", used_design.cost * len(problem)) as steps, explained_memory():
-            subset_runs = SubsetRuns(job, numbers, folder, workers, steps, is_kept=cache_dir is not None)
+        with (
+            progress("learning curve", used_design.cost * len(problem)) as steps,
+            explained_memory(),
+        ):
+            subset_runs = SubsetRuns(
+                job, numbers, folder, workers, steps, is_kept=cache_dir is not None
+            )
             try:
                 if splits:
                     small, large = (subset_runs.run([split]) for split in splits)
                     is_fraction = subset_runs.are_fractions or is_r2
                     result = extrapolate(large, small, len(problem), is_fraction=is_fraction)
                 elif used_design is HOLD_OUT:
-                    large = subset_runs.run([hold_out(numbers, HELD_OUT, _generator(seed, "hold-out"))])
-                    result = extrapolate(large, None, len(problem), is_fraction=subset_runs.are_fractions or is_r2)
+                    large = subset_runs.run(
+                        [hold_out(numbers, HELD_OUT, _generator(seed, "hold-out"))]
+                    )
+                    result = extrapolate(
+                        large, None, len(problem), is_fraction=subset_runs.are_fractions or is_r2
+                    )
                 elif used_design.is_continued and isinstance(problem, NetworkProblem):
                     result = _run_continued(subset_runs, problem, used_design, seed)
                 else:
@@ -348,7 +373,10 @@ def _curve(
     interruption: str,
 ) -> LearningCurve:
     n, runs = len(problem), tuple(subset_runs.done.values())
-    small, large = min(runs, key=lambda run: run.trained_on), max(runs, key=lambda run: run.trained_on)
+    small, large = (
+        min(runs, key=lambda run: run.trained_on),
+        max(runs, key=lambda run: run.trained_on),
+    )
     notes = [_duplicates_note(problem, subset_runs.groups)]
     unreliable = interruption
     if not design.is_continued and subset_runs.are_fractions:
@@ -361,7 +389,9 @@ def _curve(
         if (
             counts_steps
             and not interruption
-            and _is_lower(small.training_score, small.trained_on, large.training_score, large.trained_on)
+            and _is_lower(
+                small.training_score, small.trained_on, large.training_score, large.trained_on
+            )
         ):
             unreliable = (
                 f"{small.name} ({small.trained_on} samples) reached a training score of {small.training_score:.3f}, "
@@ -369,7 +399,9 @@ def _curve(
                 "as all samples. Let train_fn count steps, not epochs."
             )
     if n > LARGE and design is not HOLD_OUT:
-        notes.append(f"Above {LARGE} samples a hold-out of a tenth is as good, and its network is usable.")
+        notes.append(
+            f"Above {LARGE} samples a hold-out of a tenth is as good, and its network is usable."
+        )
     notes += [_slope_note(prediction, small, large, len(runs)), note]
     lowest, highest = -math.inf, math.inf
     if subset_runs.are_fractions:

@@ -19,7 +19,12 @@ from gapscope.inspection.validation import Ready, ready
 from gapscope.measures._forward import forward_pass
 from gapscope.measures.cpu_budget import affordable_kernel, forward_seconds
 from gapscope.measures.embed import extract_features
-from gapscope.measures.fitted_labels import FEATURES, features_row, network_before_training, paired_gain
+from gapscope.measures.fitted_labels import (
+    FEATURES,
+    features_row,
+    network_before_training,
+    paired_gain,
+)
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.results.estimate import NORMAL_90, NORMAL_99_ONE_SIDED, percent
 from gapscope.statistics.baselines import LINEAR, RBF, LooRow, scored_row
@@ -77,7 +82,9 @@ def add_network_rows(
     except GapscopeError as error:
         notes.append(f"There is no row of hidden features: {error}")
     if is_large(prepared.bare) and _features_carry(rows, samples.y.cpu()):
-        notes.append(f"There is no NTK row: above {MANY_PARAMETERS:,} parameters these features carry the forecast.")
+        notes.append(
+            f"There is no NTK row: above {MANY_PARAMETERS:,} parameters these features carry the forecast."
+        )
         return prepared
     try:
         affordable, note = affordable_kernel(
@@ -117,7 +124,9 @@ def is_large(network: nn.Module) -> bool:
 def _features_carry(rows: Sequence[LooRow], targets: Tensor) -> bool:
     """Return whether the last hidden features are significantly better than the RBF kernel of the inputs."""
     by_name = {row.method: row for row in rows}
-    return {FEATURES, RBF} <= by_name.keys() and paired_gain(by_name[FEATURES], by_name[RBF], targets).low > 0
+    return {FEATURES, RBF} <= by_name.keys() and paired_gain(
+        by_name[FEATURES], by_name[RBF], targets
+    ).low > 0
 
 
 def combine_rows(
@@ -231,7 +240,9 @@ def with_new_head(
     else:
         with exclusive(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, "new head"))
-            new = nn.Linear(last.in_features, n_classes or samples.y.shape[1], bias=last.bias is not None)
+            new = nn.Linear(
+                last.in_features, n_classes or samples.y.shape[1], bias=last.bias is not None
+            )
         new = new.to(last.weight.device, last.weight.dtype)
     if not name:
         return new

@@ -32,7 +32,13 @@ from gapscope.accuracy.ranking_result import (
     name_candidates,
 )
 from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
-from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, check_choice, check_range
+from gapscope.base.errors import (
+    GapscopeError,
+    InvalidInput,
+    NotMeasurable,
+    check_choice,
+    check_range,
+)
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import NetworkSpec
@@ -42,14 +48,24 @@ from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
 from gapscope.inspection.validation import Ready, ready, refuse_estimator, settled_by
-from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
+from gapscope.measures.before_training import (
+    connection_sensitivity,
+    jacobian_covariance,
+    synaptic_flow,
+)
 from gapscope.measures.cpu_budget import COMBINATIONS, forward_seconds
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import FEATURES
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameters import parameter_count
 from gapscope.results.progress import progress
-from gapscope.statistics.baselines import LooRow, most_frequent_class, rbf_ridge, sample_features, target_matrix
+from gapscope.statistics.baselines import (
+    LooRow,
+    most_frequent_class,
+    rbf_ridge,
+    sample_features,
+    target_matrix,
+)
 from gapscope.statistics.kernel_ridge import log_evidence_per_sample
 
 BY = ("loo_accuracy", "output_sensitivity")
@@ -93,9 +109,17 @@ def _sensitivities(
 ) -> list[float]:
     values: list[float] = []
     for seed in seeds:
-        network = build_untrained(candidate, samples, settings["n_outputs"], "standard_normal", seed)
+        network = build_untrained(
+            candidate, samples, settings["n_outputs"], "standard_normal", seed
+        )
         prepared = ready(network, samples)
-        values.append(float(output_sensitivity(prepared.network, prepared.samples.inputs, **settings["sensitivity"])))
+        values.append(
+            float(
+                output_sensitivity(
+                    prepared.network, prepared.samples.inputs, **settings["sensitivity"]
+                )
+            )
+        )
         if not math.isfinite(values[-1]):
             raise NotMeasurable(
                 "S must be finite; with standard normal weights the outputs overflow and S is "
@@ -144,8 +168,12 @@ def _loo(
             target_matrix(targets, n_classes),
         ),
         "synaptic_flow": lambda: synaptic_flow(network, few.inputs),
-        "jacobian_covariance": lambda: jacobian_covariance(network, few.inputs, chunk_size=chunk_size),
-        "connection_sensitivity": lambda: connection_sensitivity(network, few.inputs, few.y, chunk_size=chunk_size),
+        "jacobian_covariance": lambda: jacobian_covariance(
+            network, few.inputs, chunk_size=chunk_size
+        ),
+        "connection_sensitivity": lambda: connection_sensitivity(
+            network, few.inputs, few.y, chunk_size=chunk_size
+        ),
     }
     with budget.enforced(network):
         others = {name: _value_or_none(score) for name, score in readings.items()}
@@ -171,7 +199,9 @@ def _evaluate(
     instance = instantiate(name, candidate, samples, seeds[0])
     network = instance
     if isinstance(instance, NetworkSpec):
-        network = build_untrained(instance, samples, settings["n_outputs"], instance.initialization, seeds[0])
+        network = build_untrained(
+            instance, samples, settings["n_outputs"], instance.initialization, seeds[0]
+        )
     prepared = ready(network, samples, needs=() if rbf is None else ("outputs",))
     # S uses all samples if it is what the order is by, else those of the other scores
     if rbf is None:
@@ -186,22 +216,32 @@ def _evaluate(
         "layers": sum(isinstance(call.module, Weighted) for call in calls),
     }
     if rbf is None:
-        return _Scores(numbers, _sensitivities(instance, few, seeds, settings), training_only, (), ())
+        return _Scores(
+            numbers, _sensitivities(instance, few, seeds, settings), training_only, (), ()
+        )
     with memo_scope():
-        readings, combined, notes = _loo(prepared, rbf, settings["sensitivity"]["chunk_size"], settings["seed"], budget)
+        readings, combined, notes = _loo(
+            prepared, rbf, settings["sensitivity"]["chunk_size"], settings["seed"], budget
+        )
     sensitivities = list[float]()
     # S does not depend on batch norm and dropout, which act during training only
-    if not training_only and budget.affords(len(seeds) * 2 * len(few) * forward_seconds(prepared) / len(samples)):
+    if not training_only and budget.affords(
+        len(seeds) * 2 * len(few) * forward_seconds(prepared) / len(samples)
+    ):
         with contextlib.suppress(GapscopeError):
             sensitivities = _sensitivities(instance, few, seeds, settings)
     return _Scores(numbers | readings, sensitivities, training_only, combined, tuple(notes))
 
 
-def _ties(scores: Mapping[str, _Scores], best: str, samples: Samples, level: float) -> dict[str, bool]:
+def _ties(
+    scores: Mapping[str, _Scores], best: str, samples: Samples, level: float
+) -> dict[str, bool]:
     """Return which candidates are not significantly different from the best."""
     if not scores[best].combined:
         high = _interval(scores[best].sensitivities, level)[1]
-        return {name: _interval(item.sensitivities, level)[0] <= high for name, item in scores.items()}
+        return {
+            name: _interval(item.sensitivities, level)[0] <= high for name, item in scores.items()
+        }
     targets = samples.y.cpu()
 
     def of_samples(row: LooRow) -> Tensor:
@@ -227,7 +267,9 @@ def _rows(scores: Mapping[str, _Scores], samples: Samples, level: float) -> list
     by_sensitivity = _ranks({name: item.sensitivity for name, item in scores.items()})
     by_size = _ranks({name: item.numbers["parameters"] for name, item in scores.items()})
     expected = {name: item.numbers.get("expected_accuracy") for name, item in scores.items()}
-    by_expected = _ranks({name: None if value is None else -value for name, value in expected.items()})
+    by_expected = _ranks(
+        {name: None if value is None else -value for name, value in expected.items()}
+    )
     order = sorted(scores, key=(by_expected or by_sensitivity).__getitem__)
     ties = _ties(scores, order[0], samples, level)
     empty: dict[str, Any] = dict.fromkeys(RankedNetwork.__dataclass_fields__)

@@ -54,7 +54,9 @@ def name_candidates(candidates: Mapping[str, Candidate] | Sequence[Candidate]) -
             "{name: network}."
         )
     if not named:
-        raise InvalidInput("candidates must hold one network or more; got none. Pass {name: network}.")
+        raise InvalidInput(
+            "candidates must hold one network or more; got none. Pass {name: network}."
+        )
     return named
 
 
@@ -67,7 +69,9 @@ def instantiate(name: str, candidate: Any, samples: Samples, seed: int) -> Netwo
             )
         network = instantiate(name, candidate[0], samples, seed)
         if isinstance(network, NetworkSpec):
-            raise InvalidInput(f"A head replaces the last layer of a module; {name!r} is a spec. Pass the spec alone.")
+            raise InvalidInput(
+                f"A head replaces the last layer of a module; {name!r} is a spec. Pass the spec alone."
+            )
         if samples.targets is not None and samples.is_classification:
             n_classes = int(samples.targets.max()) + 1
         else:
@@ -88,7 +92,11 @@ def instantiate(name: str, candidate: Any, samples: Samples, seed: int) -> Netwo
 
 
 def build_untrained(
-    candidate: NetworkSpec | nn.Module, samples: Samples, n_outputs: int | None, initialization: str, seed: int
+    candidate: NetworkSpec | nn.Module,
+    samples: Samples,
+    n_outputs: int | None,
+    initialization: str,
+    seed: int,
 ) -> nn.Module:
     """Return a new network of a spec, or a reinitialized copy of a module."""
     generator = torch.Generator().manual_seed(seed)
@@ -98,7 +106,9 @@ def build_untrained(
         return network
     if n_outputs is None:
         if samples.targets is None:
-            raise InvalidInput("n_outputs is needed for data without targets; got inputs alone. Pass n_outputs.")
+            raise InvalidInput(
+                "n_outputs is needed for data without targets; got inputs alone. Pass n_outputs."
+            )
         if samples.is_classification:
             n_outputs = int(samples.targets.max()) + 1
         else:
@@ -132,10 +142,12 @@ class RankedNetwork:
     """Ranked candidate (for regression the accuracies are R^2, inapplicable values None)."""
 
     name: str
-    expected_accuracy: float | None  # forecast, as `forecast_accuracy` combines it, with its 90 % interval
+    # forecast, as `forecast_accuracy` combines it, with its 90 % interval
+    expected_accuracy: float | None
     low: float | None
     high: float | None
-    features_accuracy: float | None  # leave-one-out accuracy of the last hidden features, the lower reading
+    # leave-one-out accuracy of the last hidden features, the lower reading
+    features_accuracy: float | None
     ntk_accuracy: float | None  # leave-one-out accuracy of the NTK, the upper reading
     # whether the interval of the paired difference to the best includes zero, or that of S reaches into the smallest
     tied_with_best: bool
@@ -191,7 +203,10 @@ class NetworkRanking(RowResult[RankedNetwork]):
         if self.rbf_accuracy is not None:
             lines.append(f"RBF ridge on the inputs, without a network: {self.rbf_accuracy:.3f}.")
         lines += [f"{name}: {note}" for name, note in self.notes.items()]
-        return (*lines, *(f"{name} is not ranked: {reason}" for name, reason in self.not_ranked.items()))
+        return (
+            *lines,
+            *(f"{name} is not ranked: {reason}" for name, reason in self.not_ranked.items()),
+        )
 
     def __repr__(self) -> str:
         table = self.to_pandas()

@@ -49,7 +49,9 @@ def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
     return variance
 
 
-def block_jackknife(score: Callable[[np.ndarray], float], rows: np.ndarray, groups: np.ndarray) -> float:
+def block_jackknife(
+    score: Callable[[np.ndarray], float], rows: np.ndarray, groups: np.ndarray
+) -> float:
     r"""Return the variance of a score of all rows by the delete-block jackknife.
 
     $\frac{b - 1}{b} \sum_j (\theta_{-j} - \bar\theta)^2$ over b = 10 random blocks of whole groups, with

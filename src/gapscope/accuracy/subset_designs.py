@@ -30,7 +30,9 @@ class Design:
     scored_fraction: float
     cost: float  # optimizer steps of all runs, in multiples of a training run on all samples
     folds: int = 0
-    is_continued: bool = False  # whether both halves are continued (`gapscope.accuracy.subset_runs`)
+    is_continued: bool = (
+        False  # whether both halves are continued (`gapscope.accuracy.subset_runs`)
+    )
 
 
 # cheapest first
@@ -48,7 +50,9 @@ FORWARD = Design("latest quarter", 0.75, 0.25, 2)
 DESIGNS = {design.name: design for design in (SHORT_CONTINUED, CONTINUED, *LADDER, HOLD_OUT)}
 
 
-def predicted_width(design: Design, quarter: SizedScore, growth_per_doubling: float, samples: int) -> float:
+def predicted_width(
+    design: Design, quarter: SizedScore, growth_per_doubling: float, samples: int
+) -> float:
     """Return the expected width of a design's interval, from the training on a quarter."""
     trained_on = round(design.trained_fraction * samples)
     variance = quarter.variance * 0.75 / design.scored_fraction
@@ -75,9 +79,13 @@ def _column(name: str, values: Any, samples: int) -> np.ndarray:
         )
     column = np.asarray(values)
     if column.ndim != 1:
-        raise InvalidInput(f"{name} must hold one label per sample, shape [n]; got shape {list(column.shape)}.")
+        raise InvalidInput(
+            f"{name} must hold one label per sample, shape [n]; got shape {list(column.shape)}."
+        )
     if len(column) != samples:
-        raise InvalidInput(f"{name} must hold one value per sample; got {len(column)} for {samples} samples.")
+        raise InvalidInput(
+            f"{name} must hold one value per sample; got {len(column)} for {samples} samples."
+        )
     missing = sum(value is None or value != value for value in column.tolist())
     if missing:
         raise InvalidInput(
@@ -110,7 +118,9 @@ def forward_in_time(times: Any, samples: int) -> tuple[Split, Split]:
         ordered = np.sort(values)
     except TypeError:
         kinds = ", ".join(sorted({type(value).__name__ for value in values.tolist()}))
-        raise InvalidInput(f"times must be sortable, all of one type; got {kinds}. Convert them to numbers.") from None
+        raise InvalidInput(
+            f"times must be sortable, all of one type; got {kinds}. Convert them to numbers."
+        ) from None
     start, cut = ordered[round(0.375 * samples)], ordered[round(0.75 * samples)]
     before, latest = np.flatnonzero(values < cut), np.flatnonzero(values >= cut)
     recent = before[values[before] >= start]
@@ -123,14 +133,18 @@ def forward_in_time(times: Any, samples: int) -> tuple[Split, Split]:
     return Split("recent half", recent, latest), Split("three quarters", before, latest)
 
 
-def random_partition(groups: np.ndarray, fractions: Sequence[float], random: np.random.Generator) -> list[np.ndarray]:
+def random_partition(
+    groups: np.ndarray, fractions: Sequence[float], random: np.random.Generator
+) -> list[np.ndarray]:
     """Divide the samples at random into about these fractions, without dividing groups."""
     sizes = np.bincount(groups)
     order = random.permutation(len(sizes))
     # a group belongs to the part that holds its middle
     middle = sizes[order].cumsum() - sizes[order] / 2
     part_of_group = np.empty(len(sizes), dtype=int)
-    part_of_group[order] = np.searchsorted(np.cumsum(fractions)[:-1] * len(groups), middle, side="right")
+    part_of_group[order] = np.searchsorted(
+        np.cumsum(fractions)[:-1] * len(groups), middle, side="right"
+    )
     parts = part_of_group[groups]
     return [np.flatnonzero(parts == number) for number in range(len(fractions))]
 
@@ -139,7 +153,9 @@ def _rest(samples: int, part: np.ndarray) -> np.ndarray:
     return np.setdiff1d(np.arange(samples), part)
 
 
-def quarter_and_halves(groups: np.ndarray, random: np.random.Generator) -> tuple[Split, Split, Split]:
+def quarter_and_halves(
+    groups: np.ndarray, random: np.random.Generator
+) -> tuple[Split, Split, Split]:
     """Return the runs on a quarter, on the half that holds it, and on the other half."""
     first, second, third = random_partition(groups, (0.25, 0.25, 0.5), random)
     half = np.sort(np.concatenate([first, second]))
@@ -157,14 +173,18 @@ def continued_halves(groups: np.ndarray, steps: float, random: np.random.Generat
         name = "continued half"
     else:
         name = "short continued half"
-    return [Split(f"{name} 1", first, second, steps, True), Split(f"{name} 2", second, first, steps, True)]
+    return [
+        Split(f"{name} 1", first, second, steps, True),
+        Split(f"{name} 2", second, first, steps, True),
+    ]
 
 
 def folds(groups: np.ndarray, number: int, random: np.random.Generator) -> list[Split]:
     """Return the runs of a cross-validation with `number` folds."""
     parts = random_partition(groups, [1 / number] * number, random)
     return [
-        Split(f"fold {index} of {number}", _rest(len(groups), part), part) for index, part in enumerate(parts, start=1)
+        Split(f"fold {index} of {number}", _rest(len(groups), part), part)
+        for index, part in enumerate(parts, start=1)
     ]
 
 

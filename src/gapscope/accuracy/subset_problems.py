@@ -51,7 +51,9 @@ def equal_steps(train_fn: Any, samples: int, part: int, fraction: float = 1.0) -
         return train_fn
     batch, epochs = train_fn.training.batch_size, train_fn.training.epochs
     steps, steps_of_part = (math.ceil(n / min(batch, n)) for n in (samples, part))
-    return train_fn.replace({"training.epochs": max(1, round(fraction * epochs * steps / steps_of_part))})
+    return train_fn.replace(
+        {"training.epochs": max(1, round(fraction * epochs * steps / steps_of_part))}
+    )
 
 
 def _run_spec(spec: RunSpec, samples: Samples, seed: int, root: str | None) -> nn.Module:
@@ -118,7 +120,9 @@ class NetworkProblem:
         """Return the network that is trained on a subset."""
         train_fn = equal_steps(self.train_fn, len(self), len(indices), steps)
         part = self.samples.subset(torch.from_numpy(indices))
-        network = run_configuration(train_fn, inputs_of(part), part.targets_as_passed, seed, self.root)
+        network = run_configuration(
+            train_fn, inputs_of(part), part.targets_as_passed, seed, self.root
+        )
         if not isinstance(network, nn.Module):
             raise InvalidInput(
                 f"train_fn must return the trained network, a torch.nn.Module; it returned {type(network).__name__}. "
@@ -126,9 +130,13 @@ class NetworkProblem:
             )
         return network
 
-    def score(self, model: nn.Module, indices: np.ndarray, groups: np.ndarray | None = None) -> Scores:
+    def score(
+        self, model: nn.Module, indices: np.ndarray, groups: np.ndarray | None = None
+    ) -> Scores:
         """Return the score of each sample."""
-        return Scores(sample_scores(model, self.samples.subset(torch.from_numpy(indices)), self.spread))
+        return Scores(
+            sample_scores(model, self.samples.subset(torch.from_numpy(indices)), self.spread)
+        )
 
     def continued_score(self, model: nn.Module, indices: np.ndarray) -> Scores:
         """Return the score of each sample, predicted by the network continued on the others."""
@@ -140,12 +148,16 @@ def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.nda
     """Return each sample's score: 1 if correct else 0 (several labels: the fraction), its R² for regression."""
     subject = ready(network, samples)
     if subject.mismatch:
-        raise InvalidInput(f"A learning curve needs one label or row of targets per sample: {subject.mismatch}.")
+        raise InvalidInput(
+            f"A learning curve needs one label or row of targets per sample: {subject.mismatch}."
+        )
     with inspection_mode(subject.network):
         outputs = network_outputs(subject.network, subject.samples.inputs).double()
     if samples.kind == "multi-label":
         return samples.task.correct(outputs.cpu(), subject.samples.y.cpu()).double().mean(1).numpy()
-    predictions: Tensor = class_logits(outputs) if samples.is_classification else outputs.reshape(len(outputs), -1)
+    predictions: Tensor = (
+        class_logits(outputs) if samples.is_classification else outputs.reshape(len(outputs), -1)
+    )
     return scores_of_predictions(predictions, subject.samples, spread)
 
 
@@ -238,16 +250,22 @@ def estimator_problem(estimator: Any, data: Any) -> MetricProblem:
 
     x, y = as_rows(data)
     if y is None:
-        raise InvalidInput("An estimator needs data as a pair (x, y); got a Dataset. Pass its inputs and targets.")
+        raise InvalidInput(
+            "An estimator needs data as a pair (x, y); got a Dataset. Pass its inputs and targets."
+        )
     if is_classifier(estimator):
         return MetricProblem(estimator, x, y, EstimatorScore(True), "classification", "accuracy")
     variance = np.asarray(y, dtype=float).reshape(n_rows(y), -1).var(0)
     if not (variance > 0).all():
-        raise InvalidInput("Regression targets must differ; all are equal in a column. Drop this column.")
+        raise InvalidInput(
+            "Regression targets must differ; all are equal in a column. Drop this column."
+        )
     return MetricProblem(estimator, x, y, EstimatorScore(False, variance), "regression", "R^2")
 
 
-def metric_problem(train_fn: Any, data: Any, score: ScoreFunction | str, root: str | None) -> MetricProblem:
+def metric_problem(
+    train_fn: Any, data: Any, score: ScoreFunction | str, root: str | None
+) -> MetricProblem:
     """Return the problem of a function or estimator with a score of the user."""
     x, y = as_rows(data)
     if isinstance(score, str):
@@ -269,8 +287,13 @@ def _scorer(name: str) -> Any:
 
     names: Any = get_scorer_names()
     if name not in names:
-        close = ", ".join(map(repr, get_close_matches(name, names, 3, 0.5))) or "sklearn.metrics.get_scorer_names()"
-        raise InvalidInput(f"score={name!r} is no scorer of scikit-learn. Pass one of {close}, or a function.")
+        close = (
+            ", ".join(map(repr, get_close_matches(name, names, 3, 0.5)))
+            or "sklearn.metrics.get_scorer_names()"
+        )
+        raise InvalidInput(
+            f"score={name!r} is no scorer of scikit-learn. Pass one of {close}, or a function."
+        )
     return get_scorer(name)
 
 

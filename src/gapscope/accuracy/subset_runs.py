@@ -53,15 +53,25 @@ def _digest(problem: NetworkProblem | MetricProblem, groups: np.ndarray) -> str:
         digest.update(content)
         return digest.hexdigest()
     samples = problem.samples
-    for tensor in (samples.inputs, samples.targets, *(() if samples.form is None else samples.form.columns)):
+    for tensor in (
+        samples.inputs,
+        samples.targets,
+        *(() if samples.form is None else samples.form.columns),
+    ):
         assert tensor is not None
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
-def claim_cache(folder: Path, problem: NetworkProblem | MetricProblem, seed: int, groups: np.ndarray) -> None:
+def claim_cache(
+    folder: Path, problem: NetworkProblem | MetricProblem, seed: int, groups: np.ndarray
+) -> None:
     """Store the identity of the runs in a folder, or raise InvalidInput for other runs."""
-    identity: dict[str, Any] = {"recipe": _name_of(problem.train_fn), "seed": seed, "data": _digest(problem, groups)}
+    identity: dict[str, Any] = {
+        "recipe": _name_of(problem.train_fn),
+        "seed": seed,
+        "data": _digest(problem, groups),
+    }
     identity["answers"] = ANSWERS
     if isinstance(problem, MetricProblem):
         identity["score"] = problem.score_name
@@ -99,9 +109,22 @@ class SubsetRuns:
     """Runner of splits: each once, with its scores in a folder."""
 
     def __init__(
-        self, job: Any, groups: np.ndarray, folder: Path, workers: int, steps: NullProgress, *, is_kept: bool = True
+        self,
+        job: Any,
+        groups: np.ndarray,
+        folder: Path,
+        workers: int,
+        steps: NullProgress,
+        *,
+        is_kept: bool = True,
     ) -> None:
-        self.job, self.groups, self.folder, self.workers, self.steps = job, groups, folder, workers, steps
+        self.job, self.groups, self.folder, self.workers, self.steps = (
+            job,
+            groups,
+            folder,
+            workers,
+            steps,
+        )
         self.is_kept = is_kept
         self.done: dict[str, SubsetRun] = {}
         self.scores: dict[str, Scores] = {}
@@ -133,7 +156,12 @@ class SubsetRuns:
         scores = Scores(np.asarray(answer["scores"], dtype=float), answer.get("variance"))
         self.splits[split.name], self.scores[split.name] = split, scores
         self.done[split.name] = SubsetRun(
-            split.name, len(split.trained), len(split.scored), scores.mean, answer["training_score"], split.steps
+            split.name,
+            len(split.trained),
+            len(split.scored),
+            scores.mean,
+            answer["training_score"],
+            split.steps,
         )
 
     def score_of(self, names: Sequence[str]) -> SizedScore:
@@ -153,7 +181,9 @@ class SubsetRuns:
     @property
     def are_fractions(self) -> bool:
         """Whether all scores lie between 0 and 1."""
-        return all(bool(((item.values >= 0) & (item.values <= 1)).all()) for item in self.scores.values())
+        return all(
+            bool(((item.values >= 0) & (item.values <= 1)).all()) for item in self.scores.values()
+        )
 
     @property
     def cost(self) -> float:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 # by judgment: Fisher's standard error is 0.38 there
 MIN_SAMPLES = 10
-OTHER_TASKS = "gs.check(network, train, test=validation) judges these, from the validation samples alone."
+OTHER_TASKS = (
+    "gs.check(network, train, test=validation) judges these, from the validation samples alone."
+)
 MAX_CORRELATION = 0.999  # Fisher's transform of 1 is infinite
 
 
@@ -86,7 +88,14 @@ class ValidatedAccuracy(Answer):
             ("validation samples alone", self.plain.value, self.plain.low, self.plain.high),
         ]
         if self.difference is not None:
-            rows.append(("minus the baseline", self.difference.value, self.difference.low, self.difference.high))
+            rows.append(
+                (
+                    "minus the baseline",
+                    self.difference.value,
+                    self.difference.low,
+                    self.difference.high,
+                )
+            )
         return pandas.DataFrame(rows, columns=["estimate", "score", "low", "high"])
 
     def plot(self, axes: Any = None) -> Any:
@@ -131,7 +140,9 @@ def adjusted_mean(values: np.ndarray, control: np.ndarray, rest: np.ndarray) -> 
     else:
         shrinkage = 0.0
     slope = n / (m + n) * covariance / spread * shrinkage
-    variance = float((values - slope * control).var(ddof=1)) / m + slope**2 * float(rest.var(ddof=1)) / n
+    variance = (
+        float((values - slope * control).var(ddof=1)) / m + slope**2 * float(rest.var(ddof=1)) / n
+    )
     value = float(values.mean() - slope * (control.mean() - rest.mean()))
     correlation = covariance / math.sqrt(spread * unadjusted * m)
     return AdjustedMean(value, variance, variance / unadjusted, correlation)
@@ -151,7 +162,9 @@ def effective_samples(item: AdjustedMean, samples: int, rest: int) -> float:
     return samples / (1 - cautious**2 * rest / (samples + rest))
 
 
-def _interval(is_fraction: bool, item: AdjustedMean, samples: int, effective: float) -> tuple[float, float]:
+def _interval(
+    is_fraction: bool, item: AdjustedMean, samples: int, effective: float
+) -> tuple[float, float]:
     """90 % interval: Wilson (effective number of samples); Student for regression."""
     if is_fraction:
         return wilson_interval(item.value, effective)
@@ -178,7 +191,9 @@ def _paired_difference(scores: np.ndarray, baseline: np.ndarray, classes: bool) 
     difference, m = scores - baseline, len(scores)
     value = float(difference.mean())
     if classes:
-        low, high = paired_difference_interval(float((difference > 0).sum()), float((difference < 0).sum()), m)
+        low, high = paired_difference_interval(
+            float((difference > 0).sum()), float((difference < 0).sum()), m
+        )
         return IntervalEstimate(value, low, high)
     reach = float(stats.t.ppf(0.95, m - 1)) * float(difference.std(ddof=1)) / math.sqrt(m)
     return IntervalEstimate(value, value - reach, value + reach)
@@ -186,7 +201,9 @@ def _paired_difference(scores: np.ndarray, baseline: np.ndarray, classes: bool) 
 
 def _check(samples: Samples, what: str) -> None:
     require_targets(samples.targets, what)
-    samples.require_kind("Validated accuracy", "classification", "multi-label", "regression", advice=OTHER_TASKS)
+    samples.require_kind(
+        "Validated accuracy", "classification", "multi-label", "regression", advice=OTHER_TASKS
+    )
     if len(samples) < MIN_SAMPLES:
         raise InvalidInput(
             f"{what} must hold {MIN_SAMPLES} samples or more with one label or row of targets each; got {len(samples)} "

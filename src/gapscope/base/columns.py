@@ -38,14 +38,17 @@ def _frame_numbers(value: Any) -> Any:
     text_columns = [
         str(name)
         for name in columns.columns
-        if columns[name].dtype.kind not in "biuf" and _as_numbers(columns[name].to_numpy()).dtype.kind not in "biuf"
+        if columns[name].dtype.kind not in "biuf"
+        and _as_numbers(columns[name].to_numpy()).dtype.kind not in "biuf"
     ]
     if text_columns:
         dates = [name for name in text_columns if columns[name].dtype.kind in "mM"]
         advice = "Encode them first, one column per value: pandas.get_dummies(frame, dtype=float)."
         if dates:
             advice = "Turn times into numbers first, for example (frame[name] - frame[name].min()).dt.total_seconds()."
-        raise InvalidInput(f"Columns must hold numbers; {', '.join(map(repr, text_columns[:5]))} do not. {advice}")
+        raise InvalidInput(
+            f"Columns must hold numbers; {', '.join(map(repr, text_columns[:5]))} do not. {advice}"
+        )
     # extension types of pandas with missing values become arrays of objects
     array = _as_numbers(value.to_numpy())
     if array.dtype.kind in "biuf":
@@ -74,7 +77,11 @@ def is_column(value: Any) -> bool:
     """Return whether a value is a tensor, a numpy array or a pandas object."""
     library = library_of(value)
     is_frame = library == "pandas" and hasattr(value, "columns")
-    return isinstance(value, Tensor) or is_frame or (library in ("numpy", "pandas") and hasattr(value, "dtype"))
+    return (
+        isinstance(value, Tensor)
+        or is_frame
+        or (library in ("numpy", "pandas") and hasattr(value, "dtype"))
+    )
 
 
 def column_names(value: Any) -> tuple[str, ...]:
@@ -106,7 +113,9 @@ def column(value: Any) -> Tensor:
     else:
         array = _as_numbers(value)
     if array.dtype.kind not in "biuf":
-        raise InvalidInput(f"data must hold numbers; got a NumPy array of {array.dtype}. Use x.astype(float).")
+        raise InvalidInput(
+            f"data must hold numbers; got a NumPy array of {array.dtype}. Use x.astype(float)."
+        )
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype("float64")
     if not array.dtype.isnative:
@@ -158,7 +167,9 @@ def _check_no_missing_labels(value: Any) -> None:
     missing = cast("Any", pandas).isna(value)
     n_missing = int(missing.sum())
     if n_missing:
-        raise InvalidInput(f"Every sample needs a label; {n_missing} of {len(value)} are missing. Drop these samples.")
+        raise InvalidInput(
+            f"Every sample needs a label; {n_missing} of {len(value)} are missing. Drop these samples."
+        )
 
 
 def naming_note(names: tuple[str, ...]) -> list[str]:
@@ -174,7 +185,11 @@ def naming_note(names: tuple[str, ...]) -> list[str]:
 
 def stack_columns(value: Any) -> Any:
     """Stack lists of numbers per sample, which torch collates transposed."""
-    if is_list(value) and value and all(isinstance(part, Tensor) and part.ndim == 1 for part in value):
+    if (
+        is_list(value)
+        and value
+        and all(isinstance(part, Tensor) and part.ndim == 1 for part in value)
+    ):
         return torch.stack(value, dim=1)
     return value
 
@@ -200,7 +215,11 @@ def stack_rows(x: Any, n: int) -> Any:
     Raises:
         InvalidInput: The samples have several shapes.
     """
-    if not is_list(x) or len(x) != n or any(is_column(row) and row.ndim and len(row) == n for row in x):
+    if (
+        not is_list(x)
+        or len(x) != n
+        or any(is_column(row) and row.ndim and len(row) == n for row in x)
+    ):
         return x
     if not all(is_column(row) or (is_list_or_tuple(row) and row) for row in x):
         return x
@@ -210,5 +229,7 @@ def stack_rows(x: Any, n: int) -> Any:
     shapes = sorted({row.shape for row in rows})
     if len(shapes) > 1:
         listed = ", ".join(str(list(shape)) for shape in shapes[:4])
-        raise InvalidInput(f"All samples must have the same shape; got {listed}. Pad or crop them to one.")
+        raise InvalidInput(
+            f"All samples must have the same shape; got {listed}. Pad or crop them to one."
+        )
     return numpy.stack(rows)

@@ -94,7 +94,9 @@ def check_choice(parameter: str, value: str, choices: Iterable[str]) -> None:
     choices = list(choices)
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
-        raise InvalidInput(f"{parameter} must be one of {listed}; got {value!r}.{did_you_mean(str(value), choices)}")
+        raise InvalidInput(
+            f"{parameter} must be one of {listed}; got {value!r}.{did_you_mean(str(value), choices)}"
+        )
 
 
 def check_range(

@@ -129,16 +129,22 @@ def check_output(path: str | Path) -> Path:
         state = "there is no such folder"
         if folder.exists():
             state = "it is a file"
-        raise NotWritten(f"{path} needs the folder {folder}; {state}. Create the folder, or correct the path.")
+        raise NotWritten(
+            f"{path} needs the folder {folder}; {state}. Create the folder, or correct the path."
+        )
     if path.is_symlink():
-        raise NotWritten(f"{path} must be a regular file; it is a symbolic link. Pass the path of a file of its own.")
+        raise NotWritten(
+            f"{path} must be a regular file; it is a symbolic link. Pass the path of a file of its own."
+        )
     if path.exists() and not path.is_file():
         kind = "a pipe or a device"
         if path.is_dir():
             kind = "a folder"
         raise NotWritten(f"{path} must be a regular file; it is {kind}. Pass the path of a file.")
     if not os.access(folder, os.W_OK):
-        raise NotWritten(f"{path} cannot be written: its folder is read-only. Choose another folder.")
+        raise NotWritten(
+            f"{path} cannot be written: its folder is read-only. Choose another folder."
+        )
     return path
 
 
@@ -159,7 +165,9 @@ def check_file(path: Path) -> None:
 
 def _content(path: Path) -> bytes:
     """Read all bytes of a regular file (checked on the open file, so that pipes never block)."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+    with open(
+        path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+    ) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             check_file(path)
         return file.read()
@@ -183,9 +191,13 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(_content(path))
     except FileNotFoundError:
-        raise UnreadableFile(f"{path} must be a JSON file; there is no such file. Check the path.") from None
+        raise UnreadableFile(
+            f"{path} must be a JSON file; there is no such file. Check the path."
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise DamagedFile(f"{path} must hold JSON; reading it failed: {error}. Delete it to recreate it.") from None
+        raise DamagedFile(
+            f"{path} must hold JSON; reading it failed: {error}. Delete it to recreate it."
+        ) from None
     except OSError as error:
         _raise_unreadable(path, error)
 
@@ -205,7 +217,8 @@ def read_json_lines(path: Path) -> Iterator[Any]:
         _raise_unreadable(path, error)
     lines = content.split(b"\n")[:-1]
     with contextlib.suppress(ValueError, RecursionError):
-        items = json.loads(b"[" + b",".join(lines) + b"]")  # all at once; the loop below names a wrong line
+        # all at once; the loop below names a wrong line
+        items = json.loads(b"[" + b",".join(lines) + b"]")
         if len(items) == len(lines) and all(isinstance(item, dict) for item in items):
             yield from items
             return
@@ -216,5 +229,7 @@ def read_json_lines(path: Path) -> Iterator[Any]:
             item, reason = None, str(error)
         if not isinstance(item, dict):
             start = line[:60].decode("utf-8", errors="backslashreplace")
-            raise DamagedFile(f"{path} must hold one JSON object per line; got {start!r} ({reason}). Delete the line.")
+            raise DamagedFile(
+                f"{path} must hold one JSON object per line; got {start!r} ({reason}). Delete the line."
+            )
         yield item

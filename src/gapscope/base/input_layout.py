@@ -57,5 +57,9 @@ def pack_inputs(inputs: Mapping[str, Tensor] | Sequence[Tensor]) -> tuple[Tensor
         return first, InputLayout(names)
     if first.is_floating_point() and len({tensor.dtype for tensor in tensors}) == 1:
         concatenated = torch.cat([tensor.reshape(len(first), -1) for tensor in tensors], dim=1)
-        return concatenated, InputLayout(names, shapes=tuple(tensor.shape[1:] for tensor in tensors))
-    return -1 - torch.arange(len(first), device=first.device)[:, None], InputLayout(names, columns=tensors)
+        return concatenated, InputLayout(
+            names, shapes=tuple(tensor.shape[1:] for tensor in tensors)
+        )
+    return -1 - torch.arange(len(first), device=first.device)[:, None], InputLayout(
+        names, columns=tensors
+    )

@@ -84,7 +84,9 @@ def plan_reading(loader: DataLoader[Any], at_most: int | None) -> ReadingPlan:
     """
     dataset: Any = loader.dataset
     n = len(dataset)
-    notes = ["The loader does not yield its data set in order: the data set was read in order instead."]
+    notes = [
+        "The loader does not yield its data set in order: the data set was read in order instead."
+    ]
     if loader.batch_sampler is None:
         ordered = DataLoader(dataset, batch_size=None, collate_fn=loader.collate_fn)
         return ReadingPlan(ordered, None, n, has_rows=False, notes=notes)
@@ -92,9 +94,15 @@ def plan_reading(loader: DataLoader[Any], at_most: int | None) -> ReadingPlan:
     n_rows = n
     if rows is not None:
         n_rows = len(rows)
-        notes.append(f"{n_rows} of {n} samples were read: those that the sampler of the loader yields.")
+        notes.append(
+            f"{n_rows} of {n} samples were read: those that the sampler of the loader yields."
+        )
     if at_most is not None and at_most < n_rows:
-        part = torch.randperm(n_rows, generator=torch.Generator().manual_seed(0))[:at_most].sort().values
+        part = (
+            torch.randperm(n_rows, generator=torch.Generator().manual_seed(0))[:at_most]
+            .sort()
+            .values
+        )
         if rows is None:
             rows = part
         else:

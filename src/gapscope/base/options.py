@@ -24,7 +24,9 @@ def add_common_parameters(registered: Any, package: str) -> None:
     """
     common: dict[str, str] = {}
     for module in (package, registered.__module__):
-        table = (sys.modules[module].__doc__ or "" if module in sys.modules else "").partition("ommon parameters:\n")[2]
+        table = (sys.modules[module].__doc__ or "" if module in sys.modules else "").partition(
+            "ommon parameters:\n"
+        )[2]
         common |= dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", table, flags=re.M))
     document = inspect.getdoc(registered) or ""
     missing = [
@@ -45,13 +47,17 @@ def add_common_parameters(registered: Any, package: str) -> None:
     registered.__doc__ = text.rstrip() + "\n"
 
 
-def check_known(owner: str, names: Iterable[str], known: Iterable[str], *, noun: str = "option") -> None:
+def check_known(
+    owner: str, names: Iterable[str], known: Iterable[str], *, noun: str = "option"
+) -> None:
     """Raise InvalidInput with the nearest name for an unknown name (of type `noun`)."""
     known = list(known)
     for name in names:
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise InvalidInput(f"{owner} has no {noun} {name!r}; {noun}s: {listed}.{did_you_mean(str(name), known)}")
+            raise InvalidInput(
+                f"{owner} has no {noun} {name!r}; {noun}s: {listed}.{did_you_mean(str(name), known)}"
+            )
 
 
 def coerce(name: str, value: Any, annotation: Any) -> Any:
@@ -82,10 +88,14 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
     if origin is tuple:
         item_type = typing.get_args(annotation)[0]
         if not is_list_or_tuple(value):
-            raise InvalidInput(f"{name} must be a list; got {value!r}. Write it in square brackets.")
+            raise InvalidInput(
+                f"{name} must be a list; got {value!r}. Write it in square brackets."
+            )
         return tuple(coerce(f"{name}[{i}]", item, item_type) for i, item in enumerate(value))
     if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if not abs(value) <= sys.float_info.max:  # NaN, infinite, or an integer beyond all floating-point numbers
+        if (
+            not abs(value) <= sys.float_info.max
+        ):  # NaN, infinite, or an integer beyond all floating-point numbers
             raise InvalidInput(f"{name} must be a finite number; got {str(value)[:40]}.")
         return float(value)
     if annotation is int and isinstance(value, int) and not isinstance(value, bool):
@@ -95,7 +105,9 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
         return dict(value)
     if annotation in (bool, str) and isinstance(value, annotation):
         return value
-    raise InvalidInput(f"{name} must be of type {expected}; got {value!r} ({type(value).__name__}).")
+    raise InvalidInput(
+        f"{name} must be of type {expected}; got {value!r} ({type(value).__name__})."
+    )
 
 
 def _check_jsonable(name: str, value: Any) -> None:
@@ -106,7 +118,9 @@ def _check_jsonable(name: str, value: Any) -> None:
     elif isinstance(value, float) and not math.isfinite(value):
         raise InvalidInput(f"{name} must be a finite number; got {value}.")
     elif value is not None and not isinstance(value, bool | int | float | str):
-        raise InvalidInput(f"{name} must be a number, a string, true or false, or a list of these; got {value!r}.")
+        raise InvalidInput(
+            f"{name} must be a number, a string, true or false, or a list of these; got {value!r}."
+        )
 
 
 def from_mapping(cls: Any, content: Any, where: str) -> Any:

@@ -8,9 +8,17 @@ RENAMED = {
     "gapscope": {"prediction": "gap"},
     "AccuracyEstimate": {"same_noise": "estimate", "clean_abstained_because": "notes"},
     "LabelNoiseEstimate": {"unreliable_because": "abstained_because"},
-    "LearningCurve": {"is_interrupted": "interrupted", "unreliable_because": "abstained_because", "note": "notes"},
+    "LearningCurve": {
+        "is_interrupted": "interrupted",
+        "unreliable_because": "abstained_because",
+        "note": "notes",
+    },
     "NetworkRanking": {"unreliable_because": "abstained_because"},
-    "ValidatedAccuracy": {"plain_score": "plain.value", "plain_low": "plain.low", "plain_high": "plain.high"},
+    "ValidatedAccuracy": {
+        "plain_score": "plain.value",
+        "plain_low": "plain.low",
+        "plain_high": "plain.high",
+    },
     # constructor parameters in files of schema 1, which are read without a warning
     "GapEstimator": {"spread": "error_scale", "logarithm": "log_features"},
 }

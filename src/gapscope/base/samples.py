@@ -148,13 +148,16 @@ class Samples:
         """
         # inputs and targets may be on different devices
         targets, unsettled = (
-            None if values is None else values[indices.to(values.device)] for values in (self.targets, self.unsettled)
+            None if values is None else values[indices.to(values.device)]
+            for values in (self.targets, self.unsettled)
         )
         inputs = self.inputs[indices.to(self.inputs.device)]
         rows, n_rows = None, 0
         if keeps_rows:
             rows, n_rows = self.original(indices.cpu()), self.n_rows
-        return replace(self, inputs=inputs, targets=targets, unsettled=unsettled, rows=rows, n_rows=n_rows)
+        return replace(
+            self, inputs=inputs, targets=targets, unsettled=unsettled, rows=rows, n_rows=n_rows
+        )
 
     def first(self, n: int | None) -> Samples:
         """Return the first `n` samples (None for all), with their row numbers.
@@ -201,7 +204,9 @@ class Samples:
             return row
         index = int(torch.searchsorted(self.rows, row))
         if index == len(self.rows) or int(self.rows[index]) != row:
-            raise InvalidInput(f"Got sample {row}, which is not used (see the notes of the data). Pass another one.")
+            raise InvalidInput(
+                f"Got sample {row}, which is not used (see the notes of the data). Pass another one."
+            )
         return index
 
     def per_sample(self, values: Any) -> Any:
@@ -287,7 +292,9 @@ class Samples:
         advice = advice or ADVICE[task.kind]
         if task.kind == "positions" and self.unsettled is not None and "regression" in kinds:
             advice = f'If these are no classes, pass gs.Samples(x, y, task="regression"). {advice}'
-        raise InvalidInput(f"{owner} has no answer for this task ({task}); it has one for {', '.join(kinds)}. {advice}")
+        raise InvalidInput(
+            f"{owner} has no answer for this task ({task}); it has one for {', '.join(kinds)}. {advice}"
+        )
 
     @property
     def is_classification(self) -> bool:
@@ -318,13 +325,17 @@ class Samples:
             return replace(self, targets=raw.long(), notes=notes, unsettled=None)
         if not is_zero_one(raw) and tuple(output_shape[1:]) == tuple(raw.shape[1:]):
             targets = raw.to(torch.get_default_dtype())
-            return replace(self, targets=targets, notes=(*notes, INTEGER_REGRESSION_NOTE), unsettled=None)
+            return replace(
+                self, targets=targets, notes=(*notes, INTEGER_REGRESSION_NOTE), unsettled=None
+            )
         return replace(self, unsettled=None)
 
 
 def _check_inputs(inputs: Any) -> None:
     if not isinstance(inputs, Tensor):
-        raise InvalidInput(f"inputs must be a tensor; got {type(inputs).__name__}. Use torch.as_tensor(inputs).")
+        raise InvalidInput(
+            f"inputs must be a tensor; got {type(inputs).__name__}. Use torch.as_tensor(inputs)."
+        )
     if inputs.ndim < 2:
         raise InvalidInput(
             f"inputs must have shape [n, ...] with one row per sample; got {list(inputs.shape)}. "
@@ -333,7 +344,9 @@ def _check_inputs(inputs: Any) -> None:
     if len(inputs) == 0:
         raise InvalidInput("inputs must hold at least one sample; got an empty tensor.")
     if inputs.dtype == torch.bool:
-        raise InvalidInput("inputs must be floating point (or int64 token ids); got torch.bool. Use x.float().")
+        raise InvalidInput(
+            "inputs must be floating point (or int64 token ids); got torch.bool. Use x.float()."
+        )
     _check_values(inputs)
 
 
@@ -348,7 +361,9 @@ def has_finite_sum(tensor: Tensor) -> bool:
 def check_holds_numbers(inputs: Tensor) -> None:
     """Raise InvalidInput for inputs on the meta device."""
     if inputs.is_meta:
-        raise InvalidInput("inputs must hold numbers; got tensors on the meta device, which have none. Load the data.")
+        raise InvalidInput(
+            "inputs must hold numbers; got tensors on the meta device, which have none. Load the data."
+        )
 
 
 def _check_values(inputs: Tensor) -> None:
@@ -360,7 +375,11 @@ def _check_values(inputs: Tensor) -> None:
                 f"inputs must be finite; {n_invalid} of {len(inputs)} samples hold NaN or infinity. Drop or impute: "
                 "x = sklearn.impute.SimpleImputer().fit_transform(x)."
             )
-    elif not inputs.is_floating_point() and inputs.dtype not in (torch.int64, torch.int32, torch.bool):
+    elif not inputs.is_floating_point() and inputs.dtype not in (
+        torch.int64,
+        torch.int32,
+        torch.bool,
+    ):
         raise InvalidInput(
             f"inputs must be floating point (or int64 token ids); got {inputs.dtype}. "
             "Convert images with x.float() / 255."
@@ -421,12 +440,21 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         targets = parse_targets(raw, notes, kind)
     unsettled = None
     is_matrix = raw is not None and raw.ndim == 2 and raw.shape[1] > 1
-    if raw is not None and is_matrix and kind is None and (is_zero_one(raw) or not raw.is_floating_point()):
+    if (
+        raw is not None
+        and is_matrix
+        and kind is None
+        and (is_zero_one(raw) or not raw.is_floating_point())
+    ):
         unsettled = raw
     samples_rows, n_rows = collated.rows, collated.n_rows
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
         is_labelled = targets != IGNORED
-        if len(is_labelled) == len(inputs) and bool(is_labelled.any()) and not bool(is_labelled.all()):
+        if (
+            len(is_labelled) == len(inputs)
+            and bool(is_labelled.any())
+            and not bool(is_labelled.all())
+        ):
             notes.append(
                 f"{int((~is_labelled).sum())} of {len(is_labelled)} samples have the label -100 and are ignored."
             )
@@ -461,7 +489,9 @@ def with_task(samples: Samples, task: str) -> Samples:
         raw = samples.unsettled
     notes = tuple(note for note in samples.notes if note not in TASK_NOTES)
     targets = parse_targets(raw, [], parse_kind(task))
-    return replace(samples, targets=targets, notes=notes, unsettled=None, class_axis=CLASS_AXES.get(task))
+    return replace(
+        samples, targets=targets, notes=notes, unsettled=None, class_axis=CLASS_AXES.get(task)
+    )
 
 
 def slices(n: int, chunk_size: int) -> Iterator[slice]:

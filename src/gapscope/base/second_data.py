@@ -57,7 +57,9 @@ def join_samples(first: Samples, second: Samples) -> Samples:
         return Samples(inputs, targets, first.form, class_names=first.class_names)
     columns = tuple(_stacked(a, b) for a, b in zip(first.parts, second.parts, strict=True))
     rows = -1 - torch.arange(len(first) + len(second))[:, None]
-    return Samples(rows, targets, replace(first.form, columns=columns), class_names=first.class_names)
+    return Samples(
+        rows, targets, replace(first.form, columns=columns), class_names=first.class_names
+    )
 
 
 def _stacked(first: Tensor, second: Tensor) -> Tensor:
@@ -102,7 +104,9 @@ def _with_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
         )
     order = torch.tensor([second.columns.index(name) for name in first.columns])
     note = f"The columns of {owner} were brought into the order of the first data set."
-    return replace(second, inputs=second.inputs[:, order], columns=first.columns, notes=(*second.notes, note))
+    return replace(
+        second, inputs=second.inputs[:, order], columns=first.columns, notes=(*second.notes, note)
+    )
 
 
 def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
@@ -118,7 +122,9 @@ def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
             f"Both data sets must name their classes in the same way; {words} has names, {numbers} has numbers. Pass "
             "labels of one type."
         )
-    unknown = [name for name in names if name not in known and bool((second.y == names.index(name)).any())]
+    unknown = [
+        name for name in names if name not in known and bool((second.y == names.index(name)).any())
+    ]
     if unknown:
         raise InvalidInput(
             f"{owner} has classes that the first data set has not: {', '.join(map(repr, unknown[:5]))}; known are "

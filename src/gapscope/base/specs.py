@@ -40,7 +40,9 @@ class _BaseSpec:
     def __post_init__(self) -> None:
         hints = _hints(type(self))
         for item in fields(self):
-            value = coerce(f"{type(self).__name__}.{item.name}", getattr(self, item.name), hints[item.name])
+            value = coerce(
+                f"{type(self).__name__}.{item.name}", getattr(self, item.name), hints[item.name]
+            )
             object.__setattr__(self, item.name, value)
         self._check()
 
@@ -282,7 +284,9 @@ class TrainingSpec(_BaseSpec):
         if self.gradient_clip is not None:
             check_range("training.gradient_clip", self.gradient_clip, 0, low_open=True)
         if self.nesterov and self.momentum == 0:
-            raise InvalidInput("training.nesterov needs a positive momentum; got momentum 0. Set training.momentum.")
+            raise InvalidInput(
+                "training.nesterov needs a positive momentum; got momentum 0. Set training.momentum."
+            )
         if self.optimizer == "adam" and self.momentum:
             raise InvalidInput(
                 f"training.momentum must be 0 with optimizer 'adam'; got {self.momentum}. Use optimizer 'sgd'."
@@ -348,7 +352,9 @@ class RunSpec(_BaseSpec):
             tables.setdefault(table, {})[rest] = value
         parts = {name: self._change(name, settings, made) for name, settings in tables.items()}
         return from_mapping(
-            RunSpec, {**{item.name: getattr(self, item.name) for item in fields(self)}, **parts}, "Spec"
+            RunSpec,
+            {**{item.name: getattr(self, item.name) for item in fields(self)}, **parts},
+            "Spec",
         )
 
     def _change(self, name: str, settings: Mapping[str, Any], cache: dict[Any, Any] | None) -> Any:
@@ -388,4 +394,7 @@ def _raise_unknown(path: str) -> NoReturn:
 def setting_paths() -> list[str]:
     """Return the dotted paths of all settings of a RunSpec."""
     defaults = RunSpec()
-    return [*(f"{table}.{item.name}" for table in _TABLES for item in fields(getattr(defaults, table))), "seed"]
+    return [
+        *(f"{table}.{item.name}" for table in _TABLES for item in fields(getattr(defaults, table))),
+        "seed",
+    ]

@@ -46,7 +46,12 @@ SIGN_NAMES = ("-1", "1")
 
 def are_signs(targets: Tensor) -> bool:
     """Return whether targets [n] or [n, 1] are integers -1 and 1, with at least one -1."""
-    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool or targets[:1].numel() != 1:
+    if (
+        targets.is_floating_point()
+        or targets.is_complex()
+        or targets.dtype == torch.bool
+        or targets[:1].numel() != 1
+    ):
         return False
     targets = targets.long()  # torch has no arithmetic for unsigned integers
     return bool((targets.abs() == 1).all() & (targets == -1).any())
@@ -69,7 +74,9 @@ def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) ->
         InvalidInput: The targets are complex, or do not have the form of the named task.
     """
     if targets.is_complex():
-        raise InvalidInput(f"targets must be real; got {targets.dtype}. Pass real and imaginary parts as columns.")
+        raise InvalidInput(
+            f"targets must be real; got {targets.dtype}. Pass real and imaginary parts as columns."
+        )
     if kind is not None:
         return _parse_as(targets, kind)
     if targets.ndim == 2 and targets.shape[1] > 1 and is_zero_one(targets):
@@ -141,13 +148,19 @@ def check_targets(targets: Tensor) -> None:
             advice = "Use y.flatten(1)."
             if targets.ndim == 1:
                 advice = "For K = 1 use y[:, None]."
-            raise InvalidInput(f"Regression targets must have shape [n, K]; got {list(targets.shape)}. {advice}")
+            raise InvalidInput(
+                f"Regression targets must have shape [n, K]; got {list(targets.shape)}. {advice}"
+            )
         if not bool(torch.isfinite(targets).all()):
             raise InvalidInput("targets must be finite; got NaN or infinity. Drop those samples.")
         return
     if targets.dtype == torch.bool and targets.ndim == 2:
         return
-    if targets.ndim == 0 or targets.dtype != torch.int64 or (targets.ndim > 1 and targets[0].numel() < 2):
+    if (
+        targets.ndim == 0
+        or targets.dtype != torch.int64
+        or (targets.ndim > 1 and targets[0].numel() < 2)
+    ):
         raise _not_labels(targets, "[n]")
     negative = targets < 0
     if targets.ndim > 1:
@@ -183,7 +196,9 @@ def check_labels(labels: Tensor, n_classes: int) -> None:
         )
 
 
-def check_regression_shape(targets: Tensor, shape: Sequence[int], owner: str = "Regression targets") -> None:
+def check_regression_shape(
+    targets: Tensor, shape: Sequence[int], owner: str = "Regression targets"
+) -> None:
     """Raise InvalidInput unless regression targets have the shape of the outputs."""
     if targets.shape != tuple(shape):
         column = ""
@@ -203,7 +218,10 @@ def require_targets(targets: Tensor | None, owner: str = "This function") -> Ten
 
 
 def require_labels(
-    targets: Tensor | None, owner: str = "This function", *, kinds: Collection[str] = ("classification",)
+    targets: Tensor | None,
+    owner: str = "This function",
+    *,
+    kinds: Collection[str] = ("classification",),
 ) -> Tensor:
     """Return class labels [n], or labels of other `kinds` of tasks, or raise InvalidInput."""
     targets = require_targets(targets, owner)

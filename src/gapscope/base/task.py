@@ -111,7 +111,9 @@ def _cross_entropy(outputs: Tensor, labels: Tensor, reduction: str) -> Tensor:
     check_label_shape(labels, (len(outputs), *outputs.shape[2:]))
     try:
         return F.cross_entropy(outputs, labels, reduction=reduction)
-    except IndexError:  # a label without an output; checked only now, because the check waits for the device
+    except (
+        IndexError
+    ):  # a label without an output; checked only now, because the check waits for the device
         check_labels(labels, outputs.shape[1])
         raise
 
@@ -162,7 +164,9 @@ class MultiLabel(Task):
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the binary cross-entropy of every label, in nats."""
         self._check_shape(targets, outputs)
-        return F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none")
+        return F.binary_cross_entropy_with_logits(
+            outputs, targets.to(outputs.dtype), reduction="none"
+        )
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean binary cross-entropy over samples and labels, in nats."""

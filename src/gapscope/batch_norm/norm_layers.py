@@ -10,7 +10,11 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, NotYetSupported, did_you_mean
 from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
-from gapscope.batch_norm.layers.population import PopulationNorm1d, PopulationNorm2d, PopulationNorm3d
+from gapscope.batch_norm.layers.population import (
+    PopulationNorm1d,
+    PopulationNorm2d,
+    PopulationNorm3d,
+)
 from gapscope.inspection.hooks import Weighted, forward_hooks, named_modules
 
 BATCH_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -22,7 +26,9 @@ BATCH_NORMS = (*BATCH_KINDS, *POPULATION_KINDS, *GHOST_KINDS)
 Subclasses are excluded: they may do more (apply an activation, for example)."""
 
 
-def select_layers(candidates: dict[str, Any], names: Sequence[str] | None, kind: str) -> dict[str, Any]:
+def select_layers(
+    candidates: dict[str, Any], names: Sequence[str] | None, kind: str
+) -> dict[str, Any]:
     """Return the layers of these names, or all (at least one)."""
     for name in names or ():
         if name not in candidates:
@@ -38,11 +44,15 @@ def select_layers(candidates: dict[str, Any], names: Sequence[str] | None, kind:
 
 
 def batch_norm_layers(
-    network: nn.Module, names: Sequence[str] | None = None, kinds: Sequence[type[nn.Module]] = BATCH_NORMS
+    network: nn.Module,
+    names: Sequence[str] | None = None,
+    kinds: Sequence[type[nn.Module]] = BATCH_NORMS,
 ) -> dict[str, Any]:
     """Return layers of some kinds with running statistics by name, or those named."""
     kind_names = ", ".join(kind.__name__ for kind in kinds)
-    by_name = {name: module for name, module in named_modules(network).items() if type(module) in kinds}
+    by_name = {
+        name: module for name, module in named_modules(network).items() if type(module) in kinds
+    }
     layers = select_layers(by_name, names, f"normalization layers ({kind_names})")
     for name, layer in layers.items():
         if layer.running_mean is None:
@@ -64,7 +74,9 @@ def in_forward_order(network: nn.Module, layers: dict[str, Any], x: Tensor) -> l
                 "population would mix several distributions. Give every use its own layer."
             )
         if name not in order:
-            raise NotMeasurable(f"Layer '{name}' must be used in the forward pass; it is not. Omit it from layers.")
+            raise NotMeasurable(
+                f"Layer '{name}' must be used in the forward pass; it is not. Omit it from layers."
+            )
     return order
 
 
@@ -77,7 +89,9 @@ def preceding_layers(network: nn.Module, layers: dict[str, Any], x: Tensor) -> d
     outputs: list[tuple[Tensor, str]] = []
     source_of: dict[str, str] = {}
 
-    def record_output(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def record_output(
+        name: str, module: nn.Module, inputs: tuple[Any, ...], output: Tensor
+    ) -> None:
         if not isinstance(module, nn.Linear) or output.ndim == 2:
             outputs.append((output, name))
 
@@ -86,8 +100,16 @@ def preceding_layers(network: nn.Module, layers: dict[str, Any], x: Tensor) -> d
         if candidates:
             source_of[name] = candidates[-1]
 
-    linear = {name: module for name, module in named_modules(network).items() if isinstance(module, Weighted)}
-    with forward_hooks(linear, record_output), forward_hooks(layers, record_source, before=True), torch.no_grad():
+    linear = {
+        name: module
+        for name, module in named_modules(network).items()
+        if isinstance(module, Weighted)
+    }
+    with (
+        forward_hooks(linear, record_output),
+        forward_hooks(layers, record_source, before=True),
+        torch.no_grad(),
+    ):
         network(x)
     sources = list(source_of.values())
     return {name: source for name, source in source_of.items() if sources.count(source) == 1}

@@ -14,7 +14,12 @@ from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import as_samples, slices
 from gapscope.batch_norm.layers.population import PopulationNorm
-from gapscope.batch_norm.norm_layers import BATCH_NORMS, POPULATION_KINDS, batch_norm_layers, in_forward_order
+from gapscope.batch_norm.norm_layers import (
+    BATCH_NORMS,
+    POPULATION_KINDS,
+    batch_norm_layers,
+    in_forward_order,
+)
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.memoization import memoize
@@ -39,7 +44,9 @@ def _select_inputs(
     if isinstance(data, DataLoader):
         inputs = inputs[:samples]
     elif len(selected) > samples:
-        inputs = inputs[torch.randperm(len(selected), generator=resolve_generator(generator))[:samples]]
+        inputs = inputs[
+            torch.randperm(len(selected), generator=resolve_generator(generator))[:samples]
+        ]
     # an adapter reads the layout of the inputs itself
     is_ready = selected.form is None or isinstance(network, NetworkAdapter)
     return network if is_ready else NetworkAdapter(network, selected.form), inputs
@@ -59,7 +66,9 @@ def _write(name: str, layer: Any, moments: ChannelMoments) -> None:
 
 def population_chunk(network: nn.Module, inputs: Tensor, chunk_size: int | None) -> int:
     """Return the samples per pass of `refresh_population`: all of them, if they fit into memory."""
-    return samples_per_pass(network, inputs, chunk_size, at_most=len(inputs), bytes_at_most=ONE_CHUNK_BYTES)
+    return samples_per_pass(
+        network, inputs, chunk_size, at_most=len(inputs), bytes_at_most=ONE_CHUNK_BYTES
+    )
 
 
 def _measure(
@@ -72,19 +81,30 @@ def _measure(
     for group in [order] if is_one_chunk else [[name] for name in order]:
         moments = {name: ChannelMoments() for name in group}
 
-        def add(name: str, layer: nn.Module, h: tuple[Any, ...], moments: dict[str, ChannelMoments] = moments) -> None:
+        def add(
+            name: str,
+            layer: nn.Module,
+            h: tuple[Any, ...],
+            moments: dict[str, ChannelMoments] = moments,
+        ) -> None:
             moments[name].update(h[0])
             if not is_one_chunk:
                 raise _StopForward
             _write(name, layer, moments[name])
 
-        with forward_hooks({name: layers[name] for name in group}, add, before=True), torch.no_grad():
+        with (
+            forward_hooks({name: layers[name] for name in group}, add, before=True),
+            torch.no_grad(),
+        ):
             for part in slices(len(inputs), size):
                 with contextlib.suppress(_StopForward):
                     network(prepare_inputs(network, inputs[part]))
         for name in group:
             _write(name, layers[name], moments[name])
-    return {name: (layer.running_mean.clone(), layer.running_var.clone()) for name, layer in layers.items()}
+    return {
+        name: (layer.running_mean.clone(), layer.running_var.clone())
+        for name, layer in layers.items()
+    }
 
 
 def refresh_population(
@@ -117,9 +137,13 @@ def refresh_population(
         NotMeasurable: There is no such layer, or statistics are not finite (nothing is changed).
     """
     check_range("samples", samples, 1)
-    refreshed = batch_norm_layers(network, layers, BATCH_NORMS if layers is not None else POPULATION_KINDS)
+    refreshed = batch_norm_layers(
+        network, layers, BATCH_NORMS if layers is not None else POPULATION_KINDS
+    )
     with inspection_mode(network):
-        statistics = _measure(*_select_inputs(network, data, samples, generator), refreshed, chunk_size)
+        statistics = _measure(
+            *_select_inputs(network, data, samples, generator), refreshed, chunk_size
+        )
     with torch.no_grad():
         for name, (mean, variance) in statistics.items():
             layer = refreshed[name]
@@ -137,7 +161,9 @@ def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
     initial = [
         name
         for name, layer in named_modules(network).items()
-        if isinstance(layer, BATCH_NORMS) and layer.running_mean is not None and layer.running_var is not None
+        if isinstance(layer, BATCH_NORMS)
+        and layer.running_mean is not None
+        and layer.running_var is not None
         if bool((layer.running_mean == 0).all() & (layer.running_var == 1).all())
     ]
     if not initial:

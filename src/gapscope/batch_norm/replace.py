@@ -30,7 +30,11 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
     "batch": BATCH_KINDS,
     "population": POPULATION_KINDS,
     "ghost": GHOST_KINDS,
-    "mean_only": (partial.MeanOnlyBatchNorm1d, partial.MeanOnlyBatchNorm2d, partial.MeanOnlyBatchNorm3d),
+    "mean_only": (
+        partial.MeanOnlyBatchNorm1d,
+        partial.MeanOnlyBatchNorm2d,
+        partial.MeanOnlyBatchNorm3d,
+    ),
     "variance_only": (
         partial.VarianceOnlyBatchNorm1d,
         partial.VarianceOnlyBatchNorm2d,
@@ -66,8 +70,13 @@ def _build(kind: str, layer: Any, options: dict[str, Any]) -> Any:
     }
     for option in options:
         if option not in parameters:
-            raise InvalidInput(f"{cls.__name__} has no option {option!r}.{did_you_mean(option, parameters)}")
-    return cls(layer.num_features, **{name: v for name, v in settings.items() if name in parameters} | options)
+            raise InvalidInput(
+                f"{cls.__name__} has no option {option!r}.{did_you_mean(option, parameters)}"
+            )
+    return cls(
+        layer.num_features,
+        **{name: v for name, v in settings.items() if name in parameters} | options,
+    )
 
 
 def _evaluation_function(layer: Any) -> tuple[Tensor, Tensor]:
@@ -90,9 +99,17 @@ def _carry_state(old: Any, new: Any, kind: str, absorbed: Tensor | None) -> None
         state |= {"weight": scale}
         if absorbed is not None:
             state |= {"running_mean": old.running_mean * absorbed}
-    if kind == "variance_only":  # s h + t = (s sigma) h / sigma + t, where sigma is that of the new layer
-        variance = old.running_var.double() + (old.running_mean.double().square() if new.rms else 0.0)
-        state |= {"weight": scale * (variance + new.eps).sqrt(), "bias": shift, "running_var": variance}
+    if (
+        kind == "variance_only"
+    ):  # s h + t = (s sigma) h / sigma + t, where sigma is that of the new layer
+        variance = old.running_var.double() + (
+            old.running_mean.double().square() if new.rms else 0.0
+        )
+        state |= {
+            "weight": scale * (variance + new.eps).sqrt(),
+            "bias": shift,
+            "running_var": variance,
+        }
     for name, value in state.items():
         target = getattr(new, name)
         if target is not None and value is not None:
@@ -117,7 +134,9 @@ def _rescale(feeder: Any, scale: Tensor, shift: Tensor | None) -> None:
         feeder.bias = nn.Parameter(shift.to(weight.dtype))
 
 
-def _make_replacement(old: Any, kind: str, feeder: Any | None, weight_norm: bool, options: dict[str, Any]) -> nn.Module:
+def _make_replacement(
+    old: Any, kind: str, feeder: Any | None, weight_norm: bool, options: dict[str, Any]
+) -> nn.Module:
     if feeder is not None and weight_norm:
         weight_normalize(feeder)
     if kind == "none":
@@ -178,7 +197,9 @@ def replace_batch_norm(
         )
     network = copy_network(network)
     kinds = (*BATCH_NORMS, nn.SyncBatchNorm)
-    norm_layers = {name: module for name, module in network.named_modules() if isinstance(module, kinds)}
+    norm_layers = {
+        name: module for name, module in network.named_modules() if isinstance(module, kinds)
+    }
     norm_layers = select_layers(norm_layers, layers, "batch-normalization layers")
     feeders: dict[str, str] = {}
     if needs_feeder and inputs is not None:
@@ -206,7 +227,10 @@ def replace_batch_norm(
                 return new
             network.set_submodule(name, new)
     if needs_feeder and inputs is not None:
-        error = float((_outputs(network, inputs) - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
+        error = float(
+            (_outputs(network, inputs) - expected).abs().max()
+            / expected.abs().max().clamp_min(1e-30)
+        )
         if not error <= 1e-3:
             raise ReplaceLayer(
                 f"Replacing by '{kind}' must keep the outputs; they changed by {error:.1e} of the largest. Probably "

@@ -120,13 +120,17 @@ class Account:
             e = self.expected
             note = f", {e.note}" if e.note else ""
             ends = f"{self._show(e.low, 0).removesuffix(' %')} to {self._show(e.high, 0)}"
-            rows.append((f"expected {self.score}", self._show(e.value), f"({ends}, {e.source}{note})"))
+            rows.append(
+                (f"expected {self.score}", self._show(e.value), f"({ends}, {e.source}{note})")
+            )
         for entry in self.entries:
             interval = ""
             if entry.interval is not None:
                 low, high = (self._points(end).removesuffix(" points") for end in entry.interval)
                 interval = f"({low} to {high})  "
-            rows.append((f"  {entry.name}", self._points(entry.cost), f"{interval}{' '.join(entry.codes)}"))
+            rows.append(
+                (f"  {entry.name}", self._points(entry.cost), f"{interval}{' '.join(entry.codes)}")
+            )
         if self.unexplained is not None:
             rows.append(("  unexplained", self._points(self.unexplained), ""))
         return rows
@@ -202,7 +206,9 @@ def _share_costs(findings: Sequence[Finding], shortfall: IntervalEstimate | None
     return shared
 
 
-def order_findings(findings: Sequence[Finding], shortfall: IntervalEstimate | None = None) -> tuple[Finding, ...]:
+def order_findings(
+    findings: Sequence[Finding], shortfall: IntervalEstimate | None = None
+) -> tuple[Finding, ...]:
     """Return findings by the cost of their cause, those without a cost last; within a cause the specific one first.
 
     Args:

@@ -159,7 +159,9 @@ class Context:
         return self.given.original(rows)
 
     def _without_repeats(self, samples: Samples, rows: Tensor) -> Samples:
-        keep = torch.nonzero(~torch.isin(rows, torch.tensor(self.repeats, dtype=torch.long))).flatten()
+        keep = torch.nonzero(
+            ~torch.isin(rows, torch.tensor(self.repeats, dtype=torch.long))
+        ).flatten()
         if len(keep) == len(rows):
             return samples
         return samples.subset(keep)
@@ -243,7 +245,11 @@ class Context:
             return self.estimator is None and self.diverged is None
         if self.initial_state is not None:
             state = self.prepared.bare.state_dict()
-            return all(torch.equal(state[name], tensor) for name, tensor in self.initial_state.items() if name in state)
+            return all(
+                torch.equal(state[name], tensor)
+                for name, tensor in self.initial_state.items()
+                if name in state
+            )
         if self.history or (self.test is not None and not self.has_accuracy):
             return False
         return self.train_score < self.most_frequent + UNTRAINED_BELOW
@@ -310,7 +316,9 @@ class Context:
         """Accuracy forecast with the network before training, of `samples`."""
         options: dict[str, Any] = {"seed": self.seed, "time_budget": self.seconds_for_kernel}
         samples = self.samples
-        return self._try("network forecast", lambda: forecast_accuracy(self.initial_network, samples, **options))
+        return self._try(
+            "network forecast", lambda: forecast_accuracy(self.initial_network, samples, **options)
+        )
 
     def kernel(self, name: str = RBF) -> LooRow | None:
         """Return a row of the forecast of the data; None if it abstains."""
@@ -334,20 +342,28 @@ class Context:
         seconds = self.seconds_for_kernel
         if self.is_part and seconds is not None:
             seconds = min(seconds, MAX_SECONDS_OF_ESTIMATE)
-        options: dict[str, Any] = {"label_noise": 0.0, "time_budget": seconds, "max_exact": MAX_SAMPLES}
+        options: dict[str, Any] = {
+            "label_noise": 0.0,
+            "time_budget": seconds,
+            "max_exact": MAX_SAMPLES,
+        }
         options["initial_state"] = self.initial_state
         samples = self._without_repeats(self.everything, torch.arange(len(self.everything)))
         try:
             estimate = estimate_accuracy(bare, samples, **options)
         except BudgetSpent:
-            self.failures["estimate"] = f"an estimate takes more than {seconds:.0f} CPU s; time_budget=None allows them"
+            self.failures["estimate"] = (
+                f"an estimate takes more than {seconds:.0f} CPU s; time_budget=None allows them"
+            )
             return None
         except GapscopeError as error:
             self.failures["estimate"] = str(error)
             return None
         if estimate.estimate is None:
             reason = estimate.abstained_because
-            if estimate.bracket is not None:  # `estimate_accuracy` advises n_training=, which a check has not
+            if (
+                estimate.bracket is not None
+            ):  # `estimate_accuracy` advises n_training=, which a check has not
                 low, high = (percent(end) for end in estimate.bracket)
                 reason = (
                     f"between {low} and {high}, because these may not be all samples that the network was trained on; "
@@ -369,10 +385,14 @@ class Context:
             return None
         best = max(forecast.rows, key=lambda row: row.score)
         if self.has_accuracy:
-            return best.method, IntervalEstimate(best.score, *wilson_interval(best.score, len(self.distinct)))
+            return best.method, IntervalEstimate(
+                best.score, *wilson_interval(best.score, len(self.distinct))
+            )
         score = regression_score(best.predictions, self.distinct.y)
         shift = best.score - score.value  # against the leave-one-out mean
-        return best.method, IntervalEstimate(best.score, score.low + shift, min(score.high + shift, 1.0))
+        return best.method, IntervalEstimate(
+            best.score, score.low + shift, min(score.high + shift, 1.0)
+        )
 
     @cached_property
     def shortfall(self) -> float | None:
@@ -391,7 +411,11 @@ class Context:
 
         Errors: of the best method's score, of the network's accuracy, and of how near a sound network comes to it.
         """
-        if self.is_untrained or self.best_method is None or (self.diverged is not None and not self.is_classifier):
+        if (
+            self.is_untrained
+            or self.best_method is None
+            or (self.diverged is not None and not self.is_classifier)
+        ):
             return None
         best = self.best_method[1]
         score = low = high = self.train_score
@@ -404,7 +428,10 @@ class Context:
 
     def run_state(self) -> RunState:
         """Return the finished training run as the checks of a run see it."""
-        monitor, losses = self.monitor, [float(row["train_loss"]) for row in self.history if "train_loss" in row]
+        monitor, losses = (
+            self.monitor,
+            [float(row["train_loss"]) for row in self.history if "train_loss" in row],
+        )
         if not losses and getattr(monitor, "checks", None) is not None:
             losses = list(monitor.checks.losses)
         recordings = len(getattr(monitor, "epochs", ()))

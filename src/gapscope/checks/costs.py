@@ -33,7 +33,9 @@ def _nearest_correct(features: Tensor, labels: Tensor) -> Tensor:
     return (labels[find_nearest(features)[1][:, 0]] == labels).double()
 
 
-def cost_of_labels(samples: Samples, flagged: Tensor, n_classes: int, memorized: float) -> IntervalEstimate:
+def cost_of_labels(
+    samples: Samples, flagged: Tensor, n_classes: int, memorized: float
+) -> IntervalEstimate:
     r"""Return the accuracy on correct labels that flagged labels cost, with a 90 % interval.
 
     Leave-one-out accuracy on unflagged samples without the flagged ones, minus that with them, paired by sample. A
@@ -54,7 +56,10 @@ def cost_of_labels(samples: Samples, flagged: Tensor, n_classes: int, memorized:
     clean = ~is_flagged
     kernel = [_loo_correct(features, labels, n_classes)[clean]]
     kernel += [_loo_correct(features[clean], labels[clean], n_classes)]
-    nearest = [_nearest_correct(features, labels)[clean], _nearest_correct(features[clean], labels[clean])]
+    nearest = [
+        _nearest_correct(features, labels)[clean],
+        _nearest_correct(features[clean], labels[clean]),
+    ]
     of_kernel = kernel[1] - kernel[0]
     of_nearest = nearest[1] - nearest[0]
     cost = paired_difference((memorized * of_nearest + (1 - memorized) * of_kernel).tolist())
@@ -95,7 +100,9 @@ def gain_of_twice_the_data(
         halves += correct / (N_HALVES // 2)
     growth = paired_difference(everything.tolist(), halves.tolist())
     error = max(1 - float(everything.mean()), 1 / n)
-    spread = math.sqrt(((growth.high - growth.low) / 2 / NORMAL_90) ** 2 + _variance(draws) / len(draws))
+    spread = math.sqrt(
+        ((growth.high - growth.low) / 2 / NORMAL_90) ** 2 + _variance(draws) / len(draws)
+    )
     ends = [growth.value, growth.value - NORMAL_90 * spread, growth.value + NORMAL_90 * spread]
     # a ratio of errors below 1 / 4 would be a doubling that removes three quarters of the errors
     if score is None:
@@ -123,11 +130,15 @@ def cost_of_scales(samples: Samples, n_classes: int) -> IntervalEstimate:
 
 def balanced(correct: Tensor, labels: Tensor) -> float:
     """Return the mean over classes of the accuracy in each class."""
-    return float(torch.stack([correct[labels == c].double().mean() for c in labels.unique()]).mean())
+    return float(
+        torch.stack([correct[labels == c].double().mean() for c in labels.unique()]).mean()
+    )
 
 
 def cost_of_imbalance(row: Any, labels: Tensor) -> float:
     """Return the balanced accuracy that a kernel machine gains if its scores are divided by class frequencies."""
     counts = labels.bincount(minlength=row.predictions.shape[1]).clamp_min(1)
     weighted = row.predictions.cpu() / (counts.double() / len(labels))
-    return balanced(weighted.argmax(1) == labels, labels) - balanced(row.predictions.cpu().argmax(1) == labels, labels)
+    return balanced(weighted.argmax(1) == labels, labels) - balanced(
+        row.predictions.cpu().argmax(1) == labels, labels
+    )

@@ -5,7 +5,12 @@ from __future__ import annotations
 import torch
 
 from gapscope.checks.context import MAX_BY_CHANCE, Context
-from gapscope.checks.costs import balanced, cost_of_imbalance, cost_of_labels, gain_of_twice_the_data
+from gapscope.checks.costs import (
+    balanced,
+    cost_of_imbalance,
+    cost_of_labels,
+    gain_of_twice_the_data,
+)
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.labels.duplicates import MIN_REPEATS, duplicates_in_test
 from gapscope.labels.results import TIGHT_FROM
@@ -25,12 +30,18 @@ def duplicates(context: Context) -> Outcome:
     if context.test is not None:
         across = duplicates_in_test(context.everything, context.test)
         in_test = len(across) / len(context.test)
-        evidence += f"; {len(across):,} of {len(context.test):,} test samples repeat a training sample"
+        evidence += (
+            f"; {len(across):,} of {len(context.test):,} test samples repeat a training sample"
+        )
     if max(fraction, in_test) >= MIN_REPEATS:
         by_chance = context.repeats_by_chance
         if by_chance > 0:
-            evidence += f"; {percent(by_chance)} would if columns were independent: their values are few"
-        fraction, in_test = (0.0 if by_chance >= MAX_BY_CHANCE * part else part for part in (fraction, in_test))
+            evidence += (
+                f"; {percent(by_chance)} would if columns were independent: their values are few"
+            )
+        fraction, in_test = (
+            0.0 if by_chance >= MAX_BY_CHANCE * part else part for part in (fraction, in_test)
+        )
     if max(fraction, in_test) < MIN_REPEATS:
         return Fine(evidence)
     if fraction < MIN_REPEATS:
@@ -109,7 +120,9 @@ def more_data(context: Context) -> Outcome:
         return NotChecked(forecast.abstained_because)
     if not forecast.curve:
         is_position = context.everything.kind == "positions"
-        return NotChecked("no learning curve for labels of positions" if is_position else "no input varies")
+        return NotChecked(
+            "no learning curve for labels of positions" if is_position else "no input varies"
+        )
     if not context.is_classifier:
         return _more_data_without_interval(forecast.gain_from_doubling_data, context.has_accuracy)
     row = context.kernel()
@@ -163,7 +176,9 @@ def imbalance(context: Context) -> Outcome:
     if int(present.max()) < MIN_SAMPLES:
         return Fine(f"{text}, too few to be unequal")
     rarest = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
-    evidence = f"class {_class_name(context, rarest)} has {int(present.min())} samples, the largest "
+    evidence = (
+        f"class {_class_name(context, rarest)} has {int(present.min())} samples, the largest "
+    )
     evidence += f"{int(present.max())}"
     if context.is_classifier and (context.prepared is not None or context.estimator is not None):
         mean = balanced(context.correct, context.samples.y.cpu())
@@ -200,7 +215,9 @@ def rare_classes(context: Context) -> Outcome:
     present = int((counts > 0).sum())
     if not few:
         return Fine(f"{int(counts[counts > 0].min())} samples or more per class")
-    names = ", ".join(_class_name(context, label) for label in few[:5]) + (", ..." if len(few) > 5 else "")
+    names = ", ".join(_class_name(context, label) for label in few[:5]) + (
+        ", ..." if len(few) > 5 else ""
+    )
     noun = "class has" if len(few) == 1 else "classes have"
     return Finding(
         f"{len(few)} of {present} {noun} fewer than {MIN_SAMPLES} samples: {names}",
@@ -260,7 +277,9 @@ def no_signal(context: Context) -> Outcome:
     else:
         test = None
     if test is not None and test.low > context.most_frequent:
-        return Fine(f"{text}; the network has an {context.score_name} of {context.show(test.value)} on test samples")
+        return Fine(
+            f"{text}; the network has an {context.score_name} of {context.show(test.value)} on test samples"
+        )
     score = context.train_score
     training = f"training {context.score_name}"
     if score < MEMORIZED or score < context.most_frequent + MIN_ABOVE:

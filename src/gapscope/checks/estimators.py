@@ -42,7 +42,9 @@ class EstimatorScores:
         InvalidInput: The data are no pair, or `predict` raised.
     """
 
-    def __init__(self, estimator: Any, data: Any, test: Any = None, *, is_regression: bool = False) -> None:
+    def __init__(
+        self, estimator: Any, data: Any, test: Any = None, *, is_regression: bool = False
+    ) -> None:
         self.estimator, self.is_regression = estimator, is_regression
         self.inputs, self.labels = _pair(data)
         predicted = _predicted(estimator, self.inputs)
@@ -89,8 +91,12 @@ class EstimatorScores:
             predictions.append(_predicted(fitted, take_rows(self.inputs, scored)))
             expected = (time.process_time() - start) * N_FOLDS
             if number == 0 and seconds is not None and expected > seconds:
-                raise NotMeasurable(f"five folds would take {expected:.0f} s. Pass test=, or a larger time_budget")
-        self._cross_validated = self._score(numpy.concatenate(predictions), _take_labels(self.labels, order))
+                raise NotMeasurable(
+                    f"five folds would take {expected:.0f} s. Pass test=, or a larger time_budget"
+                )
+        self._cross_validated = self._score(
+            numpy.concatenate(predictions), _take_labels(self.labels, order)
+        )
         return self._cross_validated
 
     def depends_on_scale(self, *, at_most: int = 500, min_changed: float = 0.02) -> bool:
@@ -111,8 +117,12 @@ class EstimatorScores:
         positions = numpy.arange(n)
         try:
             raw = self.fit(take_rows(self.inputs, even), labels)(take_rows(self.inputs, odd))
-            standardized = self.fit(take_rows(scaled, positions[::2]), labels)(take_rows(scaled, positions[1::2]))
-        except Exception:  # such as a category that one half alone holds: nothing speaks against the finding
+            standardized = self.fit(take_rows(scaled, positions[::2]), labels)(
+                take_rows(scaled, positions[1::2])
+            )
+        except (
+            Exception
+        ):  # such as a category that one half alone holds: nothing speaks against the finding
             return True
         changed = raw != standardized
         if self.is_regression:
@@ -154,14 +164,18 @@ def has_task(estimator: Any, kind: str) -> bool:
     from sklearn import base
 
     try:
-        return bool(base.is_classifier(estimator) if kind == "classifier" else base.is_regressor(estimator))
+        return bool(
+            base.is_classifier(estimator) if kind == "classifier" else base.is_regressor(estimator)
+        )
     except (AttributeError, TypeError):  # an object of another library, without tags
         return getattr(estimator, "_estimator_type", "") == kind
 
 
 def _pair(data: Any) -> tuple[Any, Any]:
     if not isinstance(data, tuple | list) or len(data) != 2:
-        raise InvalidInput(f"An estimator needs data as a pair (x, y); got {type(data).__name__}. Pass (x, y).")
+        raise InvalidInput(
+            f"An estimator needs data as a pair (x, y); got {type(data).__name__}. Pass (x, y)."
+        )
     inputs, labels = data
     to_arrays = [part.numpy() if isinstance(part, Tensor) else part for part in (inputs, labels)]
     return to_arrays[0], to_arrays[1]

@@ -55,7 +55,9 @@ def _error(predictions: Tensor, targets: Tensor) -> str:
     n = len(targets)
     if targets.numel() != n:
         return ""
-    residuals = predictions.detach().cpu().double().reshape(n) - targets.detach().cpu().double().reshape(n)
+    residuals = predictions.detach().cpu().double().reshape(
+        n
+    ) - targets.detach().cpu().double().reshape(n)
     return f"root mean squared error {format_number(float(residuals.square().mean().sqrt()))}"
 
 
@@ -77,7 +79,10 @@ def expected_score(context: Context) -> Expected:
         # the most frequent of several classes in the samples need not be the most frequent one of new data
         low = wilson_interval(accuracy, n, 1 - 0.1 / context.n_classes)[0]
         return Expected(
-            accuracy, low, wilson_interval(accuracy, n)[1], "of the most frequent class: the network has diverged"
+            accuracy,
+            low,
+            wilson_interval(accuracy, n)[1],
+            "of the most frequent class: the network has diverged",
         )
     if context.test is not None:
         return _on_test(context)

@@ -123,7 +123,9 @@ def _scaled(name: str, factor: float) -> Callable[[Spec], Spec | None]:
         if not value:
             return None
         is_count = name in ("epochs", "batch_size", "width")
-        return with_setting(spec, name, max(1, round(value * factor)) if is_count else value * factor)
+        return with_setting(
+            spec, name, max(1, round(value * factor)) if is_count else value * factor
+        )
 
     return change
 
@@ -262,7 +264,11 @@ def _group_norm(network: nn.Module) -> None:
 def _refresh(network: nn.Module, data: Samples) -> None:
     """Take the running statistics of batch norm from the training samples."""
     prepared = ready(network, data)
-    names = [name for name, item in named_modules(prepared.network).items() if isinstance(item, BATCH_NORMS)]
+    names = [
+        name
+        for name, item in named_modules(prepared.network).items()
+        if isinstance(item, BATCH_NORMS)
+    ]
     refresh_population(prepared.network, prepared.samples.inputs, layers=names)
 
 

@@ -36,7 +36,11 @@ def scaling(context: Context) -> Outcome:
     noun = "column" if is_table else "channel"
     large = _indices(varying & (spread > MAX_SPREAD_RATIO * typical))
     # a column of two values, such as a rare indicator, has a small spread whatever its scale
-    small = [i for i in _indices(varying & (spread < typical / MAX_SPREAD_RATIO)) if len(columns[:, i].unique()) > 2]
+    small = [
+        i
+        for i in _indices(varying & (spread < typical / MAX_SPREAD_RATIO))
+        if len(columns[:, i].unique()) > 2
+    ]
     evidence = ""
     if large:
         most = f"{float(spread.max()) / typical:,.0f} times the typical spread"
@@ -45,10 +49,15 @@ def scaling(context: Context) -> Outcome:
         smallest = float(spread[torch.tensor(small)].min())
         evidence = f"{noun}s {_names(context, small)}: down to {smallest / typical:.2g} times the typical spread"
     elif bool(((mean > MAX_MEAN_RATIO * spread) & varying).any()) or typical > MAX_SPREAD:
-        evidence = f"values have a spread of {typical:,.3g} around {float(mean[varying].median()):,.3g}"
+        evidence = (
+            f"values have a spread of {typical:,.3g} around {float(mean[varying].median()):,.3g}"
+        )
     if not evidence:
         constant = int((~varying).sum())
-        return Fine(f"spread {typical:.3g}" + (f", {constant} constant {noun}s" if constant and is_table else ""))
+        return Fine(
+            f"spread {typical:.3g}"
+            + (f", {constant} constant {noun}s" if constant and is_table else "")
+        )
     if context.estimator is not None and is_table and not context.estimator.depends_on_scale():
         return Fine(f"{evidence}; the estimator predicts the same from standardized columns")
     cost = None if context.has_accuracy else context.shortfall
@@ -75,7 +84,9 @@ def _indices(mask: Tensor) -> list[int]:
 def _names(context: Context, columns: list[int]) -> str:
     """Return the names of columns of a frame, or their numbers."""
     known = context.everything.columns
-    names = [known[column] if column < len(known) else str(column) for column in columns[:MAX_NAMES]]
+    names = [
+        known[column] if column < len(known) else str(column) for column in columns[:MAX_NAMES]
+    ]
     more = len(columns) - MAX_NAMES
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
@@ -115,7 +126,9 @@ def leak(context: Context) -> Outcome:
         return NotChecked(f"needs at most {MAX_COLUMNS} columns; there are {x.shape[1]}")
     x = x.double().cpu()
     steps = x[1:] - x[:-1]
-    is_counter = (steps > 0).all(0) & ((steps - steps.mean(0)).abs() <= 1e-6 * steps.abs().amax(0)).all(0)
+    is_counter = (steps > 0).all(0) & (
+        (steps - steps.mean(0)).abs() <= 1e-6 * steps.abs().amax(0)
+    ).all(0)
     counters = _indices(is_counter) if len(x) > 2 else []
     if counters:
         return Finding(

@@ -10,7 +10,9 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.timing import pass_seconds
 from gapscope.measures.ntk import empirical_ntk
 
-NEEDS_INITIAL_STATE = NotChecked("pass initial_state=, a clone of the state dictionary before training")
+NEEDS_INITIAL_STATE = NotChecked(
+    "pass initial_state=, a clone of the state dictionary before training"
+)
 # standard deviation of outputs; 1 by the usual initializations, the factors by judgment
 MIN_SPREAD, MAX_SPREAD = 1e-3, 20.0
 

@@ -67,8 +67,12 @@ def register_check(
     def register(function: Callable[[Context], Outcome]) -> Callable[[Context], Outcome]:
         other = _CHECKS.get(code)
         if other is not None and other.function.__module__ != function.__module__:
-            raise InvalidInput(f"A check with the code {code!r} is registered already. Choose another code.")
-        _CHECKS[code] = Check(code, title, function, seconds, information, generalization, during_training)
+            raise InvalidInput(
+                f"A check with the code {code!r} is registered already. Choose another code."
+            )
+        _CHECKS[code] = Check(
+            code, title, function, seconds, information, generalization, during_training
+        )
         return function
 
     return register
@@ -83,9 +87,13 @@ def list_checks() -> Catalogue[Check]:
 def get_checks(codes: Sequence[str]) -> list[Check]:
     """Return checks by code, or raise InvalidInput for unknown ones, and for text in place of a list."""
     if isinstance(codes, str):
-        raise InvalidInput(f"Got the text {codes!r}; a list of codes is needed. Pass {codes.split(',')}.")
+        raise InvalidInput(
+            f"Got the text {codes!r}; a list of codes is needed. Pass {codes.split(',')}."
+        )
     checks = list_checks()
     for code in codes:
         if code not in checks:
-            raise InvalidInput(f"Got check {code!r}; known are {', '.join(checks)}.{did_you_mean(code, checks)}")
+            raise InvalidInput(
+                f"Got check {code!r}; known are {', '.join(checks)}.{did_you_mean(code, checks)}"
+            )
     return [checks[code] for code in codes]

@@ -39,7 +39,9 @@ LIMITS = {
 def _task_noun(context: Context) -> str:
     """Return what the network is, from its targets."""
     task = context.everything.task
-    return {"positions": "classifier of positions", "multi-label": "multi-label classifier"}.get(task.kind, task.noun)
+    return {"positions": "classifier of positions", "multi-label": "multi-label classifier"}.get(
+        task.kind, task.noun
+    )
 
 
 def is_information(code: str) -> bool:
@@ -89,7 +91,12 @@ class CheckResult(Result):
 
     @classmethod
     def from_outcomes(
-        cls, outcomes: Sequence[Outcome], context: Context, seconds: float, *, interrupted: bool = False
+        cls,
+        outcomes: Sequence[Outcome],
+        context: Context,
+        seconds: float,
+        *,
+        interrupted: bool = False,
     ) -> CheckResult:
         """Sort outcomes by kind and cost, and add the account.
 
@@ -104,7 +111,9 @@ class CheckResult(Result):
         findings = order_findings(found, computed.get("shortfall_interval"))
         account = None
         if "train_score" in computed and not context.is_untrained:
-            account = make_account(context.train_score, computed.get("expected"), findings, context.score_name)
+            account = make_account(
+                context.train_score, computed.get("expected"), findings, context.score_name
+            )
         by_code = sorted(outcomes, key=lambda outcome: outcome.code)
         return cls(
             findings=findings,
@@ -120,7 +129,9 @@ class CheckResult(Result):
             interrupted=interrupted,
             label_issues=computed.get("label_issues"),
             samples=context.given,
-            has_network=not all(item is None for item in (context.prepared, context.estimator, context.diverged)),
+            has_network=not all(
+                item is None for item in (context.prepared, context.estimator, context.diverged)
+            ),
         )
 
     @property
@@ -142,17 +153,28 @@ class CheckResult(Result):
             tried: What was tried, or the reason why nothing was.
             spec: Training configuration.
         """
-        findings = tuple(replace(finding, action=finding.action.removesuffix(TRY_IT)) for finding in self.findings)
+        findings = tuple(
+            replace(finding, action=finding.action.removesuffix(TRY_IT))
+            for finding in self.findings
+        )
         if isinstance(tried, TriedAdvice):
             best = tried.best
             without = {trial.name for trial in tried.trials if not trial.helps}
             if tried.interrupted and best is None:
                 without = set()  # nothing is said of trials that did not end
-            helped = [finding for finding in findings if best is not None and best.name in finding.fixes]
+            helped = [
+                finding for finding in findings if best is not None and best.name in finding.fixes
+            ]
             others = [finding for finding in findings if finding not in helped]
-            helped = [replace(finding, action=f"{best.name} (tried)") for finding in helped if best is not None]
+            helped = [
+                replace(finding, action=f"{best.name} (tried)")
+                for finding in helped
+                if best is not None
+            ]
             others = [
-                replace(finding, action=f"nothing that was tried helps ({', '.join(finding.fixes)})")
+                replace(
+                    finding, action=f"nothing that was tried helps ({', '.join(finding.fixes)})"
+                )
                 if finding.fixes and set(finding.fixes) <= without
                 else finding
                 for finding in others
@@ -179,7 +201,9 @@ class CheckResult(Result):
         """
         fix = self.best_fix
         if fix is None or self.samples is None or self.spec is None:
-            raise InvalidInput("No fix was tried that helps. Pass train_fn= to check, or see the findings.")
+            raise InvalidInput(
+                "No fix was tried that helps. Pass train_fn= to check, or see the findings."
+            )
         if fix.changes_network:
             if fix.change_network is not None:
                 call = "change_network(network)"
@@ -205,13 +229,19 @@ class CheckResult(Result):
         if not self.findings and self.not_judged:
             return f"Not judged: {self.not_judged}. {pluralize(checked, 'check')} found nothing."
         if not self.findings:
-            return f"Nothing was found that limits this {self.task} ({pluralize(checked, 'check')})."
-        if not self.has_network and all(CAUSES.get(finding.code) == "training" for finding in self.findings):
+            return (
+                f"Nothing was found that limits this {self.task} ({pluralize(checked, 'check')})."
+            )
+        if not self.has_network and all(
+            CAUSES.get(finding.code) == "training" for finding in self.findings
+        ):
             return "These data need preparation before a network is trained on them."
         if not self.has_network:
             return "These data limit what any network can learn from them."
         first = self.findings[0]
-        supported = next((finding for finding in self.findings if not is_information(finding.code)), None)
+        supported = next(
+            (finding for finding in self.findings if not is_information(finding.code)), None
+        )
         # findings are ordered by cost: one that is information but costs more is not passed over
         if supported is not None and (supported.cost or 0.0) >= (first.cost or 0.0):
             return self._limit(supported)
@@ -254,7 +284,10 @@ class CheckResult(Result):
         import pandas
 
         columns = ["code", "title", "outcome", "evidence", "action", "cost", "samples"]
-        rows = [(f.code, f.title, "finding", f.evidence, f.action, f.cost, len(f.indices)) for f in self.findings]
+        rows = [
+            (f.code, f.title, "finding", f.evidence, f.action, f.cost, len(f.indices))
+            for f in self.findings
+        ]
         rows += [(f.code, f.title, "fine", f.evidence, "", None, 0) for f in self.fine]
         rows += [(f.code, f.title, "not checked", f.reason, "", None, 0) for f in self.not_checked]
         return pandas.DataFrame(rows, columns=columns).astype({"cost": float})
@@ -288,7 +321,9 @@ class CheckResult(Result):
                 for f in self.findings
             ],
             "fine": [{"code": f.code, "title": f.title, "evidence": f.evidence} for f in self.fine],
-            "not_checked": [{"code": f.code, "title": f.title, "reason": f.reason} for f in self.not_checked],
+            "not_checked": [
+                {"code": f.code, "title": f.title, "reason": f.reason} for f in self.not_checked
+            ],
         }
 
     def __repr__(self) -> str:
@@ -321,7 +356,9 @@ class CheckResult(Result):
         by_reason: dict[str, list[str]] = {}
         for outcome in self.not_checked:
             by_reason.setdefault(outcome.reason, []).append(outcome.code)
-        lines += [f"not checked  {' '.join(codes)}: {reason}" for reason, codes in by_reason.items()]
+        lines += [
+            f"not checked  {' '.join(codes)}: {reason}" for reason, codes in by_reason.items()
+        ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -348,7 +385,9 @@ class CheckResult(Result):
             for finding in self.findings
         ]
         fine = [(outcome.code, outcome.title, outcome.evidence) for outcome in self.fine]
-        not_checked = [(outcome.code, outcome.title, outcome.reason) for outcome in self.not_checked]
+        not_checked = [
+            (outcome.code, outcome.title, outcome.reason) for outcome in self.not_checked
+        ]
         if self.account is None:
             account = None
         else:
@@ -373,7 +412,9 @@ class CheckResult(Result):
         else:
             rows = []
         position = {row: i for i, row in enumerate(rows)}
-        pictures = [(index, data_uri(self.samples.inputs[position.get(index, index)])) for index in indices]
+        pictures = [
+            (index, data_uri(self.samples.inputs[position.get(index, index)])) for index in indices
+        ]
         return [(index, uri) for index, uri in pictures if uri]
 
 
@@ -386,5 +427,7 @@ def _reason_not_judged(outcomes: Sequence[Outcome], context: Context) -> str:
         return ""
     if not answers:
         return f"the {context.score_name} on new data ({', '.join(sorted(judges))} did not run)"
-    reason = next(outcome.reason for outcome in reversed(answers) if isinstance(outcome, NotChecked))
+    reason = next(
+        outcome.reason for outcome in reversed(answers) if isinstance(outcome, NotChecked)
+    )
     return f"the {context.score_name} on new data ({context.failures.get('expected', reason)})"

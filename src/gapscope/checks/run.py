@@ -58,7 +58,11 @@ def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
                 outcome = check.function(context)
         except GapscopeError as error:
             outcome = NotChecked(str(error).rstrip("."))
-    texts = {name: re.sub(r"(?<=\d)%", " %", text) for name, text in vars(outcome).items() if isinstance(text, str)}
+    texts = {
+        name: re.sub(r"(?<=\d)%", " %", text)
+        for name, text in vars(outcome).items()
+        if isinstance(text, str)
+    }
     return replace(outcome, **texts | {"code": check.code, "title": check.title})
 
 
@@ -128,7 +132,9 @@ def check(
     else:
         checks = get_checks(only)
     omitted = {item.code for item in get_checks(ignore)}
-    checks = sorted((item for item in checks if item.code not in omitted), key=lambda item: item.seconds)
+    checks = sorted(
+        (item for item in checks if item.code not in omitted), key=lambda item: item.seconds
+    )
     start = time.process_time()
     if time_budget is None:
         deadline = None
@@ -140,7 +146,12 @@ def check(
         data, test = _split(network, data, test, target)
     context = _make_context(network, data, test, initial_state, is_raw=target is not None)
     context = replace(
-        context, monitor=monitor, history=_checked_history(history), batch_size=batch_size, seed=seed, deadline=deadline
+        context,
+        monitor=monitor,
+        history=_checked_history(history),
+        batch_size=batch_size,
+        seed=seed,
+        deadline=deadline,
     )
     trainer = None
     if train_fn is not None:
@@ -168,9 +179,13 @@ def check(
         except KeyboardInterrupt:
             interrupted = True
             done = {outcome.code for outcome in outcomes}
-            outcomes += [NotChecked(INTERRUPTED, c.code, c.title) for c in checks if c.code not in done]
+            outcomes += [
+                NotChecked(INTERRUPTED, c.code, c.title) for c in checks if c.code not in done
+            ]
     outcomes = [_with_row_numbers(outcome, context) for outcome in outcomes]
-    result = CheckResult.from_outcomes(outcomes, context, time.process_time() - start, interrupted=interrupted)
+    result = CheckResult.from_outcomes(
+        outcomes, context, time.process_time() - start, interrupted=interrupted
+    )
     if result.label_issues is not None and context.given is not None:
         issues = replace(result.label_issues, samples=context.given)
         result = replace(result, label_issues=issues.with_row_numbers())
@@ -183,7 +198,10 @@ def _split(network: Any, data: Any, test: Any, target: str) -> tuple[Any, Any]:
     """Return raw frames as pairs; integers are classes where a classifier was fitted to them."""
     parts = [None if frame is None else split_frame(frame, target) for frame in (data, test)]
     if has_task(network, "classifier"):
-        parts = [part and (part[0], frame[target]) for part, frame in zip(parts, (data, test), strict=True)]
+        parts = [
+            part and (part[0], frame[target])
+            for part, frame in zip(parts, (data, test), strict=True)
+        ]
     return parts[0], parts[1]
 
 
@@ -218,7 +236,12 @@ def _try_advice(
 
 
 def _make_context(
-    network: Any, data: Any, test: Any, initial_state: Mapping[str, Tensor] | None, *, is_raw: bool = False
+    network: Any,
+    data: Any,
+    test: Any,
+    initial_state: Mapping[str, Tensor] | None,
+    *,
+    is_raw: bool = False,
 ) -> Context:
     """Return the context of a torch network, of a scikit-learn estimator, or of the data alone."""
     notes: tuple[str, ...] = ()
@@ -263,7 +286,9 @@ def _make_context(
         state = None
     else:
         state = dict(initial_state)
-    return Context(None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given)
+    return Context(
+        None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given
+    )
 
 
 def _checked_history(history: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:

@@ -46,7 +46,11 @@ def shift(context: Context) -> Outcome:
         columns = _columns(train), _columns(test)
     names = train.columns or tuple(f"column {i}" for i in range(columns[0].shape[1]))
     if train.inputs.ndim > 2:
-        names = tuple(f"{word} of channel {i}" for word in ("mean", "spread") for i in range(columns[0].shape[1] // 2))
+        names = tuple(
+            f"{word} of channel {i}"
+            for word in ("mean", "spread")
+            for i in range(columns[0].shape[1] // 2)
+        )
     moved += _moved(*columns, names, MIN_DISTANCE)
     if not moved:
         moved += _told_apart(train, test, context.seed)
@@ -78,7 +82,11 @@ def _moved_targets(context: Context, train: Samples, test: Samples) -> list[str]
     if train.kind == "regression":
         columns = _target_columns(train), _target_columns(test)
         k = columns[0].shape[1]
-        return _moved(*columns, ("the target",) if k == 1 else tuple(f"target {i}" for i in range(k)), MIN_DISTANCE)
+        return _moved(
+            *columns,
+            ("the target",) if k == 1 else tuple(f"target {i}" for i in range(k)),
+            MIN_DISTANCE,
+        )
     if train.kind == "multi-label":
         columns = _target_columns(train), _target_columns(test)
         names = tuple(f"label {i}" for i in range(columns[0].shape[1]))
@@ -98,12 +106,19 @@ def _class_fractions(labels: Tensor, n_classes: int) -> Tensor:
     """Return the fraction of each class in the labels of each sample [n, K]: one, or those of positions."""
     flat = labels.reshape(len(labels), -1)
     counts = torch.zeros(len(flat), n_classes + 1, dtype=torch.float64)
-    counts.scatter_add_(1, torch.where(flat == IGNORED, n_classes, flat), torch.ones_like(flat, dtype=torch.float64))
+    counts.scatter_add_(
+        1, torch.where(flat == IGNORED, n_classes, flat), torch.ones_like(flat, dtype=torch.float64)
+    )
     return counts[:, :n_classes] / counts[:, :n_classes].sum(1, keepdim=True).clamp_min(1)
 
 
 def _moved(
-    train: Tensor, test: Tensor, names: tuple[str, ...], min_distance: float, *, are_fractions: bool = False
+    train: Tensor,
+    test: Tensor,
+    names: tuple[str, ...],
+    min_distance: float,
+    *,
+    are_fractions: bool = False,
 ) -> list[str]:
     """Return the columns that moved, as text, those that moved most first.
 
@@ -130,16 +145,20 @@ def _moved(
         outside = 0.0 if are_fractions else _fraction_outside(first, second, d)
         if outside >= MIN_OUTSIDE:
             low, high = format_number(float(first.min())), format_number(float(first.max()))
-            found.append((outside, f"{names[i]}: {percent(outside)} of the test values are outside {low} to {high}"))
+            found.append(
+                (
+                    outside,
+                    f"{names[i]}: {percent(outside)} of the test values are outside {low} to {high}",
+                )
+            )
     return [text for _, text in sorted(found, key=lambda item: -item[0])]
 
 
 def _change(first: Tensor, second: Tensor, are_fractions: bool) -> str:
     """Return how a column changed, in words."""
     if are_fractions:
-        return (
-            f"{percent(float(first.mean()))} of the training labels, {percent(float(second.mean()))} of the test labels"
-        )
+        shares = [percent(float(values.mean())) for values in (first, second)]
+        return f"{shares[0]} of the training labels, {shares[1]} of the test labels"
     middle = [float(values.median()) for values in (first, second)]
     if middle[0] == middle[1]:
         middle = [float(values.mean()) for values in (first, second)]

@@ -15,13 +15,17 @@ from gapscope.results.estimate import NORMAL_90
 from gapscope.statistics.intervals import wilson_interval
 
 
-@register_check("GS401", title="accuracy below the forecast", seconds=3.0, information=True, generalization=True)
+@register_check(
+    "GS401", title="accuracy below the forecast", seconds=3.0, information=True, generalization=True
+)
 def configuration(context: Context) -> Outcome:
     """Report an expected accuracy, or R^2, significantly below the best baseline."""
     if context.is_untrained:
         return NotChecked("the network is untrained")
     if context.best_method is None:
-        return NotChecked(f"no baseline beats the {'most frequent class' if context.has_accuracy else 'mean target'}")
+        return NotChecked(
+            f"no baseline beats the {'most frequent class' if context.has_accuracy else 'mean target'}"
+        )
     method, best = context.best_method
     # Wilson's interval is not of normal errors
     reach = NORMAL_90 * (best.value * (1 - best.value) / len(context.distinct)) ** 0.5
@@ -36,19 +40,31 @@ def configuration(context: Context) -> Outcome:
         source = "on training samples"
         if context.has_accuracy:
             high = wilson_interval(score, len(context.samples))[1]
-    text = f"{context.score_name} {context.show(score)} {source}, {method} {context.show(best.value)}"
+    text = (
+        f"{context.score_name} {context.show(score)} {source}, {method} {context.show(best.value)}"
+    )
     if high < best.value - reach:
         tune = (
-            "learning rate, epochs and regularization" if context.estimator is None else "its settings, or try others"
+            "learning rate, epochs and regularization"
+            if context.estimator is None
+            else "its settings, or try others"
         )
         return Finding(
             text,
             f"tune {tune}: the data allow more",
             cost=context.shortfall,
-            fixes=("learning rate / 3", "learning rate x 3", "twice the epochs", "less weight decay", "weight decay"),
+            fixes=(
+                "learning rate / 3",
+                "learning rate x 3",
+                "twice the epochs",
+                "less weight decay",
+                "weight decay",
+            ),
         )
     if expected is None:
-        return NotChecked(f"the {context.score_name} on new data is not known: {context.failures['expected']}")
+        return NotChecked(
+            f"the {context.score_name} on new data is not known: {context.failures['expected']}"
+        )
     return Fine(text)
 
 
@@ -57,7 +73,9 @@ MIN_GAP = 0.07
 
 
 REGULARIZE = f"regularize (weight decay, dropout, gapscope.GradientSimilarityPenalty){TRY_IT}"
-REGULARIZE_ESTIMATOR = "regularize it (a stronger penalty, smaller trees, larger leaves), or use fewer columns"
+REGULARIZE_ESTIMATOR = (
+    "regularize it (a stronger penalty, smaller trees, larger leaves), or use fewer columns"
+)
 
 
 @register_check("GS402", title="overfitting", seconds=3.0, information=True, generalization=True)
@@ -92,7 +110,11 @@ def dead_units(context: Context) -> Outcome:
     else:
         network = context.network
     assert network is not None
-    modules = {name: module for name, module in named_modules(network).items() if isinstance(module, RECTIFIERS)}
+    modules = {
+        name: module
+        for name, module in named_modules(network).items()
+        if isinstance(module, RECTIFIERS)
+    }
     if not modules:
         return NotChecked("no ReLU layers")
     active: dict[tuple[str, int], Tensor] = {}
@@ -107,15 +129,24 @@ def dead_units(context: Context) -> Outcome:
         if unit_axis is None:
             return
         axes = tuple(axis for axis in range(output.ndim) if axis != unit_axis)
-        is_active = ((output > 0).any(dim=axes[0]) if len(axes) == 1 else (output > 0).amax(dim=axes)).cpu()
+        is_active = (
+            (output > 0).any(dim=axes[0]) if len(axes) == 1 else (output > 0).amax(dim=axes)
+        ).cpu()
         previous = active.get(key)
-        active[key] = is_active if previous is None or previous.shape != is_active.shape else previous | is_active
+        active[key] = (
+            is_active
+            if previous is None or previous.shape != is_active.shape
+            else previous | is_active
+        )
 
     with inspection_mode(network), forward_hooks(modules, record), torch.no_grad():
         for start in range(0, len(context.samples), 256):
             calls.clear()
             network_outputs(network, context.samples.inputs[start : start + 256], chunk_size=256)
-    units, dead = sum(map(len, active.values())), sum(int((~layer).sum()) for layer in active.values())
+    units, dead = (
+        sum(map(len, active.values())),
+        sum(int((~layer).sum()) for layer in active.values()),
+    )
     if not units:
         return NotChecked("no ReLU layer with a known axis of units ran")
     if dead < MIN_DEAD * units:
@@ -193,7 +224,9 @@ def sensitivity(context: Context) -> Outcome:
     else:
         columns = x.movedim(1, -1).flatten(0, -2)
     # outliers in a column of a table would raise its standard deviation, and with it the noise of all samples
-    spread = (robust_spread(x) if x.ndim == 2 else columns.std(0)).reshape(1, -1, *[1] * (x.ndim - 2))
+    spread = (robust_spread(x) if x.ndim == 2 else columns.std(0)).reshape(
+        1, -1, *[1] * (x.ndim - 2)
+    )
     noise = torch.randn(x.shape, generator=generator).to(x) * spread * NOISE
     with inspection_mode(context.network):
         outputs = class_logits(network_outputs(context.network, x + noise)).cpu()

@@ -37,7 +37,11 @@ def has_diverged(network: nn.Module) -> bool:
     Args:
         network: The network.
     """
-    return not all(bool(weight.isfinite().all()) for weight in network.parameters() if weight.is_floating_point())
+    return not all(
+        bool(weight.isfinite().all())
+        for weight in network.parameters()
+        if weight.is_floating_point()
+    )
 
 
 def sample_scores(samples: Samples, outputs: Tensor) -> Tensor:
@@ -52,7 +56,9 @@ def sample_scores(samples: Samples, outputs: Tensor) -> Tensor:
     """
     targets, outputs = samples.y.cpu(), outputs.cpu()
     if samples.kind == "regression":
-        residuals = outputs.double().reshape(len(targets), -1) - targets.double().reshape(len(targets), -1)
+        residuals = outputs.double().reshape(len(targets), -1) - targets.double().reshape(
+            len(targets), -1
+        )
         return -residuals.square().mean(1)
     correct = samples.task.correct(outputs, targets).double().reshape(len(targets), -1)
     if samples.kind != "positions":
@@ -116,7 +122,9 @@ class SpecTrainer:
         initial_state: State dictionary before training; None resamples the weights of every layer.
     """
 
-    def __init__(self, network: nn.Module, spec: TrainingSpec, initial_state: Mapping[str, Tensor] | None) -> None:
+    def __init__(
+        self, network: nn.Module, spec: TrainingSpec, initial_state: Mapping[str, Tensor] | None
+    ) -> None:
         self.network, self.spec, self.initial_state = network, spec, initial_state
 
     def run(self, samples: Samples, spec: Spec, seed: int, fix: Fix | None = None) -> Scorer:
@@ -233,7 +241,12 @@ class EstimatorTrainer:
             predicted = torch.as_tensor(_call(name, predict, self._inputs(scored, is_changed)))
             if scored.kind == "regression":
                 return sample_scores(scored, predicted)
-            return (predicted.reshape(scored.y.shape) == scored.y.cpu()).double().reshape(len(scored), -1).mean(1)
+            return (
+                (predicted.reshape(scored.y.shape) == scored.y.cpu())
+                .double()
+                .reshape(len(scored), -1)
+                .mean(1)
+            )
 
         return score
 

@@ -15,13 +15,21 @@ def _after_training(code: str) -> None:
     """Register the rule of a running training as a check of a finished one."""
     check = RUN_CHECKS[code]
 
-    @register_check(code, title=check.title, seconds=check.seconds, information=check.information, during_training=True)
+    @register_check(
+        code,
+        title=check.title,
+        seconds=check.seconds,
+        information=check.information,
+        during_training=True,
+    )
     def evaluate_rule(context: Context) -> Outcome:
         """Evaluate the rule on the finished training."""
         needs_no_network = code == "GS301"
         if context.is_untrained and not needs_no_network:
             return NotChecked("the network is untrained")
-        found = [finding for finding in getattr(context.monitor, "findings", ()) if finding.code == code]
+        found = [
+            finding for finding in getattr(context.monitor, "findings", ()) if finding.code == code
+        ]
         outcome = check.rule(context.run_state())
         if code == "GS302" and isinstance(outcome, Finding) and outcome.cost is not None:
             outcome = replace(outcome, cost=max(outcome.cost, context.shortfall or 0.0))
@@ -49,7 +57,9 @@ def unchanged(context: Context) -> Outcome:
     same = {
         name: weight
         for name, weight in weights.items()
-        if name in initial and initial[name].shape == weight.shape and torch.equal(initial[name].to(weight), weight)
+        if name in initial
+        and initial[name].shape == weight.shape
+        and torch.equal(initial[name].to(weight), weight)
     }
     stuck = [name for name, weight in same.items() if weight.requires_grad and weight.ndim > 1]
     frozen = [name for name, weight in same.items() if not weight.requires_grad and weight.ndim > 1]

@@ -103,7 +103,10 @@ class TriedAdvice:
 
 
 def candidates(
-    suggested: Sequence[str], samples: Samples, spec: Spec, accepts: Callable[[Fix], bool] | None = None
+    suggested: Sequence[str],
+    samples: Samples,
+    spec: Spec,
+    accepts: Callable[[Fix], bool] | None = None,
 ) -> list[Fix]:
     """Return the fixes that change something here: those that findings suggest, then all others.
 
@@ -148,8 +151,16 @@ def _class_weights(samples: Samples, balanced: bool) -> Tensor:
 class _Splits:
     """Trainings on halves, with their cost."""
 
-    def __init__(self, trainer: Trainer, samples: Samples, spec: Spec, weights: Tensor, seed: int) -> None:
-        self.trainer, self.samples, self.spec, self.weights, self.seed = trainer, samples, spec, weights, seed
+    def __init__(
+        self, trainer: Trainer, samples: Samples, spec: Spec, weights: Tensor, seed: int
+    ) -> None:
+        self.trainer, self.samples, self.spec, self.weights, self.seed = (
+            trainer,
+            samples,
+            spec,
+            weights,
+            seed,
+        )
         self.trainings = 0.0
         self.spread = 0.0
         if samples.kind == "regression":
@@ -227,12 +238,16 @@ def try_fixes(
             short.
     """
     if len(samples) < MIN_SAMPLES:
-        raise NotMeasurable(f"advice is tried on {MIN_SAMPLES} samples or more; there are {len(samples)}")
+        raise NotMeasurable(
+            f"advice is tried on {MIN_SAMPLES} samples or more; there are {len(samples)}"
+        )
     weights = _class_weights(samples, balanced)
     splits = _Splits(trainer, samples, spec, weights, seed)
     start = time.process_time()
     if max_trainings < splits.cost(None) * 2 * (1 + FRESH_SPLITS):
-        raise InvalidInput(f"max_trainings must be 3 or more; got {max_trainings}. Pass a larger number.")
+        raise InvalidInput(
+            f"max_trainings must be 3 or more; got {max_trainings}. Pass a larger number."
+        )
     scored, baseline = splits.scores(None, 0)
     seconds = time.process_time() - start
 
@@ -258,11 +273,17 @@ def try_fixes(
             except NotMeasurable as error:
                 failed.append(f"{fix.name} failed: {error}")
         if results:
-            _check_learns(samples, scored, [difference + baseline for _, difference in results], balanced)
+            _check_learns(
+                samples, scored, [difference + baseline for _, difference in results], balanced
+            )
         results.sort(key=lambda item: -float(item[1].mean()))
         for split in range(1, 1 + FRESH_SPLITS):
             best, first = results[0] if results else (None, baseline)
-            if best is not None and float(first.mean()) > 0 and is_affordable(splits.cost(best) + splits.cost(None)):
+            if (
+                best is not None
+                and float(first.mean()) > 0
+                and is_affordable(splits.cost(best) + splits.cost(None))
+            ):
                 fresh.append(splits.gains(best, split))
     except KeyboardInterrupt:
         interrupted = True
@@ -272,27 +293,40 @@ def try_fixes(
             reason = "interrupted"
         else:
             reason = "; ".join(failed)
-        raise NotMeasurable(reason or "the time budget ends before a fix could be tried, or no fix applies")
+        raise NotMeasurable(
+            reason or "the time budget ends before a fix could be tried, or no fix applies"
+        )
     trials = [Trial(fix.name, float(difference.mean())) for fix, difference in results]
     if len(fresh) == FRESH_SPLITS or (fresh and not interrupted):
         trials[0] = _judge(*results[0], fresh)
     notes = list(failed)
     if skipped:
-        notes.append(f"not tried: {', '.join(skipped)} ({pluralize(round(max_trainings), 'training')} at most)")
+        notes.append(
+            f"not tried: {', '.join(skipped)} ({pluralize(round(max_trainings), 'training')} at most)"
+        )
     if interrupted:
         notes.insert(0, "interrupted: the trials did not end")
     name = "balanced accuracy" if balanced else "accuracy"
     score = float(baseline.sum() / weights[scored].sum())
     return TriedAdvice(
-        tuple(trials), score, splits.trainings, R2 if splits.spread else name, "; ".join(notes), interrupted
+        tuple(trials),
+        score,
+        splits.trainings,
+        R2 if splits.spread else name,
+        "; ".join(notes),
+        interrupted,
     )
 
 
-def _check_learns(samples: Samples, scored: Tensor, scores: Sequence[Tensor], balanced: bool) -> None:
+def _check_learns(
+    samples: Samples, scored: Tensor, scores: Sequence[Tensor], balanced: bool
+) -> None:
     """Raise NotMeasurable if no training predicts more than a constant."""
     if samples.kind == "regression":
         if all(float(values.mean()) <= CONSTANT_R2 for values in scores):
-            raise NotMeasurable("no training predicts more than the mean; train_fn must return a trained network")
+            raise NotMeasurable(
+                "no training predicts more than the mean; train_fn must return a trained network"
+            )
         return
     labels = samples.y.cpu()[scored]
     if balanced or not samples.is_classification:

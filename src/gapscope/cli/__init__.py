@@ -51,7 +51,9 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def root(
-    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version."
+    ),
 ) -> None:
     """Find what limits a neural network, from its training data alone."""
 
@@ -81,7 +83,9 @@ def _handle_sigterm(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: object) -> None:
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: object
+) -> None:
     """Print a warning as one line, without file and line number."""
     print_lines(f"note: {message}", err=True, color=typer.colors.YELLOW)
 

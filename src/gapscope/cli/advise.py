@@ -11,7 +11,10 @@ from gapscope.cli.options import DATA_ROOT, JSON
 from gapscope.cli.output import print_json, print_lines, print_rows
 from gapscope.results.estimate import percent
 
-app = typer.Typer(help="Advise on the batch norm of a stored network, from its training data.", no_args_is_help=True)
+app = typer.Typer(
+    help="Advise on the batch norm of a stored network, from its training data.",
+    no_args_is_help=True,
+)
 
 
 @app.callback()
@@ -49,7 +52,9 @@ def batch_norm(
     batch_size: int | None = typer.Option(
         None, help="Batch size whose regularization to keep. Default: that of the training."
     ),
-    new_batch_size: int | None = typer.Option(None, help="New batch size. Default: no batch statistics."),
+    new_batch_size: int | None = typer.Option(
+        None, help="New batch size. Default: no batch statistics."
+    ),
     dropout_before: list[str] = typer.Option(
         [], help="Layer whose inputs dropout drops; repeatable. Default: the last."
     ),
@@ -78,7 +83,12 @@ def batch_norm(
         print_json(advice)
         return
     rows = _rows(advice)
-    print_rows(rows, "What batch norm adds to the training loss", right=list(rows[0])[1:], unfolded=list(rows[0])[1:])
+    print_rows(
+        rows,
+        "What batch norm adds to the training loss",
+        right=list(rows[0])[1:],
+        unfolded=list(rows[0])[1:],
+    )
     print_lines("\n".join(f"- {sentence}" for sentence in advice.sentences))
     print_lines("When not to trust this:")
     print_lines("\n".join(f"- {caveat}" for caveat in advice.caveats))

@@ -64,7 +64,9 @@ def call_for_network(source: Path, load: str | None) -> tuple[nn.Module, Any] | 
     return call_factory(load, source)
 
 
-def load_network(source: Path, data_root: str | None, load: str | None = None) -> tuple[nn.Module, Any, Any]:
+def load_network(
+    source: Path, data_root: str | None, load: str | None = None
+) -> tuple[nn.Module, Any, Any]:
     """Return network, training data and initial weights (None unless a pool stored the network).
 
     Args:
@@ -81,7 +83,9 @@ def load_network(source: Path, data_root: str | None, load: str | None = None) -
     return network, problem.train, initial
 
 
-def record_from_argument(source: Path, options: RunOptions, family: str = "", load: str | None = None) -> Record:
+def record_from_argument(
+    source: Path, options: RunOptions, family: str = "", load: str | None = None
+) -> Record:
     """Return a record with the network's readings.
 
     Args:
@@ -98,7 +102,9 @@ def record_from_argument(source: Path, options: RunOptions, family: str = "", lo
         return measure_stored_network(source, options)
     network, data = own
     samples = as_samples(data).first(options.measure_samples)
-    return record_network(network, samples, name=str(source), family=family, measures=options.measures)
+    return record_network(
+        network, samples, name=str(source), family=family, measures=options.measures
+    )
 
 
 def _label(source: Path) -> str:
@@ -149,11 +155,16 @@ def varied_settings(specs: Sequence[RunSpec]) -> list[str]:
     rows = [flatten(spec.to_dict()) for spec in specs]
     keys = dict.fromkeys(key for row in rows for key in row)
     varied = [key for key in keys if len({repr(row.get(key)) for row in rows}) > 1]
-    names = [", ".join(f"{key.split('.')[-1]}={row[key]}" for key in varied if key in row) for row in rows]
+    names = [
+        ", ".join(f"{key.split('.')[-1]}={row[key]}" for key in varied if key in row)
+        for row in rows
+    ]
     return [name or spec.network.name for name, spec in zip(names, specs, strict=True)]
 
 
-def split_target(table: pandas.DataFrame, target: str | None, path: Path) -> tuple[pandas.DataFrame, pandas.Series]:
+def split_target(
+    table: pandas.DataFrame, target: str | None, path: Path
+) -> tuple[pandas.DataFrame, pandas.Series]:
     """Return the other columns and the labels of a table that was read from a file.
 
     Args:
@@ -189,10 +200,15 @@ def split_target(table: pandas.DataFrame, target: str | None, path: Path) -> tup
             f"{path} needs a label in every row; {len(rows)} of {len(labels)} are missing in column {target!r}: rows "
             f"{', '.join(map(str, rows[:MAX_NAMED]))}{more}. Fill in these cells, or remove the rows."
         )
-    words = [word for word in sorted(MISSING_WORDS) if labels.dtype == object and (labels == word).any()]
+    words = [
+        word for word in sorted(MISSING_WORDS) if labels.dtype == object and (labels == word).any()
+    ]
     for word in words:
         n = int((labels == word).sum())
-        print_lines(f"{target}: {word!r} is a class ({pluralize(n, 'sample')}), not a missing label.", err=True)
+        print_lines(
+            f"{target}: {word!r} is a class ({pluralize(n, 'sample')}), not a missing label.",
+            err=True,
+        )
     labels, note = as_targets(labels)
     if note:
         print_lines(note, err=True)

@@ -47,7 +47,9 @@ def _with_shell_advice(result: CheckResult) -> CheckResult:
     from dataclasses import replace
 
     findings = tuple(replace(item, action=_in_a_shell(item.action)) for item in result.findings)
-    not_checked = tuple(replace(item, reason=_in_a_shell(item.reason)) for item in result.not_checked)
+    not_checked = tuple(
+        replace(item, reason=_in_a_shell(item.reason)) for item in result.not_checked
+    )
     not_judged = _in_a_shell(result.not_judged)
     return replace(result, findings=findings, not_checked=not_checked, not_judged=not_judged)
 
@@ -69,10 +71,14 @@ def _call_for_check(target: Path) -> tuple[Any, Any, dict[str, Any]]:
     needed = f"(network or None, training data), a third value initial_state, or a mapping with {', '.join(OPTIONS)}"
     result = call_function(target, needed=needed)
     if isinstance(result, Mapping) and {"network", "data"} <= set(result):
-        options = {str(name): value for name, value in result.items() if name not in ("network", "data")}
+        options = {
+            str(name): value for name, value in result.items() if name not in ("network", "data")
+        }
         unknown = sorted(set(options) - set(OPTIONS))
         if unknown:
-            raise InvalidInput(f"{target} returned {', '.join(unknown)}; known are {', '.join(OPTIONS)}. Omit others.")
+            raise InvalidInput(
+                f"{target} returned {', '.join(unknown)}; known are {', '.join(OPTIONS)}. Omit others."
+            )
         return result["network"], result["data"], options
     if not isinstance(result, tuple) or len(result) not in (2, 3):
         if isinstance(result, tuple):
@@ -82,12 +88,19 @@ def _call_for_check(target: Path) -> tuple[Any, Any, dict[str, Any]]:
         raise InvalidInput(f"{target} must return {needed}; it returned {got}.")
     network, data, initial = (*result, None)[:3]
     # a third value of numbers are the settings of a network in a pool
-    has_tensors = isinstance(initial, Mapping) and any(hasattr(value, "shape") for value in initial.values())
+    has_tensors = isinstance(initial, Mapping) and any(
+        hasattr(value, "shape") for value in initial.values()
+    )
     return network, data, {"initial_state": initial} if has_tensors else {}
 
 
 def _targets(
-    target: Path, data_root: str | None, max_networks: int, load: str | None, column: str | None, side: int
+    target: Path,
+    data_root: str | None,
+    max_networks: int,
+    load: str | None,
+    column: str | None,
+    side: int,
 ) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
     """Yield name, network, data and options of every network of the target."""
     from gapscope.base.errors import InvalidInput
@@ -152,7 +165,10 @@ def stored_network(weights: Path, data_root: str | None) -> tuple[Any, Any, dict
     options: dict[str, Any] = {"initial_state": initial}
     if (weights.parent / "record.json").exists():
         record = Record.read(weights.parent)
-        options |= {"history": record.history, "batch_size": RunSpec.from_dict(record.spec).training.batch_size}
+        options |= {
+            "history": record.history,
+            "batch_size": RunSpec.from_dict(record.spec).training.batch_size,
+        }
     return network, data, options
 
 
@@ -179,7 +195,9 @@ def check(
     ),
     column: str | None = LABEL_COLUMN,
     side: int = SIDE,
-    test: Path | None = typer.Option(None, help="Table or folder of held-out samples, as the target."),
+    test: Path | None = typer.Option(
+        None, help="Table or folder of held-out samples, as the target."
+    ),
     train: str = typer.Option(
         "",
         help="Try the advice: module:function that takes (inputs, targets) and returns a trained network, or `spec` "
@@ -191,7 +209,9 @@ def check(
     ignore: str = typer.Option("", help="Codes to skip."),
     only: str = typer.Option("", help="Codes to run. Default: all."),
     time_budget: float = typer.Option(60.0, help="Approximate CPU seconds per network."),
-    html: Path | None = typer.Option(None, help="Write a self-contained HTML page (first network only)."),
+    html: Path | None = typer.Option(
+        None, help="Write a self-contained HTML page (first network only)."
+    ),
     max_networks: int = typer.Option(5, help="Maximum number of networks of a pool or grid."),
     load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
@@ -209,7 +229,9 @@ def check(
     check_outputs(html)
     results, has_names = [], target.is_dir() or is_grid(target)
     with handle_interrupts(resumes=False):
-        for name, network, data, options in _targets(target, data_root, max_networks, load, column, side):
+        for name, network, data, options in _targets(
+            target, data_root, max_networks, load, column, side
+        ):
             if test is not None:
                 options["test"] = _read_test(test, column, data)
             if train == "spec" or is_factory(target):
@@ -219,7 +241,12 @@ def check(
             if train and train != "spec":
                 options["train_fn"] = import_function(train)
             result = run_checks(
-                network, data, ignore=_codes(ignore), only=_codes(only) or None, time_budget=time_budget, **options
+                network,
+                data,
+                ignore=_codes(ignore),
+                only=_codes(only) or None,
+                time_budget=time_budget,
+                **options,
             )
             results.append((name, result))
             if not json:
@@ -229,7 +256,9 @@ def check(
         _with_shell_advice(results[0][1]).write_html(html)
         print_lines(f"written: {html}", err=True)
     if json:
-        print_json({"networks": [{"network": name, **result.to_dict()} for name, result in results]})
+        print_json(
+            {"networks": [{"network": name, **result.to_dict()} for name, result in results]}
+        )
     if any(result.interrupted for _, result in results):
         raise typer.Exit(130)
     codes = {code for _, result in results for code in result.codes}

@@ -52,7 +52,13 @@ def list_data(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     ]
     if json:
         keys = {"train + test": "samples", "where": "path"}
-        print_json({"data_sets": [{keys.get(key, key): value for key, value in row.items()} for row in rows]})
+        print_json(
+            {
+                "data_sets": [
+                    {keys.get(key, key): value for key, value in row.items()} for row in rows
+                ]
+            }
+        )
         return
     print_lines(f"data root: {root_of(data_root)}; to fetch absent data: gapscope data fetch NAME")
     for row in rows:
@@ -64,7 +70,9 @@ def list_data(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
 def fetch_data(
     name: str = typer.Argument(help="Name of a data set (`gapscope data list`)."),
     data_root: str | None = DATA_ROOT,
-    base_url: str | None = typer.Option(None, "--base-url", help="Other server with the same files."),
+    base_url: str | None = typer.Option(
+        None, "--base-url", help="Other server with the same files."
+    ),
     json: bool = JSON,
 ) -> None:
     """Fetch the official files of a data set and verify their checksums."""

@@ -31,10 +31,14 @@ def _network_name(record: Record) -> str:
         name = f"dense {options['n_hidden']}x{options['width']}"
     if options.get("dropout"):
         name += " dropout"
-    return name + "".join(f" {item['name'].split('_')[0]}" for item in record.spec["training"]["penalties"])
+    return name + "".join(
+        f" {item['name'].split('_')[0]}" for item in record.spec["training"]["penalties"]
+    )
 
 
-def _print_estimates(held_out: Sequence[Record], assessed: pandas.DataFrame, mean_gap: float) -> None:
+def _print_estimates(
+    held_out: Sequence[Record], assessed: pandas.DataFrame, mean_gap: float
+) -> None:
     """Print the held-out networks, errors of the estimator and of the mean gap, and coverage."""
     import pandas
 
@@ -46,7 +50,10 @@ def _print_estimates(held_out: Sequence[Record], assessed: pandas.DataFrame, mea
         expected = "-"
         if row["verdict"] == "inside":
             expected = expected_test_accuracy(
-                record.scores["train_accuracy"], float(row["prediction"]), float(row["low"]), float(row["high"])
+                record.scores["train_accuracy"],
+                float(row["prediction"]),
+                float(row["low"]),
+                float(row["high"]),
             )
         rows.append(
             {
@@ -67,8 +74,12 @@ def _print_estimates(held_out: Sequence[Record], assessed: pandas.DataFrame, mea
         baseline_error = ((mean_gap - inside["gap"]) ** 2).mean() ** 0.5
         covered = inside["gap"].between(inside["low"], inside["high"]).sum()
         width = (inside["high"] - inside["low"]).mean()
-        print_lines(f"root mean squared error {error:.3f}; predicting the mean gap: {baseline_error:.3f}")
-        print_lines(f"{covered} of {len(inside)} gaps lie in their 90 % interval, {width:.2f} wide on average")
+        print_lines(
+            f"root mean squared error {error:.3f}; predicting the mean gap: {baseline_error:.3f}"
+        )
+        print_lines(
+            f"{covered} of {len(inside)} gaps lie in their 90 % interval, {width:.2f} wide on average"
+        )
     if len(inside) < len(held_out):
         print_lines(
             f"{len(held_out) - len(inside)} of {len(held_out)} networks are outside the fitted range: no estimate"
@@ -107,7 +118,11 @@ def demo(
     estimator.fit(table, table["gap"])
     assessed = estimator.assess(records_to_pandas(held_out))
     page = write_report(
-        records, folder / "report.html", title="gapscope demo: digits", estimator=estimator, held_out=assessed
+        records,
+        folder / "report.html",
+        title="gapscope demo: digits",
+        estimator=estimator,
+        held_out=assessed,
     )
     if json:
         rows = assessed.rename_axis("id").reset_index().to_dict("records")

@@ -79,7 +79,13 @@ def _data_rows(data_root: str | None) -> list[tuple[str, str, str]]:
         missing = "gapscope data fetch {name}"
         if by_hand:
             missing = "by hand; for instructions: gapscope data fetch {name}"
-        rows.append((f"data {name}", "found" if is_here else "absent", "ok" if is_here else missing.format(name=name)))
+        rows.append(
+            (
+                f"data {name}",
+                "found" if is_here else "absent",
+                "ok" if is_here else missing.format(name=name),
+            )
+        )
     return rows
 
 
@@ -104,10 +110,14 @@ def doctor(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     ]
     for name in CORE:
         installed = installed_version(name)
-        rows.append((name, installed or "absent", "ok" if installed else "run: pip install gapscope"))
+        rows.append(
+            (name, installed or "absent", "ok" if installed else "run: pip install gapscope")
+        )
     rows += [(name, installed_version(name) or "absent", "extra") for name in EXTRAS]
     rows += _data_rows(data_root)
-    table: list[dict[str, str]] = [dict(zip(("what", "found", "verdict"), row, strict=True)) for row in rows]
+    table: list[dict[str, str]] = [
+        dict(zip(("what", "found", "verdict"), row, strict=True)) for row in rows
+    ]
     missing = [name for name in CORE if installed_version(name) is None]
     if json:
         print_json({"ok": not (problem or missing), "rows": table})

@@ -11,12 +11,19 @@ from gapscope.cli.output import print_json, print_lines
 
 
 def estimate(
-    networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {NETWORK}."),
-    label_noise: float | None = typer.Option(None, help="Fraction of wrong training labels. Default: estimated."),
-    n_training: int | None = typer.Option(None, help="Number of samples that the networks were trained on."),
+    networks: list[Path] = typer.Argument(
+        ..., metavar="NETWORK...", help=f"One or more: {NETWORK}."
+    ),
+    label_noise: float | None = typer.Option(
+        None, help="Fraction of wrong training labels. Default: estimated."
+    ),
+    n_training: int | None = typer.Option(
+        None, help="Number of samples that the networks were trained on."
+    ),
     level: float = typer.Option(0.9, help="Nominal coverage of the intervals."),
     estimator: Path | None = typer.Option(
-        None, help="File of an accuracy estimator (gapscope.fit_accuracy_estimator). Default: the shipped one."
+        None,
+        help="File of an accuracy estimator (gapscope.fit_accuracy_estimator). Default: the shipped one.",
     ),
     load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
@@ -47,6 +54,12 @@ def estimate(
             if not json:
                 print_lines((f"{path}:\n" if len(networks) > 1 else "") + repr(estimates[path]))
     if json:
-        print_json({"networks": [{"network": str(path), **each.to_dict()} for path, each in estimates.items()]})
+        print_json(
+            {
+                "networks": [
+                    {"network": str(path), **each.to_dict()} for path, each in estimates.items()
+                ]
+            }
+        )
     if any(each.abstained_because for each in estimates.values()):
         raise typer.Exit(NO_ANSWER)

@@ -13,7 +13,9 @@ from types import ModuleType
 from typing import Any
 
 # a file or a module (hyphens are allowed in names of files), a colon, and a function
-_FACTORY = re.compile(r"(?P<module>(?:.*[/\\])?[^/\\:]+|[A-Za-z]:\\[^:]+):(?P<function>[A-Za-z_]\w*)")
+_FACTORY = re.compile(
+    r"(?P<module>(?:.*[/\\])?[^/\\:]+|[A-Za-z]:\\[^:]+):(?P<function>[A-Za-z_]\w*)"
+)
 
 
 def is_factory(source: Path | str) -> bool:
@@ -74,13 +76,17 @@ def _import_module(name: str, source: Path | str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if is_file or error.name not in (name, name.split(".")[0]):
-            raise InvalidInput(f"{source} could not be imported: {_describe(error)}. Install it.") from error
+            raise InvalidInput(
+                f"{source} could not be imported: {_describe(error)}. Install it."
+            ) from error
         raise InvalidInput(
             f"{source} must name a module that can be imported from here; there is no {name!r}. Run the command in the "
             "folder that contains it, or pass path/to/file.py:function."
         ) from None
     except Exception as error:
-        raise InvalidInput(f"{source} could not be imported: {_describe(error)}. Correct the module.") from error
+        raise InvalidInput(
+            f"{source} could not be imported: {_describe(error)}. Correct the module."
+        ) from error
 
 
 def import_object(source: Path | str) -> Any:
@@ -93,12 +99,18 @@ def import_object(source: Path | str) -> Any:
 
     match = _FACTORY.fullmatch(str(source))
     if match is None:
-        raise InvalidInput(f"{source} must be module:function, such as my_models:load or code/my_models.py:load.")
+        raise InvalidInput(
+            f"{source} must be module:function, such as my_models:load or code/my_models.py:load."
+        )
     module_name, name = match["module"], match["function"]
     module = _import_module(module_name, source)
     if not hasattr(module, name):
-        suggestion = did_you_mean(name, [known for known in vars(module) if not known.startswith("_")])
-        raise InvalidInput(f"{source} must name a function of {module_name}; it has no {name!r}.{suggestion}")
+        suggestion = did_you_mean(
+            name, [known for known in vars(module) if not known.startswith("_")]
+        )
+        raise InvalidInput(
+            f"{source} must name a function of {module_name}; it has no {name!r}.{suggestion}"
+        )
     return getattr(module, name)
 
 
@@ -108,7 +120,9 @@ def import_function(source: Path | str) -> Callable[..., Any]:
 
     function = import_object(source)
     if not callable(function):
-        raise InvalidInput(f"{source} must name a function; got {type(function).__name__}. Name a function.")
+        raise InvalidInput(
+            f"{source} must name a function; got {type(function).__name__}. Name a function."
+        )
     return function
 
 
@@ -165,7 +179,9 @@ def call_with_settings(
             got = f"a tuple of {len(result)}"
         else:
             got = type(result).__name__
-        raise InvalidInput(f"{call} must return {needed}, and optionally settings; it returned {got}.")
+        raise InvalidInput(
+            f"{call} must return {needed}, and optionally settings; it returned {got}."
+        )
     network, data, settings = (*result, {})[:3]
     is_usable = callable(network) or hasattr(network, "fit") or hasattr(network, "predict")
     if not is_usable and not (network is None and "None" in what):

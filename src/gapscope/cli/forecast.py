@@ -12,7 +12,12 @@ from gapscope.cli.output import print_json, print_lines, print_table
 
 
 def _forecasts(
-    target: Path, column: str | None, side: int, samples: int | None, time_budget: float, data_root: str | None
+    target: Path,
+    column: str | None,
+    side: int,
+    samples: int | None,
+    time_budget: float,
+    data_root: str | None,
 ) -> dict[str, Any]:
     """Return forecasts by name: of each spec of a grid, of `module:function`, a table or a folder."""
     from gapscope.accuracy.forecast import forecast_accuracy
@@ -24,9 +29,17 @@ def _forecasts(
         network, data = call_factory(target, what="network or None")
         return {str(target): forecast_accuracy(network, data, time_budget=time_budget)}
     if target.is_dir():
-        return {str(target): forecast_accuracy(None, read_pictures(target, side), time_budget=time_budget)}
+        return {
+            str(target): forecast_accuracy(
+                None, read_pictures(target, side), time_budget=time_budget
+            )
+        }
     if not is_grid(target):
-        return {str(target): forecast_accuracy(None, read_labelled_table(target, column), time_budget=time_budget)}
+        return {
+            str(target): forecast_accuracy(
+                None, read_labelled_table(target, column), time_budget=time_budget
+            )
+        }
     from gapscope.pools.from_spec import network_from_spec, prepare_data
 
     specs, forecasts = read_grid(target, data_root), {}
@@ -35,7 +48,9 @@ def _forecasts(
             show(len(forecasts), len(specs))
             problem, _ = prepare_data(spec, data_root)
             network, train = network_from_spec(spec, problem), problem.train.first(samples)
-            forecasts[name] = forecast_accuracy(network, train, time_budget=time_budget, seed=spec.seed)
+            forecasts[name] = forecast_accuracy(
+                network, train, time_budget=time_budget, seed=spec.seed
+            )
             if forecasts[name].interrupted:
                 break
     return forecasts
@@ -49,7 +64,9 @@ def forecast(
     ),
     column: str | None = LABEL_COLUMN,
     side: int = SIDE,
-    samples: int | None = typer.Option(None, help="Number of training samples of a grid. Default: all."),
+    samples: int | None = typer.Option(
+        None, help="Number of training samples of a grid. Default: all."
+    ),
     time_budget: float = typer.Option(60.0, help="CPU seconds per network; `inf` for no limit."),
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
@@ -61,7 +78,13 @@ def forecast(
         forecasts = _forecasts(target, column, side, samples, time_budget, data_root)
     *_, last = forecasts.values()
     if json:
-        print_json({"forecasts": [{"name": name, **forecast.to_dict()} for name, forecast in forecasts.items()]})
+        print_json(
+            {
+                "forecasts": [
+                    {"name": name, **forecast.to_dict()} for name, forecast in forecasts.items()
+                ]
+            }
+        )
     elif len(forecasts) == 1:
         print_lines(repr(last))
     else:

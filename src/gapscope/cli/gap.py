@@ -29,7 +29,9 @@ FAMILY = "network.name"
 @app.command("fit")
 def fit(
     pool: Path = POOL,
-    measure: list[str] = typer.Option([], help="Reading to use, such as unit_sparsity.zeta; repeatable."),
+    measure: list[str] = typer.Option(
+        [], help="Reading to use, such as unit_sparsity.zeta; repeatable."
+    ),
     kind: str | None = typer.Option(
         None, help="'linear', 'ridge' or 'gaussian_process'. Default: depends on the readings."
     ),
@@ -67,7 +69,11 @@ def fit(
     estimator, scheme = with_interval_for(estimator, len(table)), suggest_scheme(len(table))
     with steps("cross-validating the estimator") as show:
         quality = cross_validate(estimator, table, scheme=scheme, n_splits=N_FOLDS, on_fit=show)
-    errors = quality.pivot(index="model", columns="metric", values="value").sort_values(by=["rmse"]).reset_index()
+    errors = (
+        quality.pivot(index="model", columns="metric", values="value")
+        .sort_values(by=["rmse"])
+        .reset_index()
+    )
     rmse = errors.set_index("model")["rmse"]
     # an estimator that is worse than a constant is not written
     is_useful = bool(rmse["estimator"] < rmse[MEAN_GAP])
@@ -99,7 +105,9 @@ def fit(
         )
         raise typer.Exit(NO_ANSWER)
     linear = estimator.kernel_ is None
-    for name, coefficient in zip(estimator.feature_names_, estimator.coef_, strict=True) if linear else ():
+    for name, coefficient in (
+        zip(estimator.feature_names_, estimator.coef_, strict=True) if linear else ()
+    ):
         if name in estimator.log_features:
             term = f"log {name}"
         else:
@@ -138,11 +146,16 @@ def _only_family(pool: Iterable[Record]) -> str | None:
 @app.command("predict")
 def predict(
     pool: Path = POOL,
-    networks: list[Path] = typer.Argument(..., metavar="NETWORK...", help=f"One or more: {NETWORK}."),
-    estimator: Path | None = typer.Option(None, help="Fitted estimator. Default: POOL/estimator.json."),
+    networks: list[Path] = typer.Argument(
+        ..., metavar="NETWORK...", help=f"One or more: {NETWORK}."
+    ),
+    estimator: Path | None = typer.Option(
+        None, help="Fitted estimator. Default: POOL/estimator.json."
+    ),
     level: float = typer.Option(0.9, help="Nominal coverage of the interval."),
     family: str | None = typer.Option(
-        None, help="Family of networks passed as module:function. Default: that of the pool, if all have the same."
+        None,
+        help="Family of networks passed as module:function. Default: that of the pool, if all have the same.",
     ),
     load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
@@ -160,18 +173,25 @@ def predict(
 
     path = estimator or pool / "estimator.json"
     if not path.exists():
-        raise InvalidInput(f"{path} must hold a fitted estimator; there is none. Run: gapscope gap fit {pool}")
+        raise InvalidInput(
+            f"{path} must hold a fitted estimator; there is none. Run: gapscope gap fit {pool}"
+        )
     fitted = GapEstimator.load(path)
     records = open_pool(pool).records()
     options = RunOptions(
         measures=tuple(dict.fromkeys(name.split(".")[0] for name in fitted.feature_names_)),
-        measure_samples=max((record.measured_samples or 0 for record in records), default=0) or None,
+        measure_samples=max((record.measured_samples or 0 for record in records), default=0)
+        or None,
         data_root=data_root,
     )
     family = family or _only_family(records) or ""
-    table = records_to_pandas([record_from_argument(network, options, family, load) for network in networks])
+    table = records_to_pandas(
+        [record_from_argument(network, options, family, load) for network in networks]
+    )
     missing = {name: float("nan") for name in fitted.feature_names_ if name not in table}
-    answers = fitted.assess(pandas.DataFrame(table.assign(**missing)), level=level).to_dict("records")
+    answers = fitted.assess(pandas.DataFrame(table.assign(**missing)), level=level).to_dict(
+        "records"
+    )
     if json:
         rows = [{"network": str(path), **row} for path, row in zip(networks, answers, strict=True)]
         print_json({"level": level, "answers": rows})

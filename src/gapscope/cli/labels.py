@@ -22,7 +22,9 @@ def labels(
     ),
     column: str | None = LABEL_COLUMN,
     side: int = SIDE,
-    precision: float | None = typer.Option(None, help="Expected fraction of errors among the flagged samples."),
+    precision: float | None = typer.Option(
+        None, help="Expected fraction of errors among the flagged samples."
+    ),
     test: Path | None = typer.Option(
         None, help="Table or folder of test samples; reports those that repeat a training sample."
     ),

@@ -26,14 +26,21 @@ SOURCE = typer.Argument(
 
 def leaderboard(
     source: Path | None = SOURCE,
-    measures: list[str] = typer.Option([], "--measure", help="Column of a measure; repeatable. Default: all."),
+    measures: list[str] = typer.Option(
+        [], "--measure", help="Column of a measure; repeatable. Default: all."
+    ),
     hyperparameters: list[str] = typer.Option(
-        [], "--hyperparameter", help="Column of a hyperparameter; repeatable. Default: all that vary."
+        [],
+        "--hyperparameter",
+        help="Column of a hyperparameter; repeatable. Default: all that vary.",
     ),
     target: str = typer.Option("gap", help="Column of the gap."),
-    baseline: str | None = typer.Option(None, help="Column of the network size. Default: parameter_count or m.vc_dim."),
+    baseline: str | None = typer.Option(
+        None, help="Column of the network size. Default: parameter_count or m.vc_dim."
+    ),
     networks: int = typer.Option(
-        300, help="Maximum number of networks; above it, training configurations are sampled. Time grows as n^2."
+        300,
+        help="Maximum number of networks; above it, training configurations are sampled. Time grows as n^2.",
     ),
     permutations: int = typer.Option(1000, help="Number of permutations for p-values."),
     data_root: str | None = DATA_ROOT,

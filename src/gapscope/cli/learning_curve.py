@@ -12,7 +12,9 @@ from gapscope.cli.options import DATA_ROOT, JSON
 from gapscope.cli.output import print_json, print_lines, print_table
 
 
-def _of_table(source: Path, table: Path, target: str | None, groups: str | None) -> tuple[Any, Any, Any]:
+def _of_table(
+    source: Path, table: Path, target: str | None, groups: str | None
+) -> tuple[Any, Any, Any]:
     """Return the training function or estimator, the table as data (x, y), and the column of groups."""
     from gapscope.base.errors import InvalidInput, did_you_mean
     from gapscope.cli.arguments import read_labelled_table, split_target
@@ -31,9 +33,13 @@ def _of_table(source: Path, table: Path, target: str | None, groups: str | None)
     if groups is not None:
         raw, _ = read_table(table)
         if groups not in raw:
-            raise InvalidInput(f"{table} has no column {groups!r}.{did_you_mean(groups, [str(name) for name in raw])}")
+            raise InvalidInput(
+                f"{table} has no column {groups!r}.{did_you_mean(groups, [str(name) for name in raw])}"
+            )
         column = raw[groups].tolist()
-        encoded = [name for name in features if str(name) == groups or str(name).startswith(f"{groups}_")]
+        encoded = [
+            name for name in features if str(name) == groups or str(name).startswith(f"{groups}_")
+        ]
         features = features.drop(columns=encoded)
     if _encodes_columns(trained) and features.shape[1] == 1:
         features = features.iloc[:, 0]  # a vectorizer of texts takes one per row
@@ -87,7 +93,10 @@ def _print(curves: dict[str, Any]) -> None:
         }
         for name, curve in curves.items()
     )
-    print_table(table, "Predicted on data like the training data (90 % interval; cost in full-training equivalents)")
+    print_table(
+        table,
+        "Predicted on data like the training data (90 % interval; cost in full-training equivalents)",
+    )
     for note in dict.fromkeys(note for curve in curves.values() for note in curve.notes):
         print_lines(note)
 
@@ -99,8 +108,12 @@ def learning_curve(
         "module:name of the training function (x, y) or estimator itself.",
     ),
     data: Path | None = typer.Option(None, help="CSV file of the training data."),
-    target_column: str | None = typer.Option(None, "--target", help="Column of the labels. Default: the last one."),
-    groups: str | None = typer.Option(None, help="Column of groups (patient, author) that are not divided."),
+    target_column: str | None = typer.Option(
+        None, "--target", help="Column of the labels. Default: the last one."
+    ),
+    groups: str | None = typer.Option(
+        None, help="Column of groups (patient, author) that are not divided."
+    ),
     score: str | None = typer.Option(
         None,
         help="module:function (object, inputs, targets) that scores what is trained, or the name of a scorer of "
@@ -108,9 +121,12 @@ def learning_curve(
     ),
     max_width: float | None = typer.Option(None, help="Maximum width of the 90 % interval."),
     design: str = typer.Option(
-        "auto", help="Design of the subset runs; auto selects the cheapest that reaches --max-width."
+        "auto",
+        help="Design of the subset runs; auto selects the cheapest that reaches --max-width.",
     ),
-    cache_dir: Path = typer.Option(Path("gapscope-learning-curve"), help="Folder of finished training runs."),
+    cache_dir: Path = typer.Option(
+        Path("gapscope-learning-curve"), help="Folder of finished training runs."
+    ),
     workers: int = typer.Option(1, help="Number of training processes."),
     seed: int = typer.Option(0, help="Seed of the subsets and of the training runs."),
     data_root: str | None = DATA_ROOT,
@@ -150,7 +166,9 @@ def learning_curve(
             if curve.interrupted:
                 break
     if json:
-        print_json({"curves": [{"name": name, **curve.to_dict()} for name, curve in curves.items()]})
+        print_json(
+            {"curves": [{"name": name, **curve.to_dict()} for name, curve in curves.items()]}
+        )
     else:
         _print(curves)
     if any(curve.interrupted for curve in curves.values()):

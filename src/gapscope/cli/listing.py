@@ -11,7 +11,9 @@ import typer
 from gapscope.cli.options import JSON
 from gapscope.cli.output import print_json, print_lines, print_rows
 
-app = typer.Typer(help="List measures, penalties and networks with their options.", no_args_is_help=True)
+app = typer.Typer(
+    help="List measures, penalties and networks with their options.", no_args_is_help=True
+)
 
 
 def _show(what: str, rows: list[dict[str, Any]], json: bool) -> None:
@@ -24,7 +26,10 @@ def _show(what: str, rows: list[dict[str, Any]], json: bool) -> None:
 
 def _settings(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
     """Return the settings with their defaults."""
-    return [name if item.default is item.empty else f"{name}={item.default!r}" for name, item in parameters.items()]
+    return [
+        name if item.default is item.empty else f"{name}={item.default!r}"
+        for name, item in parameters.items()
+    ]
 
 
 @app.command("measures")
@@ -34,11 +39,16 @@ def measures(json: bool = JSON) -> None:
 
     items = list_measures().values()
     rows = [
-        {"name": item.name, "needs": list(item.needs), "cost": item.cost_class, "title": item.title} for item in items
+        {"name": item.name, "needs": list(item.needs), "cost": item.cost_class, "title": item.title}
+        for item in items
     ]
     if json:
         for row, item in zip(rows, items, strict=True):
-            row |= {"by_default": item.default, "options": list(item.options), "numbers": list(item.numbers)}
+            row |= {
+                "by_default": item.default,
+                "options": list(item.options),
+                "numbers": list(item.numbers),
+            }
     _show("measures", rows, json)
     if not json:
         print_lines(f"Default measures: {', '.join(item.name for item in items if item.default)}.")
@@ -51,7 +61,11 @@ def penalties(json: bool = JSON) -> None:
     from gapscope.penalties.base import penalties as registered
 
     rows = [
-        {"name": name, "class": penalty.__name__, "settings": _settings(inspect.signature(penalty).parameters)}
+        {
+            "name": name,
+            "class": penalty.__name__,
+            "settings": _settings(inspect.signature(penalty).parameters),
+        }
         for name, penalty in registered().items()
     ]
     _show("penalties", rows, json)
@@ -63,7 +77,10 @@ def networks(json: bool = JSON) -> None:
     from gapscope.networks.factory import network_names, network_options
 
     rows = [
-        {"name": name, "options": [f"{key}={value!r}" for key, value in network_options(name).items()]}
+        {
+            "name": name,
+            "options": [f"{key}={value!r}" for key, value in network_options(name).items()],
+        }
         for name in network_names()
     ]
     _show("networks", rows, json)

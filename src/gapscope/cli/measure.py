@@ -29,7 +29,9 @@ def measure(
     from gapscope.cli.arguments import record_from_argument
     from gapscope.pools.readings import RunOptions
 
-    options = RunOptions(measures=tuple(measures) or None, measure_samples=samples, data_root=data_root)
+    options = RunOptions(
+        measures=tuple(measures) or None, measure_samples=samples, data_root=data_root
+    )
     record = record_from_argument(network, options, load=load)
     if json:
         content = {"readings": record.readings.to_dict(), "unmeasured": record.unmeasured}
@@ -41,11 +43,14 @@ def measure(
 
 
 def compare(
-    networks: list[Path] = typer.Argument(..., help=f"Two or more, trained on the same data: {NETWORK}."),
+    networks: list[Path] = typer.Argument(
+        ..., help=f"Two or more, trained on the same data: {NETWORK}."
+    ),
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
     evidence: Path | None = typer.Option(
-        None, help="Networks with a known gap on which the measures are evaluated: a pool or a CSV file."
+        None,
+        help="Networks with a known gap on which the measures are evaluated: a pool or a CSV file.",
     ),
     load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,

@@ -150,7 +150,11 @@ def print_table(content: pandas.DataFrame, title: str) -> None:
     """Print a data frame as a table with short, right-aligned numbers and unfolded text."""
     # a column is numeric if most of its cells are: a transposed table has text among its numbers
     cells = {str(name): content[name].tolist() for name in content.columns}
-    right = [name for name, each in cells.items() if 2 * sum(isinstance(c, Number) for c in each) > len(each)]
+    right = [
+        name
+        for name, each in cells.items()
+        if 2 * sum(isinstance(c, Number) for c in each) > len(each)
+    ]
     rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
     print_rows(rows, title, right=right, unfolded=list(cells))
 
@@ -170,13 +174,23 @@ def print_rows(
     from rich.measure import Measurement
     from rich.table import Table
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(
+        title=title, box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False
+    )
     for name in rows[0] if rows else ():
-        table.add_column(name, justify="right" if name in right else "left", no_wrap=name in unfolded, overflow="fold")
+        table.add_column(
+            name,
+            justify="right" if name in right else "left",
+            no_wrap=name in unfolded,
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*map(_cell, row.values()))
     console = make_console()
-    if Measurement.get(console, console.options.update(width=_PIPED), table).minimum <= console.width:
+    if (
+        Measurement.get(console, console.options.update(width=_PIPED), table).minimum
+        <= console.width
+    ):
         console.print(table)
         return
     print_lines("\n".join([title] if title else []))

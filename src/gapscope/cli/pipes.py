@@ -39,7 +39,9 @@ class TolerantStream:
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
         if not isinstance(error, BrokenPipeError):
-            raise NotWritten(f"The output could not be written ({error.strerror}). Send it elsewhere.") from None
+            raise NotWritten(
+                f"The output could not be written ({error.strerror}). Send it elsewhere."
+            ) from None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

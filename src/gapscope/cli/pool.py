@@ -19,7 +19,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-GRID = typer.Argument(..., help="TOML file with the grid: tables base, [\\[cases]], axes, and a list measures.")
+GRID = typer.Argument(
+    ..., help="TOML file with the grid: tables base, [\\[cases]], axes, and a list measures."
+)
 FOLDER = typer.Argument(..., help="Folder of the pool.")
 
 
@@ -29,12 +31,18 @@ def run(
     folder: Path = FOLDER,
     workers: int = WORKERS,
     engine: str = typer.Option("local", help="'local' processes, or 'ray' for a cluster."),
-    ray_address: str | None = typer.Option(None, help="Address of a running Ray cluster, such as 10.0.0.1:6379."),
+    ray_address: str | None = typer.Option(
+        None, help="Address of a running Ray cluster, such as 10.0.0.1:6379."
+    ),
     gpus: float = typer.Option(0.0, help="GPUs per network on a Ray cluster; fractions share one."),
-    mirror: str | None = typer.Option(None, help="Folder or URL to copy finished runs to, such as s3://bucket/pool."),
+    mirror: str | None = typer.Option(
+        None, help="Folder or URL to copy finished runs to, such as s3://bucket/pool."
+    ),
     data_root: str | None = DATA_ROOT,
     device: str = typer.Option("cpu", help="Torch device."),
-    measure_samples: int | None = typer.Option(None, help="Number of training samples to measure on. Default: all."),
+    measure_samples: int | None = typer.Option(
+        None, help="Number of training samples to measure on. Default: all."
+    ),
     retry_failed: bool = typer.Option(False, help="Run failed networks again."),
     json: bool = JSON,
 ) -> None:
@@ -63,12 +71,21 @@ def run(
             retry_failed=retry_failed,
             on_record=show,
         )
-    counts = {status: sum(r.status == status for r in records) for status in ("finished", "diverged", "failed")}
+    counts = {
+        status: sum(r.status == status for r in records)
+        for status in ("finished", "diverged", "failed")
+    }
     if json:
-        rows = [{"id": r.id, "status": r.status, "message": r.message, "gap": r.gap, **r.scores} for r in records]
+        rows = [
+            {"id": r.id, "status": r.status, "message": r.message, "gap": r.gap, **r.scores}
+            for r in records
+        ]
         print_json({"folder": str(folder), **counts, "networks": rows})
     else:
-        print_lines(", ".join(f"{count} {status}" for status, count in counts.items()) + f"; records in {folder}")
+        print_lines(
+            ", ".join(f"{count} {status}" for status, count in counts.items())
+            + f"; records in {folder}"
+        )
     if counts["failed"]:
         first = next(record for record in records if record.status == "failed")
         print_lines(f"first failure: {first.id}: {first.message}", err=True)
@@ -105,8 +122,14 @@ def show(folder: Path = FOLDER, json: bool = JSON) -> None:
     from gapscope.pools import open_pool
 
     table = open_pool(folder).to_pandas().reset_index()
-    varied = [name for name in hyperparameter_columns(table) if table[name].astype(str).nunique() > 1]
-    scores = [name for name in ("train_accuracy", "test_accuracy", "train_loss", "test_loss", "gap") if name in table]
+    varied = [
+        name for name in hyperparameter_columns(table) if table[name].astype(str).nunique() > 1
+    ]
+    scores = [
+        name
+        for name in ("train_accuracy", "test_accuracy", "train_loss", "test_loss", "gap")
+        if name in table
+    ]
     order = [name for name in ("name", "network.name", *varied, "status", *scores) if name in table]
     columns = [name for name in dict.fromkeys(order) if not table[name].isna().all()]
     table = table[["id", *columns]]
@@ -168,7 +191,9 @@ def _names(networks: list[Path], name: str | None) -> list[str]:
     if name is None:
         return distinct_names(networks)
     if len(networks) > 1:
-        raise InvalidInput(f"--name names one network; got {len(networks)} networks. Add them one by one.")
+        raise InvalidInput(
+            f"--name names one network; got {len(networks)} networks. Add them one by one."
+        )
     return [name]
 
 
@@ -176,21 +201,31 @@ def _names(networks: list[Path], name: str | None) -> list[str]:
 def add(
     folder: Path = FOLDER,
     networks: list[Path] = typer.Argument(
-        ..., metavar="CHECKPOINT...", help="Files for --load; without it, one module:function per network."
+        ...,
+        metavar="CHECKPOINT...",
+        help="Files for --load; without it, one module:function per network.",
     ),
     load: str | None = typer.Option(
         None,
         help="module:function that maps the path of a checkpoint to (network, training data), or to (network, training "
         "data, settings) with a dict of its hyperparameters.",
     ),
-    test: str | None = typer.Option(None, help="module:function that returns the test data, for the gap."),
+    test: str | None = typer.Option(
+        None, help="module:function that returns the test data, for the gap."
+    ),
     family: str = typer.Option("", help="Name of the architecture. Default: name of the class."),
-    name: str | None = typer.Option(None, help="Name of the network, if it is the only one. Default: from its path."),
+    name: str | None = typer.Option(
+        None, help="Name of the network, if it is the only one. Default: from its path."
+    ),
     settings: list[str] = typer.Option(
         [], "--set", metavar="NAME=VALUE", help="Hyperparameter of all these networks; repeatable."
     ),
-    replace: bool = typer.Option(False, help="Overwrite other networks of the same names and settings."),
-    measure: list[str] = typer.Option([], help="Measure to run; repeatable. Default: the default measures."),
+    replace: bool = typer.Option(
+        False, help="Overwrite other networks of the same names and settings."
+    ),
+    measure: list[str] = typer.Option(
+        [], help="Measure to run; repeatable. Default: the default measures."
+    ),
     json: bool = JSON,
 ) -> None:
     """Score and measure networks trained elsewhere and add them to a pool.
@@ -212,9 +247,13 @@ def add(
     records: list[Record] = []
     with handle_interrupts(resumes=True), progress(f"pool {folder}", len(networks)) as announce:
         for path, each in zip(networks, names, strict=True):
-            network, data, own = call_with_settings(path) if load is None else call_with_settings(load, path)
+            network, data, own = (
+                call_with_settings(path) if load is None else call_with_settings(load, path)
+            )
             about = {"test": held_out, "name": each, "family": family, "measures": measure or None}
-            record = pool.add(network, data, settings={**common, **own}, replace=replace, **about, progress=False)
+            record = pool.add(
+                network, data, settings={**common, **own}, replace=replace, **about, progress=False
+            )
             records.append(record)
             announce(record)
     if json:
@@ -223,5 +262,9 @@ def add(
         return
     print_lines(f"{pluralize(len(records), 'network')} added to {folder}, {len(pool)} in total")
     if not any("hp" in record.spec for record in records):
-        print_lines("note: no hyperparameters were passed (see --help): measures cannot be compared at equal settings")
-    print_lines(f"next: gapscope pool show {folder}; gapscope report {folder}; gapscope gap fit {folder}")
+        print_lines(
+            "note: no hyperparameters were passed (see --help): measures cannot be compared at equal settings"
+        )
+    print_lines(
+        f"next: gapscope pool show {folder}; gapscope report {folder}; gapscope gap fit {folder}"
+    )

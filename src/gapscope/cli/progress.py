@@ -26,14 +26,18 @@ def outcome(record: Record) -> str:
     if data is None:  # trained elsewhere
         run = f"{record.id}  {record.spec['name']} ({network['name']})"
     else:
-        run = f"{record.id}  {network['name']} on {data['name']}, label noise {data['label_noise']:g}"
+        run = (
+            f"{record.id}  {network['name']} on {data['name']}, label noise {data['label_noise']:g}"
+        )
     if record.status != "finished":
         return f"{run}: {record.status}: {record.message}"
     kind, gap = record.gap_kind, record.gap
     if gap != gap:
         return f"{run}: no test data ({record.seconds:.1f} s)"
     train, test = record.scores[f"train_{kind}"], record.scores[f"test_{kind}"]
-    return f"{run}: train {kind} {train:.3f}, test {test:.3f}, gap {gap:.3f} ({record.seconds:.1f} s)"
+    return (
+        f"{run}: train {kind} {train:.3f}, test {test:.3f}, gap {gap:.3f} ({record.seconds:.1f} s)"
+    )
 
 
 @contextmanager

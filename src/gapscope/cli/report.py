@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,10 +43,14 @@ def _check(records: Sequence[Record], pool: Path, data_root: str | None) -> dict
     def score(record: Record) -> float:
         return record.scores.get("test_accuracy", -record.scores.get("train_loss", math.inf))
 
-    finished = sorted((record for record in records if record.status == "finished"), key=score, reverse=True)
+    finished = sorted(
+        (record for record in records if record.status == "finished"), key=score, reverse=True
+    )
     # strings, not Paths: a pool may hold 100,000 networks without weights
     paths = ((record, f"{pool}/runs/{record.id}/weights.safetensors") for record in finished)
-    record, path = next(((record, path) for record, path in paths if os.path.exists(path)), (None, ""))  # noqa: PTH110
+    record, path = next(
+        ((record, path) for record, path in paths if Path(path).exists()), (None, "")
+    )
     if record is None:
         return {}  # before the imports of torch and the checks, which take seconds
     from gapscope.base.errors import GapscopeError
@@ -94,4 +97,6 @@ def report(
     if checks:
         estimates |= _check(view.all_records, pool, data_root)
     write_report(view, path, title=name, **estimates)
-    print_lines(f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {pluralize(len(view.all_records), 'network')})")
+    print_lines(
+        f"written: {path} ({path.stat().st_size / 1e3:.0f} kB, {pluralize(len(view.all_records), 'network')})"
+    )

@@ -17,7 +17,8 @@ from gapscope.cli.options import DATA_ROOT, JSON, WORKERS
 from gapscope.cli.output import print_json, print_lines
 
 app = typer.Typer(
-    help="Reproduce tables and figures of a paper. Run the same command again to continue.", no_args_is_help=True
+    help="Reproduce tables and figures of a paper. Run the same command again to continue.",
+    no_args_is_help=True,
 )
 
 
@@ -47,8 +48,13 @@ def list_studies(json: bool = JSON) -> None:
     """List the studies with their parts."""
     studies = {name: load_study(name) for name in available()}
     if json:
-        parts = {name: {part.name: part.title for part in study.parts} for name, study in studies.items()}
-        rows = [{"name": name, "title": study.title, "parts": parts[name]} for name, study in studies.items()]
+        parts = {
+            name: {part.name: part.title for part in study.parts} for name, study in studies.items()
+        }
+        rows = [
+            {"name": name, "title": study.title, "parts": parts[name]}
+            for name, study in studies.items()
+        ]
         print_json({"studies": rows})
         return
     for name, study in studies.items():
@@ -60,7 +66,9 @@ def list_studies(json: bool = JSON) -> None:
 @app.command("run")
 def run(
     name: str = typer.Argument(..., help="Name of the study, such as forouzesh2021."),
-    scale: str = typer.Option("small", help="'smoke' (seconds), 'small' (minutes on two cores) or 'paper'."),
+    scale: str = typer.Option(
+        "small", help="'smoke' (seconds), 'small' (minutes on two cores) or 'paper'."
+    ),
     only: list[str] = typer.Option([], help="Part to run; repeatable. Default: all."),
     results: Path = typer.Option(Path("results"), help="Folder for tables, figures and JSON."),
     work: Path = typer.Option(Path("study-work"), help="Folder for the trained networks."),

@@ -32,11 +32,15 @@ def digits() -> Problem:
     labels = torch.as_tensor(bunch.target, dtype=torch.int64)
     train, test = (
         torch.from_numpy(indices)
-        for indices in train_test_split(np.arange(len(labels)), test_size=500, stratify=bunch.target, random_state=0)
+        for indices in train_test_split(
+            np.arange(len(labels)), test_size=500, stratify=bunch.target, random_state=0
+        )
     )
     samples = Samples(inputs, labels)
     names = tuple(str(digit) for digit in range(10))
-    return Problem("digits", "classification", samples.subset(train), samples.subset(test), 10, names)
+    return Problem(
+        "digits", "classification", samples.subset(train), samples.subset(test), 10, names
+    )
 
 
 def two_circles(
@@ -56,15 +60,26 @@ def two_circles(
     """
     from sklearn.datasets import make_circles
 
-    for option, value, low in (("n", n, 2), ("test_size", test_size, 2), ("noise", noise, 0), ("seed", seed, 0)):
+    for option, value, low in (
+        ("n", n, 2),
+        ("test_size", test_size, 2),
+        ("noise", noise, 0),
+        ("seed", seed, 0),
+    ):
         check_range(f"{option} of two_circles", value, low)
     check_range("factor of two_circles", factor, 0, 1, high_open=True)
     splits = []
     for stream, size in enumerate((n, test_size)):
         random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence((seed, stream))))
-        points, labels = make_circles(n_samples=size, factor=factor, noise=noise, random_state=random)
-        splits.append(Samples(torch.as_tensor(points, dtype=torch.float32), torch.as_tensor(labels).long()))
-    return Problem("two_circles", "classification", *splits, n_outputs=2, class_names=("outer", "inner"))
+        points, labels = make_circles(
+            n_samples=size, factor=factor, noise=noise, random_state=random
+        )
+        splits.append(
+            Samples(torch.as_tensor(points, dtype=torch.float32), torch.as_tensor(labels).long())
+        )
+    return Problem(
+        "two_circles", "classification", *splits, n_outputs=2, class_names=("outer", "inner")
+    )
 
 
 @dataclass(frozen=True)
@@ -78,7 +93,9 @@ class RegressionTable:
 
 BOSTON_HOUSING = RegressionTable(
     FileLayout(
-        "boston_housing", ("boston_housing", "boston-housing"), {"table": ("boston_housing.csv", "housing.data")}
+        "boston_housing",
+        ("boston_housing", "boston-housing"),
+        {"table": ("boston_housing.csv", "housing.data")},
     ),
     "CRIM,ZN,INDUS,CHAS,NOX,RM,AGE,DIS,RAD,TAX,PTRATIO,B,LSTAT,MEDV",
 )
@@ -129,4 +146,6 @@ def load_table(
         mean, std = inputs[train].mean(0), inputs[train].std(0, correction=0)
         inputs = (inputs - mean) / torch.where(std > 0, std, 1.0)  # a constant column becomes 0
     samples = Samples(inputs.float(), targets.float())
-    return Problem(table.layout.source, "regression", samples.subset(train), samples.subset(test), n_outputs=1)
+    return Problem(
+        table.layout.source, "regression", samples.subset(train), samples.subset(test), n_outputs=1
+    )

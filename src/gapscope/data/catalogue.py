@@ -17,7 +17,13 @@ from typing import Any
 from gapscope.base.errors import DataNotFound, check_choice
 from gapscope.base.options import check_known, coerce
 from gapscope.data import built_in, image_sets
-from gapscope.data.built_in import BOSTON_HOUSING, CALIFORNIA_HOUSING, CONCRETE, RegressionTable, load_table
+from gapscope.data.built_in import (
+    BOSTON_HOUSING,
+    CALIFORNIA_HOUSING,
+    CONCRETE,
+    RegressionTable,
+    load_table,
+)
 from gapscope.data.downloads import Origin, Progress, RemoteFile, download
 from gapscope.data.facial_keypoints import FACIAL_KEYPOINTS, facial_keypoints
 from gapscope.data.image_folder import IMAGE_FOLDER, image_folder
@@ -33,16 +39,23 @@ class Source:
     task: Task
     sizes: str  # numbers of training and test samples of the complete set, as text
     licence: str  # as stated by its publishers
-    load: Callable[..., Problem]  # takes the data root, if there are files; keyword-only arguments are its options
+    # takes the data root, if there are files; keyword-only arguments are its options
+    load: Callable[..., Problem]
     layout: FileLayout | None = None  # None if it is built in
-    origin: Origin | None = None  # None if files cannot be fetched; `by_hand` then explains how to get them
+    origin: Origin | None = (
+        None  # None if files cannot be fetched; `by_hand` then explains how to get them
+    )
     by_hand: str = ""
 
     @property
     def options(self) -> dict[str, Any]:
         """Option -> default."""
         parameters = inspect.signature(self.load).parameters.values()
-        return {item.name: item.default for item in parameters if item.kind is inspect.Parameter.KEYWORD_ONLY}
+        return {
+            item.name: item.default
+            for item in parameters
+            if item.kind is inspect.Parameter.KEYWORD_ONLY
+        }
 
 
 _MNIST_FILES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
@@ -50,12 +63,16 @@ _MNIST_FILES += ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
 
 
 def _mnist_origin(base_url: str, *md5: str) -> Origin:
-    files = (RemoteFile(name, f"md5:{digest}") for name, digest in zip(_MNIST_FILES, md5, strict=True))
+    files = (
+        RemoteFile(name, f"md5:{digest}") for name, digest in zip(_MNIST_FILES, md5, strict=True)
+    )
     return Origin(base_url, tuple(files))
 
 
 def _archive_origin(base_url: str, name: str, checksum: str, folder: str, *members: str) -> Origin:
-    return Origin(base_url, (RemoteFile(name, checksum, tuple(f"{folder}/{member}" for member in members)),))
+    return Origin(
+        base_url, (RemoteFile(name, checksum, tuple(f"{folder}/{member}" for member in members)),)
+    )
 
 
 _MNIST = _mnist_origin(
@@ -89,7 +106,12 @@ _CIFAR100 = _archive_origin(
 )
 _BOSTON = Origin(
     "https://archive.ics.uci.edu/ml/machine-learning-databases/housing/",
-    (RemoteFile("housing.data", "sha256:baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a"),),
+    (
+        RemoteFile(
+            "housing.data",
+            "sha256:baadf72995725d76efe787b664e1f083388c79ba21ef9a7990d87f774184735a",
+        ),
+    ),
 )
 _CALIFORNIA = _archive_origin(
     "https://ndownloader.figshare.com/files/",
@@ -100,12 +122,22 @@ _CALIFORNIA = _archive_origin(
 )
 
 
-def _table(table: RegressionTable, sizes: str, licence: str, origin: Origin | None = None, by_hand: str = "") -> Source:
+def _table(
+    table: RegressionTable,
+    sizes: str,
+    licence: str,
+    origin: Origin | None = None,
+    by_hand: str = "",
+) -> Source:
     load = partial(load_table, table)
-    return Source(table.layout.source, "regression", sizes, licence, load, table.layout, origin, by_hand)
+    return Source(
+        table.layout.source, "regression", sizes, licence, load, table.layout, origin, by_hand
+    )
 
 
-def _images(load: Callable[..., Problem], layout: FileLayout, sizes: str, licence: str, origin: Origin) -> Source:
+def _images(
+    load: Callable[..., Problem], layout: FileLayout, sizes: str, licence: str, origin: Origin
+) -> Source:
     return Source(layout.source, "classification", sizes, licence, load, layout, origin)
 
 
@@ -113,7 +145,9 @@ _TABLE = (
     Source("digits", "classification", "1,297 + 500", "CC BY 4.0", built_in.digits),
     Source("two_circles", "classification", "100 + 1,000", "generated", built_in.two_circles),
     _images(image_sets.mnist, image_sets.MNIST, "60,000 + 10,000", "CC BY-SA 3.0", _MNIST),
-    _images(image_sets.fashion_mnist, image_sets.FASHION_MNIST, "60,000 + 10,000", "MIT", _FASHION_MNIST),
+    _images(
+        image_sets.fashion_mnist, image_sets.FASHION_MNIST, "60,000 + 10,000", "MIT", _FASHION_MNIST
+    ),
     _images(image_sets.cifar10, image_sets.CIFAR10, "50,000 + 10,000", "none stated", _CIFAR10),
     _images(image_sets.cifar100, image_sets.CIFAR100, "50,000 + 10,000", "none stated", _CIFAR100),
     _table(BOSTON_HOUSING, "354 + 152", "none stated", _BOSTON),
@@ -213,7 +247,11 @@ def load_dataset(name: str, *, root: str | Path | None = None, **options: Any) -
 
 
 def fetch(
-    name: str, *, root: str | Path | None = None, base_url: str | None = None, progress: Progress | None = None
+    name: str,
+    *,
+    root: str | Path | None = None,
+    base_url: str | None = None,
+    progress: Progress | None = None,
 ) -> list[Path]:
     """Return the official files of a data set (none if built in), downloading missing ones.
 
@@ -234,5 +272,7 @@ def fetch(
     folder = data_root(root) / source.layout.folders[0]
     if source.origin is None:
         path = folder / next(iter(source.layout.required.values()))[0]
-        raise DataNotFound(f"Data set '{name}' cannot be fetched. {source.by_hand.format(path=path)}")
+        raise DataNotFound(
+            f"Data set '{name}' cannot be fetched. {source.by_hand.format(path=path)}"
+        )
     return download(source.origin, folder, base_url=base_url, progress=progress)

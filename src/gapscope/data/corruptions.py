@@ -61,7 +61,9 @@ def add_target_noise(
 ) -> Float[Tensor, "n k"]:
     """Return regression targets plus Gaussian noise of standard deviation `std`."""
     check_range("std of target_noise", std, 0)
-    noise = torch.randn(targets.shape, generator=resolve_generator(generator, "target noise"), dtype=targets.dtype)
+    noise = torch.randn(
+        targets.shape, generator=resolve_generator(generator, "target noise"), dtype=targets.dtype
+    )
     return targets + std * noise.to(targets.device)
 
 
@@ -71,10 +73,14 @@ def subset(samples: Samples, n: int, generator: torch.Generator | None = None) -
     With the same generator state, a larger n begins with the same samples.
     """
     check_range("n of subset", n, 1, len(samples))
-    return samples.subset(torch.randperm(len(samples), generator=resolve_generator(generator, "training subset"))[:n])
+    return samples.subset(
+        torch.randperm(len(samples), generator=resolve_generator(generator, "training subset"))[:n]
+    )
 
 
-def balanced_subset(samples: Samples, n: int, n_classes: int, generator: torch.Generator | None = None) -> Samples:
+def balanced_subset(
+    samples: Samples, n: int, n_classes: int, generator: torch.Generator | None = None
+) -> Samples:
     """Sample n indices without replacement, equally many per class, in random order.
 
     Raises:
@@ -128,7 +134,9 @@ def _runs(shifts: Tensor) -> list[tuple[int, int, int, int]]:
     ends = counts.cumsum(0)
     return [
         (end - count, end, down, right)
-        for (down, right), count, end in zip(values.tolist(), counts.tolist(), ends.tolist(), strict=True)
+        for (down, right), count, end in zip(
+            values.tolist(), counts.tolist(), ends.tolist(), strict=True
+        )
     ]
 
 
@@ -145,7 +153,9 @@ def _blur(images: Tensor, angles: Tensor, kernel: list[float]) -> Tensor:
             if abs(dy) >= height or abs(dx) >= width:
                 continue
             top, left = margin_y - dy, margin_x - dx
-            total[start:stop].add_(padded[start:stop, :, top : top + height, left : left + width], alpha=weight)
+            total[start:stop].add_(
+                padded[start:stop, :, top : top + height, left : left + width], alpha=weight
+            )
     return total
 
 
@@ -216,7 +226,9 @@ def flip_shift_rotate(
             f"Augmentation needs images [n, channels, height, width]; got {list(images.shape)}. Set it to 'none'."
         )
     n, _, height, width = images.shape
-    flip, angle, across, down = torch.rand(4, n, generator=resolve_generator(generator, "augmentation"))
+    flip, angle, across, down = torch.rand(
+        4, n, generator=resolve_generator(generator, "augmentation")
+    )
     mirror = torch.where(flip < 0.5, -1.0, 1.0)
     angle = math.radians(_MAX_ROTATION_DEGREES) * (2 * angle - 1)
     cosine, sine = angle.cos(), angle.sin()

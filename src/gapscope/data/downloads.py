@@ -58,7 +58,9 @@ class _ProgressBar:
             )
         if self.progress:
             # pooch counts complete chunks, also for the last one
-            self.progress(self.name, min(self.received, self.total or self.received), self.total or None)
+            self.progress(
+                self.name, min(self.received, self.total or self.received), self.total or None
+            )
 
     def reset(self) -> None:
         self.received = 0
@@ -84,7 +86,10 @@ def _fetch_file(file: RemoteFile, folder: Path, base_url: str, progress: Progres
     downloader: Any = receive
     pooch.get_logger().setLevel("WARNING")
     server = pooch.create(
-        folder, f"{base_url.rstrip('/')}/", registry={file.name: file.checksum}, retry_if_failed=_RETRIES
+        folder,
+        f"{base_url.rstrip('/')}/",
+        registry={file.name: file.checksum},
+        retry_if_failed=_RETRIES,
     )
     try:
         return Path(server.fetch(file.name, downloader=downloader))
@@ -112,9 +117,13 @@ def _extract(archive: Path, members: tuple[str, ...], folder: Path) -> None:
                     write_atomically(folder / PurePosixPath(item.name).name, content.read())
                     missing.remove(item.name)
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise UnreadableFile(f"{archive} must be a tar.gz archive; unpacking it failed: {error}. Delete it.") from None
+        raise UnreadableFile(
+            f"{archive} must be a tar.gz archive; unpacking it failed: {error}. Delete it."
+        ) from None
     if missing:
-        raise UnreadableFile(f"{archive} must hold the regular files {', '.join(sorted(missing))}; they are missing.")
+        raise UnreadableFile(
+            f"{archive} must hold the regular files {', '.join(sorted(missing))}; they are missing."
+        )
 
 
 def download(

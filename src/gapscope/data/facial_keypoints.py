@@ -55,7 +55,9 @@ def _row(line: bytes) -> tuple[np.ndarray, np.ndarray]:
     *points, image = line.rstrip(b"\r\n").split(b",")
     coordinates = np.array([float(cell) if cell.strip() else np.nan for cell in points])
     if len(coordinates) != len(COORDINATES) or np.isinf(coordinates).any():
-        raise ValueError(f"it has {len(coordinates)} coordinates, {int(np.isinf(coordinates).sum())} infinite")
+        raise ValueError(
+            f"it has {len(coordinates)} coordinates, {int(np.isinf(coordinates).sum())} infinite"
+        )
     if image.translate(None, b"0123456789 "):
         raise ValueError("its pixels have other characters than digits")
     pixels = np.fromstring(image.decode("ascii"), dtype=np.int64, sep=" ")
@@ -64,7 +66,9 @@ def _row(line: bytes) -> tuple[np.ndarray, np.ndarray]:
     return coordinates, pixels.astype(np.uint8)
 
 
-def read_facial_keypoints(path: str | Path) -> tuple[UInt8[Tensor, "n 1 96 96"], Float32[Tensor, "n 30"]]:
+def read_facial_keypoints(
+    path: str | Path,
+) -> tuple[UInt8[Tensor, "n 1 96 96"], Float32[Tensor, "n 30"]]:
     """Read the complete rows of a file in the format of Kaggle's training.csv.
 
     The first line names the 30 coordinates, then "Image"; every other line contains 30 numbers in pixels, empty if
@@ -88,7 +92,9 @@ def read_facial_keypoints(path: str | Path) -> tuple[UInt8[Tensor, "n 1 96 96"],
             )
         for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES), b""), 2):
             if number > _MAX_ROWS + 1:
-                raise UnreadableFile(f"{path} must hold at most {_MAX_ROWS:,} rows; it holds more. Split it.")
+                raise UnreadableFile(
+                    f"{path} must hold at most {_MAX_ROWS:,} rows; it holds more. Split it."
+                )
             try:
                 values, pixels = _row(line)
             except ValueError as error:
@@ -104,7 +110,9 @@ def read_facial_keypoints(path: str | Path) -> tuple[UInt8[Tensor, "n 1 96 96"],
     return torch.from_numpy(pixels), torch.from_numpy(keypoints)
 
 
-def facial_keypoints(root: str | Path | None = None, *, test_fraction: float = 0.3, split_seed: int = 0) -> Problem:
+def facial_keypoints(
+    root: str | Path | None = None, *, test_fraction: float = 0.3, split_seed: int = 0
+) -> Problem:
     """Load faces [n, 1, 96, 96] in [0, 1] with 30 coordinates in pixels, from training.csv.
 
     Kaggle's own test images have no public keypoints, so the complete rows of training.csv (2,140 of 7,049) are split.
@@ -117,4 +125,10 @@ def facial_keypoints(root: str | Path | None = None, *, test_fraction: float = 0
     pixels, keypoints = read_facial_keypoints(locate(FACIAL_KEYPOINTS, root)["table"])
     train, test = split_indices(len(pixels), test_fraction, split_seed)
     samples = Samples(pixels.float().div_(255), keypoints)
-    return Problem("facial_keypoints", "regression", samples.subset(train), samples.subset(test), len(COORDINATES))
+    return Problem(
+        "facial_keypoints",
+        "regression",
+        samples.subset(train),
+        samples.subset(test),
+        len(COORDINATES),
+    )

@@ -34,13 +34,17 @@ def open_maybe_gzip(path: Path) -> Iterator[IO[bytes]]:
         with gzip.open(path) if is_gzip else path.open("rb") as file:
             yield cast("IO[bytes]", file)
     except FileNotFoundError:
-        raise DataNotFound(f"{path} must exist to be read; it does not. Check the path, or fetch the file.") from None
+        raise DataNotFound(
+            f"{path} must exist to be read; it does not. Check the path, or fetch the file."
+        ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UnreadableFile(
             f"{path} must be a complete gzip file; unpacking failed: {error}. Fetch it again."
         ) from None
     except OSError as error:
-        raise UnreadableFile(f"{path} must be a readable file; reading failed: {error.strerror or error}.") from None
+        raise UnreadableFile(
+            f"{path} must be a readable file; reading failed: {error.strerror or error}."
+        ) from None
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
@@ -48,7 +52,9 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
     with open_maybe_gzip(path) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
-        raise UnreadableFile(f"{path} must hold at most {max_bytes:,} bytes; it holds more. Is it another file?")
+        raise UnreadableFile(
+            f"{path} must hold at most {max_bytes:,} bytes; it holds more. Is it another file?"
+        )
     return content
 
 
@@ -165,7 +171,9 @@ def read_table(path: str | Path, columns: Sequence[str]) -> Float64[Tensor, "n c
     separator = None
     if lines and "," in lines[0]:
         separator = ","
-    if lines and [cell.strip('" ').lower() for cell in lines[0].split(separator)] == [name.lower() for name in columns]:
+    if lines and [cell.strip('" ').lower() for cell in lines[0].split(separator)] == [
+        name.lower() for name in columns
+    ]:
         del lines[0]
     expected = f"{path} must hold at least one line of {len(columns)} finite numbers ({', '.join(columns)[:80]})"
     if not lines:
@@ -176,5 +184,7 @@ def read_table(path: str | Path, columns: Sequence[str]) -> Float64[Tensor, "n c
         raise UnreadableFile(f"{expected}; reading failed: {error}. Fetch it again.") from None
     if numbers.shape[1] != len(columns) or not np.isfinite(numbers).all():
         count = int((~np.isfinite(numbers)).sum())
-        raise UnreadableFile(f"{expected}; it has {numbers.shape[1]} columns and {count} values that are not finite.")
+        raise UnreadableFile(
+            f"{expected}; it has {numbers.shape[1]} columns and {count} values that are not finite."
+        )
     return torch.from_numpy(numbers)

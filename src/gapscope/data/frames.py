@@ -20,7 +20,9 @@ MAX_NAMED = 20  # columns that a message names
 # Fewer rows may be numbered by chance, or on purpose.
 MIN_ROWS = 10
 # Names of columns that number the rows; the last part of a longer name counts, such as customer_id and customerID.
-_ID_NAME = re.compile(r"(.*[_ .-])?(id|ids|uuid|guid|key|index|idx|row|rows|rownames|nr|no)|", re.IGNORECASE)
+_ID_NAME = re.compile(
+    r"(.*[_ .-])?(id|ids|uuid|guid|key|index|idx|row|rows|rownames|nr|no)|", re.IGNORECASE
+)
 _ID_ENDING = re.compile(r".*[a-z](Id|ID)|Unnamed: \d+")
 # names of the columns of hashed words
 WORDS = [f"words {number}" for number in range(1, TEXT_COLUMNS + 1)]
@@ -32,7 +34,11 @@ def _is_row_number(column: pandas.Series) -> bool:
     """Return whether a column counts the rows: integers, each one more than the one before."""
     import pandas
 
-    if not pandas.api.types.is_numeric_dtype(column) or len(column) < MIN_ROWS or column.isna().any():
+    if (
+        not pandas.api.types.is_numeric_dtype(column)
+        or len(column) < MIN_ROWS
+        or column.isna().any()
+    ):
         return False
     return bool((numpy.diff(column.to_numpy(dtype=float)) == 1).all())
 
@@ -56,7 +62,8 @@ def _dates_as_days(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
     for name in frame.columns:
         column = frame[name]
         if pandas.api.types.is_datetime64_any_dtype(column):
-            column = column.dt.tz_localize(None) - pandas.Timestamp(0)  # the same days in every part of the data
+            # the same days in every part of the data
+            column = column.dt.tz_localize(None) - pandas.Timestamp(0)
         if pandas.api.types.is_timedelta64_dtype(column):
             frame = frame.assign(**{name: column.dt.total_seconds() / SECONDS_PER_DAY})
             names.append(str(name))
@@ -76,7 +83,9 @@ def _words(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, str]:
 def _refuse_infinite(numbers: pandas.DataFrame) -> None:
     """Raise InvalidInput if a column of numbers holds infinity."""
     for name in numbers:
-        rows = numpy.flatnonzero(numpy.isinf(numbers[name].to_numpy(dtype=float, na_value=numpy.nan)))
+        rows = numpy.flatnonzero(
+            numpy.isinf(numbers[name].to_numpy(dtype=float, na_value=numpy.nan))
+        )
         if len(rows):
             listed = ", ".join(str(row + 1) for row in rows[:MAX_NAMED])
             raise InvalidInput(
@@ -124,7 +133,11 @@ def encode_frame(
     text = [name for name in frame if not pandas.api.types.is_numeric_dtype(frame[name])]
     _refuse_infinite(frame.drop(columns=text))
     names = [name for name in text if frame[name].nunique() > max(MAX_CATEGORIES, len(frame) // 2)]
-    numbering = [name for name in frame if _is_row_number(frame[name]) or _is_identifier(str(name), frame[name])]
+    numbering = [
+        name
+        for name in frame
+        if _is_row_number(frame[name]) or _is_identifier(str(name), frame[name])
+    ]
     if like is not None:
         names, numbering = [], []
     others = set(frame.columns) - set(names) - set(numbering)
@@ -134,7 +147,9 @@ def encode_frame(
     frame = frame.drop(columns=numbering)
     if numbering:
         listed = ", ".join(str(name) or "a column without a name" for name in numbering)
-        notes.append(f"{listed}: omitted, since it numbers or identifies the rows, which can give the label away.")
+        notes.append(
+            f"{listed}: omitted, since it numbers or identifies the rows, which can give the label away."
+        )
     if are_texts:
         words, note = _words(frame)
         return words, (*notes, note)
@@ -143,18 +158,28 @@ def encode_frame(
     categories = [name for name in text if name not in names]
     missing = int(frame.drop(columns=text).isna().sum().sum())
     if names:
-        notes.append(f"{', '.join(map(str, names))}: dropped, since nearly every row has a different value.")
+        notes.append(
+            f"{', '.join(map(str, names))}: dropped, since nearly every row has a different value."
+        )
     if categories:
         notes.append(f"{', '.join(map(str, categories))}: one column per value.")
     if missing:
-        notes.append(f"{pluralize(missing, 'missing number')}: filled with the median of the column.")
+        notes.append(
+            f"{pluralize(missing, 'missing number')}: filled with the median of the column."
+        )
     if frame.columns.empty:
-        raise InvalidInput("Got empty columns alone; numbers, categories or texts are needed. Pass other columns.")
+        raise InvalidInput(
+            "Got empty columns alone; numbers, categories or texts are needed. Pass other columns."
+        )
     encoded = pandas.get_dummies(frame.drop(columns=names), columns=categories, dtype=float)
     if like is None:
         return encoded.fillna(encoded.median()), tuple(notes)
     known = tuple(f"{name}_" for name in categories)
-    lacking = [str(name) for name in like.columns if name not in encoded and not str(name).startswith(known)]
+    lacking = [
+        str(name)
+        for name in like.columns
+        if name not in encoded and not str(name).startswith(known)
+    ]
     if lacking:
         raise InvalidInput(
             f"The second table must have the columns of the first; it lacks {', '.join(lacking[:MAX_NAMED])}. Add "
@@ -214,9 +239,8 @@ def as_targets(column: pandas.Series) -> tuple[pandas.Series, str]:
     low, high, n = int(column.min()), int(column.max()), column.nunique()
     if n <= MAX_UNNUMBERED or (low in (0, 1) and high - low < n):
         return column, ""
-    note = (
-        f"{column.name}: {n:,} integers from {low:,} to {high:,}, read as numbers (regression); text would be classes."
-    )
+    note = f"{column.name}: {n:,} integers from {low:,} to {high:,}, read as numbers "
+    note += "(regression); text would be classes."
     return column.astype(float), note
 
 
@@ -242,5 +266,7 @@ def split_frame(frame: Any, target: str) -> tuple[pandas.DataFrame, pandas.Serie
         hint = did_you_mean(target, columns) or f" Pass one of {', '.join(columns[:MAX_NAMED])}."
         raise InvalidInput(f"Got target={target!r}, which is no column of the frame.{hint}")
     if frame.shape[1] < 2:
-        raise InvalidInput(f"Got a frame with the column {target!r} alone; one column of features at least is needed.")
+        raise InvalidInput(
+            f"Got a frame with the column {target!r} alone; one column of features at least is needed."
+        )
     return frame.drop(columns=target), as_targets(frame[target])[0]

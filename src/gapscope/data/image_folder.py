@@ -60,7 +60,9 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
     if image.mode.startswith("I"):  # 16 bits; Pillow would clip all values above 255
         values = numpy.asarray(image, dtype=float)
-        return Image.fromarray((values * (255 / 65535)).round().clip(0, 255).astype(numpy.uint8)).convert("RGB")
+        return Image.fromarray(
+            (values * (255 / 65535)).round().clip(0, 255).astype(numpy.uint8)
+        ).convert("RGB")
     if image.has_transparency_data:
         picture = image.convert("RGBA")
         # an image of one colour is drawn by its transparency alone
@@ -79,7 +81,9 @@ def _pixels(path: Path, side: int) -> Tensor:
         with Image.open(path) as image:
             square = ImageOps.fit(_as_rgb(image), (side, side), method=Image.Resampling.BILINEAR)
     except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-        raise UnreadableFile(f"{path} must be a complete image; reading it failed: {error}. Remove it.") from None
+        raise UnreadableFile(
+            f"{path} must be a complete image; reading it failed: {error}. Remove it."
+        ) from None
     return torch.from_numpy(numpy.array(square)).permute(2, 0, 1)
 
 
@@ -158,17 +162,23 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
             a folder is not in `classes`.
     """
 
-    def __init__(self, folder: str | Path, side: int = 64, classes: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, folder: str | Path, side: int = 64, classes: Sequence[str] | None = None
+    ) -> None:
         """Find the pictures; none is read."""
         check_range("side of ImageFolder", side, 1)
         folder = Path(folder)
         if not folder.is_dir():
-            raise UnreadableFile(f"{folder} must be a folder with one folder of pictures per class; it is none.")
+            raise UnreadableFile(
+                f"{folder} must be a folder with one folder of pictures per class; it is none."
+            )
         names = _class_names(folder)
         _check_classes(folder, names)
         unknown = sorted(set(names) - set(names if classes is None else classes))
         if unknown:
-            raise UnreadableFile(f"{folder} has the classes {', '.join(unknown)}, which the other folder lacks.")
+            raise UnreadableFile(
+                f"{folder} has the classes {', '.join(unknown)}, which the other folder lacks."
+            )
         self.side = side
         self.classes = tuple(names if classes is None else classes)
         self.samples = [
@@ -196,7 +206,9 @@ def has_image_folders(folder: Path) -> bool:
     )
 
 
-def image_folder(root: str | Path | None = None, *, folder: str = "images", side: int = 32) -> Problem:
+def image_folder(
+    root: str | Path | None = None, *, folder: str = "images", side: int = 32
+) -> Problem:
     """Load photographs from `folder`/train/CLASS/*.jpg and `folder`/val/CLASS/*.jpg.
 
     Classes are the folders of `train` in alphabetical order; the test split is `val`, or `test` without `val`. The
@@ -225,4 +237,6 @@ def image_folder(root: str | Path | None = None, *, folder: str = "images", side
             "Add or remove folders."
         )
     train, test = (_samples(paths[split], class_names, side) for split in ("train", "test"))
-    return Problem("image_folder", "classification", train, test, len(class_names), tuple(class_names))
+    return Problem(
+        "image_folder", "classification", train, test, len(class_names), tuple(class_names)
+    )

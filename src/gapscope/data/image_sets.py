@@ -20,7 +20,9 @@ _IDX_FILES = {
     "test_labels": ("t10k-labels-idx1-ubyte", "t10k-labels.idx1-ubyte"),
 }
 MNIST = FileLayout("mnist", ("mnist", "MNIST/raw"), _IDX_FILES)
-FASHION_MNIST = FileLayout("fashion_mnist", ("fashion-mnist", "fashion_mnist", "FashionMNIST/raw"), _IDX_FILES)
+FASHION_MNIST = FileLayout(
+    "fashion_mnist", ("fashion-mnist", "fashion_mnist", "FashionMNIST/raw"), _IDX_FILES
+)
 CIFAR10 = FileLayout(
     "cifar10",
     ("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
@@ -34,8 +36,30 @@ CIFAR100 = FileLayout(
     {"fine": ("fine_label_names.txt",), "coarse": ("coarse_label_names.txt",)},
 )
 _DIGITS = tuple(str(digit) for digit in range(10))
-_CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-_PHOTOGRAPHS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CLOTHES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+_PHOTOGRAPHS = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 # far beyond the official names
 _MAX_NAME_BYTES = 10_000
 
@@ -58,7 +82,9 @@ def _idx_samples(images_path: Path, labels_path: Path, n_classes: int) -> Sample
     return _image_samples(images.unsqueeze(1), labels)
 
 
-def _idx_problem(layout: FileLayout, root: str | Path | None, class_names: tuple[str, ...]) -> Problem:
+def _idx_problem(
+    layout: FileLayout, root: str | Path | None, class_names: tuple[str, ...]
+) -> Problem:
     paths = locate(layout, root)
     train, test = (
         _idx_samples(paths[f"{split}_images"], paths[f"{split}_labels"], len(class_names))
@@ -91,9 +117,13 @@ def cifar10(root: str | Path | None = None) -> Problem:
             f"{numbers}. Run `gapscope data fetch cifar10`."
         )
     parts = [read_cifar(paths[f"train_{i}"], labels_each=1) for i in numbers]
-    train = _image_samples(torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])[:, 0])
+    train = _image_samples(
+        torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])[:, 0]
+    )
     pixels, labels = read_cifar(paths["test"], labels_each=1)
-    return Problem("cifar10", "classification", train, _image_samples(pixels, labels[:, 0]), 10, _PHOTOGRAPHS)
+    return Problem(
+        "cifar10", "classification", train, _image_samples(pixels, labels[:, 0]), 10, _PHOTOGRAPHS
+    )
 
 
 def _class_names(path: Path | None, n_classes: int) -> tuple[str, ...]:

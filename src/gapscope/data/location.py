@@ -17,7 +17,8 @@ class FileLayout:
 
     source: str
     folders: tuple[str, ...]  # below the data root; downloads use the first
-    required: Mapping[str, tuple[str, ...]]  # content of a file -> its possible names, each with and without ".gz"
+    # content of a file -> its possible names, each with and without ".gz"
+    required: Mapping[str, tuple[str, ...]]
     optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     of_folders: bool = False  # whether the names are those of folders
 
@@ -54,9 +55,15 @@ def locate(layout: FileLayout, root: str | Path | None = None) -> dict[str, Path
     """Return the paths of a data set's files by content, from the first complete folder."""
     base = data_root(root)
     for folder in layout.folders:
-        result = {role: _first(layout, base / folder, file_names) for role, file_names in layout.required.items()}
+        result = {
+            role: _first(layout, base / folder, file_names)
+            for role, file_names in layout.required.items()
+        }
         if all(result.values()):
-            result |= {role: _first(layout, base / folder, file_names) for role, file_names in layout.optional.items()}
+            result |= {
+                role: _first(layout, base / folder, file_names)
+                for role, file_names in layout.optional.items()
+            }
             return {role: path for role, path in result.items() if path is not None}
     expected = ", ".join(file_names[0] for file_names in layout.required.values())
     fetch = f"Run `gapscope data fetch {layout.source}`"

@@ -104,7 +104,9 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         "test": {"available": len(problem.test), "used": len(test)},
     }
     if spec.blur_severity:
-        blurred = corruptions.motion_blur(train.inputs, spec.blur_severity, make_generator(spec.seed, "motion blur"))
+        blurred = corruptions.motion_blur(
+            train.inputs, spec.blur_severity, make_generator(spec.seed, "motion blur")
+        )
         radius, sigma = corruptions.blur_settings(spec.blur_severity, min(train.inputs.shape[-2:]))
         metadata["motion_blur"] = {
             "severity": spec.blur_severity,
@@ -116,7 +118,9 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
     if spec.label_noise:
         rate, may_keep = spec.label_noise, spec.label_noise_may_keep_class
         generator = make_generator(spec.seed, "label noise")
-        noisy = corruptions.inject_label_noise(train.y, rate, problem.n_outputs, generator, may_keep_class=may_keep)
+        noisy = corruptions.inject_label_noise(
+            train.y, rate, problem.n_outputs, generator, may_keep_class=may_keep
+        )
         wrong = noisy != train.y
         metadata["label_noise"] = {
             "rate": rate,
@@ -128,12 +132,16 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         train = replace(train, targets=noisy)
     if spec.target_noise:
         generator = make_generator(spec.seed, "target noise")
-        train = replace(train, targets=corruptions.add_target_noise(train.y, spec.target_noise, generator))
+        train = replace(
+            train, targets=corruptions.add_target_noise(train.y, spec.target_noise, generator)
+        )
         metadata["target_noise"] = {"std": spec.target_noise, "samples": len(train)}
     if spec.center_targets:
         mean = train.y.mean(0)
         train, test = replace(train, targets=train.y - mean), replace(test, targets=test.y - mean)
         metadata["center_targets"] = {"mean": mean.tolist()}
     if spec.pixels_averaged > 1:
-        train, test = (replace(s, inputs=F.avg_pool2d(s.inputs, spec.pixels_averaged)) for s in (train, test))
+        train, test = (
+            replace(s, inputs=F.avg_pool2d(s.inputs, spec.pixels_averaged)) for s in (train, test)
+        )
     return replace(problem, train=train, test=test), metadata

@@ -12,7 +12,12 @@ from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.samples import Samples
-from gapscope.base.targets import check_labels, check_regression_shape, require_labels, require_regression_targets
+from gapscope.base.targets import (
+    check_labels,
+    check_regression_shape,
+    require_labels,
+    require_regression_targets,
+)
 
 Task = Literal["classification", "regression"]
 
@@ -53,7 +58,9 @@ class Problem:
                 check_labels(require_labels(samples.targets, owner), self.n_outputs)
             else:
                 targets = require_regression_targets(samples.targets, owner)
-                check_regression_shape(targets, (len(targets), self.n_outputs), f"Targets of the {split} split")
+                check_regression_shape(
+                    targets, (len(targets), self.n_outputs), f"Targets of the {split} split"
+                )
 
     def __repr__(self) -> str:
         return f"Problem({self.name}, {self.task}, {self.n_outputs} outputs; train {self.train}; test {self.test})"

@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 # in a column of numbers these are missing numbers, in a column of text they are values
-MISSING_WORDS = frozenset({"NA", "N/A", "n/a", "na", "NaN", "nan", "null", "NULL", "None", "#N/A", "-", "?"})
+MISSING_WORDS = frozenset(
+    {"NA", "N/A", "n/a", "na", "NaN", "nan", "null", "NULL", "None", "#N/A", "-", "?"}
+)
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-NOT_TEXT = {b"PK\x03\x04": "a spreadsheet or zip file", b"\xd0\xcf\x11\xe0": "an old spreadsheet file"}
+NOT_TEXT = {
+    b"PK\x03\x04": "a spreadsheet or zip file",
+    b"\xd0\xcf\x11\xe0": "an old spreadsheet file",
+}
 N_EXAMINED = 100  # lines that decide separator and header
 
 
@@ -37,19 +42,29 @@ def _read_bytes(path: Path) -> bytes:
             return gzip.decompress(content)
         return content
     except FileNotFoundError:
-        raise UnreadableFile(f"{path} must be a table; there is no such file. Check the path.") from None
+        raise UnreadableFile(
+            f"{path} must be a table; there is no such file. Check the path."
+        ) from None
     except IsADirectoryError:
-        raise UnreadableFile(f"{path} must be a table; it is a folder. Pass the path of a file.") from None
+        raise UnreadableFile(
+            f"{path} must be a table; it is a folder. Pass the path of a file."
+        ) from None
     except (OSError, EOFError, zlib.error) as error:
-        raise UnreadableFile(f"{path} must be a table that can be read; reading it failed: {error}.") from None
+        raise UnreadableFile(
+            f"{path} must be a table that can be read; reading it failed: {error}."
+        ) from None
 
 
 def _decode(content: bytes, path: Path) -> tuple[str, str]:
     """Return the text of a file, and its encoding if that is not UTF-8."""
     kind = next((kind for start, kind in NOT_TEXT.items() if content.startswith(start)), None)
     if kind is not None:
-        raise UnreadableFile(f"{path} must be a CSV or Parquet file; it is {kind}. Save the table as CSV (UTF-8).")
-    marked = next((name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark)), None)
+        raise UnreadableFile(
+            f"{path} must be a CSV or Parquet file; it is {kind}. Save the table as CSV (UTF-8)."
+        )
+    marked = next(
+        (name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark)), None
+    )
     # text in UTF-16 without a mark has a zero in nearly every second byte
     half = len(content[:4000]) // 2
     zeros = [content[:4000][start::2].count(0) for start in (0, 1)]
@@ -64,7 +79,9 @@ def _decode(content: bytes, path: Path) -> tuple[str, str]:
             encoding = ""
     except UnicodeDecodeError:
         if marked is not None:
-            raise UnreadableFile(f"{path} must be text; its {marked} is damaged. Save it as CSV (UTF-8).") from None
+            raise UnreadableFile(
+                f"{path} must be text; its {marked} is damaged. Save it as CSV (UTF-8)."
+            ) from None
         text = content.decode("cp1252", errors="replace")
         encoding = "Latin-1 (Windows-1252)"
     if "\0" in text:
@@ -132,9 +149,13 @@ def _parse(text: str, separator: str, path: Path, **options: Any) -> pandas.Data
     import pandas
 
     try:
-        return pandas.read_csv(io.StringIO(text), sep=separator, keep_default_na=False, index_col=False, **options)
+        return pandas.read_csv(
+            io.StringIO(text), sep=separator, keep_default_na=False, index_col=False, **options
+        )
     except ValueError as error:
-        raise UnreadableFile(f"{path} must be a CSV file; reading it failed: {str(error).strip()}.") from None
+        raise UnreadableFile(
+            f"{path} must be a CSV file; reading it failed: {str(error).strip()}."
+        ) from None
 
 
 def _load_text(path: Path) -> tuple[str, str, int, list[str]]:
@@ -146,7 +167,9 @@ def _load_text(path: Path) -> tuple[str, str, int, list[str]]:
         separator = _find_separator(text)
         extra = _extra_fields(text, separator, path)
     except csv.Error as error:
-        raise UnreadableFile(f"{path} must be a CSV file; {error}. Is a quote not closed?") from None
+        raise UnreadableFile(
+            f"{path} must be a CSV file; {error}. Is a quote not closed?"
+        ) from None
     notes: list[str] = []
     if encoding:
         notes.append(f"{path} is read as {encoding}, not UTF-8.")
@@ -211,7 +234,9 @@ def _clean_text(column: pandas.Series, has_decimal_commas: bool) -> tuple[pandas
     if is_word.any():
         words = ", ".join(repr(word) for word in sorted(cells[is_word].unique()))
         note = f"{words} read as missing ({pluralize(int(is_word.sum()), 'cell')})"
-    return numbers.astype(float).reindex(column.index) if len(numbers) < len(column) else numbers, note
+    return numbers.astype(float).reindex(column.index) if len(numbers) < len(
+        column
+    ) else numbers, note
 
 
 def _is_parquet(path: Path) -> bool:
@@ -227,9 +252,13 @@ def _read_parquet(path: Path) -> pandas.DataFrame:
     try:
         return pandas.read_parquet(path).reset_index(drop=True)
     except ImportError:
-        raise MissingExtra(f"{path} is a Parquet file, which needs pyarrow. Run: pip install pyarrow") from None
+        raise MissingExtra(
+            f"{path} is a Parquet file, which needs pyarrow. Run: pip install pyarrow"
+        ) from None
     except (ValueError, OSError) as error:
-        raise UnreadableFile(f"{path} must be a whole Parquet file; reading it failed: {error}.") from None
+        raise UnreadableFile(
+            f"{path} must be a whole Parquet file; reading it failed: {error}."
+        ) from None
 
 
 def read_table(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
@@ -270,9 +299,14 @@ def read_table(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     frame.columns = [str(name).strip() for name in (names or frame.columns)]
     # pandas names columns without a name like this
     unnamed = [re.fullmatch(r"(Unnamed: \d+)?", name) is not None for name in frame.columns]
-    frame = frame.loc[:, [not (blank and frame.iloc[:, k].isna().all()) for k, blank in enumerate(unnamed)]]
+    frame = frame.loc[
+        :, [not (blank and frame.iloc[:, k].isna().all()) for k, blank in enumerate(unnamed)]
+    ]
     for k, name in enumerate(frame.columns):
-        if not pandas.api.types.is_numeric_dtype(frame.iloc[:, k]) and not frame.iloc[:, k].isna().all():
+        if (
+            not pandas.api.types.is_numeric_dtype(frame.iloc[:, k])
+            and not frame.iloc[:, k].isna().all()
+        ):
             column, note = _clean_text(frame.iloc[:, k].astype(object), separator != ",")
             frame = frame.assign(**{name: column})
             notes += [f"{name}: {note}."] if note else []

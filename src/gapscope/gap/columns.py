@@ -42,7 +42,9 @@ def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
 
     A missing setting counts as a value of its own.
     """
-    settings = [column for column in table.columns if column == "seed" or str(column).startswith(SETTINGS)]
+    settings = [
+        column for column in table.columns if column == "seed" or str(column).startswith(SETTINGS)
+    ]
     return [column for column in settings if is_varied(table[column])]
 
 
@@ -53,11 +55,17 @@ def has_unknown_settings(table: pandas.DataFrame) -> Bool[Array, " n"]:
     In other networks, a missing setting is one that does not apply, such as the width of a network without layers.
     """
     names = [str(name) for name in table.columns]
-    known = [name for name in names if name.startswith(SETTINGS) and name != FAMILY and not name.endswith(".seed")]
+    known = [
+        name
+        for name in names
+        if name.startswith(SETTINGS) and name != FAMILY and not name.endswith(".seed")
+    ]
     return numpy.all(table[known].isna().to_numpy(), axis=1)
 
 
-def training_configurations(table: pandas.DataFrame, hyperparameters: Sequence[str]) -> Int[Array, " n"]:
+def training_configurations(
+    table: pandas.DataFrame, hyperparameters: Sequence[str]
+) -> Int[Array, " n"]:
     """Number the training configurations; networks without known settings are one each (see `configuration_ids`)."""
     numbers = configuration_ids(table, hyperparameters)
     unknown = has_unknown_settings(table)
@@ -80,7 +88,9 @@ def finite_rows(numbers: Float[Array, "n p"]) -> Bool[Array, " n"]:
     return numpy.all(numpy.isfinite(numbers), axis=1)
 
 
-def complete_rows(table: pandas.DataFrame, columns: Sequence[str] = (), *, target: str = "gap") -> pandas.DataFrame:
+def complete_rows(
+    table: pandas.DataFrame, columns: Sequence[str] = (), *, target: str = "gap"
+) -> pandas.DataFrame:
     """Return the rows of finished networks with finite target and `columns`, in order.
 
     Raises:
@@ -104,13 +114,19 @@ def as_texts(column: Any) -> Any:
 
 
 def log_transform(
-    readings: Float[Array, "n p"], names: Sequence[str], log_features: Sequence[str], *, finite: bool
+    readings: Float[Array, "n p"],
+    names: Sequence[str],
+    log_features: Sequence[str],
+    *,
+    finite: bool,
 ) -> Float[Array, "n p"]:
     """Return the readings with `log_features` replaced by their natural logarithms."""
     transformed = readings.copy()
     for name in log_features:
         if name not in names:
-            raise InvalidInput(f"log_features must name readings among {', '.join(names)}; got {name!r}.")
+            raise InvalidInput(
+                f"log_features must name readings among {', '.join(names)}; got {name!r}."
+            )
         k = list(names).index(name)
         positive = readings[:, k] > 0
         if finite and not positive.all():
@@ -126,7 +142,11 @@ def log_transform(
 WIDE = 10.0
 # leave-one-out accuracy before training, agreement of neighbours after it, and the fit: on the 40 networks of the demo
 # their error is a third of that of the sensitivities below
-FROM_THE_KERNEL = ("kernel_leave_one_out.initial.accuracy", "gradient_neighbours.agreement", "accuracy")
+FROM_THE_KERNEL = (
+    "kernel_leave_one_out.initial.accuracy",
+    "gradient_neighbours.agreement",
+    "accuracy",
+)
 # for tens of networks: with the median margins and the training fit they have the least error on held-out networks
 SENSITIVITIES = ("output_sensitivity", "input_jacobian_norm", "ntk_trace")
 FIT = ("loss", "accuracy")
@@ -142,7 +162,9 @@ def default_readings(names: Sequence[str]) -> list[str]:
     """Return the default readings: of the kernel, else sensitivities, margins and fit."""
     if all(name in names for name in FROM_THE_KERNEL):
         return list(FROM_THE_KERNEL)
-    margins = [name for name in names if name.startswith("margin_signature.") and name.endswith(".median")]
+    margins = [
+        name for name in names if name.startswith("margin_signature.") and name.endswith(".median")
+    ]
     informative = [*(name for name in SENSITIVITIES if name in names), *margins]
     if informative:
         return [*informative, *(name for name in FIT if name in names)]
@@ -188,6 +210,8 @@ def suggest_estimator(
     return GapEstimator(
         kind=kind or ("gaussian_process" if from_kernel else "ridge"),
         features=list(features),
-        log_features=[] if from_kernel else [name for name in features if spans_a_decade(table[name].tolist())],
+        log_features=[]
+        if from_kernel
+        else [name for name in features if spans_a_decade(table[name].tolist())],
         families=[name for name in FAMILIES if name in table.columns],
     )

@@ -35,20 +35,28 @@ def baselines(table: pandas.DataFrame) -> dict[str, GapEstimator]:
     """Return unfitted baselines by name: mean gap, log parameter count, train loss."""
     result = {MEAN_GAP: GapEstimator(features=())}
     if "parameter_count" in table.columns:
-        result["parameter_count"] = GapEstimator(features=("parameter_count",), log_features=("parameter_count",))
+        result["parameter_count"] = GapEstimator(
+            features=("parameter_count",), log_features=("parameter_count",)
+        )
     if "train_loss" in table.columns:
         result["train_loss"] = GapEstimator(features=("train_loss",))
     return result
 
 
-def _splits(n: int, scheme: str, n_splits: int, test_share: float, seed: int) -> list[Int[Array, " test"]]:
+def _splits(
+    n: int, scheme: str, n_splits: int, test_share: float, seed: int
+) -> list[Int[Array, " test"]]:
     """Return the test rows of each split."""
     # not scikit-learn's splitters: their RandomState would change the splits
     rng = numpy.random.default_rng(seed)
     if scheme == "splits":
-        return [numpy.sort(rng.permutation(n)[: max(1, round(test_share * n))]) for _ in range(n_splits)]
+        return [
+            numpy.sort(rng.permutation(n)[: max(1, round(test_share * n))]) for _ in range(n_splits)
+        ]
     if scheme == "folds":
-        return [numpy.sort(part) for part in numpy.array_split(rng.permutation(n), min(n_splits, n))]
+        return [
+            numpy.sort(part) for part in numpy.array_split(rng.permutation(n), min(n_splits, n))
+        ]
     return [numpy.array([row]) for row in range(n)]
 
 
@@ -103,12 +111,17 @@ def cross_val_predict(
     splits = _splits(len(table), scheme, n_splits, test_share, seed)
     with progress("cross-validating", len(splits), shown=on_fit is None) as bar:
         for number, test in enumerate(splits):
-            train, held_out = table.iloc[numpy.setdiff1d(numpy.arange(len(table)), test)], table.iloc[test]
+            train, held_out = (
+                table.iloc[numpy.setdiff1d(numpy.arange(len(table)), test)],
+                table.iloc[test],
+            )
             fitted = copy(estimator).fit(train, train[target])
             part = fitted.assess(held_out, level=level, refuse=False)
             part.insert(0, "split", held_out.index[0] if scheme == "leave_one_out" else str(number))
             part.insert(1, "target", held_out[target].astype(float))
-            fit_pearson = pearson_correlation(fitted.predict(train), train[target].to_numpy(dtype=float))
+            fit_pearson = pearson_correlation(
+                fitted.predict(train), train[target].to_numpy(dtype=float)
+            )
             parts.append(part.assign(fit_pearson=fit_pearson))
             bar.advance()
             if on_fit is not None:
@@ -125,7 +138,9 @@ def _metrics(rows: Mapping[str, Array], mean_gap: bool) -> dict[str, float]:
         "ssr": float((errors**2).sum()),
         "rmse": float(numpy.sqrt((errors**2).mean())),
         "mae": float(numpy.abs(errors).mean()),
-        "pearson": numpy.nan if mean_gap else pearson_correlation(rows["prediction"], rows["target"]),
+        "pearson": numpy.nan
+        if mean_gap
+        else pearson_correlation(rows["prediction"], rows["target"]),
         "coverage": float(covered.mean()),
         "coverage_inside": float(covered[inside].mean()) if inside.any() else numpy.nan,
         "interval_width": float((rows["high"] - rows["low"]).mean()),
@@ -144,26 +159,41 @@ def _summary(
     predictions: pandas.DataFrame, scheme: str, mean_gap: bool, n_bootstrap: int, seed: int
 ) -> list[dict[str, object]]:
     """Return one row per metric, with the spread over splits or a bootstrap interval."""
-    rows = {name: predictions[name].to_numpy(dtype=float) for name in ("target", "prediction", "low", "high")}
+    rows = {
+        name: predictions[name].to_numpy(dtype=float)
+        for name in ("target", "prediction", "low", "high")
+    }
     rows["inside"] = (predictions["verdict"] == "inside").to_numpy()
-    parts = [rows_of_split for _, rows_of_split in predictions.groupby("split", sort=False).indices.items()]
+    parts = [
+        rows_of_split
+        for _, rows_of_split in predictions.groupby("split", sort=False).indices.items()
+    ]
     if scheme != "splits":  # resamples of the networks
         counts = bootstrap_weights(len(predictions), n_bootstrap, seed).astype(int)
         parts = [numpy.repeat(numpy.arange(len(predictions)), count) for count in counts]
-    metrics = [_metrics({key: values[part] for key, values in rows.items()}, mean_gap) for part in parts]
+    metrics = [
+        _metrics({key: values[part] for key, values in rows.items()}, mean_gap) for part in parts
+    ]
     fits = predictions.groupby("split", sort=False)["fit_pearson"].first().to_numpy(dtype=float)
     level, interval = 0.95, "95 % bootstrap over networks"
     values = _metrics(rows, mean_gap)
     if scheme == "splits":
         level, interval = 0.9, f"5th to 95th percentile of {len(parts)} splits"
         values = {key: _mean([row[key] for row in metrics]) for key in values}
-    summaries = [(key, value, [row[key] for row in metrics], level, interval) for key, value in values.items()]
+    summaries = [
+        (key, value, [row[key] for row in metrics], level, interval)
+        for key, value in values.items()
+    ]
     if not mean_gap:
-        summaries.append(("fit_pearson", _mean(fits), fits, 0.9, f"5th to 95th percentile of {len(fits)} fits"))
+        summaries.append(
+            ("fit_pearson", _mean(fits), fits, 0.9, f"5th to 95th percentile of {len(fits)} fits")
+        )
     result: list[dict[str, object]] = []
     for metric, value, sample, fraction, interval in summaries:
         low, high = percentile_interval(sample, fraction)
-        result.append({"metric": metric, "value": value, "low": low, "high": high, "interval": interval})
+        result.append(
+            {"metric": metric, "value": value, "low": low, "high": high, "interval": interval}
+        )
     return result
 
 
@@ -219,7 +249,10 @@ def cross_validate(
             seed=seed,
             on_fit=on_fit and (lambda done, of, n=number: on_fit(n * of + done, len(models) * of)),
         )
-        rows += [{"model": name, **row} for row in _summary(predictions, scheme, name == MEAN_GAP, n_bootstrap, seed)]
+        rows += [
+            {"model": name, **row}
+            for row in _summary(predictions, scheme, name == MEAN_GAP, n_bootstrap, seed)
+        ]
     return pandas.DataFrame(rows)
 
 
@@ -274,7 +307,9 @@ def baseline_errors(
         if len(fitted_on) >= MIN_NETWORKS:
             estimates = model.fit(fitted_on, fitted_on["gap"]).predict(evaluated)
         elif len(evaluated) >= MIN_NETWORKS:
-            result = cross_val_predict(model, evaluated, scheme=suggest_scheme(len(evaluated)), n_splits=N_FOLDS)
+            result = cross_val_predict(
+                model, evaluated, scheme=suggest_scheme(len(evaluated)), n_splits=N_FOLDS
+            )
             estimates = result.loc[evaluated.index, "prediction"].to_numpy()
         else:
             continue

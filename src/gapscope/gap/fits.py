@@ -34,7 +34,9 @@ def _ridge(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Float[Array, " p"]:
     return right.T @ (singular / (singular**2 + best) * projected)
 
 
-def fit_coefficients(kind: str, x: Float[Array, "n p"], y: Float[Array, " n"]) -> Float[Array, " p_plus_1"]:
+def fit_coefficients(
+    kind: str, x: Float[Array, "n p"], y: Float[Array, " n"]
+) -> Float[Array, " p_plus_1"]:
     r"""Return intercept and coefficients of the smallest (penalized) sum of squares.
 
     $$\min_{c, a} \sum_i \Big(y_i - c - \sum_k a_k x_{ik}\Big)^2$$
@@ -86,15 +88,21 @@ class Kernel:
         """Return mean and alphas of the process fitted to some networks (0 for others)."""
         result = numpy.zeros(1 + len(self.points))
         result[0] = y[rows].mean()
-        gram = self._similarities(self.points[rows], self.points[rows]) + self.noise * numpy.eye(len(rows))
+        gram = self._similarities(self.points[rows], self.points[rows]) + self.noise * numpy.eye(
+            len(rows)
+        )
         result[1 + rows] = numpy.linalg.solve(gram, y[rows] - result[0])
         return result
 
-    def deviation(self, x: Float[Array, "m p"], rows: Int[Array, " r"] | None = None) -> Float[Array, " m"]:
+    def deviation(
+        self, x: Float[Array, "m p"], rows: Int[Array, " r"] | None = None
+    ) -> Float[Array, " m"]:
         """Return the standard deviation of the target of new networks, with the noise (eq. 2.26)."""
         if rows is None:
             rows = numpy.arange(len(self.points))
-        gram = self._similarities(self.points[rows], self.points[rows]) + self.noise * numpy.eye(len(rows))
+        gram = self._similarities(self.points[rows], self.points[rows]) + self.noise * numpy.eye(
+            len(rows)
+        )
         similar = self(x)[:, rows]
         explained = (similar * numpy.linalg.solve(gram, similar.T).T).sum(1)
         return numpy.sqrt(numpy.maximum(self.variance - explained, 0.0) + self.noise)
@@ -102,7 +110,9 @@ class Kernel:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Kernel:
         """Build from the values of a JSON file (infinities are strings)."""
-        centre, scale, points = (numpy.array(content[key], dtype=float) for key in ("centre", "scale", "points"))
+        centre, scale, points = (
+            numpy.array(content[key], dtype=float) for key in ("centre", "scale", "points")
+        )
         variance, length, noise = (float(content[key]) for key in ("variance", "length", "noise"))
         return cls(centre, scale, points.reshape(-1, len(centre)), variance, length, noise)
 
@@ -167,7 +177,9 @@ def _slack(x: Float[Array, "n p"]) -> float:
     fractions = numpy.where(beyond > 0, beyond / numpy.where(width > 0, width, numpy.inf), 0.0)
     fractions[(beyond > 0) & (width == 0)] = numpy.inf
     worst = numpy.sort(fractions.max(axis=1))
-    return float(numpy.clip(worst[min(math.ceil(FRACTION_INSIDE * (n + 1)), n) - 1], MIN_SLACK, MAX_SLACK))
+    return float(
+        numpy.clip(worst[min(math.ceil(FRACTION_INSIDE * (n + 1)), n) - 1], MIN_SLACK, MAX_SLACK)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +221,9 @@ class ApplicabilityDomain:
         left, singular, span = left[:, varies], singular[varies], right[varies].T
         leverages = 1 / n + (left**2).sum(1)
         rest = 1 - leverages
-        held_out_leverages = numpy.where(rest > 1e-9, leverages / numpy.where(rest > 1e-9, rest, 1.0), numpy.inf)
+        held_out_leverages = numpy.where(
+            rest > 1e-9, leverages / numpy.where(rest > 1e-9, rest, 1.0), numpy.inf
+        )
         return cls(
             names=tuple(names),
             low=x.min(0),
@@ -229,26 +243,37 @@ class ApplicabilityDomain:
         scaled = (x - self.centre) / self.scale
         outside = numpy.abs(scaled - scaled @ self.span @ self.span.T).max(axis=1, initial=0.0)
         inside = 1 / self.n + ((scaled @ self.precision) * scaled).sum(1)
-        return numpy.where(outside > 1e-6 * (1 + numpy.abs(scaled).max(axis=1, initial=0.0)), numpy.inf, inside)
+        return numpy.where(
+            outside > 1e-6 * (1 + numpy.abs(scaled).max(axis=1, initial=0.0)), numpy.inf, inside
+        )
 
     def out_of_domain_reasons(
-        self, x: Float[Array, "m p"], readings: Float[Array, "m p"], families: Mapping[str, Sequence[str]]
+        self,
+        x: Float[Array, "m p"],
+        readings: Float[Array, "m p"],
+        families: Mapping[str, Sequence[str]],
     ) -> list[list[str]]:
         """Return the reasons why each network is out of domain."""
         reasons: list[list[str]] = [[] for _ in range(len(x))]
         for column, values in families.items():
             for i, value in enumerate(values):
                 if value not in self.families[column]:
-                    reasons[i].append(f"{column} is {value}; fitted on {', '.join(self.families[column])}")
+                    reasons[i].append(
+                        f"{column} is {value}; fitted on {', '.join(self.families[column])}"
+                    )
         slack = self.slack * (self.high - self.low) + 1e-9 * numpy.abs(self.centre)
         finite = numpy.isfinite(x)
         for i, k in numpy.argwhere(~finite).tolist():
             reasons[i].append(f"{self.names[k]} is {readings[i, k]:.4g}, which cannot be used")
-        for i, k in numpy.argwhere(finite & ((x < self.low - slack) | (x > self.high + slack))).tolist():
+        for i, k in numpy.argwhere(
+            finite & ((x < self.low - slack) | (x > self.high + slack))
+        ).tolist():
             side = "above"
             if x[i, k] < self.low[k]:
                 side = "below"
-            reasons[i].append(f"{self.names[k]} is {readings[i, k]:.4g}, {side} every fitted network")
+            reasons[i].append(
+                f"{self.names[k]} is {readings[i, k]:.4g}, {side} every fitted network"
+            )
         leverages = self.leverages(numpy.where(finite, x, self.centre))
         for i in numpy.nonzero(leverages > self.largest_leverage * (1 + 1e-9))[0]:
             if not reasons[i]:
@@ -263,7 +288,10 @@ class ApplicabilityDomain:
         """Build from the values of a JSON file, or raise ValueError."""
         names, families = content["names"], content["families"]
         p = len(names)
-        arrays = {key: numpy.array(content[key], dtype=float) for key in ("low", "high", "centre", "scale")}
+        arrays = {
+            key: numpy.array(content[key], dtype=float)
+            for key in ("low", "high", "centre", "scale")
+        }
         if any(array.shape != (p,) or not numpy.isfinite(array).all() for array in arrays.values()):
             raise ValueError(f"the region must have {p} finite numbers in {', '.join(arrays)}")
         if not is_mapping(families) or not all(is_list(values) for values in families.values()):
@@ -273,7 +301,9 @@ class ApplicabilityDomain:
             **arrays,
             slack=float(content["slack"]),
             precision=numpy.array(content["precision"], dtype=float).reshape(p, p),
-            span=numpy.array(content["span"], dtype=float).reshape(p, -1) if p else numpy.zeros((0, 0)),
+            span=numpy.array(content["span"], dtype=float).reshape(p, -1)
+            if p
+            else numpy.zeros((0, 0)),
             n=int(content["n"]),
             largest_leverage=float(content["largest_leverage"]),
             families=dict(families),

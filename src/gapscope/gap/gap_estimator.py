@@ -15,13 +15,26 @@ from sklearn.utils.validation import (  # pyright: ignore[reportMissingTypeStubs
     validate_data,  # pyright: ignore[reportUnknownVariableType]
 )
 
-from gapscope.base.errors import DamagedFile, InvalidInput, UnreadableFile, check_choice, check_range
+from gapscope.base.errors import (
+    DamagedFile,
+    InvalidInput,
+    UnreadableFile,
+    check_choice,
+    check_range,
+)
 from gapscope.base.files import read_json, to_json, write_output
 from gapscope.base.renamed import RENAMED
 from gapscope.base.tables import check_columns
 from gapscope.base.type_guards import is_dict, is_list_or_tuple
 from gapscope.gap.columns import finite_rows, log_transform
-from gapscope.gap.fits import KINDS, ApplicabilityDomain, Kernel, fit_coefficients, fit_kernel, join_reasons
+from gapscope.gap.fits import (
+    KINDS,
+    ApplicabilityDomain,
+    Kernel,
+    fit_coefficients,
+    fit_kernel,
+    join_reasons,
+)
 from gapscope.results.estimate import percent
 from gapscope.results.progress import progress
 from gapscope.results.result import to_builtin
@@ -103,15 +116,25 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         check_choice("interval", self.interval, INTERVALS)
         check_range("n_folds", self.n_folds, 2)
         for name in ("features", "log_features", "families", "clusters"):
-            texts = isinstance(parameters[name], Collection) and not isinstance(parameters[name], str)
+            texts = isinstance(parameters[name], Collection) and not isinstance(
+                parameters[name], str
+            )
             if not texts and (parameters[name], name) != (None, "features"):
-                raise InvalidInput(f"{name} must be a list of column names; got {parameters[name]!r}.")
+                raise InvalidInput(
+                    f"{name} must be a list of column names; got {parameters[name]!r}."
+                )
         if not isinstance(parameters["error_scale"], str):
-            raise InvalidInput(f"error_scale must be the name of a column; got {self.error_scale!r}.")
+            raise InvalidInput(
+                f"error_scale must be the name of a column; got {self.error_scale!r}."
+            )
 
     def _checked(self, X: Any, finite: bool, **fitting: Any) -> Any:
         """Return readings (and target, while fitting) as scikit-learn validates them."""
-        metadata = [*self.families, *self.clusters, *([self.error_scale] if self.error_scale else [])]
+        metadata = [
+            *self.families,
+            *self.clusters,
+            *([self.error_scale] if self.error_scale else []),
+        ]
         features = []
         if self.features is not None:
             features = list(self.features)
@@ -160,7 +183,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
     def _readings(self, X: Any, *, finite: bool = True) -> tuple[Array, Array]:
         """Return readings of new networks, transformed for the fit, and untransformed."""
         readings = numpy.asarray(self._checked(X, finite, reset=False))
-        return log_transform(readings, self.feature_names_, self.log_features, finite=finite), readings
+        return log_transform(
+            readings, self.feature_names_, self.log_features, finite=finite
+        ), readings
 
     def fit(self, X: Any, y: Any) -> GapEstimator:
         """Fit the coefficients, and the refits of the intervals, to the gaps y.
@@ -236,7 +261,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             values = [None] * len(X)
             if column in X.columns:
                 values = list(X[column])
-            result[column] = ["absent" if value is None or value != value else str(value) for value in values]
+            result[column] = [
+                "absent" if value is None or value != value else str(value) for value in values
+            ]
         return result
 
     def _folds(self, X: Any, n: int) -> list[Int[Array, " m"]]:
@@ -287,7 +314,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         x = self._readings(X)[0]
         return self._interval(x, self._spread(X, x), level)
 
-    def _interval(self, x: Float[Array, "m p"], spread: Float[Array, " m"], level: float) -> Float[Array, "m 2"]:
+    def _interval(
+        self, x: Float[Array, "m p"], spread: Float[Array, " m"], level: float
+    ) -> Float[Array, "m 2"]:
         left_out = self.left_out_[:, 0] + self._basis(x) @ self.left_out_[:, 1:].T
         return jackknife_plus(left_out, self.residuals_, level, spread)
 
@@ -307,9 +336,13 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         check_is_fitted(self)
         x, readings = self._readings(X, finite=False)
         families = self._families_of(X)
-        reasons = [join_reasons(each) for each in self.region_.out_of_domain_reasons(x, readings, families)]
+        reasons = [
+            join_reasons(each) for each in self.region_.out_of_domain_reasons(x, readings, families)
+        ]
         verdicts = ["outside" if reason else "inside" for reason in reasons]
-        return pandas.DataFrame({"verdict": verdicts, "reason": reasons}, index=getattr(X, "index", None))
+        return pandas.DataFrame(
+            {"verdict": verdicts, "reason": reasons}, index=getattr(X, "index", None)
+        )
 
     def assess(self, X: Any, *, level: float = 0.9, refuse: bool = True) -> pandas.DataFrame:
         """Return prediction, low, high, verdict and reason of each network, indexed like X.
@@ -335,7 +368,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             verdicts.insert(k, name, numbers[:, k])
         if self.interval != "none":
             is_infinite = (verdicts["reason"] == "").to_numpy() & numpy.isinf(numbers[:, 1:]).any(1)
-            verdicts.loc[is_infinite, "reason"] = f"fitted on too few networks for an interval of {percent(level)}"
+            verdicts.loc[is_infinite, "reason"] = (
+                f"fitted on too few networks for an interval of {percent(level)}"
+            )
         return verdicts
 
     def save(self, path: str | Path) -> None:
@@ -360,7 +395,9 @@ class GapEstimator(RegressorMixin, BaseEstimator):
 def estimator_to_dict(estimator: GapEstimator) -> dict[str, Any]:
     """Return all parameters and fitted values of an estimator, for JSON."""
     values = {name: getattr(estimator, name) for name in signature(type(estimator)).parameters}
-    parameters = {name: list(value) if is_list_or_tuple(value) else value for name, value in values.items()}
+    parameters = {
+        name: list(value) if is_list_or_tuple(value) else value for name, value in values.items()
+    }
     if estimator.features is not None:
         parameters["features"] = [str(name) for name in estimator.features]
     fitted = {
@@ -383,10 +420,14 @@ def check_stored(content: Any, path: str | Path, what: str, schema: int) -> None
         article = "a"
         if what.startswith("a"):
             article = "an"
-        raise UnreadableFile(f"{path} must hold {article} {what}; it does not. Fit one and save it there.")
+        raise UnreadableFile(
+            f"{path} must hold {article} {what}; it does not. Fit one and save it there."
+        )
     stored = content.get("schema")
     if not isinstance(stored, int):
-        raise DamagedFile(f"{path} is damaged (it has no 'schema' that is a number). Fit the estimator again.")
+        raise DamagedFile(
+            f"{path} is damaged (it has no 'schema' that is a number). Fit the estimator again."
+        )
     if stored > schema:
         raise UnreadableFile(
             f"{path} must have schema {schema} or older; got {stored}, written by a newer gapscope. "
@@ -422,12 +463,21 @@ def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
     estimator.n_features_in_ = len(estimator.feature_names_)
     if fitted["named"]:
         estimator.feature_names_in_ = numpy.array(estimator.feature_names_, dtype=object)
-    estimator.left_out_ = numpy.array(fitted["left_out"], dtype=float).reshape(-1, 1 + len(estimator.coef_))
+    estimator.left_out_ = numpy.array(fitted["left_out"], dtype=float).reshape(
+        -1, 1 + len(estimator.coef_)
+    )
     estimator.residuals_ = numpy.array(fitted["residuals"], dtype=float).reshape(-1)
     estimator.region_ = ApplicabilityDomain.from_dict(fitted["region"])
     metadata = (*estimator.families, *estimator.clusters)
-    names = [*(estimator.features or ()), *estimator.log_features, *metadata, *estimator.feature_names_]
-    if not all(isinstance(name, str) for name in names) or set(estimator.families) != set(estimator.region_.families):
+    names = [
+        *(estimator.features or ()),
+        *estimator.log_features,
+        *metadata,
+        *estimator.feature_names_,
+    ]
+    if not all(isinstance(name, str) for name in names) or set(estimator.families) != set(
+        estimator.region_.families
+    ):
         raise ValueError("names of readings and families must be texts and agree")
     numbers = (estimator.intercept_, estimator.coef_, estimator.left_out_, estimator.residuals_)
     if not all(numpy.isfinite(part).all() for part in numbers):
@@ -444,4 +494,6 @@ def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
     if len(readings) > 1:
         raise ValueError(f"{estimator.n_features_in_} readings, and a region of other readings")
     if len(estimator.left_out_) != len(estimator.residuals_):
-        raise ValueError(f"{len(estimator.left_out_)} refits and {len(estimator.residuals_)} residuals")
+        raise ValueError(
+            f"{len(estimator.left_out_)} refits and {len(estimator.residuals_)} residuals"
+        )

@@ -63,28 +63,47 @@ def gradients_at(
     """
     if not sources:
         return []
-    settings: dict[str, Any] = {"retain_graph": True, "create_graph": create_graph, "allow_unused": True}
+    settings: dict[str, Any] = {
+        "retain_graph": True,
+        "create_graph": create_graph,
+        "allow_unused": True,
+    }
     rows_of_cotangents = list(zip(*cotangents, strict=True))
     with freeze_batch_stats(parameters=any(map(_is_leaf, sources))):
         # vmap computes convolutions row by row and copies them, which does not pay for second derivatives
-        if len(rows_of_cotangents) > 1 and not (create_graph and any(map(_is_convolution, sources))):
+        if len(rows_of_cotangents) > 1 and not (
+            create_graph and any(map(_is_convolution, sources))
+        ):
             try:
                 with fast_products():
-                    gradients = torch.autograd.grad(outputs, sources, cotangents, is_grads_batched=True, **settings)
+                    gradients = torch.autograd.grad(
+                        outputs, sources, cotangents, is_grads_batched=True, **settings
+                    )
                 return [_dense(gradient) for gradient in gradients]
-            except RuntimeError:  # an operation whose backward vmap cannot batch: one cotangent after the other
+            except (
+                RuntimeError
+            ):  # an operation whose backward vmap cannot batch: one cotangent after the other
                 pass
         rows = [
-            [_dense(gradient) for gradient in torch.autograd.grad(_weighted(outputs, row), sources, **settings)]
+            [
+                _dense(gradient)
+                for gradient in torch.autograd.grad(_weighted(outputs, row), sources, **settings)
+            ]
             for row in rows_of_cotangents
         ]
     if len(rows) == 1:
         return [None if gradient is None else gradient[None] for gradient in rows[0]]
-    return [None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)]
+    return [
+        None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)
+    ]
 
 
 def whole_gradient(
-    value: Tensor, parameters: Sequence[Tensor], cotangent: Tensor | None = None, *, create_graph: bool
+    value: Tensor,
+    parameters: Sequence[Tensor],
+    cotangent: Tensor | None = None,
+    *,
+    create_graph: bool,
 ) -> list[Tensor]:
     """Return the derivatives of a scalar, or of weighted outputs, by all parameters.
 
@@ -92,15 +111,24 @@ def whole_gradient(
     """
     with explain_torch_errors():
         value = value if cotangent is None else _weighted([value], [cotangent])
-        gradients = torch.autograd.grad(value, parameters, create_graph=create_graph, allow_unused=True)
+        gradients = torch.autograd.grad(
+            value, parameters, create_graph=create_graph, allow_unused=True
+        )
     if any(gradient is None for gradient in gradients):
         check_no_reentrant_checkpoint(value)
     filled = zip(gradients, parameters, strict=True)
-    return [as_real(torch.zeros_like(p) if gradient is None else gradient.to_dense()) for gradient, p in filled]
+    return [
+        as_real(torch.zeros_like(p) if gradient is None else gradient.to_dense())
+        for gradient, p in filled
+    ]
 
 
 def per_sample_gradients(
-    outputs: Float[Tensor, "n k"], sources: Sequence[Tensor], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
+    outputs: Float[Tensor, "n k"],
+    sources: Sequence[Tensor],
+    cotangents: Float[Tensor, "c n k"],
+    *,
+    create_graph: bool,
 ) -> list[Float[Tensor, "c n ..."]]:
     """Return per-sample derivatives by one backward pass per sample and cotangent.
 
@@ -112,7 +140,9 @@ def per_sample_gradients(
         selected[:, i] = cotangents[:, i].to(outputs.dtype)
         gradients = gradients_at([outputs], sources, [selected], create_graph=create_graph)
         for column, source, gradient in zip(rows, sources, gradients, strict=True):
-            column.append(source.new_zeros(len(selected), *source.shape) if gradient is None else gradient)
+            column.append(
+                source.new_zeros(len(selected), *source.shape) if gradient is None else gradient
+            )
     return [torch.stack(column, dim=1) for column in rows]
 
 
@@ -133,7 +163,11 @@ def _without_fused_recurrence() -> Iterator[None]:
 def differentiable_kernels(modules: Iterable[nn.Module]) -> Iterator[None]:
     """Use only twice differentiable kernels in the body (attention, recurrent layers)."""
     recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
-    with exclusive(), sdpa_kernel(SDPBackend.MATH), _without_fused_recurrence() if recurrent else nullcontext():
+    with (
+        exclusive(),
+        sdpa_kernel(SDPBackend.MATH),
+        _without_fused_recurrence() if recurrent else nullcontext(),
+    ):
         yield
 
 
@@ -141,7 +175,9 @@ def _check_constant(network: nn.Module, inputs: Tensor) -> None:
     """Raise unless the outputs are unchanged by other inputs."""
     with torch.no_grad(), preserve_state(network):
         network.eval()
-        changed = inputs + torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0)).to(inputs)
+        changed = inputs + torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0)).to(
+            inputs
+        )
         if torch.equal(network(inputs), network(changed)):
             return
     raise NotMeasurable(
@@ -167,7 +203,12 @@ def input_gradient(
     if outputs.requires_grad:
         with explain_torch_errors():
             (gradient,) = torch.autograd.grad(
-                outputs, inputs, cotangent, create_graph=create_graph, retain_graph=retain_graph, allow_unused=True
+                outputs,
+                inputs,
+                cotangent,
+                create_graph=create_graph,
+                retain_graph=retain_graph,
+                allow_unused=True,
             )
     if gradient is None:
         _check_constant(network, inputs.detach())
@@ -190,7 +231,9 @@ def stratified_classes(n: int, n_outputs: int, generator: torch.Generator) -> In
     return (torch.randperm(n, generator=generator, device=device) + first) % n_outputs
 
 
-def draw_probe(kind: str, n: int, n_outputs: int, generator: torch.Generator) -> Float[Tensor, "n k"]:
+def draw_probe(
+    kind: str, n: int, n_outputs: int, generator: torch.Generator
+) -> Float[Tensor, "n k"]:
     """Sample one probe [n, K], float32 (`probe_scale` gives its scale s).
 
     "class" has a one for one output per sample, stratified over the batch; "rademacher" and "batch_sum" have random
@@ -200,7 +243,12 @@ def draw_probe(kind: str, n: int, n_outputs: int, generator: torch.Generator) ->
     if kind == "class":
         classes = stratified_classes(n, n_outputs, generator)
         return torch.zeros(n, n_outputs, device=classes.device).scatter_(1, classes[:, None], 1.0)
-    return torch.randint(0, 2, (n, n_outputs), generator=generator, device=generator.device).mul_(2).sub_(1).float()
+    return (
+        torch.randint(0, 2, (n, n_outputs), generator=generator, device=generator.device)
+        .mul_(2)
+        .sub_(1)
+        .float()
+    )
 
 
 def probe_scale(kind: str, n_outputs: int) -> int:

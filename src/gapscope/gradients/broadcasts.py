@@ -15,7 +15,9 @@ from torch.autograd.graph import GradientEdge, Node
 from gapscope.gradients.contributions import Contribution, DenseJacobian
 
 
-def merge_contributions(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
+def merge_contributions(
+    contributions: Sequence[Contribution],
+) -> dict[tuple[int, ...], Contribution]:
     """Add all uses of the same parameters, so that squares may be summed.
 
     Returns one contribution per key. No parameter is in two of them.
@@ -46,10 +48,13 @@ def add_densely(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], 
     sums: dict[int, tuple[Tensor, Tensor]] = {}
     for contribution in contributions:
         for parameter, values in zip(contribution.parameters, contribution.dense(), strict=True):
-            values = values.reshape(*values.shape[:2], -1)  # [C, N, P], also for a parameter without dimensions
+            # [C, N, P], also for a parameter without dimensions
+            values = values.reshape(*values.shape[:2], -1)
             total = sums.get(id(parameter))
             sums[id(parameter)] = (parameter, values if total is None else total[1] + values)
-    return {(key,): DenseJacobian((parameter,), values) for key, (parameter, values) in sums.items()}
+    return {
+        (key,): DenseJacobian((parameter,), values) for key, (parameter, values) in sums.items()
+    }
 
 
 # Derivative of an operation by its first or second operand, from the derivative g by its result: the entries of z =
@@ -67,7 +72,19 @@ _JOINS: dict[tuple[str, int], _Derivative] = {
 # Operations of one tensor: the search continues through them.
 _UNARY = frozenset(
     f"{name}Backward0"
-    for name in ("Alias", "Clone", "Exp", "Select", "Slice", "Squeeze", "T", "ToCopy", "Transpose", "Unsqueeze", "View")
+    for name in (
+        "Alias",
+        "Clone",
+        "Exp",
+        "Select",
+        "Slice",
+        "Squeeze",
+        "T",
+        "ToCopy",
+        "Transpose",
+        "Unsqueeze",
+        "View",
+    )
 )
 
 
@@ -76,7 +93,8 @@ class Join:
     """Operation that joins a tensor without a batch dimension with the samples."""
 
     edge: GradientEdge  # at which the derivative by the result is read
-    derivative: Callable[[Tensor], Tensor]  # by the operand, before summation, from that by the result
+    # by the operand, before summation, from that by the result
+    derivative: Callable[[Tensor], Tensor]
     operand: GradientEdge  # the tensor itself, or a function of it only
     shape: torch.Size  # of the operand
     dim: int  # of the result that holds the samples
@@ -88,7 +106,9 @@ class Join:
         values = self.derivative(gradient).movedim(self.dim + 1, 1)  # [C, N, ...]
         padded = list((1,) * (gradient.ndim - 1 - len(self.shape)) + tuple(self.shape))
         del padded[self.dim]
-        summed = [dim + 2 for dim, size in enumerate(padded) if size == 1 and values.shape[dim + 2] != 1]
+        summed = [
+            dim + 2 for dim, size in enumerate(padded) if size == 1 and values.shape[dim + 2] != 1
+        ]
         values = values.sum(summed, keepdim=True) if summed else values
         return values.reshape(*values.shape[:2], *self.shape)
 
@@ -101,7 +121,9 @@ def _shape(edge: GradientEdge) -> torch.Size:
 def _samples(result: torch.Size, operand: torch.Size, n: int) -> int | None:
     """Return which of the first two dimensions holds the samples, absent in the operand."""
     padded = (1,) * (len(result) - len(operand)) + tuple(operand)
-    return next((dim for dim in range(min(2, len(result))) if result[dim] == n and padded[dim] == 1), None)
+    return next(
+        (dim for dim in range(min(2, len(result))) if result[dim] == n and padded[dim] == 1), None
+    )
 
 
 def _consumers(root: Node) -> dict[Node, list[tuple[Node, int, int]]]:
@@ -132,7 +154,9 @@ def _joins_of(
         dim = _samples(_shape(result), operand, n)
         derivative = _JOINS.get((node.name(), position))
         if derivative is not None and dim is not None:
-            joins.append(Join(result, lambda g, f=derivative, at=node: f(at, g), source, operand, dim))
+            joins.append(
+                Join(result, lambda g, f=derivative, at=node: f(at, g), source, operand, dim)
+            )
         elif node.name() in _UNARY and len(node.next_functions) == 1:
             further = _joins_of(result, consumers, n)
             if further is None:
@@ -148,15 +172,22 @@ class Broadcast:
     """Tensor without a batch dimension that the network broadcasts over samples."""
 
     source: GradientEdge
-    make_contributions: Callable[[Tensor], list[Contribution]]  # from the derivatives [C, N, ...] by the tensor
+    # from the derivatives [C, N, ...] by the tensor
+    make_contributions: Callable[[Tensor], list[Contribution]]
     parameters: frozenset[int]  # by identity
     joins: tuple[Join, ...] = ()
 
-    def contributions(self, gradients: Sequence[Tensor | None], *, create_graph: bool) -> list[Contribution]:
+    def contributions(
+        self, gradients: Sequence[Tensor | None], *, create_graph: bool
+    ) -> list[Contribution]:
         """Return the tensor's contribution from the derivatives at each join (or None)."""
         pairs = zip(self.joins, gradients, strict=True)
         rows = [self._back(join, join.rows(g), create_graph) for join, g in pairs if g is not None]
-        return self.make_contributions(torch.stack(rows).sum(0) if len(rows) > 1 else rows[0]) if rows else []
+        return (
+            self.make_contributions(torch.stack(rows).sum(0) if len(rows) > 1 else rows[0])
+            if rows
+            else []
+        )
 
     def _back(self, join: Join, rows: Tensor, create_graph: bool) -> Tensor:
         """Propagate derivatives from a function of the tensor back to the tensor."""
@@ -179,7 +210,9 @@ def find_joins(outputs: Tensor, broadcasts: Sequence[Broadcast], n: int) -> list
     assert outputs.grad_fn is not None
     consumers = _consumers(outputs.grad_fn)
     joined = [(broadcast, _joins_of(broadcast.source, consumers, n)) for broadcast in broadcasts]
-    unknown = frozenset().union(*(broadcast.parameters for broadcast, joins in joined if joins is None))
+    unknown = frozenset().union(
+        *(broadcast.parameters for broadcast, joins in joined if joins is None)
+    )
     return [
         replace(broadcast, joins=tuple(joins))
         for broadcast, joins in joined

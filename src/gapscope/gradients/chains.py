@@ -23,9 +23,12 @@ from gapscope.gradients.rules import linear
 from gapscope.inspection.known_layers import known_layers
 
 # Nodes of functions of single numbers, of which the first have the second derivative 0 almost everywhere.
-_PIECEWISE_LINEAR = frozenset(f"{name}Backward0" for name in ("Hardtanh", "LeakyRelu", "Mul", "NativeDropout", "Relu"))
+_PIECEWISE_LINEAR = frozenset(
+    f"{name}Backward0" for name in ("Hardtanh", "LeakyRelu", "Mul", "NativeDropout", "Relu")
+)
 _SMOOTH = frozenset(
-    f"{name}Backward0" for name in ("Celu", "Elu", "Gelu", "Hardswish", "Mish", "Sigmoid", "Silu", "Softplus", "Tanh")
+    f"{name}Backward0"
+    for name in ("Celu", "Elu", "Gelu", "Hardswish", "Mish", "Sigmoid", "Silu", "Softplus", "Tanh")
 )
 
 
@@ -41,7 +44,9 @@ def chain_of(network: nn.Module, inputs: Tensor) -> list[nn.Linear]:
     if not layers or not (inputs.ndim == 2 or isinstance(layers[0], nn.Flatten)):
         return []
     chain = [layer for layer in layers if isinstance(layer, nn.Linear)]
-    uses_rule = all(rule_of(layer, {}) is linear and layer.weight.dtype == inputs.dtype for layer in chain)
+    uses_rule = all(
+        rule_of(layer, {}) is linear and layer.weight.dtype == inputs.dtype for layer in chain
+    )
     return chain if uses_rule else []
 
 
@@ -99,11 +104,17 @@ def _slope(node: Any, like: Tensor) -> Tensor:
     return slope.detach() if node.name() in _PIECEWISE_LINEAR else slope
 
 
-def _contribution(link: _Link, inputs: Tensor | None, gradients: Float[Tensor, "c n o"]) -> list[Contribution]:
+def _contribution(
+    link: _Link, inputs: Tensor | None, gradients: Float[Tensor, "c n o"]
+) -> list[Contribution]:
     if link.weight is None or inputs is None:
         return [] if link.bias is None else [DenseJacobian((link.bias,), gradients)]
     parameters = (link.weight,) if link.bias is None else (link.weight, link.bias)
-    return [OuterProductFactors(parameters, inputs, gradients[..., None], Tokens(ones=link.bias is not None))]
+    return [
+        OuterProductFactors(
+            parameters, inputs, gradients[..., None], Tokens(ones=link.bias is not None)
+        )
+    ]
 
 
 def chain_contributions(

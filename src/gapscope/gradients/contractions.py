@@ -84,7 +84,9 @@ def _explicit(first: KernelSide, second: KernelSide, floats: int) -> Tensor:
     kernel = first.columns.new_zeros(n * c, m * d)
     for channels in slices(o, max(1, floats // (max(n * c, m * d) * k))):
         rows = first.jacobian(channels)
-        kernel += gram_matrix(rows) if second is first else multiply(rows, second.jacobian(channels).T)
+        kernel += (
+            gram_matrix(rows) if second is first else multiply(rows, second.jacobian(channels).T)
+        )
     return kernel.view(n, c, m, d)
 
 
@@ -104,9 +106,18 @@ def _gram(first: KernelSide, second: KernelSide, _: int) -> Tensor:
     a_second = second.columns.transpose(1, 2).reshape(m * s, k)
     kernel = first.columns.new_empty(n, c, m, d)
     for i in range(n):
-        a_products = multiply(first.columns[i].T, a_second.T).view(t, m, s).transpose(0, 1).reshape(m, t * s, 1)
-        g_products = multiply(first.by_position[i], g_second.T).view(c, t, m, d, s).permute(2, 0, 3, 1, 4)
-        kernel[i] = torch.bmm(g_products.reshape(m, c * d, t * s), a_products).view(m, c, d).transpose(0, 1)
+        a_products = (
+            multiply(first.columns[i].T, a_second.T)
+            .view(t, m, s)
+            .transpose(0, 1)
+            .reshape(m, t * s, 1)
+        )
+        g_products = (
+            multiply(first.by_position[i], g_second.T).view(c, t, m, d, s).permute(2, 0, 3, 1, 4)
+        )
+        kernel[i] = (
+            torch.bmm(g_products.reshape(m, c * d, t * s), a_products).view(m, c, d).transpose(0, 1)
+        )
     return kernel
 
 
@@ -120,7 +131,9 @@ def _mixed(first: KernelSide, second: KernelSide, _: int) -> Tensor:
     kernel = first.columns.new_empty(n, c, m, d)
     for i in range(n):
         jacobian = multiply(first.gradients[:, i].reshape(c * o, -1), first.columns[i].T)
-        applied = multiply(jacobian, a_second).view(c, o, m, s).permute(2, 0, 1, 3).reshape(m, c, o * s)
+        applied = (
+            multiply(jacobian, a_second).view(c, o, m, s).permute(2, 0, 1, 3).reshape(m, c, o * s)
+        )
         kernel[i] = torch.bmm(applied, g_second).transpose(0, 1)
     return kernel
 
@@ -150,12 +163,16 @@ def cheapest_order(first: KernelSide, second: KernelSide, floats: int = TEMPORAR
     return min(costs, key=costs.__getitem__)
 
 
-def kernel_block(first: KernelSide, second: KernelSide, floats: int = TEMPORARY) -> Float[Tensor, "n c m d"]:
+def kernel_block(
+    first: KernelSide, second: KernelSide, floats: int = TEMPORARY
+) -> Float[Tensor, "n c m d"]:
     """Return <J_nc, J_md> for all n, c of `first` and m, d of `second`."""
     return ORDERS[cheapest_order(first, second, floats)](first, second, floats)
 
 
-def traced_block(first: KernelSide, second: KernelSide, floats: int = TEMPORARY) -> Float[Tensor, "n m"]:
+def traced_block(
+    first: KernelSide, second: KernelSide, floats: int = TEMPORARY
+) -> Float[Tensor, "n m"]:
     """Return sum_c <J_nc, J_mc> for all n of `first` and m of `second`."""
     c, n, o, k, t = first.sizes
     _, m, _, _, s = second.sizes
@@ -163,8 +180,12 @@ def traced_block(first: KernelSide, second: KernelSide, floats: int = TEMPORARY)
     # product of [N T, C O] and [C O, M S]. Left of <=: the cost of this order, with 4 for the element-wise work on the
     # products [t, s]; right of it: that of the explicit order, J of both sides and their product.
     of_one_row = t * m * s
-    if of_one_row <= floats and n * of_one_row * (c * o + k + 4) <= c * o * k * (n * m + (n * t + m * s) / 2):
-        g, g_second = (side.gradients.permute(1, 3, 0, 2).reshape(-1, c * o) for side in (first, second))
+    if of_one_row <= floats and n * of_one_row * (c * o + k + 4) <= c * o * k * (
+        n * m + (n * t + m * s) / 2
+    ):
+        g, g_second = (
+            side.gradients.permute(1, 3, 0, 2).reshape(-1, c * o) for side in (first, second)
+        )
         a, a_second = (side.columns.transpose(1, 2).reshape(-1, k) for side in (first, second))
         blocks = []
         for rows in slices(n, floats // of_one_row):
@@ -195,7 +216,9 @@ def _gradient_by_gram(side: KernelSide, weights: Tensor) -> tuple[Tensor, Tensor
         # all have the dimensions [C, T, N, C, T] of the indices c, t, m, d, s
         doubled = (2 * weights[i]).view(c, 1, n, c, 1)
         a_products = multiply(side.columns[i].T, a.T).view(1, t, n, 1, t)
-        by_gradients[:, i] = multiply((a_products * doubled).view(c * t, n * c * t), g).view(c, t, o).transpose(1, 2)
+        by_gradients[:, i] = (
+            multiply((a_products * doubled).view(c * t, n * c * t), g).view(c, t, o).transpose(1, 2)
+        )
         g_products = multiply(side.by_position[i], g.T).view(c, t, n, c, t)
         by_columns[i] = multiply((g_products * doubled).sum((0, 3)).view(t, n * t), a).T
     return by_columns, by_gradients
@@ -212,7 +235,9 @@ def kernel_block_gradient(
     if t * t * (o + 16) > 0.6 * o * k or n * (c * t) ** 2 > TEMPORARY:
         # S = tr(J^T W J) has dS/dJ = 2 W J for symmetric W. By the chain rule through J_nc = sum_t g_cnt a_nt^T,
         # dS/dg_cnt = (dS/dJ_nc) a_nt and dS/da_nt = sum_c (dS/dJ_nc)^T g_cnt: the sum over c is that over the rows.
-        by_jacobian = multiply(2 * weights.reshape(n * c, n * c), side.jacobian(slice(0, o))).view(n, c * o, k)
+        by_jacobian = multiply(2 * weights.reshape(n * c, n * c), side.jacobian(slice(0, o))).view(
+            n, c * o, k
+        )
         by_gradients = torch.bmm(by_jacobian, side.columns).view(n, c, o, t).transpose(0, 1)
         return torch.bmm(by_jacobian.mT, side.by_sample) if by_columns else None, by_gradients
     return _gradient_by_gram(side, weights)

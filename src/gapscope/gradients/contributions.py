@@ -49,7 +49,11 @@ class Contribution(ABC):
 
     def has_form_of(self, other: Contribution) -> bool:
         """Return whether `kernel` accepts the other."""
-        return type(self) is type(other) and self.key == other.key and self.transposed == other.transposed
+        return (
+            type(self) is type(other)
+            and self.key == other.key
+            and self.transposed == other.transposed
+        )
 
     @abstractmethod
     def dense(self) -> list[Float[Tensor, "c n *p"]]:
@@ -64,7 +68,9 @@ class Contribution(ABC):
         """Return each sample's squared Jacobian norm, summed over outputs (differentiable once)."""
 
     @abstractmethod
-    def kernel(self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False) -> Float[Tensor, "n ..."]:
+    def kernel(
+        self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False
+    ) -> Float[Tensor, "n ..."]:
         """Return the inner products [n, c, m, d] with the rows of `other`, without a graph.
 
         With `traced` they are summed over equal outputs c = d, [n, m]. `other` has the same key, and is the same object
@@ -120,7 +126,9 @@ class OuterProductFactors(Contribution):
 
     def side(self, samples: slice = slice(None)) -> KernelSide:
         """Return the unfolded columns and the derivatives of samples, without a graph."""
-        return KernelSide(self.layout.unfold(self.inputs[samples].detach()), self.gradients[:, samples].detach())
+        return KernelSide(
+            self.layout.unfold(self.inputs[samples].detach()), self.gradients[:, samples].detach()
+        )
 
     def _split(self, jacobian: Tensor) -> list[Tensor]:
         # The output W a + b = (W, b) (a, 1) makes b the last column of the weight, and of J.
@@ -128,7 +136,9 @@ class OuterProductFactors(Contribution):
         if self.transposed:
             parts[0] = parts[0].mT
         leading = jacobian.shape[:-2]
-        return [part.reshape(*leading, *p.shape) for part, p in zip(parts, self.parameters, strict=True)]
+        return [
+            part.reshape(*leading, *p.shape) for part, p in zip(parts, self.parameters, strict=True)
+        ]
 
     @override
     def dense(self) -> list[Tensor]:
@@ -152,7 +162,9 @@ class OuterProductFactors(Contribution):
         return jacobian_square_norms(self.inputs, self.gradients, self.layout)
 
     @override
-    def kernel(self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False) -> Tensor:
+    def kernel(
+        self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False
+    ) -> Tensor:
         assert isinstance(other, OuterProductFactors)
         block = traced_block if traced else kernel_block
         if self is other:
@@ -163,7 +175,9 @@ class OuterProductFactors(Contribution):
         rows: list[Tensor] = []
         for part in sides:
             side = self.side(part)
-            rows.append(torch.cat([block(side, other.side(each), floats) for each in others], of_columns))
+            rows.append(
+                torch.cat([block(side, other.side(each), floats) for each in others], of_columns)
+            )
         return torch.cat(rows)
 
     def _parts(self, floats: int) -> list[slice]:
@@ -177,8 +191,12 @@ class OuterProductFactors(Contribution):
 
     @override
     def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
-        by_columns, by_gradients = kernel_block_gradient(self.side(), weights, by_columns=self.inputs.requires_grad)
-        return None if by_columns is None else self.layout.fold(by_columns, self.inputs), by_gradients
+        by_columns, by_gradients = kernel_block_gradient(
+            self.side(), weights, by_columns=self.inputs.requires_grad
+        )
+        return None if by_columns is None else self.layout.fold(
+            by_columns, self.inputs
+        ), by_gradients
 
     @override
     def regroup(self, n: int) -> OuterProductFactors:
@@ -206,7 +224,13 @@ class OuterProductFactors(Contribution):
         # J = sum_t g_ct a_t^T over the positions of all uses, so that several uses are one with T = T_1 + T_2 + ...
         columns = torch.cat([use.layout.columns(use.inputs) for use in uses], dim=2)
         gradients = torch.cat([use.gradients for use in uses], dim=3)
-        return cls(uses[0].parameters, columns, gradients, PrecomputedColumns(uses[0].layout.ones), uses[0].transposed)
+        return cls(
+            uses[0].parameters,
+            columns,
+            gradients,
+            PrecomputedColumns(uses[0].layout.ones),
+            uses[0].transposed,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,12 +253,16 @@ class EmbeddingContribution(Contribution):
         """Yield both Jacobians [N, C, E' U] over the U rows read, by slices of columns."""
         assert isinstance(other, EmbeddingContribution)
         # Rows that no sample reads have Jacobian 0: the inner products need only the U of V rows that are read.
-        read, index = torch.unique(torch.cat([self.rows.flatten(), other.rows.flatten()]), return_inverse=True)
+        read, index = torch.unique(
+            torch.cat([self.rows.flatten(), other.rows.flatten()]), return_inverse=True
+        )
         indices = index.split([self.rows.numel(), other.rows.numel()])
         (c, n, e, _), m = self.gradients.shape, len(other.rows)
         for channels in slices(e, max(1, floats // (c * max(n, m) * len(read)))):
             first, second = (
-                side._scattered(i.view_as(side.rows), len(read), channels).transpose(0, 1).flatten(2)
+                side._scattered(i.view_as(side.rows), len(read), channels)
+                .transpose(0, 1)
+                .flatten(2)
                 for side, i in zip((self, other), indices, strict=True)
             )
             yield first, second
@@ -258,9 +286,13 @@ class EmbeddingContribution(Contribution):
         return self._scattered(first, self.rows.shape[1]).square().sum((0, 2, 3))
 
     @override
-    def kernel(self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False) -> Tensor:
+    def kernel(
+        self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False
+    ) -> Tensor:
         indices = "ncp,mcp->nm" if traced else "ncp,mdp->ncmd"
-        return torch.stack([torch.einsum(indices, *pair) for pair in self._matched(other, floats)]).sum(0)
+        return torch.stack(
+            [torch.einsum(indices, *pair) for pair in self._matched(other, floats)]
+        ).sum(0)
 
     @override
     def sources(self) -> tuple[Tensor, ...]:
@@ -317,14 +349,18 @@ class DenseJacobian(Contribution):
         return self.values.square().sum((0, 2))
 
     @override
-    def kernel(self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False) -> Tensor:
+    def kernel(
+        self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False
+    ) -> Tensor:
         assert isinstance(other, DenseJacobian)
         if traced:  # sum_c <J_nc, J_mc> has (c, p) as its inner dimension: [N, C P] @ [C P, M]
             return multiply(self._rows().flatten(1), other._rows().flatten(1).T)
         (c, n, _), (d, m, _) = self.values.shape, other.values.shape
         # <J_nc, J_md> for all pairs of rows: [N C, P] @ [P, M D]
         rows = self._rows().flatten(0, 1)
-        product = gram_matrix(rows) if other is self else multiply(rows, other._rows().flatten(0, 1).T)
+        product = (
+            gram_matrix(rows) if other is self else multiply(rows, other._rows().flatten(0, 1).T)
+        )
         return product.view(n, c, m, d)
 
     @override

@@ -50,7 +50,9 @@ def _own(node: Any, call: Call, name: str) -> None:
     if node is None or parameter is None:
         _require(node is None, parameter is None)
     else:
-        _require(getattr(node, "variable", None) is parameter, getattr(call.module, name) is parameter)
+        _require(
+            getattr(node, "variable", None) is parameter, getattr(call.module, name) is parameter
+        )
 
 
 def _convolution(node: Any, call: Call) -> list[Any]:
@@ -58,10 +60,16 @@ def _convolution(node: Any, call: Call) -> list[Any]:
     node = bypassed(node)
     _require(node is not None, call.rule is rules.convolution)
     _require(node.name() == "ConvolutionBackward0")
-    _require(not node._saved_transposed, module.padding_mode == "zeros", not isinstance(module.padding, str))
+    _require(
+        not node._saved_transposed,
+        module.padding_mode == "zeros",
+        not isinstance(module.padding, str),
+    )
     _require(is_saved(node._saved_input, call.arguments[0]), node._saved_groups == module.groups)
     names = ("stride", "padding", "dilation")
-    _require(*(tuple(getattr(node, f"_saved_{name}")) == tuple(getattr(module, name)) for name in names))
+    _require(
+        *(tuple(getattr(node, f"_saved_{name}")) == tuple(getattr(module, name)) for name in names)
+    )
     inputs, weight, bias = _before(node)
     _own(weight, call, "weight")
     _own(bias, call, "bias")
@@ -71,7 +79,10 @@ def _convolution(node: Any, call: Call) -> list[Any]:
 def _linear(node: Any, call: Call) -> list[Any]:
     _require(call.rule is rules.linear, call.arguments[0].ndim == 2)
     if node.name() == "AddmmBackward0":
-        _require(node._saved_alpha == node._saved_beta == 1, is_saved(node._saved_mat1, call.arguments[0]))
+        _require(
+            node._saved_alpha == node._saved_beta == 1,
+            is_saved(node._saved_mat1, call.arguments[0]),
+        )
         bias, inputs, weight = _before(node)
     else:
         _require(node.name() == "MmBackward0")
@@ -107,7 +118,10 @@ def _batch_norm(node: Any, call: Call) -> list[Any]:
     _require(norm._saved_training is frozen, norm._saved_eps == module.eps)
     _require(is_saved(norm._saved_input, call.arguments[0]))
     if not frozen:
-        statistics = (norm._saved_running_mean, module.running_mean), (norm._saved_running_var, module.running_var)
+        statistics = (
+            (norm._saved_running_mean, module.running_mean),
+            (norm._saved_running_var, module.running_var),
+        )
         _require(*(is_saved(*pair) for pair in statistics))
     inputs, weight, bias = _before(norm)
     _own(weight, call, "weight")
@@ -131,7 +145,9 @@ def _checked_call(node: Any, call: Call, n: int) -> list[Any]:
     """Return the nodes before a call of which the rule is proven."""
     check = _OF_TYPE.get(type(call.module))
     _require(check is not None, len(call.outputs) == 1, len(call.arguments) == 1, not call.keywords)
-    _require(call.sample_dim == 0, call.outputs[0].shape[0] == n, isinstance(call.arguments[0], Tensor))
+    _require(
+        call.sample_dim == 0, call.outputs[0].shape[0] == n, isinstance(call.arguments[0], Tensor)
+    )
     _require(len(call.arguments[0]) == n)
     assert check is not None
     return check(node, call)
@@ -145,13 +161,17 @@ def _checked_operation(node: Any, n: int) -> list[Any]:
     """Return the nodes before an operation that treats samples one by one."""
     name, shape, before = node.name(), _shape(node), _before(node)
     _require(len(shape) > 1, shape[0] == n)
-    shapes = [_shape(previous, output) for previous, output in node.next_functions if previous is not None]
+    shapes = [
+        _shape(previous, output) for previous, output in node.next_functions if previous is not None
+    ]
     _require(all(len(other) > 1 and other[0] == n for other in shapes))
     if name in ("AddBackward0", "MulBackward0", "SubBackward0"):
         _require(all(other == shape for other in shapes))
     elif name == "MeanBackward1":
         dims = {dim % 2**64 for dim in node._saved_dim}
-        _require(bool(dims), all(dim not in (0, 2**64 - len(node._saved_self_sym_sizes)) for dim in dims))
+        _require(
+            bool(dims), all(dim not in (0, 2**64 - len(node._saved_self_sym_sizes)) for dim in dims)
+        )
     else:
         _require(name in _BY_SAMPLE or name in _VIEWS)
     return before
@@ -164,7 +184,11 @@ def is_proven(tape: Any, outputs: Tensor) -> bool:
         tape: The recorded pass.
         outputs: Its outputs [n, k].
     """
-    if tape.substituted is not NOTHING_SUBSTITUTED or tape.has_tensor_hooks or outputs.grad_fn is None:
+    if (
+        tape.substituted is not NOTHING_SUBSTITUTED
+        or tape.has_tensor_hooks
+        or outputs.grad_fn is None
+    ):
         return False
     calls = {call.outputs[0].edge.node: call for call in tape.calls}
     if len(calls) < len(tape.calls):

@@ -123,7 +123,11 @@ class _FreezableOutput(torch.autograd.Function):
         if wants_h:
             by_h = (gradient * _per_channel(slope, h)).to(h.dtype)
         if wants_weight and not skips_parameters:
-            by_weight = (gradient * (h - _per_channel(mean, h)) * _per_channel(inverse, h)).sum(_over(h)).to(weight)
+            by_weight = (
+                (gradient * (h - _per_channel(mean, h)) * _per_channel(inverse, h))
+                .sum(_over(h))
+                .to(weight)
+            )
         if wants_bias and not skips_parameters:
             by_bias = gradient.sum(_over(h)).to(weight)
         return None, by_h, None, None, by_weight, by_bias, None, None
@@ -135,7 +139,11 @@ def is_frozen_output(node: Any) -> bool:
 
 
 def _freezable_hook(
-    thread: int, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Tensor
+    thread: int,
+    module: Any,
+    arguments: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    output: Tensor,
 ) -> Tensor:
     """Wrap a layer's output so that its derivative can bypass the statistics (hook)."""
     if not output.requires_grad:
@@ -148,7 +156,8 @@ def _freezable_hook(
     owns = all(name in module._parameters for name in ("weight", "bias"))
     # the parameters as torch functions receive them, possibly substitutes
     scale_and_shift = [
-        None if parameter is None else parameter.view_as(parameter) for parameter in (module.weight, module.bias)
+        None if parameter is None else parameter.view_as(parameter)
+        for parameter in (module.weight, module.bias)
     ]
     result: Any = _FreezableOutput.apply(output, h, *statistics, *scale_and_shift, owns, thread)
     return result
@@ -167,5 +176,7 @@ def allow_frozen_stats(modules: Mapping[str, nn.Module], *, needed: bool = True)
                 if needed:
                     check_no_batch_statistics({name: module})
                 continue
-            stack.callback(module.register_forward_hook(hook, prepend=True, with_kwargs=True).remove)
+            stack.callback(
+                module.register_forward_hook(hook, prepend=True, with_kwargs=True).remove
+            )
         yield

@@ -28,7 +28,12 @@ def is_faster(inputs: Tensor, layout: Layout, windows: int) -> bool:
     wide = isinstance(layout, Windows) and not all(size == 1 for size in layout.kernel_size)
     channels = inputs.shape[1]
     min_windows = _MIN_WINDOWS_TO_APPLY if channels < _MANY_CHANNELS else _MIN_WINDOWS
-    return wide and channels >= _MIN_CHANNELS and windows >= min_windows and inputs.device.type == "cpu"
+    return (
+        wide
+        and channels >= _MIN_CHANNELS
+        and windows >= min_windows
+        and inputs.device.type == "cpu"
+    )
 
 
 def _as_groups(tensor: Float[Tensor, "n c *space"]) -> Float[Tensor, "1 nc *space"]:
@@ -43,21 +48,29 @@ def _weights(jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Windows) 
     return jacobian.reshape(-1, inputs.shape[1], *layout.kernel_size)
 
 
-def _settings(n: int, layout: Windows) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
+def _settings(
+    n: int, layout: Windows
+) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
     zeros = [0] * len(layout.kernel_size)
     return list(layout.stride), zeros, list(layout.dilation), False, zeros, n
 
 
-def _backward(inputs: Tensor, gradients: Tensor, weights: Tensor, layout: Windows, *, by_inputs: bool) -> Tensor:
+def _backward(
+    inputs: Tensor, gradients: Tensor, weights: Tensor, layout: Windows, *, by_inputs: bool
+) -> Tensor:
     """Return the derivatives by the inputs, or by the weights."""
     images = _as_groups(_images(gradients, inputs, layout))
     output_mask = [by_inputs, not by_inputs, False]
     settings = _settings(len(inputs), layout)
-    derivatives = torch.ops.aten.convolution_backward(images, _as_groups(inputs), weights, [0], *settings, output_mask)
+    derivatives = torch.ops.aten.convolution_backward(
+        images, _as_groups(inputs), weights, [0], *settings, output_mask
+    )
     return derivatives[0 if by_inputs else 1]
 
 
-def jacobians(inputs: Tensor, gradients: Float[Tensor, "n o t"], layout: Windows) -> Float[Tensor, "n o k"]:
+def jacobians(
+    inputs: Tensor, gradients: Float[Tensor, "n o t"], layout: Windows
+) -> Float[Tensor, "n o k"]:
     r"""Return $\sum_t g_{nt} a_{nt}^\top$ over the windows, without a column of ones."""
     rows, n = gradients.shape[1], len(inputs)
     if gradients.shape[2] < _MIN_WINDOWS:
@@ -66,7 +79,9 @@ def jacobians(inputs: Tensor, gradients: Float[Tensor, "n o t"], layout: Windows
     return _backward(inputs, gradients, weights, layout, by_inputs=False).view(n, rows, -1)
 
 
-def apply_jacobian(jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Windows) -> Float[Tensor, "n o t"]:
+def apply_jacobian(
+    jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Windows
+) -> Float[Tensor, "n o t"]:
     """Apply J_n to every window of sample n."""
     n, rows, _ = jacobian.shape
     weights = _weights(jacobian, inputs, layout)
@@ -75,7 +90,10 @@ def apply_jacobian(jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Win
 
 
 def apply_transpose(
-    jacobian: Float[Tensor, "n o k"], gradients: Float[Tensor, "n o t"], inputs: Tensor, layout: Windows
+    jacobian: Float[Tensor, "n o k"],
+    gradients: Float[Tensor, "n o t"],
+    inputs: Tensor,
+    layout: Windows,
 ) -> Tensor:
     """Apply the transpose of J_n to the derivatives of sample n, and fold to the inputs."""
     weights = _weights(jacobian, inputs, layout)

@@ -18,13 +18,19 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, chec
 from gapscope.base.samples import slices, slices_of
 from gapscope.gradients.broadcasts import add_densely
 from gapscope.gradients.contributions import Contribution, concatenate
-from gapscope.gradients.tape import Tape, record_forward
+from gapscope.gradients.recording import record_forward
+from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.gradients.verification import verify
 from gapscope.inspection.chunking import memory_budget
 from gapscope.inspection.execution import Processes, processes
 from gapscope.inspection.outputs import prepare_inputs
-from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution, cast_network, of_precision
+from gapscope.inspection.substitution import (
+    NOTHING_SUBSTITUTED,
+    ParameterSubstitution,
+    cast_network,
+    of_precision,
+)
 
 Contributions = Mapping[tuple[int, ...], Contribution]
 Chunk = tuple[slice, Contributions]
@@ -43,7 +49,9 @@ _SMALL_BLOCK = 2**20
 def with_dtype(network: nn.Module, dtype: torch.dtype | None) -> Iterator[ParameterSubstitution]:
     """Compute in another floating-point type, and yield the substituted parameters."""
     tensors = [*network.parameters(), *network.buffers()]
-    if dtype is None or all(of_precision(tensor.dtype, dtype) == tensor.dtype for tensor in tensors):
+    if dtype is None or all(
+        of_precision(tensor.dtype, dtype) == tensor.dtype for tensor in tensors
+    ):
         yield NOTHING_SUBSTITUTED
         return
     if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
@@ -69,7 +77,11 @@ def _bytes(tape: Tape, outputs: Tensor) -> int:
     """Estimate the bytes of a pass: inputs of layers, and derivatives once per output."""
     rerouted = tape.whole_network | tape.per_sample
     # dense Jacobians [C, N, P] of parameters without a rule, inputs a once, and derivatives g for each of C outputs
-    numbers = outputs.shape[1] * tape.n * sum(p.numel() for p in tape.parameters.values() if id(p) in rerouted)
+    numbers = (
+        outputs.shape[1]
+        * tape.n
+        * sum(p.numel() for p in tape.parameters.values() if id(p) in rerouted)
+    )
     for layer in tape.chain:
         numbers += tape.n * (layer.in_features + outputs.shape[1] * layer.out_features)
     for call in tape.calls:
@@ -87,7 +99,9 @@ def _contributions(tape: Tape, outputs: Tensor) -> Contributions:
 
 
 def _compact(contributions: Contributions) -> dict[tuple[int, ...], Contribution]:
-    return {part.key: part for contribution in contributions.values() for part in contribution.compact()}
+    return {
+        part.key: part for contribution in contributions.values() for part in contribution.compact()
+    }
 
 
 def _matched(first: Contributions, second: Contributions) -> tuple[Contributions, Contributions]:
@@ -120,7 +134,9 @@ class _Division:
     row_group: int
     column_group: int
     outputs: Tensor  # of a first pass
-    full_pass: tuple[Tape, Tensor] | None = None  # the pass of all rows, if one is enough and has been run
+    full_pass: tuple[Tape, Tensor] | None = (
+        None  # the pass of all rows, if one is enough and has been run
+    )
 
 
 def _divide(
@@ -151,7 +167,9 @@ def _divide(
         row_group, column_group = 2 * capacity // 3, capacity // 3
     else:
         row_group, column_group = len(x), capacity - len(x)
-    return _Division(chunk_size, max(chunk_size, row_group), max(chunk_size, column_group), outputs.detach())
+    return _Division(
+        chunk_size, max(chunk_size, row_group), max(chunk_size, column_group), outputs.detach()
+    )
 
 
 @dataclass(frozen=True)
@@ -171,7 +189,9 @@ class _Blocks:
     def fill(self, group: slice) -> None:
         """Compute a group of rows (if symmetric, mirrored blocks right of the diagonal)."""
         full_pass = self.division.full_pass
-        rows = self._run(self.x, group) if full_pass is None else [(group, _contributions(*full_pass))]
+        rows = (
+            self._run(self.x, group) if full_pass is None else [(group, _contributions(*full_pass))]
+        )
         if self.symmetric:
             for i, first in enumerate(rows):
                 for second in rows[i:]:
@@ -185,14 +205,23 @@ class _Blocks:
     def _run(self, inputs: Tensor, group: slice) -> list[Chunk]:
         """Run a group of samples, and join consecutive chunks with contributions of one form."""
         chunks = [
-            (rows, _compact(_contributions(*record_forward(self.network, inputs[rows], self.substituted))))
+            (
+                rows,
+                _compact(
+                    _contributions(*record_forward(self.network, inputs[rows], self.substituted))
+                ),
+            )
             for rows in slices_of(group, self.division.chunk_size)
         ]
         joined: list[Chunk] = []
-        for _, compatible in groupby(chunks, key=lambda chunk: {key: part.form for key, part in chunk[1].items()}):
+        for _, compatible in groupby(
+            chunks, key=lambda chunk: {key: part.form for key, part in chunk[1].items()}
+        ):
             ranges, parts = zip(*compatible, strict=True)
             # each part is freed as soon as it is joined, so that memory holds all of them once
-            contributions = {key: concatenate([part.pop(key) for part in parts]) for key in list(parts[0])}
+            contributions = {
+                key: concatenate([part.pop(key) for part in parts]) for key in list(parts[0])
+            }
             joined.append((slice(ranges[0].start, ranges[-1].stop), contributions))
         return joined
 
@@ -253,7 +282,9 @@ def ntk_blocks(
     if among is not None:
         # the same blocks in every process, and some for each
         largest = -(-len(x) // (2 * among.size))
-        sizes = {name: getattr(division, name) for name in ("chunk_size", "row_group", "column_group")}
+        sizes = {
+            name: getattr(division, name) for name in ("chunk_size", "row_group", "column_group")
+        }
         sizes = {name: among.all_min(min(size, largest)) for name, size in sizes.items()}
         division = replace(division, full_pass=None, **sizes)
     c, dtype = division.outputs.shape[1], torch.promote_types(division.outputs.dtype, torch.float32)
@@ -314,7 +345,11 @@ class _LogDeterminant(torch.autograd.Function):
         # K = sum_l K_l over the contributions: d log det = sum_l <M, dK_l>, and each returns the derivative of its
         # <M, K_l> by its own stored tensors. M is symmetric, as `kernel_gradient` requires.
         inverse = inverse * weight.to(inverse.dtype)
-        return None, None, *(gradient for part in ctx.parts for gradient in part.kernel_gradient(inverse))
+        return (
+            None,
+            None,
+            *(gradient for part in ctx.parts for gradient in part.kernel_gradient(inverse)),
+        )
 
 
 def log_determinant(parts: Sequence[Contribution], noise: float | None) -> Float[Tensor, ""]:
@@ -335,7 +370,9 @@ def most_similar(kernel: Float[Tensor, "n n"], k: int) -> Int[Tensor, "n k"]:
     """
     n = len(kernel)
     if k >= n:
-        raise InvalidInput(f"neighbours must be fewer than the samples, here {n}; got {k}. Pass more samples.")
+        raise InvalidInput(
+            f"neighbours must be fewer than the samples, here {n}; got {k}. Pass more samples."
+        )
     kernel = kernel.double()
     # a sample with gradient 0 has the similarity 0 to all other samples, instead of 0/0
     norms = kernel.diagonal().sqrt().clamp_min(torch.finfo(torch.float64).tiny)

@@ -40,11 +40,13 @@ class Call:
     keywords: Mapping[str, Any]
     parameters: Mapping[str, nn.Parameter]  # trainable ones, by the name that the rule uses
     outputs: tuple[Output, ...]
-    versions: tuple[tuple[Tensor, int], ...]  # version counters of the tensor arguments at the time of the call
+    # version counters of the tensor arguments at the time of the call
+    versions: tuple[tuple[Tensor, int], ...]
     rule: Rule | None  # None for the exact per-sample Jacobian of the layer alone
     n: int  # samples in the batch
     features_last: bool  # whether any leading dimension may hold the samples
-    autocast: Callable[[], AbstractContextManager[Any]]  # creates the autocast context in which the pass ran
+    # creates the autocast context in which the pass ran
+    autocast: Callable[[], AbstractContextManager[Any]]
     substituted: ParameterSubstitution  # in which the pass ran
 
     @property
@@ -75,15 +77,21 @@ class Call:
         """Return the same call with its inputs repeated for every sample."""
         (output, *_), argument = self.outputs, [*self.arguments, *self.keywords.values()][0]
         leading = 1 if output.shape[:1] == argument.shape[:1] == (1,) else 0
-        inputs = argument.reshape(1, *argument.shape[leading:]).expand(self.n, *argument.shape[leading:])
+        inputs = argument.reshape(1, *argument.shape[leading:]).expand(
+            self.n, *argument.shape[leading:]
+        )
         shape = torch.Size((self.n, *output.shape[leading:]))
-        return replace(self, arguments=(inputs,), keywords={}, outputs=(replace(output, shape=shape),))
+        return replace(
+            self, arguments=(inputs,), keywords={}, outputs=(replace(output, shape=shape),)
+        )
 
     @property
     def inputs(self) -> Tensor:
         """First argument with samples first, in at least float32."""
         inputs = self.arguments[0] if self.arguments else next(iter(self.keywords.values()))
-        return samples_first(inputs if torch.is_grad_enabled() else inputs.detach(), self.sample_dim)
+        return samples_first(
+            inputs if torch.is_grad_enabled() else inputs.detach(), self.sample_dim
+        )
 
     def check_unchanged(self) -> None:
         """Raise ReplaceLayer if an input was changed in place after the layer had used it."""
@@ -130,7 +138,9 @@ def rule_of(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Rule |
 
     Rules are for real numbers; complex parameters use the exact per-sample Jacobian of the layer.
     """
-    applies = set(parameters) <= {"weight", "bias"} and not any(p.is_complex() for p in parameters.values())
+    applies = set(parameters) <= {"weight", "bias"} and not any(
+        p.is_complex() for p in parameters.values()
+    )
     return _RULES.get(type(module)) if applies else None
 
 

@@ -42,7 +42,9 @@ class Layout(ABC):
         return self.unfold(inputs)
 
     @abstractmethod
-    def fold(self, gradient: Float[Tensor, "n k t"], inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n ..."]:
+    def fold(
+        self, gradient: Float[Tensor, "n k t"], inputs: Float[Tensor, "n ..."]
+    ) -> Float[Tensor, "n ..."]:
         """Return the derivative by the inputs from that by the columns."""
 
 
@@ -118,7 +120,10 @@ class Windows(Layout):
         """Return the number of windows along every dimension of `space`."""
         # A window covers dilation (kernel - 1) + 1 pixels; the first starts at 0, the last fits into `size`.
         sizes = zip(space, self.kernel_size, self.stride, self.dilation, strict=True)
-        return tuple((size - dilation * (kernel - 1) - 1) // stride + 1 for size, kernel, stride, dilation in sizes)
+        return tuple(
+            (size - dilation * (kernel - 1) - 1) // stride + 1
+            for size, kernel, stride, dilation in sizes
+        )
 
     @override
     def unfold(self, inputs: Tensor) -> Tensor:
@@ -171,7 +176,9 @@ class Windows(Layout):
         # Entry k of all windows together is the inputs from dilation * k on, in steps of the stride: one sum per entry.
         gradient = gradient.reshape(n, channels, math.prod(self.kernel_size), *counts)
         folded = torch.zeros_like(inputs)
-        offsets = torch.cartesian_prod(*(torch.arange(size) for size in self.kernel_size)).reshape(-1, len(space))
+        offsets = torch.cartesian_prod(*(torch.arange(size) for size in self.kernel_size)).reshape(
+            -1, len(space)
+        )
         for i, offset in enumerate(offsets.tolist()):
             starts = [o * dilation for o, dilation in zip(offset, self.dilation, strict=True)]
             region = tuple(

@@ -39,9 +39,13 @@ class _ReplayableCall:
         output_dims = [_sample_dim(out.shape, call.n) for out in call.outputs]
         self.output_dims = [dim for dim in output_dims if dim is not None]
         if all(dim is None for dim in self.dims) or len(self.output_dims) < len(call.outputs):
-            raise NotSeparable(f"no dimension of an argument or an output of '{call.name}' holds the samples")
+            raise NotSeparable(
+                f"no dimension of an argument or an output of '{call.name}' holds the samples"
+            )
 
-    def __call__(self, leaves: Sequence[Any], parameters: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
+    def __call__(
+        self, leaves: Sequence[Any], parameters: Sequence[Tensor] | None = None
+    ) -> tuple[Tensor, ...]:
         """Return the recorded outputs for other arguments and parameters."""
         arguments, keywords = tree_unflatten(list(leaves), self.structure)
         if parameters is None:
@@ -58,7 +62,9 @@ class _ReplayableCall:
         pairs = zip(self.leaves, self.dims, strict=True)
         return [leaf if dim is None else leaf.narrow(dim, i, 1) for leaf, dim in pairs]
 
-    def outputs_of_sample(self, leaves: Sequence[Any], parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def outputs_of_sample(
+        self, leaves: Sequence[Any], parameters: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
         """Return the outputs of one sample, for use in vmap."""
         pairs = zip(leaves, self.dims, strict=True)
         batch_of_one = [leaf if dim is None else leaf.unsqueeze(dim) for leaf, dim in pairs]
@@ -70,7 +76,9 @@ class _ReplayableCall:
         return vjp(lambda _: self(batch_of_one, parameters), unused)[0]
 
 
-def _vectorized(repeated: _ReplayableCall, gradients: Sequence[Tensor], *, create_graph: bool) -> list[Tensor | None]:
+def _vectorized(
+    repeated: _ReplayableCall, gradients: Sequence[Tensor], *, create_graph: bool
+) -> list[Tensor | None]:
     """Compute rows for all samples at once, each with its own copy of the parameters."""
     # With a copy of the parameters per sample, df_n / dcopy_n is row n of the Jacobian. Only the forward pass is
     # vectorized by vmap: vmap of a derivative by the parameters loses the second derivative of layer_norm.
@@ -80,18 +88,24 @@ def _vectorized(repeated: _ReplayableCall, gradients: Sequence[Tensor], *, creat
         sources = [source.detach().requires_grad_() for source in sources]
     with torch.enable_grad():
         copies = [source.expand(n, *source.shape) for source in sources]
-        outputs = vmap(repeated.outputs_of_sample, in_dims=(repeated.dims, [0] * len(copies)))(leaves, copies)
+        outputs = vmap(repeated.outputs_of_sample, in_dims=(repeated.dims, [0] * len(copies)))(
+            leaves, copies
+        )
     pairs = zip(gradients, repeated.output_dims, strict=True)
     cotangents = [gradient.movedim(dim + 1, 1).unsqueeze(dim + 2) for gradient, dim in pairs]
     return gradients_at(outputs, copies, cotangents, create_graph=create_graph)
 
 
-def _one_by_one(repeated: _ReplayableCall, gradients: Sequence[Tensor], *, create_graph: bool) -> list[Tensor | None]:
+def _one_by_one(
+    repeated: _ReplayableCall, gradients: Sequence[Tensor], *, create_graph: bool
+) -> list[Tensor | None]:
     rows = []
     for i in range(repeated.call.n):
         with torch.enable_grad():
             outputs = repeated(repeated.sample(i))
-        parts = [g.narrow(dim + 1, i, 1) for g, dim in zip(gradients, repeated.output_dims, strict=True)]
+        parts = [
+            g.narrow(dim + 1, i, 1) for g, dim in zip(gradients, repeated.output_dims, strict=True)
+        ]
         row_gradients = gradients_at(outputs, repeated.sources, parts, create_graph=create_graph)
         pairs = zip(row_gradients, repeated.sources, strict=True)
         rows.append([s.new_zeros(len(parts[0]), *s.shape) if g is None else g for g, s in pairs])
@@ -100,13 +114,19 @@ def _one_by_one(repeated: _ReplayableCall, gradients: Sequence[Tensor], *, creat
 
 def dense_contribution(parameter: Tensor, jacobian: Float[Tensor, "c n ..."]) -> DenseJacobian:
     """Return the Jacobian by one parameter (by the two parts of a complex one)."""
-    return DenseJacobian((parameter,), samples_first(as_real(jacobian).reshape(*jacobian.shape[:2], -1), None))
+    return DenseJacobian(
+        (parameter,), samples_first(as_real(jacobian).reshape(*jacobian.shape[:2], -1), None)
+    )
 
 
-def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]]) -> list[Contribution]:
+def per_sample_jacobian(
+    call: Call, gradients: Sequence[Float[Tensor, "c ..."]]
+) -> list[Contribution]:
     """Return the exact Jacobian of a call by running its module again per sample."""
     if any(uses_batch_statistics(module) for module in call.module.modules()):
-        raise NotSeparable(f"'{call.name}' uses the statistics of the batch, which a single sample does not have")
+        raise NotSeparable(
+            f"'{call.name}' uses the statistics of the batch, which a single sample does not have"
+        )
     repeated, create_graph = _ReplayableCall(call), torch.is_grad_enabled()
     with (
         preserve_state(call.module),
@@ -114,10 +134,15 @@ def per_sample_jacobian(call: Call, gradients: Sequence[Float[Tensor, "c ..."]])
         call.autocast(),
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore")  # about the repetition: slow under vmap, or statistics of a batch of one
+        # about the repetition: slow under vmap, or statistics of a batch of one
+        warnings.simplefilter("ignore")
         try:
             jacobians = _vectorized(repeated, gradients, create_graph=create_graph)
         except RuntimeError:  # vmap has no rule for an operation, or the module looks at values
             jacobians = _one_by_one(repeated, gradients, create_graph=create_graph)
     pairs = zip(repeated.parameters, jacobians, strict=True)
-    return [dense_contribution(parameter, jacobian) for parameter, jacobian in pairs if jacobian is not None]
+    return [
+        dense_contribution(parameter, jacobian)
+        for parameter, jacobian in pairs
+        if jacobian is not None
+    ]

@@ -38,7 +38,9 @@ def _linear() -> Any:
     """Return oneDNN's x @ weight.T (None if this torch lacks it)."""
     try:
         linear = torch.ops.mkldnn._linear_pointwise.default
-        is_equal = torch.equal(linear(torch.ones(2, 3), torch.ones(2, 3), None, *_NOTHING_FUSED), torch.full((2, 2), 3))
+        is_equal = torch.equal(
+            linear(torch.ones(2, 3), torch.ones(2, 3), None, *_NOTHING_FUSED), torch.full((2, 2), 3)
+        )
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):
         return None
     return linear if is_equal else None

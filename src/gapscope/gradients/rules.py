@@ -12,7 +12,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from gapscope.gradients.contributions import Contribution, DenseJacobian, EmbeddingContribution, OuterProductFactors
+from gapscope.gradients.contributions import (
+    Contribution,
+    DenseJacobian,
+    EmbeddingContribution,
+    OuterProductFactors,
+)
 from gapscope.gradients.layer_rules import Call, layer_rule
 from gapscope.gradients.layouts import PrecomputedColumns, Tokens, Windows
 from gapscope.inspection.independence import uses_batch_statistics
@@ -64,7 +69,11 @@ def _padded(module: Any, inputs: Tensor) -> Tensor:
 
 
 def _grouped(
-    columns: Float[Tensor, "n gk t"], gradients: Float[Tensor, "c n go t"], groups: int, *, transposed: bool
+    columns: Float[Tensor, "n gk t"],
+    gradients: Float[Tensor, "c n go t"],
+    groups: int,
+    *,
+    transposed: bool,
 ) -> Float[Tensor, "c n p"]:
     """Return the Jacobian of a grouped weight, group by group."""
     (n, _, t), c = columns.shape, gradients.shape[0]
@@ -72,7 +81,8 @@ def _grouped(
     # [C O, T] @ [T, K], or its transpose, because a transposed convolution has the weight [K, O].
     columns = columns.reshape(n, groups, -1, t)
     gradients = gradients.reshape(c, n, groups, -1, t).permute(1, 2, 0, 3, 4)
-    jacobian = torch.matmul(gradients.flatten(2, 3), columns.mT).unflatten(2, (c, -1))  # [N, groups, C, O, K]
+    # [N, groups, C, O, K]
+    jacobian = torch.matmul(gradients.flatten(2, 3), columns.mT).unflatten(2, (c, -1))
     jacobian = jacobian.mT if transposed else jacobian
     return jacobian.permute(2, 0, 1, 3, 4).flatten(2)
 
@@ -87,15 +97,21 @@ def convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) -> list[Con
     if weight is None:
         return [*bias_alone]
     inputs, groups = _padded(module, call.inputs), module.groups
-    layout = Windows(bias is not None and groups == 1, module.kernel_size, module.stride, module.dilation)
+    layout = Windows(
+        bias is not None and groups == 1, module.kernel_size, module.stride, module.dilation
+    )
     if groups == 1:
-        return [OuterProductFactors((weight,) if bias is None else (weight, bias), inputs, g, layout)]
+        return [
+            OuterProductFactors((weight,) if bias is None else (weight, bias), inputs, g, layout)
+        ]
     values = _grouped(layout.columns(inputs), g, groups, transposed=False)
     return [DenseJacobian((weight,), values), *bias_alone]
 
 
 @layer_rule(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-def transposed_convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) -> list[Contribution]:
+def transposed_convolution(
+    call: Call, gradient: Float[Tensor, "c n o *space"]
+) -> list[Contribution]:
     r"""Return $J = \sum_t x_t\, g_t^\top$, $g_t$ the output window of input position t."""
     module = call.module
     c, n, o, *space = gradient.shape
@@ -107,21 +123,33 @@ def transposed_convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) 
     # derivatives change roles. The windows are those of the derivatives, padded as the convolution would pad.
     layout = Windows(False, module.kernel_size, module.stride, module.dilation)
     widths = [width for padding in reversed(module.padding) for width in (padding, padding)]
-    windows = layout.columns(F.pad(gradient.flatten(0, 1), widths)).view(c, n, o * math.prod(module.kernel_size), -1)
+    windows = layout.columns(F.pad(gradient.flatten(0, 1), widths)).view(
+        c, n, o * math.prod(module.kernel_size), -1
+    )
     # output_padding may add windows after those of the inputs, along every dimension: they are cut off.
     counts = layout.n_windows(tuple(s + 2 * p for s, p in zip(space, module.padding, strict=True)))
-    windows = windows.unflatten(3, counts)[(..., *(slice(size) for size in call.inputs.shape[2:]))].flatten(3)
+    windows = windows.unflatten(3, counts)[
+        (..., *(slice(size) for size in call.inputs.shape[2:]))
+    ].flatten(3)
     columns = call.inputs.flatten(2)
     if module.groups == 1:
         return [
-            OuterProductFactors((weight,), columns, windows, PrecomputedColumns(ones=False), transposed=True),
+            OuterProductFactors(
+                (weight,), columns, windows, PrecomputedColumns(ones=False), transposed=True
+            ),
             *bias_alone,
         ]
-    return [DenseJacobian((weight,), _grouped(columns, windows, module.groups, transposed=True)), *bias_alone]
+    return [
+        DenseJacobian((weight,), _grouped(columns, windows, module.groups, transposed=True)),
+        *bias_alone,
+    ]
 
 
 def _scale_and_shift(
-    call: Call, gradient: Float[Tensor, "c n *output"], normalized: Callable[[], Tensor], feature_dims: list[int]
+    call: Call,
+    gradient: Float[Tensor, "c n *output"],
+    normalized: Callable[[], Tensor],
+    feature_dims: list[int],
 ) -> list[Contribution]:
     """Sum g * normalized input (scale) and g (shift) over all but `feature_dims`."""
     # y = w h + b, with h the normalized input, has dy/dw = h and dy/db = 1 per feature
@@ -159,7 +187,11 @@ def instance_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) ->
     def normalized() -> Tensor:
         if running:
             return F.instance_norm(
-                call.inputs, module.running_mean, module.running_var, use_input_stats=False, eps=module.eps
+                call.inputs,
+                module.running_mean,
+                module.running_var,
+                use_input_stats=False,
+                eps=module.eps,
             )
         return F.instance_norm(call.inputs, eps=module.eps)
 
@@ -171,18 +203,26 @@ def group_norm(call: Call, gradient: Float[Tensor, "c n channels *space"]) -> li
     """GroupNorm."""
     module = call.module
     return _scale_and_shift(
-        call, gradient, lambda: F.group_norm(call.inputs, module.num_groups, eps=module.eps), feature_dims=[2]
+        call,
+        gradient,
+        lambda: F.group_norm(call.inputs, module.num_groups, eps=module.eps),
+        feature_dims=[2],
     )
 
 
 @layer_rule(nn.LayerNorm, nn.RMSNorm, features_last=True)
-def norm_of_last_dimensions(call: Call, gradient: Float[Tensor, "c n *output"]) -> list[Contribution]:
+def norm_of_last_dimensions(
+    call: Call, gradient: Float[Tensor, "c n *output"]
+) -> list[Contribution]:
     """LayerNorm or RMSNorm."""
     module = call.module
     normalize = F.layer_norm if isinstance(module, nn.LayerNorm) else F.rms_norm
     feature_dims = list(range(gradient.ndim - len(module.normalized_shape), gradient.ndim))
     return _scale_and_shift(
-        call, gradient, lambda: normalize(call.inputs, module.normalized_shape, eps=module.eps), feature_dims
+        call,
+        gradient,
+        lambda: normalize(call.inputs, module.normalized_shape, eps=module.eps),
+        feature_dims,
     )
 
 
@@ -205,14 +245,18 @@ def can_be_unfolded(module: nn.MultiheadAttention) -> bool:
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     if mask.dtype != torch.bool:
         return mask.to(dtype)
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask, float("-inf"))
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(
+        mask, float("-inf")
+    )
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # [n, heads, positions, size]
 
 
-def attention(module: nn.MultiheadAttention, project: Projection) -> Callable[..., tuple[Tensor, Tensor | None]]:
+def attention(
+    module: nn.MultiheadAttention, project: Projection
+) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """Return a forward function for `module` that computes all projections by `project`."""
     original, e, heads = module.forward, module.embed_dim, module.num_heads
 
@@ -228,7 +272,14 @@ def attention(module: nn.MultiheadAttention, project: Projection) -> Callable[..
     ) -> tuple[Tensor, Tensor | None]:
         if query.ndim != 3 or (is_causal and attn_mask is None):
             return original(
-                query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
+                query,
+                key,
+                value,
+                key_padding_mask,
+                need_weights,
+                attn_mask,
+                average_attn_weights,
+                is_causal,
             )
         is_self_attention = query is key and key is value
         if not module.batch_first:
@@ -239,7 +290,10 @@ def attention(module: nn.MultiheadAttention, project: Projection) -> Callable[..
             projected = project(query, weight, bias).split(e, dim=-1)
         else:
             parts = (slice(0, e), slice(e, 2 * e), slice(2 * e, 3 * e))
-            projected = [project(x, weight, bias, rows) for x, rows in zip((query, key, value), parts, strict=True)]
+            projected = [
+                project(x, weight, bias, rows)
+                for x, rows in zip((query, key, value), parts, strict=True)
+            ]
         # softmax(q k^T / sqrt(d)) v per head, with d = e / heads: [n, heads, queries, d] @ [n, heads, d, keys]
         q, k, v = (_split_heads(x, heads) for x in projected)
         scores = (q * (e // heads) ** -0.5) @ k.mT

@@ -19,11 +19,14 @@ from torch.autograd.function import once_differentiable
 
 from gapscope.gradients.frozen_batch_stats import skips_parameters
 
-Derivative = Callable[[Tensor, Tensor, Tensor], Tensor]  # of the derivative by the output, the weight, and the input
+# of the derivative by the output, the weight, and the input
+Derivative = Callable[[Tensor, Tensor, Tensor], Tensor]
 Settings = tuple[list[int], list[int], list[int], bool, list[int], int]
 
 
-def _of_convolution(gradient: Tensor, h: Tensor, weight: Tensor, settings: Settings, *, by_inputs: bool) -> Tensor:
+def _of_convolution(
+    gradient: Tensor, h: Tensor, weight: Tensor, settings: Settings, *, by_inputs: bool
+) -> Tensor:
     """Return a convolution's derivative by the inputs, or by the weights."""
     mask = [by_inputs, not by_inputs, False]
     derivatives = torch.ops.aten.convolution_backward(gradient, h, weight, [0], *settings, mask)
@@ -34,7 +37,9 @@ class _ConvolutionByInput(torch.autograd.Function):
     """Linear in the derivative by the output and in the weight; of the inputs only the shape matters."""
 
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor, weight: Tensor, h: Tensor, settings: Settings) -> Tensor:  # type: ignore[override]
+    def forward(
+        ctx: Any, gradient: Tensor, weight: Tensor, h: Tensor, settings: Settings
+    ) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(gradient, weight)
         ctx.settings = settings
         return _of_convolution(gradient, h, weight, settings, by_inputs=True)
@@ -57,7 +62,13 @@ class _GroupNormByInput(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, gradient: Tensor, weight: Tensor, h: Tensor, mean: Tensor, inverse: Tensor, groups: int
+        ctx: Any,
+        gradient: Tensor,
+        weight: Tensor,
+        h: Tensor,
+        mean: Tensor,
+        inverse: Tensor,
+        groups: int,
     ) -> Tensor:
         ctx.save_for_backward(gradient, weight, h, mean, inverse)
         n, channels = h.shape[:2]
@@ -82,7 +93,12 @@ class _GroupNormByInput(torch.autograd.Function):
         r = inverse.unsqueeze(2)
         normalized = torch.addcmul(-r * mean.unsqueeze(2), grouped(h), r)
         v, g = grouped(by_result), grouped(gradient * scale)
-        mean_v, mean_g, c, b = average(v), average(g), average(v * normalized), average(g * normalized)
+        mean_v, mean_g, c, b = (
+            average(v),
+            average(g),
+            average(v * normalized),
+            average(g * normalized),
+        )
         # d is linear in g' by a symmetric map
         projected = torch.addcmul(-r * mean_v, v, r).addcmul_(normalized, -r * c).view_as(h)
         by_gradient = projected * scale
@@ -100,7 +116,9 @@ class _Output(torch.autograd.Function):
     """Identity whose differentiable backward pass bypasses torch's."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, h: Tensor, weight: Tensor, derivative: Derivative, thread: int) -> Tensor:  # type: ignore[override]
+    def forward(
+        ctx: Any, output: Tensor, h: Tensor, weight: Tensor, derivative: Derivative, thread: int
+    ) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(h, weight)
         ctx.derivative, ctx.thread = derivative, thread
         ctx.mark_dirty(output)  # returned without a copy
@@ -125,12 +143,23 @@ def bypassed(node: Any) -> Any:
 def _derivative(node: Any) -> Derivative | None:
     """Return the derivative by the input for the node of a convolution or group norm."""
     if node.name() == "ConvolutionBackward0":
-        lists = [list(getattr(node, f"_saved_{name}")) for name in ("stride", "padding", "dilation")]
-        settings: Any = *lists, node._saved_transposed, list(node._saved_output_padding), node._saved_groups
-        return lambda gradient, weight, h: _ConvolutionByInput.apply(gradient, weight, h.detach(), settings)
+        lists = [
+            list(getattr(node, f"_saved_{name}")) for name in ("stride", "padding", "dilation")
+        ]
+        settings: Any = (
+            *lists,
+            node._saved_transposed,
+            list(node._saved_output_padding),
+            node._saved_groups,
+        )
+        return lambda gradient, weight, h: _ConvolutionByInput.apply(
+            gradient, weight, h.detach(), settings
+        )
     if node.name() == "NativeGroupNormBackward0":
         mean, inverse, groups = node._saved_result1, node._saved_result2, node._saved_group
-        return lambda gradient, weight, h: _GroupNormByInput.apply(gradient, weight, h, mean, inverse, groups)
+        return lambda gradient, weight, h: _GroupNormByInput.apply(
+            gradient, weight, h, mean, inverse, groups
+        )
     return None
 
 
@@ -145,7 +174,9 @@ def is_saved(saved: Tensor | None, tensor: Any) -> bool:
     )
 
 
-def _hook(thread: int, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> Any:
+def _hook(
+    thread: int, module: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any
+) -> Any:
     """Wrap the output, if it is that of the layer's operation on the argument with the module's weight (hook)."""
     h = next(iter((*arguments, *keywords.values())), None)
     weight, node = module.weight, getattr(output, "grad_fn", None)
@@ -157,7 +188,11 @@ def _hook(thread: int, module: Any, arguments: tuple[Any, ...], keywords: Mappin
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:  # type: ignore[attr-defined]
         return output
     derivative = _derivative(node)
-    if derivative is None or not is_saved(node._saved_input, h) or not is_saved(node._saved_weight, weight):
+    if (
+        derivative is None
+        or not is_saved(node._saved_input, h)
+        or not is_saved(node._saved_weight, weight)
+    ):
         return output
     result: Any = _Output.apply(output, h, weight, derivative, thread)
     return result
@@ -170,5 +205,7 @@ def fast_second_derivatives(modules: Mapping[str, nn.Module]) -> Iterator[None]:
     with ExitStack() as stack:
         for module in modules.values():
             if type(module) in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.GroupNorm):
-                stack.callback(module.register_forward_hook(hook, prepend=True, with_kwargs=True).remove)
+                stack.callback(
+                    module.register_forward_hook(hook, prepend=True, with_kwargs=True).remove
+                )
         yield

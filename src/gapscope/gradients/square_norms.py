@@ -15,14 +15,21 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gapscope.base.samples import slices
-from gapscope.gradients.grouped_convolutions import apply_jacobian, apply_transpose, is_faster, jacobians
+from gapscope.gradients.grouped_convolutions import (
+    apply_jacobian,
+    apply_transpose,
+    is_faster,
+    jacobians,
+)
 from gapscope.gradients.layouts import Layout, Tokens, Windows
 
 # Floats of the columns of one part: few enough to stay in the cache of a processor between their uses.
 _PART = {"cpu": 2**18, "cuda": 2**25}
 
 
-def _parts(inputs: Tensor, gradients: Tensor, layout: Layout, k: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def _parts(
+    inputs: Tensor, gradients: Tensor, layout: Layout, k: int
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
     n, rows, t = gradients.shape
     for part in slices(n, max(1, _PART.get(inputs.device.type, 2**25) // (k * (t + rows)))):
         yield part, layout.unfold(inputs[part]), gradients[part]
@@ -62,7 +69,9 @@ class _SquareNorms(torch.autograd.Function):
         saved_jacobians = iter(jacobians)
         for part, columns, g in _parts(inputs, gradients, ctx.layout, ctx.k):
             if ctx.by_gram:
-                torch.bmm(g, torch.bmm(columns.mT, columns).mul_(doubled[part]), out=by_gradients[part])
+                torch.bmm(
+                    g, torch.bmm(columns.mT, columns).mul_(doubled[part]), out=by_gradients[part]
+                )
             else:
                 jacobian = next(saved_jacobians) * doubled[part]
                 torch.bmm(jacobian, columns, out=by_gradients[part])
@@ -96,7 +105,11 @@ class _SquareNormsByGroups(torch.autograd.Function):
         by_gradients = apply_jacobian(jacobian, inputs, ctx.layout)
         if ctx.layout.ones:  # d(w |sum_s g_s|^2) / dg_t = 2 w sum_s g_s for every t
             by_gradients += doubled * gradients.sum(2, keepdim=True)
-        by_inputs = apply_transpose(jacobian, gradients, inputs, ctx.layout) if ctx.needs_input_grad[0] else None
+        by_inputs = (
+            apply_transpose(jacobian, gradients, inputs, ctx.layout)
+            if ctx.needs_input_grad[0]
+            else None
+        )
         return by_inputs, by_gradients, None
 
 
@@ -122,15 +135,21 @@ class _RankOneSquareNorms(torch.autograd.Function):
         return by_inputs, by_gradients, None
 
 
-def jacobian_square_norms(inputs: Tensor, gradients: Float[Tensor, "c n o t"], layout: Layout) -> Float[Tensor, " n"]:
+def jacobian_square_norms(
+    inputs: Tensor, gradients: Float[Tensor, "c n o t"], layout: Layout
+) -> Float[Tensor, " n"]:
     """Return the squared Frobenius norm of J_n per sample, summed over outputs."""
     c, n, o, t = gradients.shape
     if t == 1:  # |g a^T|^2 = |g|^2 |a|^2
         if isinstance(layout, Tokens):
-            rank_one: Any = _RankOneSquareNorms.apply(inputs.flatten(1), gradients.squeeze(3), layout.ones)
+            rank_one: Any = _RankOneSquareNorms.apply(
+                inputs.flatten(1), gradients.squeeze(3), layout.ones
+            )
             return rank_one
         return layout.columns(inputs).square().sum((1, 2)) * gradients.square().sum((0, 2, 3))
     by_jacobian = t * (layout.width(inputs) + c * o) >= c * o * layout.width(inputs)
-    function = _SquareNormsByGroups if by_jacobian and is_faster(inputs, layout, t) else _SquareNorms
+    function = (
+        _SquareNormsByGroups if by_jacobian and is_faster(inputs, layout, t) else _SquareNorms
+    )
     result: Any = function.apply(inputs, gradients.transpose(0, 1).reshape(n, c * o, t), layout)
     return result

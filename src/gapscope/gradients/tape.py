@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
-from torch.nn.utils import parametrize
 from torch.utils._pytree import tree_flatten
 
 from gapscope.base.errors import GapscopeError, NotMeasurable, SlowGradients
-from gapscope.gradients.backward import differentiable_kernels, gradients_at, per_sample_gradients
+from gapscope.gradients.backward import gradients_at, per_sample_gradients
 from gapscope.gradients.broadcasts import Broadcast, find_joins, merge_contributions
-from gapscope.gradients.chains import chain_contributions, chain_of
+from gapscope.gradients.chains import chain_contributions
 from gapscope.gradients.contributions import Contribution
-from gapscope.gradients.frozen_batch_stats import allow_frozen_stats
-from gapscope.gradients.layer_rules import Call, NotSeparable, Output, Rule, accepts_leading_dims, apply_rule, rule_of
+from gapscope.gradients.layer_rules import (
+    Call,
+    NotSeparable,
+    Output,
+    Rule,
+    accepts_leading_dims,
+    apply_rule,
+)
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
-from gapscope.gradients.refused_layers import check_layers
-from gapscope.gradients.rules import attention, can_be_unfolded, linear
-from gapscope.gradients.second_derivatives import fast_second_derivatives
-from gapscope.gradients.tensor_hooks import on_tensor_hook
-from gapscope.inspection.outputs import checked_outputs, eager_mode, explain_torch_errors, raw_outputs, unwrapped
+from gapscope.inspection.outputs import (
+    explain_torch_errors,
+    raw_outputs,
+)
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution
 
 # Networks for which the warning about slow gradients was issued.
@@ -41,13 +43,17 @@ def _leaves(tree: Any) -> list[Any]:
     return [tree] if isinstance(tree, Tensor) else tree_flatten(tree)[0]
 
 
-def _trainable(modules: Mapping[str, nn.Module], substituted: ParameterSubstitution) -> dict[str, nn.Parameter]:
+def _trainable(
+    modules: Mapping[str, nn.Module], substituted: ParameterSubstitution
+) -> dict[str, nn.Parameter]:
     """Return trainable parameters by their first name, without walking the network again."""
     names: dict[nn.Parameter, str] = {}
     for prefix, module in modules.items():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.requires_grad:
-                names.setdefault(substituted.original(parameter), f"{prefix}.{name}" if prefix else name)
+                names.setdefault(
+                    substituted.original(parameter), f"{prefix}.{name}" if prefix else name
+                )
     return {name: parameter for parameter, name in names.items()}
 
 
@@ -103,7 +109,10 @@ class Tape:
         self.n = len(inputs)
         device = inputs.device.type
         self.autocast = partial(
-            torch.autocast, device, torch.get_autocast_dtype(device), enabled=torch.is_autocast_enabled(device)
+            torch.autocast,
+            device,
+            torch.get_autocast_dtype(device),
+            enabled=torch.is_autocast_enabled(device),
         )
         self.calls: list[Call] = []
         # whether code in the pass has registered hooks that may change derivatives
@@ -163,7 +172,9 @@ class Tape:
     def _broadcasts(self, outputs: Tensor) -> list[Broadcast]:
         """Return tensors without a batch dimension and their uses."""
         rerouted = self.whole_network | self.per_sample
-        known = {id(p) for call in self.calls if call.rule is not None for p in call.parameters.values()}
+        known = {
+            id(p) for call in self.calls if call.rule is not None for p in call.parameters.values()
+        }
         broadcasts = [
             Broadcast(
                 get_gradient_edge(self.substituted[p]),
@@ -175,7 +186,9 @@ class Tape:
         ]
         for call in self.calls:
             if call.lacks_batch_dim and not call.owned & rerouted:
-                broadcasts.append(Broadcast(call.outputs[0].edge, partial(_rows_of_call, call), call.owned))
+                broadcasts.append(
+                    Broadcast(call.outputs[0].edge, partial(_rows_of_call, call), call.owned)
+                )
         return find_joins(outputs, broadcasts, self.n) if broadcasts else []
 
     def _routed(self, broadcasts: Sequence[Broadcast]) -> tuple[list[Call], set[int]]:
@@ -192,18 +205,26 @@ class Tape:
         routed = []
         for call in self.calls:
             rerouted = (
-                whole_network | per_sample | (broadcast_keys if call.rule is None or call.lacks_batch_dim else set())
+                whole_network
+                | per_sample
+                | (broadcast_keys if call.rule is None or call.lacks_batch_dim else set())
             )
             regular = {name: p for name, p in call.parameters.items() if id(p) not in rerouted}
             if regular:
                 routed.append(replace(call, parameters=regular))
-        of_network = {name: p for name, p in self.parameters.items() if id(p) in whole_network - per_sample}
+        of_network = {
+            name: p for name, p in self.parameters.items() if id(p) in whole_network - per_sample
+        }
         if of_network and self.network_call is not None:
             routed.append(replace(self.network_call, parameters=of_network))
         return routed, per_sample
 
     def contributions(
-        self, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool = False
+        self,
+        outputs: Float[Tensor, "n k"],
+        cotangents: Float[Tensor, "c n k"],
+        *,
+        create_graph: bool = False,
     ) -> dict[tuple[int, ...], Contribution]:
         """Return the Jacobian of `(cotangents * outputs).sum(-1)` by parameter."""
         if self.chain:
@@ -217,18 +238,30 @@ class Tape:
             else:
                 with torch.set_grad_enabled(create_graph):
                     return merge_contributions(parts)
-        parts, uncovered = self.contributions_per_call(outputs, cotangents, create_graph=create_graph)
+        parts, uncovered = self.contributions_per_call(
+            outputs, cotangents, create_graph=create_graph
+        )
         if uncovered:
             _warn_slow_path(self, uncovered)
             sources = [self.substituted[parameter] for parameter in uncovered.values()]
             with explain_torch_errors():
                 rows = per_sample_gradients(outputs, sources, cotangents, create_graph=create_graph)
-            parts += [dense_contribution(p, values) for p, values in zip(uncovered.values(), rows, strict=True)]
-        with torch.set_grad_enabled(create_graph), torch.autocast(outputs.device.type, enabled=False):
+            parts += [
+                dense_contribution(p, values)
+                for p, values in zip(uncovered.values(), rows, strict=True)
+            ]
+        with (
+            torch.set_grad_enabled(create_graph),
+            torch.autocast(outputs.device.type, enabled=False),
+        ):
             return merge_contributions(parts)
 
     def contributions_per_call(
-        self, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool
+        self,
+        outputs: Float[Tensor, "n k"],
+        cotangents: Float[Tensor, "c n k"],
+        *,
+        create_graph: bool,
     ) -> tuple[list[Contribution], dict[str, nn.Parameter]]:
         """Return the contributions of each call, and the parameters (by name) that no call covers."""
         broadcasts = self._broadcasts(outputs)
@@ -239,10 +272,17 @@ class Tape:
         edges += [join.edge for broadcast in broadcasts for join in broadcast.joins]
         cotangents = cotangents.to(outputs.dtype)
         with explain_torch_errors():
-            derivatives = gradients_at([outputs], edges, [cotangents], create_graph=create_graph) if edges else []
+            derivatives = (
+                gradients_at([outputs], edges, [cotangents], create_graph=create_graph)
+                if edges
+                else []
+            )
         gradients = iter(derivatives)
         parts: list[Contribution] = []
-        with torch.set_grad_enabled(create_graph), torch.autocast(outputs.device.type, enabled=False):
+        with (
+            torch.set_grad_enabled(create_graph),
+            torch.autocast(outputs.device.type, enabled=False),
+        ):
             for call in calls:
                 by_output = [next(gradients) for _ in call.outputs]
                 if all(gradient is None for gradient in by_output):
@@ -252,111 +292,29 @@ class Tape:
                     for gradient, out in zip(by_output, call.outputs, strict=True)
                 ]
                 try:
-                    parts += per_sample_jacobian(call, filled) if call.rule is None else apply_rule(call, filled[0])
+                    parts += (
+                        per_sample_jacobian(call, filled)
+                        if call.rule is None
+                        else apply_rule(call, filled[0])
+                    )
                 except (GapscopeError, torch.OutOfMemoryError):
                     raise
-                except (NotSeparable, RuntimeError, ValueError, IndexError, TypeError, AssertionError):
+                except (
+                    NotSeparable,
+                    RuntimeError,
+                    ValueError,
+                    IndexError,
+                    TypeError,
+                    AssertionError,
+                ):
                     # not one row per sample: sizes coincided by chance, or a module cannot run on a single sample
                     per_sample |= {id(parameter) for parameter in call.parameters.values()}
             for broadcast in broadcasts:
-                parts += broadcast.contributions([next(gradients) for _ in broadcast.joins], create_graph=create_graph)
+                parts += broadcast.contributions(
+                    [next(gradients) for _ in broadcast.joins], create_graph=create_graph
+                )
         # a part may contain further parameters (weight and bias), which then need the fallback in all of their parts
         while dropped := [part for part in parts if per_sample & set(part.key)]:
             per_sample |= {key for part in dropped for key in part.key}
             parts = [part for part in parts if not per_sample & set(part.key)]
         return parts, {name: p for name, p in self.parameters.items() if id(p) in per_sample}
-
-
-def _owned(module: nn.Module, substituted: ParameterSubstitution) -> dict[str, nn.Parameter]:
-    """Return the trainable parameters of a module and of its parametrizations."""
-    parameters = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
-    if parametrize.is_parametrized(module):
-        inner = module.parametrizations.named_parameters(prefix="parametrizations")  # type: ignore[union-attr]
-        parameters |= {name: p for name, p in inner if p.requires_grad}
-    return {name: substituted.original(p) for name, p in parameters.items()}
-
-
-@contextmanager
-def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) -> Iterator[None]:
-    def project(x: Tensor, weight: Tensor, bias: Tensor | None, rows: slice | None = None) -> Tensor:
-        tensors = {"weight": weight, "bias": bias}
-        originals = {key: tape.substituted.original(p) for key, p in tensors.items()}
-        trainable = {key: p for key, p in originals.items() if isinstance(p, nn.Parameter) and p.requires_grad}
-        if rows is None:
-            projected = F.linear(x, weight, bias)
-            tape.add(name, trainable, linear, module, (x,), {}, projected)
-            return projected
-        outside = (rows.start, len(weight) - rows.stop)
-
-        def linear_of_rows(call: Call, gradient: Tensor) -> list[Contribution]:
-            return linear(call, F.pad(gradient, outside))
-
-        projected = F.linear(x, weight[rows], None if bias is None else bias[rows])
-        tape.add(name, trainable, linear_of_rows, module, (x,), {}, projected)
-        return projected
-
-    module.forward = attention(module, project)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        del module.forward
-
-
-@contextmanager
-def record_calls(
-    network: nn.Module,
-    inputs: Tensor,
-    substituted: ParameterSubstitution = NOTHING_SUBSTITUTED,
-    *,
-    twice: bool = False,
-) -> Iterator[Tape]:
-    """Record the forward pass in the body, eagerly and without wrappers of the network.
-
-    With `twice` its gradients will be differentiated.
-    """
-    network = unwrapped(network)
-    modules = dict(network.named_modules())
-    chain = [] if substituted is not NOTHING_SUBSTITUTED else chain_of(network, inputs)
-    if chain:
-        yield Tape(network, modules, inputs, chain=chain)
-        return
-    check_layers(modules)
-    tape = Tape(network, modules, inputs, substituted)
-    with ExitStack() as stack:
-        stack.enter_context(eager_mode())
-        stack.enter_context(differentiable_kernels(modules.values()))
-        stack.enter_context(on_tensor_hook(tape.note_tensor_hook))
-        inside: set[nn.Module] = set()
-        for name, module in modules.items():
-            if module in inside:
-                continue
-            parameters = _owned(module, substituted)
-            if parametrize.is_parametrized(module):
-                inside |= set(module.parametrizations.modules())  # type: ignore[union-attr]
-            if isinstance(module, nn.MultiheadAttention) and can_be_unfolded(module):
-                stack.enter_context(_unfolded_attention(module, name, tape))
-                inside.add(module.out_proj)
-                parameters = {}
-            # not `inspection.hooks.forward_hooks`: this hook receives keyword arguments, and runs before the hooks of
-            # the user, whose changes of the output are not the layer's
-            if parameters or module is network:
-                note = partial(tape.add, name, parameters, rule_of(module, parameters))
-                stack.callback(module.register_forward_hook(note, prepend=True, with_kwargs=True).remove)
-        if twice:
-            stack.enter_context(fast_second_derivatives(modules))
-        # registered last, so that these hooks run first and the tape records what the layers return
-        stack.enter_context(allow_frozen_stats(modules))
-        yield tape
-
-
-def record_forward(
-    network: nn.Module,
-    inputs: Tensor,
-    substituted: ParameterSubstitution = NOTHING_SUBSTITUTED,
-    outputs_of: Callable[[Any], Tensor] = raw_outputs,
-) -> tuple[Tape, Float[Tensor, "n k"]]:
-    """Run the network on a batch, and return the tape with the outputs."""
-    with record_calls(network, inputs, substituted) as tape:
-        tape.outputs_of = outputs_of
-        outputs = outputs_of(network(inputs))
-    return tape, checked_outputs(outputs, tape.n)

@@ -7,7 +7,8 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from gapscope.base.samples import slices_of
-from gapscope.gradients.tape import Tape, record_forward
+from gapscope.gradients.recording import record_forward
+from gapscope.gradients.tape import Tape
 from gapscope.gradients.verification import verify
 from gapscope.inspection.execution import compute_distributed
 from gapscope.inspection.outputs import samples_per_pass
@@ -26,7 +27,11 @@ def one_hot_cotangents(outputs: Float[Tensor, "n k"]) -> Float[Tensor, "k n k"]:
 
 
 def square_norms(
-    tape: Tape, outputs: Float[Tensor, "n k"], cotangents: Float[Tensor, "c n k"], *, create_graph: bool = False
+    tape: Tape,
+    outputs: Float[Tensor, "n k"],
+    cotangents: Float[Tensor, "c n k"],
+    *,
+    create_graph: bool = False,
 ) -> Float[Tensor, " n"]:
     r"""Return each sample's squared gradient norm, summed over cotangents.
 
@@ -67,14 +72,20 @@ def per_sample_traces(
         else:
             tape, outputs = record_forward(network, x[part])
         weightings = (
-            [one_hot_cotangents(outputs)] if probes is None else [probe[None, part] for probe in probes.to(outputs)]
+            [one_hot_cotangents(outputs)]
+            if probes is None
+            else [probe[None, part] for probe in probes.to(outputs)]
         )
-        return torch.stack([square_norms(tape, outputs, weighting).double() for weighting in weightings])
+        return torch.stack(
+            [square_norms(tape, outputs, weighting).double() for weighting in weightings]
+        )
 
     def one_pass(first: Tensor) -> list[Tensor]:
         # unverified: the verification holds copies of the weights, as many for one sample as for all
         tape, outputs = record_forward(network, first)
-        weighting = one_hot_cotangents(outputs) if probes is None else probes[:1, : len(first)].to(outputs)
+        weighting = (
+            one_hot_cotangents(outputs) if probes is None else probes[:1, : len(first)].to(outputs)
+        )
         return [part.square_norms() for part in tape.contributions(outputs, weighting).values()]
 
     if full_pass is None:

@@ -47,9 +47,14 @@ from gapscope.base.errors import GapscopeError, NeverSupported, NotMeasurable
 from gapscope.gradients.backward import gradients_at
 from gapscope.gradients.broadcasts import merge_contributions
 from gapscope.gradients.evidence import is_proven
-from gapscope.gradients.tape import Tape, join_names, record_forward
+from gapscope.gradients.recording import record_forward
+from gapscope.gradients.tape import Tape, join_names
 from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint, graph_nodes
-from gapscope.inspection.independence import Perturbation, highest_precision_dtype, is_sample_independent
+from gapscope.inspection.independence import (
+    Perturbation,
+    highest_precision_dtype,
+    is_sample_independent,
+)
 from gapscope.inspection.outputs import as_real
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, cast_like, cast_network
@@ -80,10 +85,14 @@ class _Routing:
 
     def escalate(self, failing: set[int]) -> _Routing:
         """Escalate failing parameters: whole network first, then one backward pass per sample."""
-        return _Routing(self.whole_network | failing, self.per_sample | (self.whole_network & failing))
+        return _Routing(
+            self.whole_network | failing, self.per_sample | (self.whole_network & failing)
+        )
 
 
-_ROUTING_CACHE: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, _Routing]] = weakref.WeakKeyDictionary()
+_ROUTING_CACHE: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, _Routing]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def _key(tape: Tape, outputs: Tensor, *, create_graph: bool) -> Hashable:
@@ -117,14 +126,18 @@ def _orders(n: int, seed: int) -> list[Tensor]:
 
 
 @contextmanager
-def _perturbed_replay(tape: Tape, order: Tensor, seed: int, perturbation: float) -> Iterator[tuple[Tape, Tensor]]:
+def _perturbed_replay(
+    tape: Tape, order: Tensor, seed: int, perturbation: float
+) -> Iterator[tuple[Tape, Tensor]]:
     """Record a second pass in high precision, at perturbed weights, reordered."""
     x = tape.inputs[order.to(tape.inputs.device)]
     dtype = highest_precision_dtype(x.device)
     with (
         preserve_state(tape.network),
         torch.autocast(x.device.type, enabled=False),
-        cast_network(tape.network, dtype, Perturbation(seed, perturbation), tape.substituted) as substituted,
+        cast_network(
+            tape.network, dtype, Perturbation(seed, perturbation), tape.substituted
+        ) as substituted,
     ):
         yield record_forward(tape.network, cast_like(x, dtype), substituted, tape.outputs_of)
 
@@ -143,7 +156,9 @@ def _few_samples(tape: Tape, seed: int) -> list[Tensor] | None:
     return [torch.randperm(tape.n, generator=torch.Generator().manual_seed(seed))[:_N_COMPARED]]
 
 
-def _failing_parameters(tape: Tape, outputs: Tensor, seed: int, *, zero_is_failure: bool) -> tuple[set[int], set[int]]:
+def _failing_parameters(
+    tape: Tape, outputs: Tensor, seed: int, *, zero_is_failure: bool
+) -> tuple[set[int], set[int]]:
     """Return the parameters whose layer-wise sums differ from autograd, or cannot be verified, and those unreached."""
     generator = torch.Generator().manual_seed(seed)
     by_output = torch.randn(outputs.shape, generator=generator).to(outputs)
@@ -159,17 +174,25 @@ def _failing_parameters(tape: Tape, outputs: Tensor, seed: int, *, zero_is_failu
     compared = [p for p in tape.parameters.values() if id(p) not in failing | tape.per_sample]
     # the gradient of sum_n s_n u_n . f(x_n), by autograd
     weighted = (by_sample[:, None] * by_output)[None]
-    expected = gradients_at([outputs], [tape.substituted[p] for p in compared], [weighted], create_graph=False)
+    expected = gradients_at(
+        [outputs], [tape.substituted[p] for p in compared], [weighted], create_graph=False
+    )
     zero = outputs.new_zeros(())
-    expected_by_key = {id(p): zero if g is None else as_real(g[0]) for p, g in zip(compared, expected, strict=True)}
+    expected_by_key = {
+        id(p): zero if g is None else as_real(g[0]) for p, g in zip(compared, expected, strict=True)
+    }
     norm = torch.stack([zero, *(gradient.norm() for gradient in expected_by_key.values())]).norm()
     tolerance = _TOLERANCE[outputs.dtype]
     for key, gradient in expected_by_key.items():
         difference = (gradient - sums.get(key, zero)).norm()
         unverified = zero_is_failure and bool(gradient.norm() <= tolerance * norm)
-        if unverified or not bool(difference <= tolerance * (gradient.norm() + 1e-2 * norm)):  # NaN fails
+        if unverified or not bool(
+            difference <= tolerance * (gradient.norm() + 1e-2 * norm)
+        ):  # NaN fails
             failing.add(key)
-    return failing, {id(p) for p, gradient in zip(compared, expected, strict=True) if gradient is None}
+    return failing, {
+        id(p) for p, gradient in zip(compared, expected, strict=True) if gradient is None
+    }
 
 
 def _squares(gradients: list[Tensor | None]) -> Tensor:
@@ -190,7 +213,9 @@ def _second_derivative_differs(tape: Tape, outputs: Tensor, seed: int) -> bool:
     by_autograd = gradients_at([outputs], compared, [selected], create_graph=True)
     if not parts or all(gradient is None for gradient in by_autograd):
         return False
-    by_layers = torch.stack([part.square_norms()[sample] for part in merge_contributions(parts).values()]).sum()
+    by_layers = torch.stack(
+        [part.square_norms()[sample] for part in merge_contributions(parts).values()]
+    ).sum()
     try:
         expected = _gradient(_squares(by_autograd), sources)
     except RuntimeError:  # torch cannot differentiate this network twice
@@ -205,7 +230,9 @@ def _second_derivative_differs(tape: Tape, outputs: Tensor, seed: int) -> bool:
         return True
     difference = (actual - expected).norm()
     tolerance = 10 * _TOLERANCE[outputs.dtype]
-    return not bool(difference <= tolerance * (expected.norm() + 1e-6 * _squares(by_autograd).detach()))
+    return not bool(
+        difference <= tolerance * (expected.norm() + 1e-6 * _squares(by_autograd).detach())
+    )
 
 
 def _gradient(value: Tensor, sources: list[Tensor]) -> Tensor:
@@ -221,20 +248,34 @@ def _are_composed(tape: Tape, outputs: Tensor) -> bool:
     Rules compose differentiable operations of torch, so that the derivative of an equal function is equal. Parameters
     that bypass the rules, and derivatives written by the user (or by a compiler), promise nothing.
     """
-    if tape.whole_network or tape.per_sample or any(call.rule is None and call.parameters for call in tape.calls):
+    if (
+        tape.whole_network
+        or tape.per_sample
+        or any(call.rule is None and call.parameters for call in tape.calls)
+    ):
         return False
     # torch keeps the class that the user wrote as `_forward_cls`
-    written: list[Any] = [type(node) for node in graph_nodes(outputs) if isinstance(node, BackwardCFunction)]
+    written: list[Any] = [
+        type(node) for node in graph_nodes(outputs) if isinstance(node, BackwardCFunction)
+    ]
     return all(node._forward_cls.__module__.startswith("gapscope.") for node in written)
 
 
 def _escalate_until_correct(
-    tape: Tape, outputs: Tensor, routing: _Routing, seed: int, *, create_graph: bool, zero_is_failure: bool
+    tape: Tape,
+    outputs: Tensor,
+    routing: _Routing,
+    seed: int,
+    *,
+    create_graph: bool,
+    zero_is_failure: bool,
 ) -> tuple[_Routing, set[int]]:
     """Escalate failing parameters until all pass, then verify second derivatives (returns unreached ones as well)."""
     while True:
         tape.whole_network, tape.per_sample = routing.whole_network, routing.per_sample
-        failing, unreached = _failing_parameters(tape, outputs, seed, zero_is_failure=zero_is_failure)
+        failing, unreached = _failing_parameters(
+            tape, outputs, seed, zero_is_failure=zero_is_failure
+        )
         if not failing:
             break
         routing = routing.escalate(failing)
@@ -242,7 +283,9 @@ def _escalate_until_correct(
     if not create_graph or (seed == 0 and _are_composed(tape, outputs)):
         return routing, unreached
     everything = {id(parameter) for parameter in tape.parameters.values()}
-    without_rule = {id(p) for call in tape.calls if call.rule is None for p in call.parameters.values()}
+    without_rule = {
+        id(p) for call in tape.calls if call.rule is None for p in call.parameters.values()
+    }
     for candidates in (routing.whole_network | without_rule, everything):
         if not _second_derivative_differs(tape, outputs, seed):
             break
@@ -272,7 +315,12 @@ def _verify_replays(
             # the second derivative of one sample is the same in every order
             twice = create_graph and number == 0
             routing, missing = _escalate_until_correct(
-                replayed, results, routing, seed, create_graph=twice, zero_is_failure=zero_is_failure
+                replayed,
+                results,
+                routing,
+                seed,
+                create_graph=twice,
+                zero_is_failure=zero_is_failure,
             )
             unreached |= missing
     # Parameters that the replay could not substitute, such as those of compiled code, are unverified.
@@ -281,7 +329,13 @@ def _verify_replays(
 
 
 def _find_routing(
-    tape: Tape, outputs: Tensor, initial: _Routing, seed: int, perturbation: float, *, create_graph: bool
+    tape: Tape,
+    outputs: Tensor,
+    initial: _Routing,
+    seed: int,
+    perturbation: float,
+    *,
+    create_graph: bool,
 ) -> _Routing:
     """Verify in replays at perturbed, then at current weights, else in the pass."""
     few = _few_samples(tape, seed)
@@ -307,15 +361,21 @@ def _find_routing(
         if routing is not None:
             return routing
     if outputs.dtype not in _TOLERANCE:
-        return _Routing(per_sample=frozenset(id(parameter) for parameter in tape.parameters.values()))
-    return _escalate_until_correct(tape, outputs, initial, seed, create_graph=create_graph, zero_is_failure=True)[0]
+        return _Routing(
+            per_sample=frozenset(id(parameter) for parameter in tape.parameters.values())
+        )
+    return _escalate_until_correct(
+        tape, outputs, initial, seed, create_graph=create_graph, zero_is_failure=True
+    )[0]
 
 
 def _unreached(tape: Tape, outputs: Tensor) -> set[int]:
     """Return the parameters on which the outputs do not depend, according to their graph."""
     parameters = list(tape.parameters.values())
     cotangents = torch.ones_like(outputs)[None]
-    gradients = gradients_at([outputs], [tape.substituted[p] for p in parameters], [cotangents], create_graph=False)
+    gradients = gradients_at(
+        [outputs], [tape.substituted[p] for p in parameters], [cotangents], create_graph=False
+    )
     return {id(p) for p, gradient in zip(parameters, gradients, strict=True) if gradient is None}
 
 
@@ -325,7 +385,9 @@ def _check_mixing(tape: Tape, routing: _Routing) -> None:
         tape.network.eval()
         if is_sample_independent(tape.network, tape.inputs):
             return
-    names = [name for name, parameter in tape.parameters.items() if id(parameter) in routing.per_sample]
+    names = [
+        name for name, parameter in tape.parameters.items() if id(parameter) in routing.per_sample
+    ]
     raise NeverSupported(
         f"Gradients of individual samples by {join_names(names)} do not add up to the gradient of the batch, and the "
         "outputs of the same samples differ in another batch. Every output must depend on its own sample alone and be "
@@ -363,12 +425,16 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
         check_no_reentrant_checkpoint(outputs)
         start = time.monotonic()
         perturbation = 0.0 if retry else _PERTURBATION
-        routing = _find_routing(tape, outputs, routing or _Routing(), uses, perturbation, create_graph=create_graph)
+        routing = _find_routing(
+            tape, outputs, routing or _Routing(), uses, perturbation, create_graph=create_graph
+        )
         if routing.per_sample:
             _check_mixing(tape, routing)
         cache[key] = routing
         if (seconds := time.monotonic() - start) > _NOTIFY_AFTER_SECONDS:
-            notify(f"Verified the network's gradients against autograd in {seconds:.1f} s, once per batch shape.")
+            notify(
+                f"Verified the network's gradients against autograd in {seconds:.1f} s, once per batch shape."
+            )
     if routing is not None:
         routing.uses = uses
         tape.whole_network, tape.per_sample = routing.whole_network, routing.per_sample

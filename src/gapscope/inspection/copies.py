@@ -30,7 +30,9 @@ def _clones(network: nn.Module) -> dict[int, Any]:
         if tensor.is_leaf and tensor.layout == torch.strided and not tensor.is_meta
     ]
     uses = Counter(tensor.untyped_storage()._cdata for tensor in plain)
-    return {id(tensor): _clone(tensor) for tensor in plain if uses[tensor.untyped_storage()._cdata] == 1}
+    return {
+        id(tensor): _clone(tensor) for tensor in plain if uses[tensor.untyped_storage()._cdata] == 1
+    }
 
 
 def copy_network(network: Module) -> Module:

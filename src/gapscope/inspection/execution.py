@@ -95,7 +95,11 @@ def distribute_over(group: Any = None) -> Iterator[None]:
 
 
 def compute_distributed(
-    n: int, compute: Callable[[slice], Tensor], *, dim: int = 0, length: Callable[[slice], int] | None = None
+    n: int,
+    compute: Callable[[slice], Tensor],
+    *,
+    dim: int = 0,
+    length: Callable[[slice], int] | None = None,
 ) -> Tensor:
     """Return `compute` for samples 0 to n, each process computing one non-empty slice.
 
@@ -114,7 +118,9 @@ def compute_distributed(
     sizes = [rows.stop - rows.start if length is None else length(rows) for rows in ranges]
     # all_gather needs tensors of one shape
     longest = max(sizes)
-    padded = torch.cat([local_rows, local_rows.new_zeros(longest - len(local_rows), *local_rows.shape[1:])])
+    padded = torch.cat(
+        [local_rows, local_rows.new_zeros(longest - len(local_rows), *local_rows.shape[1:])]
+    )
     parts = [torch.empty_like(padded) for _ in range(among.size)]
     torch.distributed.all_gather(parts, padded, group=among.group)
     rows = [part[:size] for part, size in zip(parts, sizes, strict=True)]

@@ -14,7 +14,13 @@ from gapscope.base.errors import GapscopeError, InvalidInput, OutOfMemory
 from gapscope.base.samples import Samples
 from gapscope.inspection.memory import is_out_of_memory, memory_message
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network
-from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs, prepare_inputs, raw_outputs
+from gapscope.inspection.outputs import (
+    checked_outputs,
+    inspection_mode,
+    network_outputs,
+    prepare_inputs,
+    raw_outputs,
+)
 
 # by judgment
 SAMPLES_RUN = 8
@@ -53,7 +59,9 @@ class _SigmoidRecorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") in ("sigmoid", "sigmoid_", "expit") and isinstance(result, Tensor):
+        if getattr(func, "__name__", "") in ("sigmoid", "sigmoid_", "expit") and isinstance(
+            result, Tensor
+        ):
             self.results.append(result)
         return result
 
@@ -87,7 +95,9 @@ def first_pass(network: nn.Module, samples: Samples) -> FirstPass:
             raise
         except Exception as error:
             if is_out_of_memory(error):
-                raise OutOfMemory(memory_message(error, "Pass smaller inputs, or a smaller network.")) from error
+                raise OutOfMemory(
+                    memory_message(error, "Pass smaller inputs, or a smaller network.")
+                ) from error
             raise InvalidInput(_forward_error(network, samples, error)) from error
     outputs, repeated = raw_outputs(result), raw_outputs(again)
     if isinstance(outputs, Tensor) and outputs.shape == () and len(given) == 1:
@@ -120,7 +130,11 @@ def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> st
     """Return the message for an error of the network's own code."""
     message = (str(error).strip().splitlines() or ["no message"])[0][:200]
     x, hint = samples.inputs, "Pass inputs that its forward accepts."
-    if samples.form is None and not x.is_floating_point() and any(p.is_floating_point() for p in network.parameters()):
+    if (
+        samples.form is None
+        and not x.is_floating_point()
+        and any(p.is_floating_point() for p in network.parameters())
+    ):
         hint = f"The inputs are {x.dtype}, which is for token ids. For images use x.float() / 255."
     elif samples.form is not None and samples.form.names:
         signature = ", ".join(inspect.signature(network.forward).parameters)
@@ -164,7 +178,11 @@ def activation_of(network: nn.Module, samples: Samples, first: FirstPass) -> str
     outputs = first.outputs
     if samples.kind == "classification" and _sums_to_one(outputs):
         return "softmax"
-    if samples.kind == "positions" and outputs.ndim > 2 and (_sums_to_one(outputs) or _sums_to_one(outputs.mT)):
+    if (
+        samples.kind == "positions"
+        and outputs.ndim > 2
+        and (_sums_to_one(outputs) or _sums_to_one(outputs.mT))
+    ):
         return "softmax"
     if first.activation:
         return first.activation
@@ -189,4 +207,6 @@ def _half_separates_better(network: nn.Module, samples: Samples) -> bool:
     targets = part.y.cpu().reshape(outputs.shape) > 0
     if not bool(((outputs >= 0) & (outputs <= 1)).all()):
         return False
-    return bool(((outputs > 0.5) == targets).double().mean() > ((outputs > 0) == targets).double().mean())
+    return bool(
+        ((outputs > 0.5) == targets).double().mean() > ((outputs > 0) == targets).double().mean()
+    )

@@ -114,7 +114,9 @@ def record_module_calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
 
 
 @contextmanager
-def capture_outputs(modules: dict[str, nn.Module], *, replacement: Tensor | None = None) -> Iterator[dict[str, Tensor]]:
+def capture_outputs(
+    modules: dict[str, nn.Module], *, replacement: Tensor | None = None
+) -> Iterator[dict[str, Tensor]]:
     """Capture the outputs of modules during one forward pass (yields them by name).
 
     The network continues with a copy of each output (safe against in-place activations), or with `replacement`.

@@ -23,13 +23,17 @@ _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, tor
 
 
 # earlier checks per network: forms whose samples were independent at perturbed weights, and the last passed check
-_INDEPENDENT_FORMS: weakref.WeakKeyDictionary[nn.Module, set[Hashable]] = weakref.WeakKeyDictionary()
+_INDEPENDENT_FORMS: weakref.WeakKeyDictionary[nn.Module, set[Hashable]] = (
+    weakref.WeakKeyDictionary()
+)
 _LAST_CHECK: weakref.WeakKeyDictionary[nn.Module, Hashable] = weakref.WeakKeyDictionary()
 
 
 def _form(module: nn.Module) -> Hashable:
     """Return a module's identity, settings (mode included) and hooks, without its numbers."""
-    settings = tuple(value for value in vars(module).values() if type(value) in (bool, int, float, str))
+    settings = tuple(
+        value for value in vars(module).values() if type(value) in (bool, int, float, str)
+    )
     hooks = *module._forward_hooks, *module._forward_pre_hooks
     return id(module), settings, hooks, id(vars(module).get("forward"))
 

@@ -19,8 +19,12 @@ from types import FrameType
 from typing import Any
 
 # Python drops exceptions in "cb", with which `importlib` drops the lock of a module, and in `copyreg._slotnames`.
-_UNINTERRUPTED = frozenset({"__enter__", "__exit__", "enter_context", "__del__", "cb", "_slotnames"})
-_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name)]
+_UNINTERRUPTED = frozenset(
+    {"__enter__", "__exit__", "enter_context", "__del__", "cb", "_slotnames"}
+)
+_SIGNALS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name)
+]
 # An interrupt is sent again after this time, and postponed for at most the second: a context may wait for a lock.
 _RETRY_SECONDS, _MOST_SECONDS = 0.002, 5.0
 

@@ -25,7 +25,9 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def _is_own_parameter(value: Any) -> bool:
-    return type(value) is nn.Parameter and not (value._backward_hooks or value.is_inference() or value.is_meta)
+    return type(value) is nn.Parameter and not (
+        value._backward_hooks or value.is_inference() or value.is_meta
+    )
 
 
 def _is_known(module: nn.Module) -> bool:
@@ -34,7 +36,11 @@ def _is_known(module: nn.Module) -> bool:
     if kind not in _FORWARDS or kind.forward is not _FORWARDS[kind] or kind.__call__ is not _CALL:
         return False
     own = vars(module)
-    if "forward" in own or own.get("_compiled_call_impl") is not None or any(own[name] for name in _HOOKS):
+    if (
+        "forward" in own
+        or own.get("_compiled_call_impl") is not None
+        or any(own[name] for name in _HOOKS)
+    ):
         return False
     if kind is nn.Linear:
         weight, bias = own["_parameters"].get("weight"), own["_parameters"].get("bias")

@@ -21,7 +21,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """Function that returns the loss of each sample [n] from outputs [n, K] and targets, by default `sample_losses`."""
 
 
-def default_loss(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]) -> Float[Tensor, ""]:
+def default_loss(
+    outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]
+) -> Float[Tensor, ""]:
     """Return the mean loss of the task: cross-entropy (nats), or the squared error for float targets.
 
     The default loss of the library: training, penalties, gamma decay, evaluation.
@@ -37,13 +39,17 @@ def default_loss(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ...
     return task_of(targets, is_counted=False).loss(outputs, targets)
 
 
-def sample_losses(outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]) -> Float[Tensor, " n"]:
+def sample_losses(
+    outputs: Float[Tensor, "n ..."], targets: Shaped[Tensor, "n ..."]
+) -> Float[Tensor, " n"]:
     """Return each sample's loss, whose mean is `default_loss` (differentiable by `outputs`)."""
     return task_of(targets, is_counted=False).sample_losses(outputs, targets)
 
 
 @memoize
-def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = None) -> dict[str, float]:
+def evaluate(
+    network: nn.Module, samples: Samples, *, chunk_size: int | None = None
+) -> dict[str, float]:
     """Return {"loss", "accuracy"} over all samples (regression has no accuracy).
 
     The loss is the mean `default_loss`, accumulated in float64. For labels of positions (pixels, tokens) both are means
@@ -73,7 +79,9 @@ def evaluate(network: nn.Module, samples: Samples, *, chunk_size: int | None = N
     return result
 
 
-def _scores_of_positions(network: nn.Module, samples: Samples, chunk_size: int | None) -> dict[str, float]:
+def _scores_of_positions(
+    network: nn.Module, samples: Samples, chunk_size: int | None
+) -> dict[str, float]:
     """Sum loss and correct predictions over positions, chunk by chunk."""
     loss, correct, count = 0.0, 0.0, 0
     with inspection_mode(network):
@@ -83,11 +91,16 @@ def _scores_of_positions(network: nn.Module, samples: Samples, chunk_size: int |
         labels = require_targets(chunk.targets).flatten(1)
         with inspection_mode(network):
             outputs = network_outputs(network, chunk.inputs, chunk_size=len(chunk))
-        logits, labels = outputs.unflatten(1, (-1, labels.shape[1])).double(), labels.to(outputs.device)
+        logits, labels = (
+            outputs.unflatten(1, (-1, labels.shape[1])).double(),
+            labels.to(outputs.device),
+        )
         check_labels(labels, logits.shape[1])
         loss += F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum").item()
         correct += int((logits.argmax(1) == labels).sum())
         count += int((labels != IGNORED).sum())
     if count == 0:
-        raise NotMeasurable("At least one position must have a label; all are -100. Pass labels of the positions.")
+        raise NotMeasurable(
+            "At least one position must have a label; all are -100. Pass labels of the positions."
+        )
     return {"loss": loss / count, "accuracy": correct / count}

@@ -12,7 +12,13 @@ from gapscope.base.errors import GapscopeError, OutOfMemory
 from gapscope.inspection.chunking import free_bytes
 
 # Parts of the messages of torch on CPUs and on other devices, of C++ and of CUDA's libraries.
-_TEXTS = ("not enough memory", "can't allocate memory", "out of memory", "bad_alloc", "alloc_failed")
+_TEXTS = (
+    "not enough memory",
+    "can't allocate memory",
+    "out of memory",
+    "bad_alloc",
+    "alloc_failed",
+)
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 # Advice of functions with these parameters.
 FEWER_LANDMARKS = "Pass fewer samples or columns, or smaller landmarks= or chunk_size=."

@@ -64,7 +64,9 @@ class ChannelMoments:
     def join(self, among: Processes) -> None:
         """Add the moments of all other processes (order 2 only)."""
         # sum over processes p of M_2^p + n_p (mean_p - mean)^2, the same merge for any number of parts
-        count = among.sum(torch.tensor(float(self.count), dtype=torch.float64, device=self._mean.device))
+        count = among.sum(
+            torch.tensor(float(self.count), dtype=torch.float64, device=self._mean.device)
+        )
         mean = among.sum(self._mean * self.count) / count
         self._m2 = among.sum(self._m2 + self.count * (self._mean - mean).square())
         self._mean, self.count = mean, int(count)

@@ -22,7 +22,9 @@ def is_causal(network: nn.Module) -> bool:
     return type(network).__name__.endswith(_CAUSAL)
 
 
-def call_network(network: nn.Module, form: InputLayout, x: Tensor, optional: Mapping[str, Any] | None = None) -> Any:
+def call_network(
+    network: nn.Module, form: InputLayout, x: Tensor, optional: Mapping[str, Any] | None = None
+) -> Any:
     """Call a network with the arguments of its forward method.
 
     `optional` are keywords that are passed if it accepts them, such as labels for the network's own loss.
@@ -39,10 +41,14 @@ def call_network(network: nn.Module, form: InputLayout, x: Tensor, optional: Map
         if len(parts) == 1:
             return network(parts[0])
         return network({**named, **optional})
-    return network(**{name: part for name, part in (*named.items(), *optional.items()) if name in accepted})
+    return network(
+        **{name: part for name, part in (*named.items(), *optional.items()) if name in accepted}
+    )
 
 
-def logits_of_probabilities(probabilities: Float[Tensor, "n ..."], activation: str) -> Float[Tensor, "n ..."]:
+def logits_of_probabilities(
+    probabilities: Float[Tensor, "n ..."], activation: str
+) -> Float[Tensor, "n ..."]:
     """Return logits whose "sigmoid" or "softmax" are these probabilities (which are clamped at the last digit)."""
     epsilon = torch.finfo(probabilities.dtype).eps
     if activation == "softmax":
@@ -76,7 +82,11 @@ class NetworkAdapter(nn.Module):
     ) -> None:
         super().__init__()
         self.network, self.form, self.squeezed = network, form, squeezed
-        self.class_axis, self.two_columns, self.next_position = class_axis, two_columns, next_position
+        self.class_axis, self.two_columns, self.next_position = (
+            class_axis,
+            two_columns,
+            next_position,
+        )
         self.activation, self.writes_input = activation, writes_input
         self.n_positions = 1
         self.training = network.training
@@ -90,10 +100,14 @@ class NetworkAdapter(nn.Module):
         """Return the raw outputs of the inputs encoded in `x`."""
         if self.writes_input:
             x = x.clone()
-        outputs = raw_outputs(self.network(x) if self.form is None else call_network(self.network, self.form, x))
+        outputs = raw_outputs(
+            self.network(x) if self.form is None else call_network(self.network, self.form, x)
+        )
         if self.activation:
             outputs = logits_of_probabilities(outputs, self.activation)
-        if self.squeezed:  # a network that squeezes its output also removes the axis of a single sample
+        if (
+            self.squeezed
+        ):  # a network that squeezes its output also removes the axis of a single sample
             outputs = outputs.reshape(-1, 1)
         if self.class_axis is not None:
             outputs = outputs.movedim(self.class_axis, 1).flatten(2)
@@ -113,10 +127,20 @@ class NetworkAdapter(nn.Module):
         return adapted
 
 
-_SETTINGS = ("form", "squeezed", "class_axis", "two_columns", "next_position", "activation", "writes_input")
+_SETTINGS = (
+    "form",
+    "squeezed",
+    "class_axis",
+    "two_columns",
+    "next_position",
+    "activation",
+    "writes_input",
+)
 
 
-def class_axis(outputs: Float[Tensor, "n ..."], labels: Shaped[Tensor, "n ..."], preferred: int | None = None) -> int:
+def class_axis(
+    outputs: Float[Tensor, "n ..."], labels: Shaped[Tensor, "n ..."], preferred: int | None = None
+) -> int:
     """Return the class axis of dense outputs: 1 (channels first, segmentation) or -1 (tokens).
 
     Where both fit, because there are as many positions as classes, the caller must know it (`preferred`).

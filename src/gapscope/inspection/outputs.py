@@ -75,10 +75,15 @@ def check_module(network: Any) -> None:
     if isinstance(network, type) and issubclass(network, nn.Module):
         got, advice = f"the class {network.__name__}", f"Pass an instance, {network.__name__}(...)."
     elif isinstance(network, type):
-        got, advice = f"the class {network.__name__}", f"Pass an object of it, such as {network.__name__}()."
+        got, advice = (
+            f"the class {network.__name__}",
+            f"Pass an object of it, such as {network.__name__}().",
+        )
     elif isinstance(network, str | os.PathLike):
         got = f"the path {str(network)!r}"
-        advice = "Build the network, then network.load_state_dict(torch.load(path, weights_only=True))."
+        advice = (
+            "Build the network, then network.load_state_dict(torch.load(path, weights_only=True))."
+        )
     elif isinstance(network, Mapping):
         got = f"a mapping of {len(network)} entries (a state dictionary?)"
         advice = "Build the network and pass it after network.load_state_dict(...)."
@@ -89,7 +94,10 @@ def check_module(network: Any) -> None:
             "learning_curve (its accuracy on new data), out_of_sample or check."
         )
     elif holder := _held_by(network):
-        got, advice = f"a {type(network).__name__}", f"Pass the network that it holds, its attribute {holder}."
+        got, advice = (
+            f"a {type(network).__name__}",
+            f"Pass the network that it holds, its attribute {holder}.",
+        )
     elif type(network).__module__.startswith(("gapscope.training.", "gapscope.integrations.")):
         got = f"a {type(network).__name__}, which records a training run and holds no network"
         advice = "Pass the network that was trained."
@@ -124,8 +132,15 @@ def check_hookable(network: nn.Module) -> None:
 
 def check_finite(network: nn.Module) -> None:
     """Raise InvalidInput if a weight is not finite (buffers may be infinite)."""
-    slots = [slots for module in network.modules() for slots in (module._parameters, module._buffers)]
-    if all(has_finite_sum(tensor) for tensors in slots for tensor in tensors.values() if tensor is not None):
+    slots = [
+        slots for module in network.modules() for slots in (module._parameters, module._buffers)
+    ]
+    if all(
+        has_finite_sum(tensor)
+        for tensors in slots
+        for tensor in tensors.values()
+        if tensor is not None
+    ):
         return
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if has_finite_sum(tensor):
@@ -191,7 +206,12 @@ def _without_autocast() -> Iterator[None]:
 def _evaluation_mode(network: nn.Module) -> Iterator[None]:
     """Run the body in evaluation mode with gradients on; for networks of which a pass changes nothing."""
     training = [module for module in network.modules() if module.training]
-    with torch.inference_mode(False), torch.enable_grad(), _without_autocast(), explain_torch_errors():
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        _without_autocast(),
+        explain_torch_errors(),
+    ):
         try:
             for module in training:
                 module.training = False
@@ -248,7 +268,10 @@ def inspection_mode(
             for parameter, gradient, requires_grad, _ in parameters:
                 parameter.requires_grad_(requires_grad)
                 parameter.grad = gradient
-        if any(tensor_version(p) != version and id(p) not in renormalized for p, _, _, version in parameters):
+        if any(
+            tensor_version(p) != version and id(p) not in renormalized
+            for p, _, _, version in parameters
+        ):
             raise GapscopeError(
                 "Weights were changed in place by a measure; it must not change them. Use "
                 "torch.func.functional_call with changed copies instead."
@@ -279,7 +302,11 @@ def precision_of(network: nn.Module) -> torch.dtype | None:
     """Return the real type of the first floating-point or complex parameter, or None."""
     # another thread may verify the network in another precision
     with exclusive():
-        floating = (p.dtype.to_real() for p in network.parameters() if p.is_floating_point() or p.is_complex())
+        floating = (
+            p.dtype.to_real()
+            for p in network.parameters()
+            if p.is_floating_point() or p.is_complex()
+        )
         return next(floating, None)
 
 
@@ -287,7 +314,11 @@ def prepare_inputs(network: nn.Module, x: Tensor) -> Tensor:
     """Return `x`, detached, on the network's device (copied only if necessary)."""
     dtype = precision_of(network)
     check_holds_numbers(x)
-    if dtype is not None and (x.is_floating_point() or x.is_complex()) and dtype != x.dtype.to_real():
+    if (
+        dtype is not None
+        and (x.is_floating_point() or x.is_complex())
+        and dtype != x.dtype.to_real()
+    ):
         raise InvalidInput(
             f"inputs and weights must have the same dtype; got {x.dtype} and {dtype}. "
             f"Use x.to({dtype}) or network.to({x.dtype.to_real()})."
@@ -317,7 +348,10 @@ def samples_per_pass(
     if chunk_size is not None:
         return chunk_size
     if x.is_floating_point():
-        is_large = x.numel() > _FEW_ENTRIES_OF_LARGE and sum(p.numel() for p in network.parameters()) > _LARGE
+        is_large = (
+            x.numel() > _FEW_ENTRIES_OF_LARGE
+            and sum(p.numel() for p in network.parameters()) > _LARGE
+        )
         are_few = x.numel() <= (_FEW_ENTRIES_OF_LARGE if is_large else _FEW_ENTRIES)
     else:
         are_few = x.numel() <= _FEW_TOKENS and x[0].numel() > 1
@@ -336,7 +370,12 @@ def samples_per_pass(
     if len(x) > 1:
         two_rows = partial(trial, two)
     return rows_per_pass(
-        None, partial(trial, one), one.device, two_rows=two_rows, at_most=at_most, bytes_at_most=bytes_at_most
+        None,
+        partial(trial, one),
+        one.device,
+        two_rows=two_rows,
+        at_most=at_most,
+        bytes_at_most=bytes_at_most,
     )
 
 
@@ -348,7 +387,12 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
     def outputs_of(stretch: slice) -> Tensor:
         rows = x[stretch]
         with torch.no_grad():
-            return torch.cat([checked_outputs(network(rows[p]), len(rows[p])) for p in slices(len(rows), chunk_size)])
+            return torch.cat(
+                [
+                    checked_outputs(network(rows[p]), len(rows[p]))
+                    for p in slices(len(rows), chunk_size)
+                ]
+            )
 
     return compute_distributed(len(x), outputs_of)
 
@@ -382,7 +426,9 @@ def checked_outputs(outputs: Any, n: int, *, flat: bool = True) -> Tensor:
         advice = "Return the logits, without argmax."
         if outputs.is_complex():
             advice = "Wrap it in a module that returns for example torch.view_as_real(outputs).flatten(1)."
-        raise InvalidInput(f"A network's outputs must be real floating-point numbers; got {outputs.dtype}. {advice}")
+        raise InvalidInput(
+            f"A network's outputs must be real floating-point numbers; got {outputs.dtype}. {advice}"
+        )
     return outputs
 
 

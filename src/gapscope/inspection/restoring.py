@@ -59,7 +59,9 @@ class _Attributes:
     def __init__(self, module: nn.Module) -> None:
         self.owner = vars(module)
         self.saved = dict(self.owner)
-        self.contents = [(value, value.copy()) for value in self.saved.values() if type(value) in _CONTAINERS]
+        self.contents = [
+            (value, value.copy()) for value in self.saved.values() if type(value) in _CONTAINERS
+        ]
 
     def restore(self) -> None:
         self.owner.clear()
@@ -88,7 +90,9 @@ class _Values:
 
 def renormalized_weights(network: nn.Module) -> list[Tensor]:
     """Return the weights that a forward pass rescales in place: those of embeddings with `max_norm`."""
-    embeddings = (module for module in network.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
+    embeddings = (
+        module for module in network.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    )
     return [module.weight for module in embeddings if module.max_norm is not None]
 
 
@@ -99,7 +103,9 @@ def preserve_state(network: nn.Module) -> Iterator[None]:
     Values of parameters must not be changed in the body, except by embeddings with `max_norm`.
     """
     # attributes of a script module are in its compiled part
-    modules = [module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    modules = [
+        module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)
+    ]
     attributes = [_Attributes(module) for module in modules]
     values = [_Values(tensor) for tensor in (*network.buffers(), *renormalized_weights(network))]
     with postponed_interrupts():

@@ -19,7 +19,9 @@ from torch.utils._pytree import tree_map
 
 _CASTS = frozenset({Tensor.half, Tensor.bfloat16, Tensor.float, Tensor.double})
 # Types of arguments without tensors, for speed: all arguments of all torch functions of a pass are inspected.
-_WITHOUT_TENSORS = frozenset({int, float, bool, str, complex, type(None), type(...), torch.Size, torch.device})
+_WITHOUT_TENSORS = frozenset(
+    {int, float, bool, str, complex, type(None), type(...), torch.Size, torch.device}
+)
 
 
 def of_precision(original: torch.dtype, dtype: torch.dtype) -> torch.dtype:
@@ -51,7 +53,9 @@ class ParameterSubstitution(TorchFunctionMode):
     `dtype` is the precision of every floating-point or complex tensor; None leaves them unchanged.
     """
 
-    def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]], dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, pairs: Iterable[tuple[Tensor, Tensor]], dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__()
         self._pairs = list(pairs)  # keeps the originals alive, so that no identity is reused
         self._by_identity = {id(original): other for original, other in self._pairs}
@@ -109,7 +113,11 @@ class ParameterSubstitution(TorchFunctionMode):
         return tree_map(self._substitute_leaf, value)
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call `func` with substituted arguments."""
         arguments = self._substitute(args)

@@ -37,4 +37,6 @@ def pass_seconds(network: nn.Module, x: Tensor) -> float:
     n = len(x)
     few = x[torch.linspace(0, n - 1, min(n, TRIAL)).long()]
     with measurement_mode(network) as network:
-        return smallest_timing(lambda: network_outputs(network, few, chunk_size=TRIAL)) * n / len(few)
+        return (
+            smallest_timing(lambda: network_outputs(network, few, chunk_size=TRIAL)) * n / len(few)
+        )

@@ -14,7 +14,13 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_labels, require_targets
 from gapscope.base.type_guards import is_list, is_list_or_tuple
-from gapscope.inspection.first_pass import NOT_FINITE, PROBABILITIES, RANDOM_OUTPUTS, activation_of, first_pass
+from gapscope.inspection.first_pass import (
+    NOT_FINITE,
+    PROBABILITIES,
+    RANDOM_OUTPUTS,
+    activation_of,
+    first_pass,
+)
 from gapscope.inspection.network_adapter import NetworkAdapter, class_axis, is_causal
 from gapscope.inspection.outputs import (
     check_finite,
@@ -42,7 +48,9 @@ def _module_of(estimator: Any) -> Any:
 
 def _transformed(steps: list[tuple[str, Any]], data: Any) -> Any:
     if not is_list_or_tuple(data) or len(data) != 2:
-        raise InvalidInput(f"A pipeline needs data as a pair (x, y); got {type(data).__name__}. Pass (frame, labels).")
+        raise InvalidInput(
+            f"A pipeline needs data as a pair (x, y); got {type(data).__name__}. Pass (frame, labels)."
+        )
     x, y = data
     for name, step in steps:
         if step is None or isinstance(step, str):
@@ -112,7 +120,9 @@ class Ready:
     notes: tuple[str, ...] = ()  # conversions of the data, and warnings
     positions: bool = False  # whether outputs have positions (pixels, tokens); they are flattened
     mismatch: str = ""  # reason why labels cannot be compared with the outputs
-    estimator: Any = None  # as passed to the public function: the network, a skorch estimator or a pipeline
+    estimator: Any = (
+        None  # as passed to the public function: the network, a skorch estimator or a pipeline
+    )
 
     def with_samples(self, samples: Samples) -> Ready:
         """Return the same network with other samples of the same kind."""
@@ -159,14 +169,18 @@ class Ready:
             return self.class_network
         return self.network
 
-    def initial_for(self, item: Any, initial_state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    def initial_for(
+        self, item: Any, initial_state: Mapping[str, Any] | None
+    ) -> Mapping[str, Any] | None:
         """Return the initial state dictionary with the keys of one measure's network."""
         if initial_state is None:
             return None
         prefix = ""
         if isinstance(self.network_for(item), NetworkAdapter):
             prefix = "network."
-        return {prefix + name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
+        return {
+            prefix + name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()
+        }
 
     def inapplicable_reason(self, item: Any) -> str:
         """Return why a measure does not apply to these data (empty if it does)."""
@@ -196,7 +210,9 @@ def matching_state(network: nn.Module, initial_state: Mapping[str, Any]) -> dict
         )
     state = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
     current = network.state_dict()
-    misfits = [name for name in current if name not in state or state[name].shape != current[name].shape]
+    misfits = [
+        name for name in current if name not in state or state[name].shape != current[name].shape
+    ]
     misfits += [name for name in state if name not in current]
     if misfits:
         raise InvalidInput(
@@ -210,7 +226,9 @@ def equals_trained_weights(network: nn.Module, initial_state: Mapping[str, Any])
     """Return whether an initial state dictionary equals the current weights."""
     initial = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
     pairs = [
-        (initial.get(name), parameter) for name, parameter in network.named_parameters() if parameter.requires_grad
+        (initial.get(name), parameter)
+        for name, parameter in network.named_parameters()
+        if parameter.requires_grad
     ]
     return bool(pairs) and all(
         isinstance(tensor, Tensor)
@@ -239,7 +257,9 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     samples = as_samples(data)
     if needs:
         require_targets(samples.targets)
-    prepared = replace(_adapt(network, _in_network_precision(network, samples)), estimator=estimator)
+    prepared = replace(
+        _adapt(network, _in_network_precision(network, samples)), estimator=estimator
+    )
     if "labels" in needs:
         require_labels(prepared.samples.targets)
     if "outputs" in needs:
@@ -295,7 +315,11 @@ def _check_outputs(prepared: Ready) -> None:
 
 def _adapt(network: Any, samples: Samples) -> Ready:
     """Run a network once and adapt it to one input tensor."""
-    if isinstance(network, NetworkAdapter) and samples.form is not None and samples.form is not network.form:
+    if (
+        isinstance(network, NetworkAdapter)
+        and samples.form is not None
+        and samples.form is not network.form
+    ):
         network = network.network  # it was adapted to the layout of other samples
     if isinstance(network, NetworkAdapter):
         return _adapt_again(network, samples)
@@ -315,7 +339,9 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         notes.append(PROBABILITIES[activation])
     is_plain = first.is_direct and not first.writes_input and not activation
     if outputs.ndim == 2 and samples.form is None and is_plain:
-        return Ready(bare, bare, samples, outputs.shape[1], tuple(notes), mismatch=_stray_positions(samples))
+        return Ready(
+            bare, bare, samples, outputs.shape[1], tuple(notes), mismatch=_stray_positions(samples)
+        )
     axis, mismatch, causal = None, "", samples.is_dense and is_causal(bare)
     if outputs.ndim > 2:
         axis = 1
@@ -351,7 +377,15 @@ def _adapt(network: Any, samples: Samples) -> Ready:
     if causal and not mismatch:
         n_outputs -= outputs.shape[axis or 1]
         samples = _align_next_position(adapted, samples)
-    return Ready(bare, adapted, samples, n_outputs, tuple(notes), positions=outputs.ndim > 2, mismatch=mismatch)
+    return Ready(
+        bare,
+        adapted,
+        samples,
+        n_outputs,
+        tuple(notes),
+        positions=outputs.ndim > 2,
+        mismatch=mismatch,
+    )
 
 
 def _adapt_again(network: NetworkAdapter, samples: Samples) -> Ready:
@@ -359,14 +393,20 @@ def _adapt_again(network: NetworkAdapter, samples: Samples) -> Ready:
     outputs = first_pass(network, replace(samples, form=None)).outputs
     shape, mismatch = outputs.shape, ""
     if network.n_positions > 1:  # the adapter flattens classes and positions
-        shape = torch.Size((len(outputs), outputs.shape[1] // network.n_positions, network.n_positions))
+        shape = torch.Size(
+            (len(outputs), outputs.shape[1] // network.n_positions, network.n_positions)
+        )
     samples = _align_next_position(network, samples.settled(shape))
     positions = 1
     if samples.targets is not None and samples.is_dense:
         positions = samples.targets[0].numel()
     if positions not in (1, network.n_positions):
-        mismatch = f"labels have {positions} positions per sample, outputs have {network.n_positions}"
-    return Ready(network.network, network, samples, outputs.shape[1], samples.notes, mismatch=mismatch)
+        mismatch = (
+            f"labels have {positions} positions per sample, outputs have {network.n_positions}"
+        )
+    return Ready(
+        network.network, network, samples, outputs.shape[1], samples.notes, mismatch=mismatch
+    )
 
 
 def _stray_positions(samples: Samples) -> str:

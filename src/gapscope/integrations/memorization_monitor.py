@@ -146,18 +146,25 @@ class MemorizationMonitor(TrainerCallback):
         """Fraction of the CPU time since training began that the monitor took."""
         return self._seconds / (time.process_time() - self._started_at)
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         """Start the clock, and count the epochs to come."""
         self._started_at = time.process_time()
         self._n_epochs = max(1, round(state.num_train_epochs))
-        if self.canaries is not None and self.canaries.smallest_p_value > self.level / self._n_epochs:
+        if (
+            self.canaries is not None
+            and self.canaries.smallest_p_value > self.level / self._n_epochs
+        ):
             warnings.warn(
                 f"{len(self.canaries)} pairs of canaries cannot show memorization at the level {self.level:g} in "
                 f"{self._n_epochs} epochs. Pass number= for more pairs, or a larger level.",
                 stacklevel=2,
             )
 
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
         """Record the epoch."""
         start, epoch = time.process_time(), round(state.epoch or 0)
         losses = torch.stack(self._losses or [torch.tensor(math.nan)]).double()
@@ -193,7 +200,9 @@ class MemorizationMonitor(TrainerCallback):
         # the wrapped model, because sharded weights need a call by all processes
         model, causal = self.trainer.model_wrapped.eval(), _is_causal(self.trainer.model)
         parts = self._batches(samples)
-        return torch.cat([sequence_losses(raw_outputs(model(**x)), y, causal=causal) for x, y in parts])
+        return torch.cat(
+            [sequence_losses(raw_outputs(model(**x)), y, causal=causal) for x, y in parts]
+        )
 
     def _test_canaries(self, epoch: int) -> dict[str, float]:
         if self.canaries is None:
@@ -214,14 +223,26 @@ class MemorizationMonitor(TrainerCallback):
         weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
         count = min(self.trace_samples, len(trainer.train_dataset))
         squares = []
-        for index in torch.randperm(len(trainer.train_dataset), generator=self.random)[:count].tolist():
+        for index in torch.randperm(len(trainer.train_dataset), generator=self.random)[
+            :count
+        ].tolist():
             (x, y), *_ = self._batches([trainer.train_dataset[index]])
             with torch.enable_grad():
                 logs, labels = _align(raw_outputs(model(**x)), y, causal=causal)
                 logs = logs[labels != IGNORED]
-                sampled = torch.multinomial(logs.detach().exp().cpu(), 1, generator=self.random).to(logs.device)
-                gradients = torch.autograd.grad(logs.gather(1, sampled).sum(), weights, allow_unused=True)
-            squares.append(sum(gradient.double().square().sum() for gradient in gradients if gradient is not None))
+                sampled = torch.multinomial(logs.detach().exp().cpu(), 1, generator=self.random).to(
+                    logs.device
+                )
+                gradients = torch.autograd.grad(
+                    logs.gather(1, sampled).sum(), weights, allow_unused=True
+                )
+            squares.append(
+                sum(
+                    gradient.double().square().sum()
+                    for gradient in gradients
+                    if gradient is not None
+                )
+            )
         return {"trained_fisher_trace": float(torch.stack(squares).mean())}
 
 
@@ -239,13 +260,19 @@ def add_memorization_monitor(
         InvalidInput: `trainer` is not a Trainer, or does not train on the canaries.
     """
     if not hasattr(trainer, "compute_loss"):
-        raise InvalidInput(f"Got {type(trainer).__name__}; add_memorization_monitor needs a transformers Trainer.")
+        raise InvalidInput(
+            f"Got {type(trainer).__name__}; add_memorization_monitor needs a transformers Trainer."
+        )
     if canaries is not None and trainer.train_dataset is not canaries.dataset:
-        raise InvalidInput("Got a Trainer with data other than canaries.dataset. Pass train_dataset=canaries.dataset.")
+        raise InvalidInput(
+            "Got a Trainer with data other than canaries.dataset. Pass train_dataset=canaries.dataset."
+        )
     monitor = MemorizationMonitor(trainer, canaries, **options)
     compute_loss = trainer.compute_loss
 
-    def compute_and_record(model: nn.Module, inputs: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def compute_and_record(
+        model: nn.Module, inputs: Mapping[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
         result = compute_loss(model, inputs, *args, **kwargs)
         if model.training:
             if isinstance(result, tuple):

@@ -49,7 +49,9 @@ def model_card(result: Answer | CheckResult, *, name: str, dataset: str) -> str:
     if isinstance(result, CheckResult):
         account = result.account
         if account is None:
-            raise InvalidInput("result must have an account of the accuracy; this check had none. Pass a network.")
+            raise InvalidInput(
+                "result must have an account of the accuracy; this check had none. Pass a network."
+            )
         lines = ["```text", *account.lines, "", result.headline, "```"]
         expected, score_name = account.expected, account.score
         task = "classification" if result.samples is None else result.samples.kind
@@ -65,7 +67,9 @@ def model_card(result: Answer | CheckResult, *, name: str, dataset: str) -> str:
             f"result must be an answer of gapscope with a score on new data; got {type(result).__name__}. Pass that of "
             "forecast_accuracy, estimate_accuracy, learning_curve, out_of_sample or check."
         )
-    section = "\n".join([f"## Expected {score_name}", "", *lines, "", f"Computed by gapscope {version()}."])
+    section = "\n".join(
+        [f"## Expected {score_name}", "", *lines, "", f"Computed by gapscope {version()}."]
+    )
     if value is None:
         return f"{section}\n"
     # JSON strings are YAML strings, whatever a name holds

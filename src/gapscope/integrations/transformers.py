@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gapscope.base.containers import LABEL_NAMES
+from gapscope.base.batches import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, require_extra
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.input_layout import pack_inputs
@@ -73,7 +73,9 @@ class MonitorCallback(TrainerCallback):
         else:
             self.monitor.begin(self._monitored(kwargs["model"]))
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Write the monitor's state into the checkpoint."""
         file = _checkpoint(args, state) / _MONITOR_FILE
         if state.is_world_process_zero and file.parent.exists():
@@ -101,7 +103,10 @@ class _PenaltyState(TrainerCallback):
 
     def _file(self, args: TrainingArguments, state: TrainerState) -> Path:
         # each process has other samples, and therefore another state
-        return _checkpoint(args, state) / f"gapscope_penalty_{self.number}_{args.process_index}.safetensors"
+        return (
+            _checkpoint(args, state)
+            / f"gapscope_penalty_{self.number}_{args.process_index}.safetensors"
+        )
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -110,7 +115,9 @@ class _PenaltyState(TrainerCallback):
         if state.global_step and file.exists():
             self.penalty.load_state_dict(load_tensors(file)[0])
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         file = self._file(args, state)
         if file.parent.exists():
             save_tensors(file, self.penalty.state_dict())
@@ -128,22 +135,34 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
         InvalidInput: The arguments are not a Trainer and a penalty.
     """
     if not hasattr(trainer, "compute_loss"):
-        raise InvalidInput(f"add_penalty needs a transformers Trainer; got {type(trainer).__name__}.")
+        raise InvalidInput(
+            f"add_penalty needs a transformers Trainer; got {type(trainer).__name__}."
+        )
     if not isinstance(penalty, Penalty):
-        raise InvalidInput(f"add_penalty needs a penalty, such as GradientSimilarityPenalty(0.001); got {penalty!r}.")
+        raise InvalidInput(
+            f"add_penalty needs a penalty, such as GradientSimilarityPenalty(0.001); got {penalty!r}."
+        )
     compute_loss = trainer.compute_loss
 
-    def compute_with_penalty(model: nn.Module, inputs: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def compute_with_penalty(
+        model: nn.Module, inputs: Mapping[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
         batch = dict(inputs)  # the loss of the Trainer may remove the labels
         result = compute_loss(model, inputs, *args, **kwargs)
         if not model.training:
             return result
-        tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim > 0}
+        tensors = {
+            name: value
+            for name, value in batch.items()
+            if isinstance(value, Tensor) and value.ndim > 0
+        }
         targets = [tensors.pop(name) for name in LABEL_NAMES if name in tensors]
         x, form = pack_inputs(tensors)
         x = x.to(next(iter(tensors.values())).device)
         network = NetworkAdapter(trainer.accelerator.unwrap_model(model), form)
-        value = penalty(network, x, targets[0] if targets else None) / accumulation_divisor(trainer, kwargs)
+        value = penalty(network, x, targets[0] if targets else None) / accumulation_divisor(
+            trainer, kwargs
+        )
         if isinstance(result, tuple):
             return (result[0] + value, *result[1:])
         return result + value
@@ -156,7 +175,9 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
 def accumulation_divisor(trainer: Any, options: Mapping[str, Any]) -> float:
     """Return by how much `compute_loss` must divide a mean, given its keyword arguments."""
     # with the number of items of all accumulated batches, the Trainer does not divide by the number of steps
-    is_left_to_loss = options.get("num_items_in_batch") is not None and trainer.model_accepts_loss_kwargs
+    is_left_to_loss = (
+        options.get("num_items_in_batch") is not None and trainer.model_accepts_loss_kwargs
+    )
     if is_left_to_loss:
         return float(trainer.args.gradient_accumulation_steps)
     return 1.0

@@ -31,8 +31,13 @@ class WandbSink:
         """
         run = self.run or wandb.run  # pyright: ignore[reportAttributeAccessIssue]
         if run is None:
-            raise InvalidInput("WandbSink needs a run; there is no current one. Call wandb.init() before training.")
+            raise InvalidInput(
+                "WandbSink needs a run; there is no current one. Call wandb.init() before training."
+            )
         if not self._defined:
             run.define_metric("gapscope/*", step_metric="gapscope/epoch")
             self._defined = True
-        run.log({"gapscope/epoch": epoch} | {f"gapscope/{name}": value for name, value in numbers.items()})
+        run.log(
+            {"gapscope/epoch": epoch}
+            | {f"gapscope/{name}": value for name, value in numbers.items()}
+        )

@@ -37,7 +37,12 @@ def out_of_fold_log_probabilities(
     """
     inputs = samples.inputs
     is_table = inputs.ndim == 2 and inputs.is_floating_point() and samples.form is None
-    if not is_table or inputs.shape[1] > MAX_COLUMNS or n_classes > MAX_CLASSES or len(inputs) > MAX_SAMPLES:
+    if (
+        not is_table
+        or inputs.shape[1] > MAX_COLUMNS
+        or n_classes > MAX_CLASSES
+        or len(inputs) > MAX_SAMPLES
+    ):
         return None
     if int(labels.bincount(minlength=n_classes).min()) < MIN_PER_CLASS:
         return None

@@ -32,7 +32,9 @@ def rank_label_issues(
     reason, n = noise.abstained_because, len(order)
     curve, n_flagged, expected = torch.empty(0), 0, math.nan
     if not reason:
-        below = torch.searchsorted(canaries.double().sort().values, margins[order].double(), right=True) / len(canaries)
+        below = torch.searchsorted(
+            canaries.double().sort().values, margins[order].double(), right=True
+        ) / len(canaries)
         fraction = noise.rate if fraction is None else fraction
         # at the margin of rank k, F is k / n
         n_flagged = min(round(fraction * n), n)

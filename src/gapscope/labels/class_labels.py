@@ -76,7 +76,9 @@ def refuse_repeats(
     return issues, replace(noise, refused=reason)
 
 
-def _noise_estimate(found: ErrorProbabilities, predicted: Tensor, labels: Tensor) -> LabelNoiseEstimate:
+def _noise_estimate(
+    found: ErrorProbabilities, predicted: Tensor, labels: Tensor
+) -> LabelNoiseEstimate:
     return LabelNoiseEstimate(
         found.rate,
         found.low,
@@ -88,7 +90,9 @@ def _noise_estimate(found: ErrorProbabilities, predicted: Tensor, labels: Tensor
     ).bounded_if_hard()
 
 
-def _rank(view: ClassView, labels: Tensor, found: ErrorProbabilities, noise: LabelNoiseEstimate) -> LabelIssues:
+def _rank(
+    view: ClassView, labels: Tensor, found: ErrorProbabilities, noise: LabelNoiseEstimate
+) -> LabelIssues:
     is_few = labels.bincount()[labels] <= FEW_SAMPLES
     is_flagged = found.error >= torch.where(is_few, MIN_PROBABILITY_OF_FEW, MIN_PROBABILITY)
     order = found.order.argsort(descending=True, stable=True)
@@ -144,9 +148,13 @@ def assess_classes(
     """
     # labels may be far apart, as identifiers are: only classes that occur get a column
     classes, codes = samples.y.cpu().unique(return_inverse=True)
-    view, notes = best_view(network, samples, codes, len(classes), seed=seed, budget=budget, rows=rows)
+    view, notes = best_view(
+        network, samples, codes, len(classes), seed=seed, budget=budget, rows=rows
+    )
     if view is None:
-        raise InvalidInput("No input varies between the samples, so no label can be checked. Pass other features.")
+        raise InvalidInput(
+            "No input varies between the samples, so no label can be checked. Pass other features."
+        )
     issues, noise = assess_labels(view, codes)
     named = replace(
         issues,

@@ -64,14 +64,20 @@ class _LabelParser:
         self.by_stripped: dict[str, list[int]] = {}
         for name, code in self.codes.items():
             self.by_stripped.setdefault(name.strip(), []).append(code)
-        self.occurring = set() if self.is_number else {int(label) for label in samples.y.unique()} - {IGNORED_LABEL}
+        self.occurring = (
+            set()
+            if self.is_number
+            else {int(label) for label in samples.y.unique()} - {IGNORED_LABEL}
+        )
         self.drop = drop_word(samples.class_names)
 
     @property
     def _needed(self) -> str:
         if self.is_number:
             return "a number"
-        names = [repr(name) for name in self.codes] or [str(label) for label in sorted(self.occurring)]
+        names = [repr(name) for name in self.codes] or [
+            str(label) for label in sorted(self.occurring)
+        ]
         if len(names) <= MAX_NAMED:
             more = ""
         else:
@@ -115,7 +121,9 @@ def _parse_place(cell: str, shape: Sequence[int], where: str) -> tuple[int, ...]
     else:
         place = ()
     if not is_valid or not all(0 <= index < size for index, size in zip(place, shape, strict=True)):
-        raise InvalidInput(f"{where}: got the place {cell!r}; indices below {list(shape)} are needed.")
+        raise InvalidInput(
+            f"{where}: got the place {cell!r}; indices below {list(shape)} are needed."
+        )
     return place
 
 
@@ -134,10 +142,15 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
         if not label.strip() and label not in parser.codes:
             continue
         where = f"{path}, line {line}"
-        place = (_parse_sample(sample, samples, path), *_parse_place(cell, targets.shape[1:], where))
+        place = (
+            _parse_sample(sample, samples, path),
+            *_parse_place(cell, targets.shape[1:], where),
+        )
         decision = parser.parse(label, where)
         if decision is None and samples.kind == "multi-label":
-            raise InvalidInput(f"{where}: one of several labels cannot be dropped. Write 0 or 1, or remove the line.")
+            raise InvalidInput(
+                f"{where}: one of several labels cannot be dropped. Write 0 or 1, or remove the line."
+            )
         if place in decisions and decisions[place][0] != decision:
             raise InvalidInput(
                 f"{path} has two labels for {column} {cell} of sample {sample}, in the lines {decisions[place][1]} and "
@@ -173,12 +186,16 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
         samples.original(())  # indices mean nothing if the order changes
         return _correct_places(samples, path)
     if samples.targets is None or samples.is_dense or samples.targets[0].numel() != 1:
-        raise InvalidInput("Corrections need one label or target per sample; got none. Pass data as (x, y).")
+        raise InvalidInput(
+            "Corrections need one label or target per sample; got none. Pass data as (x, y)."
+        )
     samples.original(())  # indices mean nothing if the order changes
     table, parser = _read_list(path), _LabelParser(samples)
     decisions: dict[int, float | None] = {}
     lines: dict[int, int] = {}
-    for line, (sample, label) in enumerate(zip(table["sample"], table["label"], strict=True), start=2):
+    for line, (sample, label) in enumerate(
+        zip(table["sample"], table["label"], strict=True), start=2
+    ):
         if not label.strip() and label not in parser.codes:
             continue
         index = _parse_sample(sample, samples, path)
@@ -196,4 +213,6 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
             targets[index] = decision
     if not bool(keep.any()):
         raise InvalidInput(f"{path} drops all {len(samples)} samples; one at least must remain.")
-    return replace(samples, targets=targets).subset(torch.nonzero(keep).flatten().to(targets.device))
+    return replace(samples, targets=targets).subset(
+        torch.nonzero(keep).flatten().to(targets.device)
+    )

@@ -24,9 +24,12 @@ MAX_SAMPLES = 20_000
 def exact_repeats(samples: Samples) -> list[tuple[int, int]]:
     """Return pairs of the first and every later sample with equal values, sorted."""
     first: dict[bytes, int] = {}
-    flat = [part.detach().reshape(len(samples), -1).cpu().add(0) for part in samples.parts]  # -0.0 becomes 0.0
+    # -0.0 becomes 0.0
+    flat = [part.detach().reshape(len(samples), -1).cpu().add(0) for part in samples.parts]
     # canonical strides also along dimensions of size 1, which a view as bytes needs
-    rows = [part.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy() for part in flat]
+    rows = [
+        part.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy() for part in flat
+    ]
     keys = [b"".join(row.tobytes() for row in parts) for parts in zip(*rows, strict=True)]
     repeats = [(first.setdefault(key, i), i) for i, key in enumerate(keys)]
     return sorted(pair for pair in repeats if pair[0] != pair[1])
@@ -61,7 +64,9 @@ def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
     close = torch.nonzero(distances[:, 0] <= _limit(distances)).flatten().tolist()
     pairs = {(min(i, int(nearest[i])), max(i, int(nearest[i]))) for i in close}
     if has_tokens(samples):
-        pairs = {pair for pair in pairs if have_equal_order(samples, *pair)} | set(exact_repeats(samples))
+        pairs = {pair for pair in pairs if have_equal_order(samples, *pair)} | set(
+            exact_repeats(samples)
+        )
     if samples.form is None and are_pictures(samples.inputs):
         pairs |= set(copied_pictures(samples.inputs))
     return sorted(pairs)
@@ -104,7 +109,10 @@ def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int]
 
     `test` is adapted to the training samples (`gapscope.base.second_data.as_second`).
     """
-    n, both = len(samples), join_samples(replace(samples, targets=None), replace(test, targets=None))
+    n, both = (
+        len(samples),
+        join_samples(replace(samples, targets=None), replace(test, targets=None)),
+    )
     exact = {j - n: i for i, j in reversed(exact_repeats(both)) if i < n <= j}  # the first one
     if len(both) <= MAX_SAMPLES:
         texts = copied_texts(both, n)

@@ -131,7 +131,9 @@ def _fit_noise(probabilities: Tensor, labels: Tensor) -> tuple[float, Tensor]:
     """Return the mean log likelihood and M of one temperature."""
     n_classes = probabilities.shape[1]
     start = 0.05
-    noise = torch.full((n_classes, n_classes), start / (n_classes - 1), dtype=torch.float64, device=labels.device)
+    noise = torch.full(
+        (n_classes, n_classes), start / (n_classes - 1), dtype=torch.float64, device=labels.device
+    )
     noise.fill_diagonal_(1 - start)
     for _ in range(ITERATIONS):
         joint = _joint(probabilities, noise, labels)
@@ -250,7 +252,9 @@ def error_probabilities(
     error = torch.where(is_untold, error / 2, error)
     accuracy, raw_rate = float(is_agreed.double().mean()), float(error.mean())
     # with the confident errors, the mean of the rate was too low by 0.01 more where 20 % of the labels are wrong
-    rate = raw_rate * max(1 - HARDNESS * (1 - min(clean_accuracy(accuracy, raw_rate, n_classes), 1.0)), 0.0)
+    rate = raw_rate * max(
+        1 - HARDNESS * (1 - min(clean_accuracy(accuracy, raw_rate, n_classes), 1.0)), 0.0
+    )
     assumed = raw_rate
     if n >= MIN_MEAN_CLASS * n_classes:
         assumed = min(raw_rate, confident_errors(scores, labels))
@@ -278,7 +282,9 @@ def error_probabilities(
     discounted = (factor * error).clamp(max=MAX_PROBABILITY)
     return ErrorProbabilities(
         error=discounted,
-        suggestion=torch.where(is_agreed, 1 - discounted, (factor * suggestion).clamp(max=MAX_PROBABILITY)),
+        suggestion=torch.where(
+            is_agreed, 1 - discounted, (factor * suggestion).clamp(max=MAX_PROBABILITY)
+        ),
         order=(1 - weight) * log_odds + weight * plain_odds,
         rate=rate,
         low=min(max(low, 0.0), rate),

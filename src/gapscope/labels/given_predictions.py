@@ -97,7 +97,9 @@ def in_class_order(pred_probs: Any, class_names: Sequence[str]) -> Any:
         return pred_probs
     by_name = {str(name): name for name in columns}
     order = list(class_names) or sorted(by_name, key=lambda name: (len(name), name))
-    is_named = set(order) == set(by_name) and (bool(class_names) or order == [str(k) for k in range(len(order))])
+    is_named = set(order) == set(by_name) and (
+        bool(class_names) or order == [str(k) for k in range(len(order))]
+    )
     if not is_named:
         return pred_probs
     return pred_probs[[by_name[name] for name in order]]
@@ -117,7 +119,9 @@ def check_probabilities(pred_probs: Any, labels: Int[Tensor, " n"]) -> Float[Ten
     n = len(labels)
     if probabilities.ndim != 2 or len(probabilities) != n or probabilities.shape[1] < 2:
         got = list(probabilities.shape)
-        raise InvalidInput(f"Got pred_probs {got}; [{n}, classes] is needed. Pass a probability for each class.")
+        raise InvalidInput(
+            f"Got pred_probs {got}; [{n}, classes] is needed. Pass a probability for each class."
+        )
     sums = probabilities.sum(1)
     off = ~((sums - 1).abs() <= TOLERANCE)
     if bool(off.any()) or bool((probabilities < 0).any()):
@@ -151,12 +155,17 @@ def _check_targets(predictions: Any, targets: Float[Tensor, "n 1"]) -> Float[Ten
             "Pass one prediction per sample, or class labels as integers."
         )
     if not bool(values.isfinite().all()):
-        raise InvalidInput("Got predictions that are NaN or infinite; finite ones are needed. Drop these samples.")
+        raise InvalidInput(
+            "Got predictions that are NaN or infinite; finite ones are needed. Drop these samples."
+        )
     return values.reshape(n, 1)
 
 
 def _preferences(
-    probabilities: Float[Tensor, "n c"], scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"], error: Tensor
+    probabilities: Float[Tensor, "n c"],
+    scores: Float[Tensor, "n c"],
+    labels: Int[Tensor, " n"],
+    error: Tensor,
 ) -> Bool[Tensor, " m"]:
     """Return whether the given label is more probable than a class that the scores find at least as likely.
 
@@ -176,7 +185,11 @@ def _fitted_labels(
 ) -> str | None:
     """Return why probabilities look fitted to the labels ("" if they do not, None if no input varies)."""
     n = min(len(labels), MAX_COMPARED)
-    rows = torch.randperm(len(labels), generator=make_generator(seed, "compared samples"))[:n].sort().values
+    rows = (
+        torch.randperm(len(labels), generator=make_generator(seed, "compared samples"))[:n]
+        .sort()
+        .values
+    )
     classes, codes = labels[rows].unique(return_inverse=True)
     probabilities = probabilities[rows][:, classes]
     part = samples.subset(rows.to(samples.inputs.device))
@@ -187,7 +200,10 @@ def _fitted_labels(
     error = error_probabilities(scores, codes, view.temperatures).error
     prefers = _preferences(probabilities, scores, codes, error)
     if len(prefers) >= MIN_PREFERENCES:
-        fraction, expected = float(prefers.double().mean()), float(error[error >= HELD_FOR_ERROR].mean())
+        fraction, expected = (
+            float(prefers.double().mean()),
+            float(error[error >= HELD_FOR_ERROR].mean()),
+        )
         if wilson_interval(fraction, len(prefers), LEVEL)[0] > 1 - expected / 2:
             return (
                 f"of {len(prefers)} labels that {view.method} holds for errors, they prefer the given one to another "
@@ -218,7 +234,9 @@ def _refused(
     return _without_rate(*held_out, _note(reason, what))
 
 
-def _without_rate(issues: LabelIssues, noise: LabelNoiseEstimate, note: str) -> tuple[LabelIssues, LabelNoiseEstimate]:
+def _without_rate(
+    issues: LabelIssues, noise: LabelNoiseEstimate, note: str
+) -> tuple[LabelIssues, LabelNoiseEstimate]:
     return replace(issues, noise=None, note=note), replace(noise, refused=note)
 
 
@@ -258,7 +276,9 @@ def assess_given(
         reason = None
     if reason:
         return _refused(assess_classes(None, samples, seed=seed), reason, "labels")
-    view = class_view("pred_probs", probabilities.clamp_min(SMALLEST).log(), labels, LOG_TEMPERATURES)
+    view = class_view(
+        "pred_probs", probabilities.clamp_min(SMALLEST).log(), labels, LOG_TEMPERATURES
+    )
     issues, noise = assess_labels(view, labels)
     if reason is None and not is_known:
         if noise.accuracy >= MAX_AGREEMENT:
@@ -277,7 +297,9 @@ def _assess_targets(
     views, _ = target_views(None, samples, seed=seed) if with_inputs and not is_known else ([], [])
     if views and error < MAX_RESIDUALS * views[0].error:
         ratio = percent(error / views[0].error)
-        reason = f"their median residual is {ratio} of that of held-out predictions by {views[0].method}"
+        reason = (
+            f"their median residual is {ratio} of that of held-out predictions by {views[0].method}"
+        )
         return _refused(assess_targets(views[0], samples.y, seed), reason, "targets")
     issues, noise = assess_targets(given, samples.y, seed)
     return (issues if views or is_known else _with_note(issues, "targets")), noise

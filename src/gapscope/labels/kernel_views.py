@@ -72,7 +72,9 @@ class TargetView:
 View = TypeVar("View", ClassView, TargetView)
 
 
-def class_view(method: str, scores: Tensor, labels: Tensor, temperatures: tuple[float, ...]) -> ClassView:
+def class_view(
+    method: str, scores: Tensor, labels: Tensor, temperatures: tuple[float, ...]
+) -> ClassView:
     """Return a view of held-out scores with its cross-entropy."""
     error, _ = tempered_loss(scores, labels.to(scores.device), temperatures)
     return ClassView(method, scores, temperatures, error)
@@ -107,7 +109,11 @@ def _target_view(method: str, spectrum: Spectrum, targets: Tensor) -> TargetView
     return TargetView(method, spectrum, clipped, ridge, predictions, error)
 
 
-KERNEL = {"max_exact": 2000, "landmarks": 1000}  # samples of the exact NTK, and its landmarks beyond
+# samples of the exact NTK, and its landmarks beyond
+KERNEL = {
+    "max_exact": 2000,
+    "landmarks": 1000,
+}
 
 
 def ntk_spectrum(prepared: Ready, *, seed: int, options: Mapping[str, Any] = KERNEL) -> Spectrum:
@@ -183,11 +189,18 @@ def iterate_kernels(
         yield FEATURES, features_spectrum(hidden.values)
     if seed is None:
         return
-    prepared = replace(prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs))
+    prepared = replace(
+        prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs)
+    )
     several: dict[str, Any] = {"combinations": None} if prepared.n_outputs > COMBINATIONS else {}
     try:
         options, note = affordable_kernel(
-            prepared.network, prepared.samples, KERNEL | several, budget, n_outputs=prepared.n_outputs, forward=forward
+            prepared.network,
+            prepared.samples,
+            KERNEL | several,
+            budget,
+            n_outputs=prepared.n_outputs,
+            forward=forward,
         )
         notes += [f"The NTK was not used. {note}" if options is None else note] if note else []
         if options is None:
@@ -201,12 +214,18 @@ def iterate_kernels(
 
 
 def _kernel_views(
-    network: nn.Module | None, samples: Samples, fit: Callable[[str, Spectrum], View], seed: int, budget: CpuBudget
+    network: nn.Module | None,
+    samples: Samples,
+    fit: Callable[[str, Spectrum], View],
+    seed: int,
+    budget: CpuBudget,
 ) -> tuple[list[View], list[str]]:
     """Return the views of all kernels that apply, and notes."""
     notes: list[str] = []
     views: list[View] = []
-    kernels = iterate_kernels(network, samples, notes, lambda: _baseline(views, samples), seed=seed, budget=budget)
+    kernels = iterate_kernels(
+        network, samples, notes, lambda: _baseline(views, samples), seed=seed, budget=budget
+    )
     for name, spectrum in kernels:
         views.append(fit(name, spectrum))
     return views, notes
@@ -216,7 +235,9 @@ def _fitted_kernels(rows: Sequence[LooRow], n_classes: int) -> list[LooRow]:
     """Return the rows of all kernels of the inputs; empty if one is missing, or if its columns are not the classes."""
     by_name = {row.method: row for row in rows}
     fitted = [by_name[kernel.name] for kernel in INPUT_KERNELS if kernel.name in by_name]
-    if len(fitted) < len(INPUT_KERNELS) or any(row.predictions.shape[1] != n_classes for row in fitted):
+    if len(fitted) < len(INPUT_KERNELS) or any(
+        row.predictions.shape[1] != n_classes for row in fitted
+    ):
         return []
     return fitted
 

@@ -44,15 +44,21 @@ Assessment = tuple[LabelIssues, LabelNoiseEstimate]
 def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any) -> Samples:
     """Return the samples, from `data`, from features and labels, or from probabilities and labels."""
     if features is not None and labels is None and data is None:
-        raise InvalidInput("Got features without labels. Pass labels= too, or the data that the features are of.")
+        raise InvalidInput(
+            "Got features without labels. Pass labels= too, or the data that the features are of."
+        )
     if features is not None and source is not None:
         raise InvalidInput("Got features as well as a network. Pass one of them.")
     if features is not None and data is not None and pred_probs is not None:
         raise InvalidInput("Got features as well as pred_probs. Pass one of them with the data.")
     if labels is not None and (data is not None or source is not None):
-        raise InvalidInput("Got labels as well as a network or data. Pass features and labels alone.")
+        raise InvalidInput(
+            "Got labels as well as a network or data. Pass features and labels alone."
+        )
     if pred_probs is not None and source is not None:
-        raise InvalidInput("Got pred_probs as well as a network. Pass pred_probs with data, or with labels alone.")
+        raise InvalidInput(
+            "Got pred_probs as well as a network. Pass pred_probs with data, or with labels alone."
+        )
     if labels is not None:
         inputs = features
         if is_list(features):
@@ -72,18 +78,26 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
                 inputs = predicted
         data = (inputs, labels)
     if data is None:
-        raise InvalidInput("Got no training data; an untrained network, or None, needs them. Pass data as (x, y).")
+        raise InvalidInput(
+            "Got no training data; an untrained network, or None, needs them. Pass data as (x, y)."
+        )
     samples = as_samples(data)
     for decides in (source, features):
         samples = settled_by(decides, samples)
     targets = require_targets(samples.targets, "A search for label issues")
     if len(samples) < MIN_SAMPLES:
-        raise InvalidInput(f"Got {len(samples)} samples; label issues need at least {MIN_SAMPLES}. Pass more samples.")
+        raise InvalidInput(
+            f"Got {len(samples)} samples; label issues need at least {MIN_SAMPLES}. Pass more samples."
+        )
     if samples.kind == "regression" and targets[0].numel() != 1:
         got = list(targets.shape)
-        raise InvalidInput(f"Got regression targets {got}; one target per sample is needed. Pass one column at a time.")
+        raise InvalidInput(
+            f"Got regression targets {got}; one target per sample is needed. Pass one column at a time."
+        )
     if samples.is_classification and len(targets.unique()) < 2:
-        raise InvalidInput("Got labels of one class; two or more are needed. Pass samples of other classes too.")
+        raise InvalidInput(
+            "Got labels of one class; two or more are needed. Pass samples of other classes too."
+        )
     return samples
 
 
@@ -109,7 +123,9 @@ def _assess_data(
 ) -> Assessment:
     """Assess labels or targets with the held-out predictions of the smallest error."""
     if samples.kind == "multi-label":
-        issues, noise = assess_several_labels(network, samples, pred_probs=pred_probs, budget=budget)
+        issues, noise = assess_several_labels(
+            network, samples, pred_probs=pred_probs, budget=budget
+        )
         if has_inputs:
             issues, noise = refuse_repeats(samples, issues, noise)
         return replace(issues, samples=samples), noise
@@ -124,7 +140,9 @@ def _assess_data(
     else:
         views, notes = target_views(network, samples, seed=seed, budget=budget)
         if not views:
-            raise InvalidInput("No input varies between the samples, so no target can be checked. Pass other features.")
+            raise InvalidInput(
+                "No input varies between the samples, so no target can be checked. Pass other features."
+            )
         issues, noise = assess_targets(views[0], samples.y, seed)
         issues = replace(issues, notes=(*notes, *issues.notes))
     if not samples.is_classification and (note := note_on_whole_numbers(samples.y)):
@@ -150,7 +168,9 @@ def find_issues_of_samples(samples: Samples, rows: Sequence[LooRow], *, seed: in
         InvalidInput: See `find_label_issues`.
     """
     samples = _collect(None, samples, None, None, None)
-    issues, _ = _assess_data(None, samples, None, seed, CpuBudget(DEFAULT_BUDGET), has_inputs=True, rows=rows)
+    issues, _ = _assess_data(
+        None, samples, None, seed, CpuBudget(DEFAULT_BUDGET), has_inputs=True, rows=rows
+    )
     return issues.with_row_numbers()
 
 
@@ -182,7 +202,11 @@ def _assess_run(source: Any, seed: int) -> Assessment:
 def _trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None:
     """Return the monitored samples with the labels trained on (None if unknown)."""
     samples = getattr(monitor, "samples", None)
-    if not isinstance(samples, Samples) or samples.targets is None or len(samples) != len(monitored.given_labels):
+    if (
+        not isinstance(samples, Samples)
+        or samples.targets is None
+        or len(samples) != len(monitored.given_labels)
+    ):
         return None
     is_restored = bool((samples.targets.cpu() == monitored.given_labels)[monitored.is_canary].any())
     if is_restored or not sample_features(samples).shape[1]:
@@ -192,7 +216,13 @@ def _trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None
 
 @explained_memory()
 def _assess(
-    source: Any, data: Any, features: Any, labels: Any, pred_probs: Any, seed: int, budget: CpuBudget
+    source: Any,
+    data: Any,
+    features: Any,
+    labels: Any,
+    pred_probs: Any,
+    seed: int,
+    budget: CpuBudget,
 ) -> Assessment:
     if source is None or isinstance(source, nn.Module):
         samples = _collect(source, data, features, labels, pred_probs)
@@ -201,7 +231,9 @@ def _assess(
         if features is not None and data is not None:
             judged = _with_features(samples, features)
         only_data = judged is samples
-        issues, noise = _assess_data(source, judged, pred_probs, seed, budget, has_inputs=has_inputs and only_data)
+        issues, noise = _assess_data(
+            source, judged, pred_probs, seed, budget, has_inputs=has_inputs and only_data
+        )
         if not only_data:  # pictures, rows and copies are those of the data
             issues = replace(issues, samples=samples, conflicts=conflicting_duplicates(samples))
         return issues, noise
@@ -216,7 +248,9 @@ def _assess(
     return _assess_run(source, seed)
 
 
-def _encoded(source: Any, data: Any, target: str | None, test: Any) -> tuple[Any, Any, tuple[str, ...]]:
+def _encoded(
+    source: Any, data: Any, target: str | None, test: Any
+) -> tuple[Any, Any, tuple[str, ...]]:
     """Return data and test set with columns of numbers in place of raw frames, and notes about what was changed."""
     if target is not None:
         data = split_frame(data, target)
@@ -370,11 +404,15 @@ def find_label_issues(
         )
     if test is not None:
         if issues.samples is None:
-            raise InvalidInput("Got test data as well as a monitor. Pass test= with an untrained network or None.")
+            raise InvalidInput(
+                "Got test data as well as a monitor. Pass test= with an untrained network or None."
+            )
         second = as_second(test, issues.samples)
         pairs = duplicates_in_test(issues.samples, second)
         in_test = second.original([j for _, j in pairs]).tolist()
-        issues = replace(issues, test_duplicates=tuple((i, j) for (i, _), j in zip(pairs, in_test, strict=True)))
+        issues = replace(
+            issues, test_duplicates=tuple((i, j) for (i, _), j in zip(pairs, in_test, strict=True))
+        )
     issues = issues.with_row_numbers()
     if precision is None:
         return issues

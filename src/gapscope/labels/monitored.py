@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from gapscope.base.containers import LABEL_NAMES
+from gapscope.base.batches import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import make_generator
 from gapscope.labels.canary_ranking import rank_label_issues
@@ -34,7 +34,8 @@ class MonitoredLabels:
 
     indices: Int[Tensor, " n"]  # in the training data
     given_labels: Int[Tensor, " n"]  # original labels, also of the canaries
-    runner_up: Int[Tensor, " n"]  # class, other than the label trained on, that most often has the largest logit
+    # class, other than the label trained on, that most often has the largest logit
+    runner_up: Int[Tensor, " n"]
     margins: Float[Tensor, " n"]  # mean margin of the label trained on
     is_canary: Bool[Tensor, " n"]
     n_classes: int
@@ -45,7 +46,9 @@ class MonitoredLabels:
         # canaries show how often the network predicts a label that it does not train on
         accuracy = float((self.runner_up == self.given_labels)[canaries].double().mean())
         margins = CanaryMargins(self.margins[~canaries][None], self.margins[canaries][None])
-        rate, low, high = noise_rate_interval(margins, n_classes, quantile=QUANTILE, generator=generator)
+        rate, low, high = noise_rate_interval(
+            margins, n_classes, quantile=QUANTILE, generator=generator
+        )
         # if the rate is far too high, the corrected accuracy would be as well
         if accuracy < MIN_ACCURACY:
             clean = accuracy
@@ -56,9 +59,13 @@ class MonitoredLabels:
         # be wrong
         contradicted = float((self.margins[~canaries] < 0).double().mean())
         high = max(high, wilson_high(contradicted, samples))
-        return LabelNoiseEstimate(rate, low, high, clean, samples, accuracy=accuracy).bounded_if_hard()
+        return LabelNoiseEstimate(
+            rate, low, high, clean, samples, accuracy=accuracy
+        ).bounded_if_hard()
 
-    def rank(self, noise: LabelNoiseEstimate, kernel_margins: Float[Tensor, " n"] | None = None) -> LabelIssues:
+    def rank(
+        self, noise: LabelNoiseEstimate, kernel_margins: Float[Tensor, " n"] | None = None
+    ) -> LabelIssues:
         """Rank samples other than canaries by margin, or by the mean rank of both margins."""
         ordinary = ~self.is_canary
         # labels are suggested as they are above nearly all canaries
@@ -85,7 +92,9 @@ def get_monitored_labels(source: Any) -> MonitoredLabels:
     for candidate in (monitor, alarm):
         if (monitored := getattr(candidate, "monitored_labels", None)) is not None:
             return monitored()
-    got = type(monitor).__name__ + ("" if alarm is None else f" with the alarm {type(alarm).__name__}")
+    got = type(monitor).__name__ + (
+        "" if alarm is None else f" with the alarm {type(alarm).__name__}"
+    )
     raise InvalidInput(
         "Label issues need an untrained network (or None) with data, or a Monitor whose alarm is a CanaryAlarm; "
         f"got {got}. Train with on_epoch=Monitor(..., alarm=CanaryAlarm(canaries))."
@@ -136,7 +145,9 @@ def paired_p_value(differences: Sequence[float]) -> float:
 class _WithCanaries(Dataset):
     """Data set with replacements for some samples, and additional ones."""
 
-    def __init__(self, dataset: Any, replacements: Mapping[int, Any], additions: Sequence[Any]) -> None:
+    def __init__(
+        self, dataset: Any, replacements: Mapping[int, Any], additions: Sequence[Any]
+    ) -> None:
         self.dataset, self.replacements, self.additions = dataset, replacements, additions
 
     def __len__(self) -> int:
@@ -153,7 +164,9 @@ def label_name(sample: Mapping[str, Any]) -> str:
     """Return the key of the labels, or raise InvalidInput if there is none."""
     name = next((name for name in LABEL_NAMES if name in sample), None)
     if name is None:
-        raise InvalidInput(f"Samples must be mappings with labels; got the keys {', '.join(sample)}. Add 'labels'.")
+        raise InvalidInput(
+            f"Samples must be mappings with labels; got the keys {', '.join(sample)}. Add 'labels'."
+        )
     return name
 
 
@@ -172,7 +185,11 @@ class PairedCanaries:
     """
 
     def __init__(
-        self, dataset: Dataset, trained: Sequence[Mapping[str, Any]], others: Sequence[Any], replaced: int = 0
+        self,
+        dataset: Dataset,
+        trained: Sequence[Mapping[str, Any]],
+        others: Sequence[Any],
+        replaced: int = 0,
     ) -> None:
         self.dataset, self.trained, self.others = dataset, list(trained), list(others)
         self.replaced = replaced
@@ -193,7 +210,9 @@ class PairedCanaries:
         return 2.0 ** -len(self)
 
     @classmethod
-    def of_labels(cls, dataset: Any, *, n_classes: int, number: int | None = None, seed: int = 0) -> PairedCanaries:
+    def of_labels(
+        cls, dataset: Any, *, n_classes: int, number: int | None = None, seed: int = 0
+    ) -> PairedCanaries:
         """Return pairs of a sample with two random labels, one of which is trained on.
 
         With three classes or more both labels are errors; with two, about half of the samples keep their label. Each
@@ -218,10 +237,14 @@ class PairedCanaries:
             name = label_name(sample)
             label = torch.as_tensor(sample[name])
             classes = [item for item in range(n_classes) if item != int(label) or n_classes == 2]
-            first, second, *_ = (classes[item] for item in torch.randperm(len(classes), generator=generator).tolist())
+            first, second, *_ = (
+                classes[item] for item in torch.randperm(len(classes), generator=generator).tolist()
+            )
             trained[index] = {**sample, name: torch.full_like(label, first)}
             others.append({**sample, name: torch.full_like(label, second)})
-        return cls(_WithCanaries(dataset, trained, []), list(trained.values()), others, replaced=number)
+        return cls(
+            _WithCanaries(dataset, trained, []), list(trained.values()), others, replaced=number
+        )
 
     @classmethod
     def of_tokens(cls, dataset: Any, *, number: int = 24, seed: int = 0) -> PairedCanaries:
@@ -242,7 +265,9 @@ class PairedCanaries:
         name, ids = label_name(sample), torch.as_tensor(sample.get("input_ids", ()))
         if ids.ndim != 1 or torch.as_tensor(sample[name]).shape != ids.shape:
             got = f"{list(ids.shape)} and {list(torch.as_tensor(sample[name]).shape)}"
-            raise InvalidInput(f"of_tokens needs input_ids and labels of one shape [length]; got {got}.")
+            raise InvalidInput(
+                f"of_tokens needs input_ids and labels of one shape [length]; got {got}."
+            )
         occurring = [torch.as_tensor(dataset[i]["input_ids"])[torch.as_tensor(dataset[i][name]) >= 0]
                      for i in range(min(len(dataset), 256))]  # fmt: skip
         tokens, generator = torch.cat(occurring).unique(), make_generator(seed, "paired canaries")

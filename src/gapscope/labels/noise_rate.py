@@ -53,19 +53,27 @@ def margins_of(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Float
     return label_scores - scores.scatter(1, labels[:, None], -torch.inf).amax(1)
 
 
-def smallest_ratio(margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], quantile: float) -> tuple[float, float]:
+def smallest_ratio(
+    margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], quantile: float
+) -> tuple[float, float]:
     r"""Return $\varrho$ and the threshold t of the minimum, over the canaries above `quantile`."""
     # G grows at the canaries' margins only, so the minimum is at one of them; few canaries make a noisy ratio
     ordered = canaries.sort().values
     thresholds = ordered[int(quantile * (len(ordered) - 1)) :]
-    below = torch.searchsorted(margins.sort().values, thresholds, right=True).double() / len(margins)
+    below = torch.searchsorted(margins.sort().values, thresholds, right=True).double() / len(
+        margins
+    )
     canaries_below = torch.searchsorted(ordered, thresholds, right=True).double() / len(ordered)
     ratio, index = (below / canaries_below).min(0)
     return float(ratio), float(thresholds[index])
 
 
 def noise_rate_bound(
-    margins: Float[Tensor, " n"], canaries: Float[Tensor, " m"], n_classes: int | None = None, *, quantile: float = 0.5
+    margins: Float[Tensor, " n"],
+    canaries: Float[Tensor, " m"],
+    n_classes: int | None = None,
+    *,
+    quantile: float = 0.5,
 ) -> float:
     r"""Return an upper bound of the noise rate, with a relative error of order $1 / \sqrt m$.
 
@@ -90,7 +98,11 @@ def noise_rate_interval(
         number = int(torch.randint(len(ordinary), (), generator=generator))
         rows = torch.randint(ordinary.shape[1], (ordinary.shape[1],), generator=generator)
         columns = torch.randint(len(canaries), (len(canaries),), generator=generator)
-        rates.append(noise_rate_bound(ordinary[number][rows], canaries[columns], n_classes, quantile=quantile))
+        rates.append(
+            noise_rate_bound(
+                ordinary[number][rows], canaries[columns], n_classes, quantile=quantile
+            )
+        )
     q05, q95 = torch.tensor(rates).quantile(torch.tensor([0.05, 0.95])).tolist()
     # The minimum of noisy ratios is biased downwards; the bound is biased upwards where margins of clean labels and
     # errors overlap. Each end is therefore the wider one of the percentile and the basic bootstrap.
@@ -150,7 +162,9 @@ def fit_robustly(
     return clipped, ridge, loo.predictions
 
 
-def residual_margins(residuals: Float[Tensor, "n k"], spread: Float[Tensor, " k"]) -> Float[Tensor, " n"]:
+def residual_margins(
+    residuals: Float[Tensor, "n k"], spread: Float[Tensor, " k"]
+) -> Float[Tensor, " n"]:
     r"""Return $-\lVert r_i / s \rVert$: small for targets far from their predictions."""
     return -(residuals / spread).norm(dim=1)
 
@@ -171,11 +185,15 @@ def regression_canaries(
 
     def margins(at_canaries: Tensor) -> Tensor:
         corrupted, fitted = targets.clone(), clipped.clone()
-        corrupted[at_canaries] = targets[torch.randint(n, (len(at_canaries),), generator=generator).to(targets.device)]
+        corrupted[at_canaries] = targets[
+            torch.randint(n, (len(at_canaries),), generator=generator).to(targets.device)
+        ]
         if spectrum is None:
             return residual_margins(corrupted - predictions, spread)
         residuals = corrupted[at_canaries] - predictions[at_canaries]
-        fitted[at_canaries] = predictions[at_canaries] + residuals.clamp(-CLIP * spread, CLIP * spread)
+        fitted[at_canaries] = predictions[at_canaries] + residuals.clamp(
+            -CLIP * spread, CLIP * spread
+        )
         loo = loo_predictions(spectrum, fitted, ridge * (spectrum.mean or 1.0))
         return residual_margins(corrupted - loo.predictions, spread)
 

@@ -17,7 +17,12 @@ NEAR = 0.15
 
 def are_pictures(inputs: Tensor) -> bool:
     """Return whether inputs are pictures [n, 1 to 4 channels, height, width] of 8 pixels or more."""
-    return inputs.is_floating_point() and inputs.ndim == 4 and inputs.shape[1] <= 4 and min(inputs.shape[2:]) >= SIDE
+    return (
+        inputs.is_floating_point()
+        and inputs.ndim == 4
+        and inputs.shape[1] <= 4
+        and min(inputs.shape[2:]) >= SIDE
+    )
 
 
 def _thumbnails(pictures: Tensor) -> Tensor:
@@ -40,7 +45,11 @@ def copied_pictures(pictures: Tensor, candidates: Tensor | None = None) -> list[
         others = _thumbnails(candidates.cpu().to(pictures.dtype))
     # standardized together, so that all are in one scale
     features = feature_matrix(torch.cat([own, others, others.flip(-1)])).float()
-    first, plain, mirrored = features[:n], features[n : n + len(others)], features[n + len(others) :]
+    first, plain, mirrored = (
+        features[:n],
+        features[n : n + len(others)],
+        features[n + len(others) :],
+    )
     distances, nearest = find_nearest(first)
     positive = distances[distances > 1e-6]
     limit = max(NEAR * float(positive.median()) if len(positive) else 0.0, 1e-6)

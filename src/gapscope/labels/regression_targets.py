@@ -27,7 +27,9 @@ from gapscope.statistics.intervals import wilson_interval
 QUANTILE = 0.3
 
 
-def assess_targets(view: TargetView, targets: Tensor, seed: int) -> tuple[LabelIssues, LabelNoiseEstimate]:
+def assess_targets(
+    view: TargetView, targets: Tensor, seed: int
+) -> tuple[LabelIssues, LabelNoiseEstimate]:
     """Assess regression targets [n, k] by leave-one-out residuals, compared with canaries.
 
     Args:
@@ -40,7 +42,9 @@ def assess_targets(view: TargetView, targets: Tensor, seed: int) -> tuple[LabelI
     spread = robust_spread(residuals)
     margins = residual_margins(residuals, spread).cpu()
     generator = make_generator(seed, "canaries")
-    corrupted = regression_canaries(view.spectrum, targets, view.targets, view.ridge, predictions, generator)
+    corrupted = regression_canaries(
+        view.spectrum, targets, view.targets, view.ridge, predictions, generator
+    )
     rate, low, high = noise_rate_interval(
         corrupted, None, quantile=QUANTILE, generator=make_generator(seed, "resampling")
     )
@@ -49,14 +53,23 @@ def assess_targets(view: TargetView, targets: Tensor, seed: int) -> tuple[LabelI
     high = max(high, wilson_interval(outliers / len(targets), len(targets))[1])
     r_squared = 1 - float((spread / robust_spread(targets)).square().mean())
     noise = LabelNoiseEstimate(
-        rate, 0.0, high, math.nan, len(targets), is_upper_bound=True, width=high - low, r_squared=r_squared
+        rate,
+        0.0,
+        high,
+        math.nan,
+        len(targets),
+        is_upper_bound=True,
+        width=high - low,
+        r_squared=r_squared,
     )
     issues = rank_label_issues(
         torch.arange(len(targets)), targets.squeeze(1).cpu(), predictions.squeeze(1).cpu(), margins,
         corrupted.canaries.flatten(), noise, fraction=rate,
     )  # fmt: skip
     # below the threshold of the bound, the fraction of wrong targets is largest
-    _, threshold = smallest_ratio(corrupted.ordinary.flatten(), corrupted.canaries.flatten(), QUANTILE)
+    _, threshold = smallest_ratio(
+        corrupted.ordinary.flatten(), corrupted.canaries.flatten(), QUANTILE
+    )
     if noise.abstained_because:
         n_flagged = 0
     else:
@@ -68,7 +81,9 @@ def assess_targets(view: TargetView, targets: Tensor, seed: int) -> tuple[LabelI
         )
     else:
         notes = ()
-    return replace(issues, n_flagged=n_flagged, kind="regression", method=view.method, notes=notes), noise
+    return replace(
+        issues, n_flagged=n_flagged, kind="regression", method=view.method, notes=notes
+    ), noise
 
 
 def outlier_limit(n: int) -> float:

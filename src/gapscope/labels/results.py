@@ -119,13 +119,14 @@ class LabelNoiseEstimate(Result):
             )
         elif width > MAX_WIDTH:
             interval = f"{100 * self.low:.0f} to {percent(self.high)}"
-            reason = f"the interval would be {interval}, at most {percent(MAX_WIDTH)} wide is useful"
+            reason = (
+                f"the interval would be {interval}, at most {percent(MAX_WIDTH)} wide is useful"
+            )
             advice = "Pass more samples or more canaries"
         else:
             return ""
-        return (
-            f"The rate of label noise cannot be estimated: {reason}. {advice}, or features that suit the data better."
-        )
+        advice += ", or features that suit the data better."
+        return f"The rate of label noise cannot be estimated: {reason}. {advice}"
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row."""
@@ -248,7 +249,10 @@ class LabelIssues(Result):
             return replace(self, n_flagged=n, expected_precision=float(curve[n - 1]))
         if len(curve):
             largest = percent(float(curve.max()))
-            notes = (*notes, f"No list reaches a precision of {percent(precision)}; {largest} is the most.")
+            notes = (
+                *notes,
+                f"No list reaches a precision of {percent(precision)}; {largest} is the most.",
+            )
         elif self.is_answered:
             notes = (*notes, NO_PROMISE)
         return replace(self, n_flagged=0, expected_precision=math.nan, notes=notes)
@@ -281,7 +285,9 @@ class LabelIssues(Result):
                 "probability": self.probability.tolist() or missing,
                 "error_probability": self.error_probability.tolist() or missing,
                 "margin": self.margin.tolist(),
-                "flagged": [rank < self.n_flagged if self.is_answered else None for rank in range(n)],
+                "flagged": [
+                    rank < self.n_flagged if self.is_answered else None for rank in range(n)
+                ],
             }
         )
 
@@ -302,14 +308,18 @@ class LabelIssues(Result):
         table = pandas.DataFrame(
             {
                 "sample": self.indices.numpy(),
-                "error_probability": self.error_probability.numpy() if len(self.error_probability) else math.nan,
+                "error_probability": self.error_probability.numpy()
+                if len(self.error_probability)
+                else math.nan,
                 "labels": 1,
                 "flagged": torch.arange(len(self.indices)).numpy() < self.n_flagged,
             }
         )
         # the order of the ranking decides between samples of equal probability
         grouped = table.groupby("sample", sort=False)
-        rows = grouped.agg({"error_probability": "first", "labels": "sum", "flagged": "sum"}).reset_index()
+        rows = grouped.agg(
+            {"error_probability": "first", "labels": "sum", "flagged": "sum"}
+        ).reset_index()
         if self.kind != "positions":
             return rows
         worst = table.assign(odds=self.log_odds.numpy()).groupby("sample", sort=False).head(N_WORST)
@@ -384,7 +394,9 @@ class LabelIssues(Result):
             lines.append(f"{n_pairs} of (near-)duplicates with different labels: {pairs}.")
         if self.test_duplicates:
             pairs = ", ".join(f"{i} (test sample {j})" for i, j in self.test_duplicates[:5])
-            lines.append(f"{len(self.test_duplicates)} test samples (nearly) repeat a training sample: {pairs}.")
+            lines.append(
+                f"{len(self.test_duplicates)} test samples (nearly) repeat a training sample: {pairs}."
+            )
         return (*lines, *self.notes)
 
     def __repr__(self) -> str:

@@ -22,10 +22,21 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.labels.class_labels import assess_labels
 from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES
-from gapscope.labels.given_predictions import SEVERAL, SMALLEST, check_probabilities, is_held_out, to_values
+from gapscope.labels.given_predictions import (
+    SEVERAL,
+    SMALLEST,
+    check_probabilities,
+    is_held_out,
+    to_values,
+)
 from gapscope.labels.kernel_views import ClassView, class_view, iterate_kernels
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
-from gapscope.measures.positions import LabelledPositions, position_scores, prepare_positions, require_scores
+from gapscope.measures.positions import (
+    LabelledPositions,
+    position_scores,
+    prepare_positions,
+    require_scores,
+)
 from gapscope.results.formatting import pluralize
 from gapscope.statistics.baselines import RBF, RIDGES
 from gapscope.statistics.kernel_ridge import select_ridge
@@ -49,7 +60,9 @@ def _check_shares(pred_probs: Any, labels: Bool[Tensor, "n k"]) -> Float[Tensor,
         advice = "Pass the probability of each label of each sample."
         if probabilities.ndim > labels.ndim:
             advice = f'{advice} If the labels are classes of positions, pass gs.Samples(x, y, task="positions").'
-        raise InvalidInput(f"Got pred_probs {list(probabilities.shape)}; {list(labels.shape)} is needed. {advice}")
+        raise InvalidInput(
+            f"Got pred_probs {list(probabilities.shape)}; {list(labels.shape)} is needed. {advice}"
+        )
     if not bool(((probabilities >= 0) & (probabilities <= 1)).all()):
         raise InvalidInput(
             f"Got pred_probs from {float(probabilities.min()):.4g} to {float(probabilities.max()):.4g}; probabilities "
@@ -58,7 +71,9 @@ def _check_shares(pred_probs: Any, labels: Bool[Tensor, "n k"]) -> Float[Tensor,
     return probabilities
 
 
-def _views_of_labels(method: str, scores: Tensor, labels: Tensor, is_probability: bool) -> list[ClassView]:
+def _views_of_labels(
+    method: str, scores: Tensor, labels: Tensor, is_probability: bool
+) -> list[ClassView]:
     """Return one view per label of scores that are fitted to 0 and 1, or of probabilities."""
     views: list[ClassView] = []
     for k in range(labels.shape[1]):
@@ -85,7 +100,11 @@ def assess_several_labels(
     """
     labels = samples.y.cpu()
     counts = labels.sum(0)
-    checked = [k for k, count in enumerate(counts.tolist()) if MIN_PER_LABEL <= count <= len(labels) - MIN_PER_LABEL]
+    checked = [
+        k
+        for k, count in enumerate(counts.tolist())
+        if MIN_PER_LABEL <= count <= len(labels) - MIN_PER_LABEL
+    ]
     if not checked:
         raise InvalidInput(
             f"Every label must be present in {MIN_PER_LABEL} samples and absent in {MIN_PER_LABEL}; none is. Pass more "
@@ -100,10 +119,14 @@ def assess_several_labels(
         targets = labels.double()
         fitted: dict[str, Tensor] = {}
         mean = targets.mean(0).expand_as(targets)
-        for name, kernel in iterate_kernels(network, samples, notes, lambda: fitted.get(RBF, mean), budget=budget):
+        for name, kernel in iterate_kernels(
+            network, samples, notes, lambda: fitted.get(RBF, mean), budget=budget
+        ):
             fitted[name] = select_ridge(kernel, targets, RIDGES)[1].predictions.cpu()
         if not fitted:
-            raise InvalidInput("No input varies between the samples, so no label can be checked. Pass other features.")
+            raise InvalidInput(
+                "No input varies between the samples, so no label can be checked. Pass other features."
+            )
         candidates = [
             _views_of_labels(name, predictions[:, checked], labels[:, checked], False)
             for name, predictions in fitted.items()
@@ -115,9 +138,13 @@ def assess_several_labels(
         notes.append(
             f"{pluralize(n, 'label')} {verb} not checked: present or absent in fewer than {MIN_PER_LABEL} samples."
         )
-    parts = [assess_labels(view, labels[:, k].long()) for k, view in zip(checked, views, strict=True)]
+    parts = [
+        assess_labels(view, labels[:, k].long()) for k, view in zip(checked, views, strict=True)
+    ]
     places = [torch.full((len(labels), 1), k) for k in checked]
-    issues = _joined([replace(part, places=place) for (part, _), place in zip(parts, places, strict=True)])
+    issues = _joined(
+        [replace(part, places=place) for (part, _), place in zip(parts, places, strict=True)]
+    )
     noise = _mean_noise({k: noise for k, (_, noise) in zip(checked, parts, strict=True)})
     reason = noise.abstained_because
     issues = replace(issues, noise=None if reason else noise, note=reason, notes=tuple(notes))
@@ -135,7 +162,11 @@ def _mean_noise(by_label: Mapping[int, LabelNoiseEstimate]) -> LabelNoiseEstimat
     def mean(read: Callable[[LabelNoiseEstimate], float]) -> float:
         return fmean(map(read, estimates))
 
-    refusals = [f"Label {k}: {reason}" for k, estimate in by_label.items() if (reason := estimate.abstained_because)]
+    refusals = [
+        f"Label {k}: {reason}"
+        for k, estimate in by_label.items()
+        if (reason := estimate.abstained_because)
+    ]
     return LabelNoiseEstimate(
         mean(lambda estimate: estimate.rate),
         mean(lambda estimate: estimate.low),
@@ -157,7 +188,11 @@ def _joined(parts: list[LabelIssues]) -> LabelIssues:
 
     flagged = joined(lambda part: torch.arange(len(part.indices)) < part.n_flagged)
     # of a label for which no precision can be promised, none is expected to be wrong
-    expected = joined(lambda part: part.error_probability if len(part.precision_curve) else 0 * part.error_probability)
+    expected = joined(
+        lambda part: (
+            part.error_probability if len(part.precision_curve) else 0 * part.error_probability
+        )
+    )
     # flagged labels first: of a label that is not predictable none is flagged
     by_margin = joined(lambda part: part.margin).argsort(stable=True)
     keys = (joined(lambda part: part.error_probability) + 2 * flagged)[by_margin]
@@ -171,7 +206,9 @@ def _joined(parts: list[LabelIssues]) -> LabelIssues:
         suggested_labels=joined(lambda part: part.suggested_labels)[order],
         margin=joined(lambda part: part.margin)[order],
         n_flagged=n_flagged,
-        expected_precision=float(curve[n_flagged - 1]) if n_flagged and len(curve) else float("nan"),
+        expected_precision=float(curve[n_flagged - 1])
+        if n_flagged and len(curve)
+        else float("nan"),
         noise=None,
         probability=joined(lambda part: part.probability)[order],
         error_probability=joined(lambda part: part.error_probability)[order],
@@ -183,7 +220,10 @@ def _joined(parts: list[LabelIssues]) -> LabelIssues:
 
 def _position_view(scores: dict[str, Tensor], positions: LabelledPositions) -> ClassView:
     """Return the view of the smallest held-out cross-entropy."""
-    views = [class_view(name, part, positions.labels, SCORE_TEMPERATURES) for name, part in scores.items()]
+    views = [
+        class_view(name, part, positions.labels, SCORE_TEMPERATURES)
+        for name, part in scores.items()
+    ]
     return min(views, key=lambda view: view.error)
 
 
@@ -192,7 +232,11 @@ def _probabilities_at(pred_probs: Any, samples: Samples, positions: LabelledPosi
     values = to_values(pred_probs)
     shape = tuple(samples.y.shape)
     grid = shape[1:]
-    if values.ndim == len(shape) + 1 and tuple(values.shape[:-1]) != shape and tuple(values.shape[2:]) == grid:
+    if (
+        values.ndim == len(shape) + 1
+        and tuple(values.shape[:-1]) != shape
+        and tuple(values.shape[2:]) == grid
+    ):
         values = values.movedim(1, -1)
     if tuple(values.shape[:-1]) != shape:
         needed = ", ".join(map(str, shape))
@@ -201,7 +245,9 @@ def _probabilities_at(pred_probs: Any, samples: Samples, positions: LabelledPosi
             "each position."
         )
     probabilities = check_probabilities(positions.take(values), positions.labels)
-    return class_view("pred_probs", probabilities.clamp_min(SMALLEST).log(), positions.labels, LOG_TEMPERATURES)
+    return class_view(
+        "pred_probs", probabilities.clamp_min(SMALLEST).log(), positions.labels, LOG_TEMPERATURES
+    )
 
 
 def assess_positions(
@@ -233,5 +279,7 @@ def assess_positions(
         view = _position_view(scores, positions)
     issues, noise = assess_labels(view, positions.labels, positions.samples)
     order = issues.indices
-    issues = replace(issues, places=positions.passed_places[order], indices=positions.samples[order])
+    issues = replace(
+        issues, places=positions.passed_places[order], indices=positions.samples[order]
+    )
     return replace(issues, notes=tuple(notes), place_name="position", kind="positions"), noise

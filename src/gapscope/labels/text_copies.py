@@ -24,7 +24,12 @@ MIN_EQUAL_TOKENS, MIN_EQUAL_IF_ADDED = 0.95, 0.9
 def are_word_frequencies(samples: Samples) -> bool:
     """Return whether inputs are sparse rows, as frequencies of words are."""
     inputs = samples.inputs
-    if samples.form is not None or samples.columns or inputs.ndim != 2 or not inputs.is_floating_point():
+    if (
+        samples.form is not None
+        or samples.columns
+        or inputs.ndim != 2
+        or not inputs.is_floating_point()
+    ):
         return False
     return inputs.shape[1] >= MIN_COLUMNS and float((inputs != 0).double().mean()) <= MAX_FILLED
 
@@ -64,7 +69,9 @@ def _frequencies(samples: Samples) -> Float[Tensor, "n d"] | None:
     """Return rows of unit length whose products are cosines (None for inputs that are no texts)."""
     if are_word_frequencies(samples):
         rows = samples.inputs.cpu().float()
-    elif samples.form is None and samples.inputs.ndim == 2 and not samples.inputs.is_floating_point():
+    elif (
+        samples.form is None and samples.inputs.ndim == 2 and not samples.inputs.is_floating_point()
+    ):
         ids = samples.inputs.cpu()
         padding = _padding(ids)
         if padding is None:

@@ -65,12 +65,20 @@ class _Contents:
 
     def of(self, index: int) -> dict[str, Any]:
         """Return picture, columns, tokens and name of a sample (empty where there is none)."""
-        content: dict[str, Any] = {"sample": index, "picture": "", "columns": [], "more": 0, "text": ""}
+        content: dict[str, Any] = {
+            "sample": index,
+            "picture": "",
+            "columns": [],
+            "more": 0,
+            "text": "",
+        }
         content["name"] = self.details.name(index)
         if self.table is not None:
             row = self.table.loc[index]
             shown = [*row.items()][:MAX_COLUMNS]
-            content["columns"] = [(str(name), _cell(value), self._is_far(name, value)) for name, value in shown]
+            content["columns"] = [
+                (str(name), _cell(value), self._is_far(name, value)) for name, value in shown
+            ]
             content["more"] = len(row) - len(shown)
         elif self.samples is not None:
             x = self.samples.inputs[self.samples.position(index)]
@@ -104,7 +112,13 @@ def render(issues: LabelIssues, n: int | None = None) -> str:
         chances = {name: _chance(row[name]) for name in ("probability", "error_probability")}
         labels = {name: str(row[name]) for name in ("given", "suggested")}
         place = {"place_name": issues.place_name, "place": row.get(issues.place_name, "")}
-        return contents.of(int(row["sample"])) | labels | chances | place | {"flagged": bool(row["flagged"])}
+        return (
+            contents.of(int(row["sample"]))
+            | labels
+            | chances
+            | place
+            | {"flagged": bool(row["flagged"])}
+        )
 
     if issues.samples is None:
         pairs = ()
@@ -117,7 +131,11 @@ def render(issues: LabelIssues, n: int | None = None) -> str:
         title="Label issues",
         sentences=issues.sentences,
         cards=[card(row) for row in rows[:n]],
-        pairs=[(card(by_sample[i]), card(by_sample[j])) for i, j in pairs if i in by_sample and j in by_sample],
+        pairs=[
+            (card(by_sample[i]), card(by_sample[j]))
+            for i, j in pairs
+            if i in by_sample and j in by_sample
+        ],
         place_name=issues.place_name,
         n_pairs=len(issues.conflicts),
         n_samples=len(issues.indices),

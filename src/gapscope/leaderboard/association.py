@@ -78,7 +78,9 @@ class Residuals:
 class HyperparameterSmoother:
     """Smoother of columns by hyperparameters (by the mean, if there are none)."""
 
-    def __init__(self, table: pandas.DataFrame, hyperparameters: Sequence[str], clusters: Int[Array, " n"]) -> None:
+    def __init__(
+        self, table: pandas.DataFrame, hyperparameters: Sequence[str], clusters: Int[Array, " n"]
+    ) -> None:
         self.n, self._members = len(table), members(clusters)
         self._kernels = [_kernel(table[name]) for name in hyperparameters]
 
@@ -92,12 +94,16 @@ class HyperparameterSmoother:
             values, vectors = numpy.linalg.eigh(kernel / kernel.diagonal().mean())
             for ridge in RIDGES if self._kernels else (1e-9,):
                 # K = V diag(v) V^T, so I - S = I - V diag(v / (v + ridge n)) V^T
-                shrinkage = numpy.maximum(values, 0.0) / (numpy.maximum(values, 0.0) + ridge * self.n)
+                shrinkage = numpy.maximum(values, 0.0) / (
+                    numpy.maximum(values, 0.0) + ridge * self.n
+                )
                 in_sample = numpy.eye(self.n) - (vectors * shrinkage) @ vectors.T
                 # the residuals of rows c after a fit without them are (I - S)_cc^-1 ((I - S) y)_c
                 held_out = in_sample.copy()
                 for rows in self._members:
-                    held_out[rows] = numpy.linalg.solve(in_sample[numpy.ix_(rows, rows)], in_sample[rows])
+                    held_out[rows] = numpy.linalg.solve(
+                        in_sample[numpy.ix_(rows, rows)], in_sample[rows]
+                    )
                 candidates.append(Residuals(in_sample, held_out))
         return candidates
 
@@ -115,7 +121,9 @@ class PartialAssociation:
     """Correlation of residuals, NaN if the hyperparameters determine the measure."""
 
     score: Score
-    explained: float  # fraction of the measure's variance that they explain on held-out configurations
+    explained: (
+        float  # fraction of the measure's variance that they explain on held-out configurations
+    )
     permuted: Float[Array, " d"]  # correlation under each permutation
 
 
@@ -160,13 +168,17 @@ class PartialAssociations:
         # R2 on held-out configurations; normal scores have mean 0
         explained = 1 - float((held_out**2).sum() / max(float((scores**2).sum()), 1e-300))
         if in_sample.std() < MIN_RESIDUAL_STD:
-            return PartialAssociation(Score(value=numpy.nan), explained, numpy.full(len(self._orders), numpy.nan))
+            return PartialAssociation(
+                Score(value=numpy.nan), explained, numpy.full(len(self._orders), numpy.nan)
+            )
         # one row per permutation: permuted in-sample residuals, mapped to their held-out residuals
         permuted = numpy.stack([in_sample[order] for order in self._orders]) @ maps.held_out.T
         held_out, gap, once = held_out[None], self._gap[None], numpy.ones((1, len(scores)))
         interval = percentile_interval(weighted_pearson(self._weights, held_out, gap), 0.95)
         value = float(weighted_pearson(once, held_out, gap)[0])
-        return PartialAssociation(Score.of(value, interval), explained, weighted_pearson(once, permuted, gap))
+        return PartialAssociation(
+            Score.of(value, interval), explained, weighted_pearson(once, permuted, gap)
+        )
 
 
 def _held_out_map(columns: Float[Array, "n p"], clusters: Int[Array, " n"]) -> Float[Array, "n n"]:

@@ -84,14 +84,17 @@ class LeaderboardEvidence:
         """Evidence about the baselines, size and random measure, as text."""
         by_role = {item.role: item for item in self.by_measure.values()}
         titles = {"size": "the size", "random": "a random measure"}
-        return "; ".join(f"{title}: {by_role[role]}" for role, title in titles.items() if role in by_role)
+        return "; ".join(
+            f"{title}: {by_role[role]}" for role, title in titles.items() if role in by_role
+        )
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> LeaderboardEvidence:
         """Build from the result of `to_dict` (non-finite numbers are strings in JSON)."""
         numbers = ("r", "low", "high", "p")
         values: dict[str, dict[str, Any]] = {
-            name: {**item, **{key: float(item[key]) for key in numbers}} for name, item in content["by_measure"].items()
+            name: {**item, **{key: float(item[key]) for key in numbers}}
+            for name, item in content["by_measure"].items()
         }
         by_measure = {name: MeasureEvidence(**item) for name, item in values.items()}
         return cls(content["source"], content["networks"], by_measure)
@@ -130,14 +133,19 @@ class _Vote:
 def _vote(measure: str, numbers: Sequence[Sequence[ComparedReading]]) -> _Vote:
     """Return the vote of a measure, by the mean rank of its numbers."""
     networks = [row.network for row in numbers[0]]
-    ranks = {name: fmean(row.rank for rows in numbers for row in rows if row.network == name) for name in networks}
+    ranks = {
+        name: fmean(row.rank for rows in numbers for row in rows if row.network == name)
+        for name in networks
+    }
     firsts = [name for name, rank in ranks.items() if rank == min(ranks.values())]
     if len(firsts) > 1:
         return _Vote(measure, ranks, None, False)
     is_separated = True
     for rows in numbers:
         best = next(row for row in rows if row.network == firsts[0])
-        is_separated &= all(row.high < best.low or row.low > best.high for row in rows if row is not best)
+        is_separated &= all(
+            row.high < best.low or row.low > best.high for row in rows if row is not best
+        )
     return _Vote(measure, ranks, firsts[0], is_separated)
 
 
@@ -174,7 +182,11 @@ class Comparison(StoredRows[ComparedReading]):
     @property
     def networks(self) -> list[str]:
         """Names of the networks, in the order of `compare`."""
-        return list(dict.fromkeys(row.network for row in sorted(self, key=lambda row: row.measure != BASELINE)))
+        return list(
+            dict.fromkeys(
+                row.network for row in sorted(self, key=lambda row: row.measure != BASELINE)
+            )
+        )
 
     def of(self, measure: str) -> list[ComparedReading]:
         """Return the rows of one number, by rank.
@@ -190,7 +202,9 @@ class Comparison(StoredRows[ComparedReading]):
         trusted = {}
         if self.evidence is not None:
             trusted = self.evidence.trusted
-        return {name: item for name, item in trusted.items() if len(self.of(name)) == len(self.networks)}
+        return {
+            name: item for name, item in trusted.items() if len(self.of(name)) == len(self.networks)
+        }
 
     def votes(self) -> list[_Vote]:
         """Return the votes of all measures with evidence, or else with a direction."""
@@ -198,14 +212,23 @@ class Comparison(StoredRows[ComparedReading]):
         if self.trusted:
             for name, item in self.trusted.items():
                 # smaller values rank first if they predict a smaller gap: r > 0
-                signed = {row.network: math.copysign(1.0, item.r) * row.value for row in self.of(name)}
-                ranks = {network: 1.0 + sum(v < value for v in signed.values()) for network, value in signed.items()}
-                votes.append(_vote(name, [[replace(row, rank=ranks[row.network]) for row in self.of(name)]]))
+                signed = {
+                    row.network: math.copysign(1.0, item.r) * row.value for row in self.of(name)
+                }
+                ranks = {
+                    network: 1.0 + sum(v < value for v in signed.values())
+                    for network, value in signed.items()
+                }
+                votes.append(
+                    _vote(name, [[replace(row, rank=ranks[row.network]) for row in self.of(name)]])
+                )
             return votes
         families: dict[str, list[str]] = {}
         for name in dict.fromkeys(row.measure for row in self):
             rows = self.of(name)
-            is_complete = all(row.rank == row.rank for row in rows) and len(rows) == len(self.networks)
+            is_complete = all(row.rank == row.rank for row in rows) and len(rows) == len(
+                self.networks
+            )
             if is_complete and name != BASELINE:
                 families.setdefault(name.split(".")[0], []).append(name)
         votes = []
@@ -217,7 +240,10 @@ class Comparison(StoredRows[ComparedReading]):
     def order(self) -> list[str]:
         """Return the names of the networks by mean rank, the smallest predicted gap first."""
         votes = self.votes()
-        return sorted(self.networks, key=lambda name: fmean(vote.ranks[name] for vote in votes) if votes else 0.0)
+        return sorted(
+            self.networks,
+            key=lambda name: fmean(vote.ranks[name] for vote in votes) if votes else 0.0,
+        )
 
     @property
     def verdict(self) -> tuple[str, ...]:
@@ -228,7 +254,9 @@ class Comparison(StoredRows[ComparedReading]):
         if rows:
             are_equal = len(smallest) == len(rows)
             lines.append(
-                "All have the same size." if are_equal else f"By size alone it would be {' or '.join(smallest)}."
+                "All have the same size."
+                if are_equal
+                else f"By size alone it would be {' or '.join(smallest)}."
             )
         if values and max(values) - min(values) > MAX_ACCURACY_DIFFERENCE:
             lines.append(
@@ -239,14 +267,19 @@ class Comparison(StoredRows[ComparedReading]):
             if reasons:
                 lines.append(f"Not measured of {name}: {', '.join(reasons)}; reasons: .unmeasured.")
         if self.evidence is None and self.votes():
-            lines.append("Whether these measures rank such networks is unknown; pass evidence=gs.rank_measures(POOL).")
+            lines.append(
+                "Whether these measures rank such networks is unknown; pass evidence=gs.rank_measures(POOL)."
+            )
         return tuple(lines)
 
     def _about_evidence(self) -> list[str]:
         """Return a sentence on the evidence for the measures, or on its absence."""
         if self.evidence is None:
             return []
-        pool, baselines = f"{self.evidence.networks} networks whose gap is known", self.evidence.baselines
+        pool, baselines = (
+            f"{self.evidence.networks} networks whose gap is known",
+            self.evidence.baselines,
+        )
         if not self.trusted:
             measured = {row.measure for row in self} & set(self.evidence.by_measure)
             return [
@@ -257,7 +290,9 @@ class Comparison(StoredRows[ComparedReading]):
         more = ""
         if len(self.trusted) > 4:
             more = f"; and {len(self.trusted) - 4} more"
-        return [f"Evidence at equal hyperparameters in {pool}: {items}{more}. Baselines: {baselines}."]
+        return [
+            f"Evidence at equal hyperparameters in {pool}: {items}{more}. Baselines: {baselines}."
+        ]
 
     def _about_the_best(self) -> str:
         votes = self.votes()
@@ -269,9 +304,8 @@ class Comparison(StoredRows[ComparedReading]):
         count = f"{n_first} of {len(votes)} measures rank it first"
         if 2 * n_first <= len(votes):
             tied = [name for name, voters in firsts.items() if voters] or self.order()[:2]
-            return (
-                f"{' and '.join(tied)} are tied: none is ranked first by more than half of the {len(votes)} measures."
-            )
+            names = " and ".join(tied)
+            return f"{names} are tied: none is ranked first by more than half of the {len(votes)} measures."
         if not separated:
             return f"{best} is ahead, but no measure separates its interval from all others: {count}. Use more samples."
         names = ", ".join(vote.measure for vote in separated)
@@ -308,7 +342,9 @@ class Comparison(StoredRows[ComparedReading]):
             }
             voters = [vote.measure for vote in votes if self.of(vote.measure)][:4]
             for measure in ["accuracy", BASELINE, *voters]:
-                value = next((item.value for item in self.of(measure) if item.network == name), None)
+                value = next(
+                    (item.value for item in self.of(measure) if item.network == name), None
+                )
                 if value is not None:
                     row[measure] = value
             rows.append(row)
@@ -323,7 +359,8 @@ class Comparison(StoredRows[ComparedReading]):
         names = [
             name
             for name in dict.fromkeys(row.measure for row in self)
-            if self.of(name)[0].rank == 1 and (not name.startswith("margin_") or name.endswith(".median"))
+            if self.of(name)[0].rank == 1
+            and (not name.startswith("margin_") or name.endswith(".median"))
         ]
         all_axes = panels(names, sharex=False)
         for axes, name in zip(all_axes, names, strict=True):

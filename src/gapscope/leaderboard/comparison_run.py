@@ -55,9 +55,13 @@ class _ComparisonRun:
 
     def evaluate(self, item: Measure, subject: Ready, share: Allocation) -> Readings:
         """Evaluate one measure."""
-        return evaluate_on_subset(item, subject, share, options=self.options.get(item.name, {}), seed=self.seed)
+        return evaluate_on_subset(
+            item, subject, share, options=self.options.get(item.name, {}), seed=self.seed
+        )
 
-    def with_errors(self, item: Measure, subject: Ready, share: Allocation) -> list[tuple[Reading, float]]:
+    def with_errors(
+        self, item: Measure, subject: Ready, share: Allocation
+    ) -> list[tuple[Reading, float]]:
         """Return readings with standard errors: their own, or the jackknife over groups."""
         readings = self.evaluate(item, subject, share)
         if not DATA_NEEDS & set(item.needs):
@@ -65,8 +69,12 @@ class _ComparisonRun:
         pairs = [(reading, reading.standard_error) for reading in readings]
         if any(error is None for _, error in pairs):
             # sqrt((g - 1) / g sum_j (theta_(j) - mean)^2) for g groups
-            replicates = zip(*self._jackknife_replicates(item, subject, share, readings), strict=True)
-            errors = [((self.n_groups - 1) * statistics.pvariance(values)) ** 0.5 for values in replicates]
+            replicates = zip(
+                *self._jackknife_replicates(item, subject, share, readings), strict=True
+            )
+            errors = [
+                ((self.n_groups - 1) * statistics.pvariance(values)) ** 0.5 for values in replicates
+            ]
             pairs = [
                 (reading, jackknife if error is None else error)
                 for (reading, error), jackknife in zip(pairs, errors, strict=True)
@@ -82,10 +90,17 @@ class _ComparisonRun:
         # means and sums follow from those of the groups; other measures are evaluated without each group
         if kind not in ("mean", "sum"):
             group_of = torch.arange(len(samples)) % len(groups)
-            groups = [samples.subset(torch.nonzero(group_of != j)[:, 0]) for j in range(len(groups))]
+            groups = [
+                samples.subset(torch.nonzero(group_of != j)[:, 0]) for j in range(len(groups))
+            ]
         parts = [subject.with_samples(group) for group in groups]
         values = [
-            [reading.value for reading in self.evaluate(item, part, Allocation(len(part.samples), share.options))]
+            [
+                reading.value
+                for reading in self.evaluate(
+                    item, part, Allocation(len(part.samples), share.options)
+                )
+            ]
             for part in parts
         ]
         if kind not in ("mean", "sum"):
@@ -93,7 +108,9 @@ class _ComparisonRun:
         n = len(samples)
         return [
             [
-                (n * reading.value - len(group) * value) / (n - len(group)) if kind == "mean" else reading.value - value
+                (n * reading.value - len(group) * value) / (n - len(group))
+                if kind == "mean"
+                else reading.value - value
                 for reading, value in zip(readings, group_values, strict=True)
             ]
             for group, group_values in zip(groups, values, strict=True)
@@ -107,7 +124,9 @@ def _merge_plans(plans: Sequence[Plan]) -> dict[str, Allocation]:
         for name, share in plan.shares.items():
             other = shares.get(name, share)
             seconds = share.seconds + (other.seconds if name in shares else 0.0)
-            shares[name] = Allocation(min(share.n, other.n), share.options or other.options, seconds)
+            shares[name] = Allocation(
+                min(share.n, other.n), share.options or other.options, seconds
+            )
     return shares
 
 
@@ -116,7 +135,12 @@ def _rows(readings: Mapping[str, list[tuple[Reading, float]]], z: float) -> list
     names = list(dict.fromkeys(reading.name for pairs in readings.values() for reading, _ in pairs))
     rows: list[ComparedReading] = []
     for name in names:
-        by_network = {network: pair for network, pairs in readings.items() for pair in pairs if pair[0].name == name}
+        by_network = {
+            network: pair
+            for network, pairs in readings.items()
+            for pair in pairs
+            if pair[0].name == name
+        }
         sign = RANK_SIGNS[next(iter(by_network.values()))[0].direction]
         signed = {network: sign * reading.value for network, (reading, _) in by_network.items()}
         compared = [
@@ -193,7 +217,9 @@ def compare(
         refuse_estimator(network)
     samples = as_samples(data)
     if len(networks) < 2:
-        raise InvalidInput(f"compare needs at least two networks; got {len(networks)}. Use measure for one.")
+        raise InvalidInput(
+            f"compare needs at least two networks; got {len(networks)}. Use measure for one."
+        )
     check_range("the number of samples", len(samples), 2)
     check_range("level", level, 0, 1, low_open=True, high_open=True)
     if isinstance(measures, str):
@@ -213,7 +239,9 @@ def compare(
         evidence = LeaderboardEvidence.of(evidence)
     with eager_mode():
         prepared = {name: ready(network, samples) for name, network in networks.items()}
-        items, inapplicable = select_applicable(names, next(iter(prepared.values())), has_initial=False)
+        items, inapplicable = select_applicable(
+            names, next(iter(prepared.values())), has_initial=False
+        )
         check_options(comparison.options, items, inapplicable)
         repeats = {item.name: comparison.count_passes(item) for item in items}
         plans = {
@@ -257,7 +285,11 @@ def _evaluate(
                     if item.name not in unmeasured[name] and item.name in shares:
                         why = subject.inapplicable_reason(item)
                         try:
-                            pairs += [] if why else comparison.with_errors(item, subject, shares[item.name])
+                            pairs += (
+                                []
+                                if why
+                                else comparison.with_errors(item, subject, shares[item.name])
+                            )
                         except Exception as error:  # a failing measure must not end the comparison
                             why = reason(error)
                         if why:

@@ -73,7 +73,9 @@ class LeaderboardRow(Verdict):
     explained: float  # fraction of its variance that hyperparameters explain on held-out training configurations
 
 
-def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: int, recipes: int) -> tuple[str, str]:
+def verdict_of(
+    *, partial: Score, kendall: Score, fixed: str, hyperparameters: int, recipes: int
+) -> tuple[str, str]:
     """Return "evidence", "no evidence" or "not judged", and why.
 
     `fixed` is the result of `explain_by_settings`, `recipes` the number of training configurations.
@@ -81,11 +83,17 @@ def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: i
     if not hyperparameters:
         return NOT_JUDGED, NO_SETTINGS
     if recipes < MIN_CONFIGURATIONS:
-        return NOT_JUDGED, f"{recipes} training configurations are too few; at least {MIN_CONFIGURATIONS} are needed"
+        return (
+            NOT_JUDGED,
+            f"{recipes} training configurations are too few; at least {MIN_CONFIGURATIONS} are needed",
+        )
     if fixed:
         return NO_EVIDENCE, fixed
     if abs(kendall.value) >= MIN_LEAKED_TAU:
-        return NO_EVIDENCE, f"its order is that of the gap (tau {kendall.value:.2f}); it seems to use test labels"
+        return (
+            NO_EVIDENCE,
+            f"its order is that of the gap (tau {kendall.value:.2f}); it seems to use test labels",
+        )
     if partial.significant:
         effect = "smaller"
         if partial.value > 0:
@@ -95,7 +103,10 @@ def verdict_of(*, partial: Score, kendall: Score, fixed: str, hyperparameters: i
             f"larger values predict a {effect} gap at equal hyperparameters (partial r {partial.value:.2f})",
         )
     if kendall.significant:
-        return NO_EVIDENCE, f"it correlates with the gap (tau {kendall.value:.2f}), but not beyond the hyperparameters"
+        return (
+            NO_EVIDENCE,
+            f"it correlates with the gap (tau {kendall.value:.2f}), but not beyond the hyperparameters",
+        )
     return NO_EVIDENCE, "it does not correlate with the gap"
 
 
@@ -119,7 +130,8 @@ def shorten_names(measures: Sequence[str], longest: int = LONGEST_NAME) -> list[
     ends = [name if len(name) <= longest else f"{name[: longest - 2]}.." for name in names]
     half = (longest - 2) // 2
     return [
-        end if ends.count(end) == 1 else f"{name[:half]}..{name[-half:]}" for name, end in zip(names, ends, strict=True)
+        end if ends.count(end) == 1 else f"{name[:half]}..{name[-half:]}"
+        for name, end in zip(names, ends, strict=True)
     ]
 
 
@@ -171,7 +183,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         """Conclusions in sentences."""
         measures, trusted = [row for row in self if row.role == "measure"], self.trusted
         judged = [row for row in measures if row.verdict != NOT_JUDGED]
-        sentences = [f"None of {pluralize(len(judged), 'measure')} predicts the gap beyond the hyperparameters."]
+        sentences = [
+            f"None of {pluralize(len(judged), 'measure')} predicts the gap beyond the hyperparameters."
+        ]
         if not judged:
             sentences = [self._why_not_judged()]
         elif trusted:
@@ -179,22 +193,37 @@ class Leaderboard(StoredRows[LeaderboardRow]):
             if len(trusted) == 1:
                 predict = "predicts"
             measures_of = f"{len(trusted)} of {pluralize(len(judged), 'measure')} {predict}"
-            sentences = [f"{measures_of} the gap beyond the hyperparameters: {_list_names(trusted)}."]
+            sentences = [
+                f"{measures_of} the gap beyond the hyperparameters: {_list_names(trusted)}."
+            ]
         confounded = [row for row in judged if row.verdict != EVIDENCE and row.kendall.significant]
         confounded.sort(key=lambda row: -abs(row.kendall.value))
         if confounded:
-            sentences.append(f"Correlated with the gap, but not beyond the hyperparameters: {_list_names(confounded)}.")
-        predictive = [row for row in measures if row.r_squared.significant and row.r_squared.value > 0]
+            sentences.append(
+                f"Correlated with the gap, but not beyond the hyperparameters: {_list_names(confounded)}."
+            )
+        predictive = [
+            row for row in measures if row.r_squared.significant and row.r_squared.value > 0
+        ]
         if predictive:
             best = max(predictive, key=lambda row: row.r_squared.value)
             name, r_squared = _list_names([best]), best.r_squared.value
-            sentences.append(f"If the hyperparameters are not known, {name} predicts best: R2 {r_squared:.2f}.")
+            sentences.append(
+                f"If the hyperparameters are not known, {name} predicts best: R2 {r_squared:.2f}."
+            )
         size = next((row for row in self if row.role == "size"), None)
         if size is None:
             return (*sentences, "The table has no size (parameter_count) to compare with.")
-        message = f"Size alone has R2 {size.r_squared.value:.2f} on held-out training configurations"
+        message = (
+            f"Size alone has R2 {size.r_squared.value:.2f} on held-out training configurations"
+        )
         better = sum(row.r_squared.value > size.r_squared.value for row in trusted)
-        return (*sentences, f"{message}; measures with more: {better} of {len(trusted)}." if trusted else f"{message}.")
+        return (
+            *sentences,
+            f"{message}; measures with more: {better} of {len(trusted)}."
+            if trusted
+            else f"{message}.",
+        )
 
     def _why_not_judged(self) -> str:
         """Return why no measure was judged at equal hyperparameters, and what to do."""
@@ -240,7 +269,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
                 "PGDL": row.competition,
                 "R2": row.r_squared.value,
             }
-            for name, row in zip(shorten_names([row.measure for row in ordered], longest_name), ordered, strict=True)
+            for name, row in zip(
+                shorten_names([row.measure for row in ordered], longest_name), ordered, strict=True
+            )
         ]
         return pandas.DataFrame(rows).set_index("measure")
 
@@ -250,7 +281,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
 
         rows: list[dict[str, Any]] = []
         for row in self:
-            content: dict[str, Any] = {item.name: getattr(row, item.name) for item in fields(LeaderboardRow)}
+            content: dict[str, Any] = {
+                item.name: getattr(row, item.name) for item in fields(LeaderboardRow)
+            }
             for name in SCORES:
                 score = content.pop(name)
                 content |= {
@@ -269,12 +302,17 @@ class Leaderboard(StoredRows[LeaderboardRow]):
     def _from(cls, content: Mapping[str, Any]) -> Leaderboard:
         rows: list[LeaderboardRow] = []
         for row in content["rows"]:
-            scores = {name: Score(**{key: float(value) for key, value in row[name].items()}) for name in SCORES}
+            scores = {
+                name: Score(**{key: float(value) for key, value in row[name].items()})
+                for name in SCORES
+            }
             numbers = {name: float(row[name]) for name in NUMBERS}
             values: dict[str, Any] = {**row, **scores, **numbers}
             rows.append(LeaderboardRow(**values))
         names = ("source", "networks", "recipes", "hyperparameters", "left_out", "dropped")
-        attributes = {name: content[name] for name in names} | {"drawn_from": content.get("drawn_from", 0)}
+        attributes = {name: content[name] for name in names} | {
+            "drawn_from": content.get("drawn_from", 0)
+        }
         return cls(rows, **(attributes | {"hyperparameters": tuple(content["hyperparameters"])}))
 
     @property
@@ -300,11 +338,16 @@ class Leaderboard(StoredRows[LeaderboardRow]):
             rows: Number of rows to show, baselines first; None shows all.
             columns: Width in characters; below 80 the last scores are omitted.
         """
-        summary = self.summary(LONGEST_NAME + max(0, columns - 80)).head(len(self) if rows is None else rows)
+        summary = self.summary(LONGEST_NAME + max(0, columns - 80)).head(
+            len(self) if rows is None else rows
+        )
 
         def text(n_scores: int) -> str:
             return summary.iloc[:, :n_scores].to_string(
-                float_format="{:.2f}".format, formatters={"p": "{:.3f}".format}, index_names=False, na_rep="-"
+                float_format="{:.2f}".format,
+                formatters={"p": "{:.3f}".format},
+                index_names=False,
+                na_rep="-",
             )
 
         n_scores = len(summary.columns)
@@ -337,7 +380,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
             face = "white"
             if row.verdict == EVIDENCE:
                 face = colour
-            axes.errorbar(score.value, position, xerr=ends, fmt="o", color=colour, markerfacecolor=face)
+            axes.errorbar(
+                score.value, position, xerr=ends, fmt="o", color=colour, markerfacecolor=face
+            )
         axes.set_yticks(range(len(rows)), shorten_names([row.measure for row in rows]), fontsize=8)
         axes.set_xlabel("correlation with the gap given the hyperparameters (filled: evidence)")
         return axes

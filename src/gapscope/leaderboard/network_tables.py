@@ -49,8 +49,12 @@ class NetworkTable:
         if max_networks is None or len(self.rows) <= max_networks:
             return self
         clusters = configuration_ids(self.rows, list(self.hyperparameters))
-        rows = self.rows.iloc[sample_configurations(clusters, max_networks, seed)].reset_index(drop=True)
-        varied = tuple(name for name in self.hyperparameters if rows[name].nunique(dropna=False) > 1)
+        rows = self.rows.iloc[sample_configurations(clusters, max_networks, seed)].reset_index(
+            drop=True
+        )
+        varied = tuple(
+            name for name in self.hyperparameters if rows[name].nunique(dropna=False) > 1
+        )
         return replace(self, rows=rows, hyperparameters=varied, sampled_from=len(self.rows))
 
 
@@ -70,7 +74,9 @@ def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:
         from gapscope.measures.registry import list_measures
 
         measures = set(list_measures())
-        names = [name for name in columns if name.split(".")[0] in measures and not name.endswith(".se")]
+        names = [
+            name for name in columns if name.split(".")[0] in measures and not name.endswith(".se")
+        ]
         return [name for name in names if table[name].nunique() > 1]
     names = [name for name in columns if name.startswith("m.")]
     if not names:
@@ -120,7 +126,9 @@ def network_table(
         try:
             table = table.assign(**{name: pandas.to_numeric(table[name])})
         except (ValueError, TypeError) as error:
-            raise InvalidInput(f"Column {name!r} must hold numbers; {error}. Correct or drop it.") from None
+            raise InvalidInput(
+                f"Column {name!r} must hold numbers; {error}. Correct or drop it."
+            ) from None
     table = complete_rows(table, target=target)
     n_finished = len(table)
     if hyperparameters is None:
@@ -142,5 +150,11 @@ def network_table(
     rows = complete_rows(table, complete, target=target)
     settings = [name for name in hyperparameters if is_varied(rows[name])]
     return NetworkTable(
-        rows.reset_index(drop=True), tuple(complete), tuple(settings), size, left_out, n_finished - len(rows), where
+        rows.reset_index(drop=True),
+        tuple(complete),
+        tuple(settings),
+        size,
+        left_out,
+        n_finished - len(rows),
+        where,
     )

@@ -30,9 +30,13 @@ ENTROPY_TOLERANCE = 1e-6
 MAX_LOOKUPS = 1_000_000
 
 
-def _ratio(numerator: Float[Array, "*g d"], first: Float[Array, "*g d"], second: Float[Array, "*g d"]) -> Array:
+def _ratio(
+    numerator: Float[Array, "*g d"], first: Float[Array, "*g d"], second: Float[Array, "*g d"]
+) -> Array:
     with numpy.errstate(invalid="ignore", divide="ignore"):
-        return numpy.where((first > 0) & (second > 0), numerator / numpy.sqrt(first * second), numpy.nan)
+        return numpy.where(
+            (first > 0) & (second > 0), numerator / numpy.sqrt(first * second), numpy.nan
+        )
 
 
 @functools.cache
@@ -122,7 +126,9 @@ class _Cells:
         return counts
 
 
-def _indicator(rows: Int[Array, " p"], columns: Int[Array, " p"], shape: tuple[int, int]) -> csr_array:
+def _indicator(
+    rows: Int[Array, " p"], columns: Int[Array, " p"], shape: tuple[int, int]
+) -> csr_array:
     from scipy.sparse import csr_array  # pyright: ignore[reportMissingTypeStubs]
 
     return csr_array((numpy.ones(len(rows), dtype=numpy.float32), (rows, columns)), shape=shape)
@@ -143,7 +149,9 @@ class PairedScores:
     Jiang et al., "Fantastic generalization measures and where to find them", 2020, eq. 5, 6 and 8 to 11.
     """
 
-    def __init__(self, table: pandas.DataFrame, target: str, hyperparameters: Sequence[str]) -> None:
+    def __init__(
+        self, table: pandas.DataFrame, target: str, hyperparameters: Sequence[str]
+    ) -> None:
         gap = table[target].to_numpy(dtype=float)
         if hyperparameters:
             cluster = configuration_ids(table, hyperparameters)
@@ -151,7 +159,10 @@ class PairedScores:
             cluster = numpy.zeros(len(table), dtype=int)
         first, second = numpy.triu_indices(len(table), 1)
         is_sorted, count = cluster[first] <= cluster[second], int(cluster.max()) + 1
-        self.first, self.second = numpy.where(is_sorted, first, second), numpy.where(is_sorted, second, first)
+        self.first, self.second = (
+            numpy.where(is_sorted, first, second),
+            numpy.where(is_sorted, second, first),
+        )
         sign = numpy.sign(gap[self.first] - gap[self.second]).astype(int)
         # kind = (first configuration, second configuration, sign + 1) in mixed radix (count, count, 3)
         keys = (cluster[self.first] * count + cluster[self.second]) * 3 + sign + 1
@@ -169,13 +180,25 @@ class PairedScores:
         # training configurations of the first and second network of each kind, and the settings of each configuration
         self._one, self._other = numpy.divmod(kinds // 3, count)
         settings = table.iloc[numpy.unique(cluster, return_index=True)[1]]
-        codes = {name: numpy.unique(as_texts(settings[name]), return_inverse=True)[1] for name in hyperparameters}
-        self._groups = [self._make_groups(settings, name, hyperparameters, codes[name]) for name in hyperparameters]
+        codes = {
+            name: numpy.unique(as_texts(settings[name]), return_inverse=True)[1]
+            for name in hyperparameters
+        }
+        self._groups = [
+            self._make_groups(settings, name, hyperparameters, codes[name])
+            for name in hyperparameters
+        ]
         subsets = [subset for size in (0, 1, 2) for subset in combinations(hyperparameters, size)]
-        self._cells = [self._make_cells([codes[name] for name in subset], count) for subset in subsets]
+        self._cells = [
+            self._make_cells([codes[name] for name in subset], count) for subset in subsets
+        ]
 
     def _make_groups(
-        self, table: pandas.DataFrame, name: str, hyperparameters: Sequence[str], codes: Int[Array, " c"]
+        self,
+        table: pandas.DataFrame,
+        name: str,
+        hyperparameters: Sequence[str],
+        codes: Int[Array, " c"],
     ) -> _Groups:
         others = [other for other in hyperparameters if other != name]
         if others:
@@ -195,14 +218,20 @@ class PairedScores:
             number = number * (int(code.max()) + 1) + code
         a, b, size = number[self._one], number[self._other], int(number.max()) + 1
         is_reversed, sign = a > b, self._sign[:, 0]
-        values, cell = numpy.unique(numpy.minimum(a, b) * size + numpy.maximum(a, b), return_inverse=True)
+        values, cell = numpy.unique(
+            numpy.minimum(a, b) * size + numpy.maximum(a, b), return_inverse=True
+        )
         row, shape = 2 * cell + ((sign > 0) != is_reversed), (2 * len(values), len(cell))
         kinds = (numpy.flatnonzero((sign != 0) & mask) for mask in (~is_reversed, is_reversed))
         sums, reversed_sums = (_indicator(row[part], part, shape) for part in kinds)
         return _Cells(sums, reversed_sums, values // size == values % size)
 
     def of(
-        self, values: Float[Array, "n d"], weights: Float[Array, "b n"] | None = None, *, only: Sequence[str] = PAIRED
+        self,
+        values: Float[Array, "n d"],
+        weights: Float[Array, "b n"] | None = None,
+        *,
+        only: Sequence[str] = PAIRED,
     ) -> dict[str, Array]:
         """Return scores by name, of each column, or of one column under each row of weights.
 
@@ -219,7 +248,10 @@ class PairedScores:
     def _counts(self, values: Float[Array, "n d"], weights: Float[Array, "b n"] | None) -> _Counts:
         ranks = _ranks(values)
         higher, lower = ranks[self.first], ranks[self.second]
-        above, below = (higher > lower).astype(numpy.float32), (higher < lower).astype(numpy.float32)
+        above, below = (
+            (higher > lower).astype(numpy.float32),
+            (higher < lower).astype(numpy.float32),
+        )
         paired, every = self._weighted(weights)
         if weights is not None:
             above, below = above * paired, below * paired
@@ -255,7 +287,8 @@ class PairedScores:
 
     def _granulated(self, counts: _Counts) -> Float[Array, " d"]:
         by_name: list[Float[Array, " d"]] = [
-            _finite_mean(numpy.where(varied, taus, numpy.nan)) for taus, varied in self._group_taus(counts)
+            _finite_mean(numpy.where(varied, taus, numpy.nan))
+            for taus, varied in self._group_taus(counts)
         ]
         if by_name:
             return _finite_mean(numpy.stack(by_name))
@@ -292,7 +325,9 @@ def _entropy(counts: Float[Array, "cells k"], slack: float = 0.0) -> Float[Array
     return -(p * numpy.log2(numpy.where(p + slack > 0, p + slack, 1.0))).sum(1)
 
 
-def competition_score(table: pandas.DataFrame, measure: str, target: str, hyperparameters: Sequence[str]) -> float:
+def competition_score(
+    table: pandas.DataFrame, measure: str, target: str, hyperparameters: Sequence[str]
+) -> float:
     """Return the score of the 2020 competition (NaN below two hyperparameters).
 
     It conditions on exactly two hyperparameters, gives every cell the same weight, and counts ties and pairs of a
@@ -311,7 +346,9 @@ def competition_score(table: pandas.DataFrame, measure: str, target: str, hyperp
         counts = numpy.zeros((int(cell.max()) + 1, 2, 2))
         numpy.add.at(counts, (cell, wider, larger), 1.0)
         # I(gap; measure) = H(gap) + H(measure) - H(gap, measure) per cell
-        information = _entropy(counts.sum(2)) + _entropy(counts.sum(1)) - _entropy(counts.reshape(-1, 4))
+        information = (
+            _entropy(counts.sum(2)) + _entropy(counts.sum(1)) - _entropy(counts.reshape(-1, 4))
+        )
         # the competition adds 1e-12 inside the logarithm of this entropy only
         values.append(float(information.mean() / _entropy(counts.sum(2), slack=1e-12).mean()))
     if numpy.isfinite(min(values)):
@@ -320,7 +357,11 @@ def competition_score(table: pandas.DataFrame, measure: str, target: str, hyperp
 
 
 def sign_errors(
-    table: pandas.DataFrame, measure: str, target: str, hyperparameters: Sequence[str], n_test: int | None
+    table: pandas.DataFrame,
+    measure: str,
+    target: str,
+    hyperparameters: Sequence[str],
+    n_test: int | None,
 ) -> Float[Array, "e 3"]:
     r"""Return the sign error per pair of configurations that differ in one hyperparameter.
 
@@ -345,7 +386,9 @@ def sign_errors(
         gaps, values = y[ones][:, None] - y[others], x[ones][:, None] - x[others]
         weights = numpy.ones_like(gaps)
         if n_test is not None:
-            confidence = numpy.maximum(0.0, 1 - 2 * numpy.exp(-2 * n_test * (numpy.abs(gaps) / 2) ** 2)) ** 2
+            confidence = (
+                numpy.maximum(0.0, 1 - 2 * numpy.exp(-2 * n_test * (numpy.abs(gaps) / 2) ** 2)) ** 2
+            )
             weights = numpy.maximum(0.0, confidence - 0.5)
         if weights.any():
             sign_error = (1 - numpy.sign(values) * numpy.sign(gaps)) / 2

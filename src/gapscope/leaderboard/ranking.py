@@ -13,10 +13,21 @@ from jaxtyping import Float, Int
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.leaderboard.association import PartialAssociations, cross_validated_line
-from gapscope.leaderboard.leaderboard_result import Leaderboard, LeaderboardRow, Score, Verdict, verdict_of
+from gapscope.leaderboard.leaderboard_result import (
+    Leaderboard,
+    LeaderboardRow,
+    Score,
+    Verdict,
+    verdict_of,
+)
 from gapscope.leaderboard.network_tables import NetworkTable, network_table
 from gapscope.leaderboard.paired_scores import PAIRED, PairedScores, competition_score, sign_errors
-from gapscope.statistics.intervals import bootstrap_weights, configuration_ids, percentile_interval, permutations
+from gapscope.statistics.intervals import (
+    bootstrap_weights,
+    configuration_ids,
+    percentile_interval,
+    permutations,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -32,7 +43,9 @@ ONE_SIDED = ("mutual_information", "r_squared")
 Scored = tuple[Score, numpy.ndarray]
 
 
-def explain_by_settings(table: pandas.DataFrame, measure: str, hyperparameters: Sequence[str]) -> str:
+def explain_by_settings(
+    table: pandas.DataFrame, measure: str, hyperparameters: Sequence[str]
+) -> str:
     """Return why a measure is a mere function of hyperparameters ("" if it is not).
 
     Measures of networks trained with different seeds never agree exactly; numbers computed from the settings do.
@@ -42,7 +55,10 @@ def explain_by_settings(table: pandas.DataFrame, measure: str, hyperparameters: 
     >>> explain_by_settings(table, "count", ["width", "rate"])
     'it is fixed by the hyperparameters: it never changes with rate alone'
     """
-    values, clusters = table[measure].to_numpy(dtype=float), configuration_ids(table, hyperparameters)
+    values, clusters = (
+        table[measure].to_numpy(dtype=float),
+        configuration_ids(table, hyperparameters),
+    )
     if numpy.ptp(values) == 0:
         return "it is the same in all networks"
     if _has_repeats(clusters):
@@ -70,7 +86,9 @@ def _varies(values: Float[Array, " n"], groups: Int[Array, " n"]) -> bool:
 def _add_p_values(scored: Sequence[Scored], *, two_sided: bool) -> list[Score]:
     """Add p-values from the largest score of all measures per permutation (single-step max-T)."""
     table = numpy.stack([numpy.nan_to_num(permuted, nan=-numpy.inf) for _, permuted in scored])
-    largest = (numpy.where(numpy.isfinite(table), numpy.abs(table), -numpy.inf) if two_sided else table).max(0)
+    largest = (
+        numpy.where(numpy.isfinite(table), numpy.abs(table), -numpy.inf) if two_sided else table
+    ).max(0)
     scores: list[Score] = []
     for score, _ in scored:
         if two_sided:
@@ -86,7 +104,9 @@ def _add_p_values(scored: Sequence[Scored], *, two_sided: bool) -> list[Score]:
 class _LeaderboardContext:
     """Training configurations, permutations and resamples shared by all measures of a table."""
 
-    def __init__(self, table: NetworkTable, target: str, n_permutations: int, n_bootstrap: int, seed: int) -> None:
+    def __init__(
+        self, table: NetworkTable, target: str, n_permutations: int, n_bootstrap: int, seed: int
+    ) -> None:
         self.table, self.target = table, target
         self.settings = list(table.hyperparameters)
         noise = numpy.random.default_rng(derive_seed(seed, RANDOM)).normal(size=len(table.rows))
@@ -107,7 +127,9 @@ class _LeaderboardContext:
     def values(self, name: str) -> Float[Array, " n"]:
         return self.rows[name].to_numpy(dtype=float)
 
-    def paired(self, values: Float[Array, " n"], names: Sequence[str] = PAIRED) -> dict[str, Scored]:
+    def paired(
+        self, values: Float[Array, " n"], names: Sequence[str] = PAIRED
+    ) -> dict[str, Scored]:
         """Return scores over pairs, by name."""
         observed = self.pairs.of(values[:, None], only=names)
         resampled = self.pairs.of(values[:, None], self.paired_weights, only=names)
@@ -115,7 +137,9 @@ class _LeaderboardContext:
         scored: dict[str, Scored] = {}
         for name in names:
             value, resamples = float(observed[name][0]), resampled[name]
-            if name == "mutual_information":  # resamples are biased upwards: shift their mean to the value
+            if (
+                name == "mutual_information"
+            ):  # resamples are biased upwards: shift their mean to the value
                 low, high = percentile_interval(resamples - numpy.nanmean(resamples) + value, 0.95)
                 scored[name] = Score.of(value, (max(low, 0.0), high)), permuted[name]
             else:
@@ -157,11 +181,18 @@ class _LeaderboardContext:
 
 
 def _row(
-    context: _LeaderboardContext, name: str, scores: dict[str, Score], *, explained: float, n_test: int | None
+    context: _LeaderboardContext,
+    name: str,
+    scores: dict[str, Score],
+    *,
+    explained: float,
+    n_test: int | None,
 ) -> LeaderboardRow:
     groups, dropped = context.pairs.count_groups(context.values(name))
     sign_error, errors = context.signs(name, scores["kendall"].value, n_test)
-    values: dict[str, Any] = scores | vars(context.verdict(name, scores["partial"], scores["kendall"]))
+    values: dict[str, Any] = scores | vars(
+        context.verdict(name, scores["partial"], scores["kendall"])
+    )
     return LeaderboardRow(
         measure=name,
         **values,
@@ -191,9 +222,13 @@ def verdicts(
     This is many times as fast. Parameters are those of `rank_measures`.
     """
     table = network_table(source, measures=measures, hyperparameters=hyperparameters, target=target)
-    context = _LeaderboardContext(table.sample(most_networks, seed), target, n_permutations, n_bootstrap, seed)
+    context = _LeaderboardContext(
+        table.sample(most_networks, seed), target, n_permutations, n_bootstrap, seed
+    )
     columns = [context.values(name) for name in context.names]
-    kendalls = _add_p_values([context.paired(values, ("kendall",))["kendall"] for values in columns], two_sided=True)
+    kendalls = _add_p_values(
+        [context.paired(values, ("kendall",))["kendall"] for values in columns], two_sided=True
+    )
     associations = [context.associations.of(values) for values in columns]
     partials = _add_p_values([(each.score, each.permuted) for each in associations], two_sided=True)
     return {
@@ -267,12 +302,16 @@ def rank_measures(
         from gapscope.data.location import pgdl_networks
 
         source = pgdl_networks(data_root)
-    table = network_table(source, measures=measures, hyperparameters=hyperparameters, target=target, baseline=baseline)
+    table = network_table(
+        source, measures=measures, hyperparameters=hyperparameters, target=target, baseline=baseline
+    )
     if len(table.rows) < 3:
         raise InvalidInput(
             f"A leaderboard needs at least three networks; {table.source} has {len(table.rows)}. Add networks."
         )
-    context = _LeaderboardContext(table.sample(most_networks, seed), target, n_permutations, n_bootstrap, seed)
+    context = _LeaderboardContext(
+        table.sample(most_networks, seed), target, n_permutations, n_bootstrap, seed
+    )
     scored: dict[str, list[Scored]] = {key: [] for key in (*PAIRED, "r_squared", "partial")}
     maes: list[Score] = []
     explained: list[float] = []
@@ -283,18 +322,27 @@ def rank_measures(
         )
         association = context.associations.of(values)
         pairs = context.paired(values)
-        pairs |= {"r_squared": (r_squared, permuted), "partial": (association.score, association.permuted)}
+        pairs |= {
+            "r_squared": (r_squared, permuted),
+            "partial": (association.score, association.permuted),
+        }
         for key, pair in pairs.items():
             scored[key].append(pair)
         maes.append(mae)
         explained.append(association.explained)
         if on_measure is not None:
             on_measure(name, number, len(context.names))
-    scores = {key: _add_p_values(pairs, two_sided=key not in ONE_SIDED) for key, pairs in scored.items()} | {
-        "mae": maes
-    }
+    scores = {
+        key: _add_p_values(pairs, two_sided=key not in ONE_SIDED) for key, pairs in scored.items()
+    } | {"mae": maes}
     rows = [
-        _row(context, name, {key: each[i] for key, each in scores.items()}, explained=explained[i], n_test=n_test)
+        _row(
+            context,
+            name,
+            {key: each[i] for key, each in scores.items()},
+            explained=explained[i],
+            n_test=n_test,
+        )
         for i, name in enumerate(context.names)
     ]
     table = context.table

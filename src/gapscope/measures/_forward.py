@@ -17,7 +17,12 @@ from gapscope.base.targets import check_labels
 from gapscope.base.task import class_logits
 from gapscope.inspection.hooks import Weighted, forward_hooks, record_module_calls
 from gapscope.inspection.memoization import memoize
-from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
+from gapscope.inspection.outputs import (
+    checked_outputs,
+    measurement_mode,
+    prepare_inputs,
+    samples_per_pass,
+)
 from gapscope.results.estimate import Estimate
 from gapscope.results.result import Result
 
@@ -85,14 +90,20 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
     outputs, features = [], []
     with measurement_mode(network) as network, torch.no_grad():
         x = prepare_inputs(network, x)
-        calls = [call for call in record_module_calls(network, x[:1]) if isinstance(call.module, Weighted)]
+        calls = [
+            call
+            for call in record_module_calls(network, x[:1])
+            if isinstance(call.module, Weighted)
+        ]
         head = {}
         if calls:
             head = {calls[-1].name: calls[-1].module}
         with forward_hooks(head, store_inputs, before=True):
             for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
                 head_inputs.clear()
-                outputs.append(checked_outputs(network(x[part]), part.stop - part.start).double().cpu())
+                outputs.append(
+                    checked_outputs(network(x[part]), part.stop - part.start).double().cpu()
+                )
                 # a layer whose first dimension is not the samples has no features
                 if head_inputs and len(head_inputs[-1]) == len(outputs[-1]):
                     features.append(head_inputs[-1].double().flatten(1).cpu())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices
-from gapscope.gradients.tape import record_forward
+from gapscope.gradients.recording import record_forward
 from gapscope.gradients.traces import square_norms
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.losses import default_loss, sample_losses
@@ -42,7 +42,10 @@ def at_weights(network: nn.Module, values: Sequence[Tensor]) -> Iterator[list[nn
     """Substitute values for the trainable weights in the body (yields them as leaf tensors)."""
     parameters = trainable(network)
     leaves = [nn.Parameter(value) for value in values]
-    with ParameterSubstitution(zip(parameters, leaves, strict=True)) as substitution, substitution.install(network):
+    with (
+        ParameterSubstitution(zip(parameters, leaves, strict=True)) as substitution,
+        substitution.install(network),
+    ):
         yield leaves
 
 
@@ -64,7 +67,9 @@ def loss_and_gradient(
 
 def norm_of(tensors: Sequence[Tensor]) -> float:
     """Return the Euclidean norm of all tensors together, in float64."""
-    return math.sqrt(sum(as_real(tensor.detach()).double().square().sum().item() for tensor in tensors))
+    return math.sqrt(
+        sum(as_real(tensor.detach()).double().square().sum().item() for tensor in tensors)
+    )
 
 
 def samples_on_device(network: nn.Module, x: Tensor, y: Tensor) -> Samples:
@@ -99,11 +104,15 @@ def loss_rise(
     with measurement_mode(network) as network:
         weights = [parameter.detach() for parameter in trainable(network)]
         samples = samples_on_device(network, x, y)
-        size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE)
+        size = samples_per_pass(
+            network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
+        )
         deviations: Sequence[Tensor] = [torch.zeros_like(value) for value in weights]
         losses = []
         for step in range(steps + 1):
-            values = [value + deviation for value, deviation in zip(weights, deviations, strict=True)]
+            values = [
+                value + deviation for value, deviation in zip(weights, deviations, strict=True)
+            ]
             with at_weights(network, values) as leaves:
                 if step == steps:  # the last point needs no gradient
                     outputs = network_outputs(network, samples.inputs, chunk_size=size).double()
@@ -116,11 +125,15 @@ def loss_rise(
 
 
 @memoize
-def mean_gradient(network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None) -> Sequence[Tensor]:
+def mean_gradient(
+    network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None
+) -> Sequence[Tensor]:
     """Return the gradient of the mean loss, one real tensor per trainable weight."""
     with measurement_mode(network) as network:
         samples = samples_on_device(network, x, y)
-        size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE)
+        size = samples_per_pass(
+            network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
+        )
         _, gradient = loss_and_gradient(network, samples, size, trainable(network))
     return [as_real(tensor) for tensor in gradient]
 

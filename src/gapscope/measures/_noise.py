@@ -16,7 +16,12 @@ from gapscope.base.targets import check_labels
 from gapscope.base.task import class_logits
 from gapscope.inspection.execution import compute_distributed
 from gapscope.inspection.memoization import memoize
-from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
+from gapscope.inspection.outputs import (
+    checked_outputs,
+    measurement_mode,
+    prepare_inputs,
+    samples_per_pass,
+)
 from gapscope.measures._forward import FloatInputs, Labels
 
 Space = Literal["logits", "probabilities"]
@@ -64,7 +69,9 @@ class InputNoise:
         else:
             self._n_sharing = 1
         groups = -(-len(x) // self._n_sharing)
-        self._magnitudes = torch.randn(groups, 1, entries, generator=source, device=device, dtype=x.dtype)
+        self._magnitudes = torch.randn(
+            groups, 1, entries, generator=source, device=device, dtype=x.dtype
+        )
         if self._n_sharing > 1:
             # one integer of the width of x.dtype per entry: its highest eight bits are the signs of eight samples
             n_words = -(-entries * x.element_size() // 8)
@@ -79,8 +86,11 @@ class InputNoise:
         noise = self._magnitudes[first:last]
         if self._n_sharing > 1:
             # a shift by k makes bit k from the left the sign bit of a floating-point number
-            shifts = torch.arange(self._n_sharing, dtype=self._bits.dtype, device=noise.device)[:, None]
-            signs = (self._bits[first:last] << shifts).view(noise.dtype)  # [groups, samples per group, entries]
+            shifts = torch.arange(self._n_sharing, dtype=self._bits.dtype, device=noise.device)[
+                :, None
+            ]
+            # [groups, samples per group, entries]
+            signs = (self._bits[first:last] << shifts).view(noise.dtype)
             noise = torch.copysign(noise, signs)
         rows = noise.flatten(0, 1)[part.start - first * self._n_sharing :][: part.stop - part.start]
         return rows.view(-1, *self._shape[1:])
@@ -141,7 +151,9 @@ def same_class_partners(y: Labels, generator: torch.Generator | None) -> Int[Ten
     return result
 
 
-def random_groups(n: int, size: int, generator: torch.Generator | None, purpose: str) -> list[Int[Tensor, " m"]]:
+def random_groups(
+    n: int, size: int, generator: torch.Generator | None, purpose: str
+) -> list[Int[Tensor, " m"]]:
     """Return random groups of `size` out of n samples, without an incomplete one."""
     order = torch.arange(n)
     if n > size:
@@ -151,7 +163,11 @@ def random_groups(n: int, size: int, generator: torch.Generator | None, purpose:
 
 @memoize
 def mixed_logits(
-    network: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, chunk_size: int | None
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    generator: torch.Generator | None,
+    chunk_size: int | None,
 ) -> Float[Tensor, "n c"]:
     """Return the logits of all samples mixed with their partners, in float64 on the CPU."""
     pairs, outputs = same_class_partners(y, generator), []

@@ -47,7 +47,9 @@ class LayerWeight:
         return (self.weight - as_real(self.initial).double() * self.initial_scale).flatten(1)
 
 
-def _batch_norm_scale(norm: ModuleCall | None, state: Mapping[str, Tensor], n_dims: int) -> Tensor | float:
+def _batch_norm_scale(
+    norm: ModuleCall | None, state: Mapping[str, Tensor], n_dims: int
+) -> Tensor | float:
     """Return gamma / sqrt(variance + eps), one per row of the weight before the batch norm."""
     if norm is None:
         return 1.0
@@ -85,21 +87,31 @@ def layer_weights(
     """
     with measurement_mode(network) as network:
         calls = record_module_calls(network, prepare_inputs(network, x[:1]))
-        norms = [call for call in calls if isinstance(call.module, _BatchNorm) and call.module.running_var is not None]
+        norms = [
+            call
+            for call in calls
+            if isinstance(call.module, _BatchNorm) and call.module.running_var is not None
+        ]
         users: dict[int, ModuleCall] = {}
         for call in calls:
             if isinstance(call.module, Weighted):
                 users.setdefault(id(call.module.weight), call)
-        state = {name: tensor.detach() for name, tensor in network.state_dict(keep_vars=True).items()}
+        state = {
+            name: tensor.detach() for name, tensor in network.state_dict(keep_vars=True).items()
+        }
         initial: dict[str, Tensor] = {}
         if initial_state is not None:
-            initial = {name: initial_value(initial_state, name, value) for name, value in state.items()}
+            initial = {
+                name: initial_value(initial_state, name, value) for name, value in state.items()
+            }
         result = []
         for name, parameter in network.named_parameters():
             if not parameter.requires_grad or parameter.ndim < 2:
                 continue
             user, n_dims = users.get(id(parameter)), as_real(parameter).ndim
-            norm = next((each for each in norms if user is not None and each.input is user.output), None)
+            norm = next(
+                (each for each in norms if user is not None and each.input is user.output), None
+            )
             is_linear = user is None or isinstance(user.module, nn.Linear)
             result.append(
                 LayerWeight(
@@ -113,7 +125,9 @@ def layer_weights(
                 )
             )
     if not result:
-        raise NotMeasurable("Got no trainable weight of two dimensions or more; this measure needs one.")
+        raise NotMeasurable(
+            "Got no trainable weight of two dimensions or more; this measure needs one."
+        )
     return result
 
 

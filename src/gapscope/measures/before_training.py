@@ -39,7 +39,9 @@ _register = partial(register_measure, cost_class="backward", default=False)
     sampling=Sampling("whole", 256, lambda k: 4),
     reference="Lee, Ajanthan and Torr 2019 (arXiv:1810.02340), eq. 5; Abdelfattah et al. 2021, eq. 1",
 )
-def connection_sensitivity(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
+def connection_sensitivity(
+    network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None
+) -> Estimate:
     r"""Compute the connection sensitivity (SNIP) (exact).
 
     $\sum_w | w \, \partial L / \partial w |$ over all trainable weights of two or more dimensions. To first order each
@@ -57,12 +59,16 @@ def connection_sensitivity(network: nn.Module, x: Inputs, y: Targets, *, chunk_s
     title="norm of the loss gradient",
     numbers={
         "whole": ScalarInfo("loss / weight units", "none", "L2 norm over all trainable parameters"),
-        "sum": ScalarInfo("loss / weight units", "none", "sum over matrices of their Frobenius norms"),
+        "sum": ScalarInfo(
+            "loss / weight units", "none", "sum over matrices of their Frobenius norms"
+        ),
     },
     sampling=Sampling("whole", 256, lambda k: 4),
     reference="Abdelfattah et al. 2021 (arXiv:2101.08134), Sec. 3.2 (grad_norm)",
 )
-def gradient_norm(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None) -> Scalars:
+def gradient_norm(
+    network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None
+) -> Scalars:
     r"""Compute the gradient norm of the mean loss, overall and summed over layers (exact).
 
     "whole" is the norm over all trainable weights. "sum" is $\sum_l \lVert \nabla_{W_l} L \rVert_F$ over weights of two
@@ -125,10 +131,14 @@ def jacobian_covariance(
             outputs = checked_outputs(network(part.clone()), len(part))
             return input_gradient(network, outputs.sum(), part, create_graph=False).flatten(1).cpu()
 
-        size = samples_per_pass(network, x, chunk_size, one_pass=input_gradients, at_most=BACKWARD_CHUNK_SIZE)
+        size = samples_per_pass(
+            network, x, chunk_size, one_pass=input_gradients, at_most=BACKWARD_CHUNK_SIZE
+        )
         gradients = torch.cat([input_gradients(x[part]) for part in slices(len(x), size)])
     groups = random_groups(len(x), group_size, generator, "Jacobian groups")
-    return mean_with_error(torch.tensor([_correlation_score(gradients[part]) for part in groups], dtype=torch.float64))
+    return mean_with_error(
+        torch.tensor([_correlation_score(gradients[part]) for part in groups], dtype=torch.float64)
+    )
 
 
 @_register(
@@ -148,14 +158,25 @@ def synaptic_flow(network: nn.Module, x: Inputs) -> Estimate:
     Raises:
         NotMeasurable: Inputs are token ids, or the flow is 0.
     """
-    weights = [parameter for parameter in network.parameters() if parameter.requires_grad and parameter.ndim >= 2]
+    weights = [
+        parameter
+        for parameter in network.parameters()
+        if parameter.requires_grad and parameter.ndim >= 2
+    ]
     with with_powered_weights(network, x, 1) as powered:
         leaves = [powered.substitution[weight] for weight in weights]
         if not leaves:
-            raise NotMeasurable("Got no trainable weight of two dimensions or more; synaptic flow needs one.")
+            raise NotMeasurable(
+                "Got no trainable weight of two dimensions or more; synaptic flow needs one."
+            )
         total = powered.sum_for_ones(tuple(x.shape[1:]))
         gradients = torch.autograd.grad(total, leaves, materialize_grads=True)
-        flow = sum((leaf * gradient).abs().sum().item() for leaf, gradient in zip(leaves, gradients, strict=True))
+        flow = sum(
+            (leaf * gradient).abs().sum().item()
+            for leaf, gradient in zip(leaves, gradients, strict=True)
+        )
     if not flow > 0:
-        raise NotMeasurable("The flow through the weights is 0; its logarithm needs a positive flow.")
+        raise NotMeasurable(
+            "The flow through the weights is 0; its logarithm needs a positive flow."
+        )
     return Estimate(torch.tensor(flow, dtype=torch.float64).log().item())

@@ -116,10 +116,18 @@ def _trial(run: Callable[[Ready], Any], ready: Ready, allowed: float) -> _Cost:
 
 
 def _trial_of(
-    item: Measure, ready: Ready, evaluate: Evaluate, allowed: float, options: Mapping[str, Any] | None = None
+    item: Measure,
+    ready: Ready,
+    evaluate: Evaluate,
+    allowed: float,
+    options: Mapping[str, Any] | None = None,
 ) -> _Cost:
     """Return the cost of one measure with options from trials."""
-    return _trial(lambda part: evaluate(item, part, Allocation(len(part.samples), options or {})), ready, allowed)
+    return _trial(
+        lambda part: evaluate(item, part, Allocation(len(part.samples), options or {})),
+        ready,
+        allowed,
+    )
 
 
 def _one_pass(part: Ready) -> None:
@@ -132,7 +140,9 @@ def _fewer(n: int) -> int:
     return 1 << max(0, (n - 1).bit_length() - 1)
 
 
-def _fit_to_budget(costs: Mapping[str, float], fewest: Mapping[str, int], total: int, budget: float) -> dict[str, int]:
+def _fit_to_budget(
+    costs: Mapping[str, float], fewest: Mapping[str, int], total: int, budget: float
+) -> dict[str, int]:
     """Halve the samples of the most expensive measure until all fit the budget."""
     counts = dict.fromkeys(costs, total)
     while sum(costs[name] * n for name, n in counts.items()) > budget:
@@ -178,12 +188,20 @@ def plan_budget(
     if budget is None:
         return Plan(shares, total)
     check_range("time_budget", budget, 0, low_open=True)
-    start, forward = time.process_time(), _trial(_one_pass, ready, LARGER_TRIAL_FRACTION * budget).per_sample
+    start, forward = (
+        time.process_time(),
+        _trial(_one_pass, ready, LARGER_TRIAL_FRACTION * budget).per_sample,
+    )
     samplings = {item.name: item.sampling for item in items if item.sampling is not None}
     counts = {name: repeats.get(name, 1.0) for name in samplings}
     # seconds per sample of one evaluation, and of all evaluations on the fewest samples
-    rough = {name: forward * sampling.passes(ready.n_outputs) for name, sampling in samplings.items()}
-    if total < 2 * TRIAL or sum(rough[name] * counts[name] for name in rough) * total < SKIP_TRIAL_BELOW * budget:
+    rough = {
+        name: forward * sampling.passes(ready.n_outputs) for name, sampling in samplings.items()
+    }
+    if (
+        total < 2 * TRIAL
+        or sum(rough[name] * counts[name] for name in rough) * total < SKIP_TRIAL_BELOW * budget
+    ):
         return Plan(shares, total)
     minimum = {
         name: rough[name] * counts[name] * min(total, sampling.fewest) * _PASSES[sampling.kind]
@@ -202,7 +220,9 @@ def plan_budget(
                 continue
             try:
                 cost, shares[item.name] = _cheapest(item, item.sampling, ready, budget, evaluate)
-            except NotMeasurable:  # perhaps only for these few samples, such as if none is classified correctly
+            except (
+                NotMeasurable
+            ):  # perhaps only for these few samples, such as if none is classified correctly
                 cost = _Cost(0.0, rough[item.name])
             except Exception as error:  # other errors would also occur on all samples
                 failed[item.name] = reason(error)
@@ -210,17 +230,34 @@ def plan_budget(
             costs[item.name] = counts[item.name] * cost.per_sample
             once += cost.once  # paid again, for passes of another size
     for item in items:
-        if item.name in dispensable and item.cost_class == "superlinear" and item.name not in options:
-            failed |= _superlinear_over_budget(item, ready, forward, SUPERLINEAR_FRACTION * budget, evaluate)
-    remaining = max((1 - RESERVE_FRACTION) * (budget - once - (time.process_time() - start)), 0.05 * budget)
+        if (
+            item.name in dispensable
+            and item.cost_class == "superlinear"
+            and item.name not in options
+        ):
+            failed |= _superlinear_over_budget(
+                item, ready, forward, SUPERLINEAR_FRACTION * budget, evaluate
+            )
+    remaining = max(
+        (1 - RESERVE_FRACTION) * (budget - once - (time.process_time() - start)), 0.05 * budget
+    )
     fewest = {name: sampling.fewest for name, sampling in samplings.items()}
     for name, n in _fit_to_budget(costs, fewest, total, remaining).items():
         shares[name] = replace(shares[name], n=n, seconds=n * costs[name])
-    seconds = once + sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
-    return Plan({name: share for name, share in shares.items() if name not in failed}, total, failed, seconds)
+    seconds = once + sum(
+        share.seconds for share in shares.values() if share.seconds == share.seconds
+    )
+    return Plan(
+        {name: share for name, share in shares.items() if name not in failed},
+        total,
+        failed,
+        seconds,
+    )
 
 
-def _over_budget(minimum: Mapping[str, float], budget: float, dispensable: Collection[str]) -> dict[str, str]:
+def _over_budget(
+    minimum: Mapping[str, float], budget: float, dispensable: Collection[str]
+) -> dict[str, str]:
     """Return reasons of dispensable measures whose minimum seconds exceed the budget."""
     failed: dict[str, str] = {}
     total = 0.0
@@ -243,11 +280,15 @@ def _superlinear_over_budget(
     # at least one backward pass per output, each about two forward passes
     minimum = 2 * forward * ready.n_outputs * total
     if minimum > allowed:
-        return {item.name: f"omitted to keep the budget: it takes at least {minimum:.2g} s. {ASK_FOR_IT}"}
+        return {
+            item.name: f"omitted to keep the budget: it takes at least {minimum:.2g} s. {ASK_FOR_IT}"
+        }
     # double n until a cubic extrapolation fits the allowance (measure) or a linear one exceeds it (omit)
     while n < total:
         try:
-            seconds = _seconds(lambda part: evaluate(item, part, Allocation(len(part.samples))), ready, n)
+            seconds = _seconds(
+                lambda part: evaluate(item, part, Allocation(len(part.samples))), ready, n
+            )
         except GapscopeError:  # perhaps only for these few samples
             seconds = 0.0
         except Exception as error:  # other errors would also occur on all samples
@@ -279,7 +320,10 @@ def _cheapest(
         return _Cost(cost.once, _PASSES[sampling.kind] * cost.per_sample), Allocation(total)
     by_probe = _trial_of(item, ready, evaluate, allowed, sampling.probe)
     # exact evaluation costs about one probe per output; it is tried only if it is likely to fit
-    if by_probe.per_sample * total * min(4, ready.n_outputs) < budget and ready.n_outputs <= MANY_OUTPUTS:
+    if (
+        by_probe.per_sample * total * min(4, ready.n_outputs) < budget
+        and ready.n_outputs <= MANY_OUTPUTS
+    ):
         exact = _trial_of(item, ready, evaluate, allowed)
         if exact.per_sample * total < budget / 2:
             return exact, Allocation(total)

@@ -63,17 +63,32 @@ class _KernelCost:
             BudgetSpent: The first trial is too expensive.
         """
         first = seconds_of(self._work(TRIAL))
-        if first * len(self.samples) / TRIAL > budget.remaining and first < TRIAL_FRACTION * budget.remaining:
-            first = min(first, seconds_of(self._work(TRIAL)))  # without the fixed costs of a first call
+        if (
+            first * len(self.samples) / TRIAL > budget.remaining
+            and first < TRIAL_FRACTION * budget.remaining
+        ):
+            # without the fixed costs of a first call
+            first = min(first, seconds_of(self._work(TRIAL)))
         # further trials would take about 9 times as long
-        if 9 * first > TRIAL_FRACTION * budget.remaining and first * len(self.samples) / TRIAL > budget.remaining:
+        if (
+            9 * first > TRIAL_FRACTION * budget.remaining
+            and first * len(self.samples) / TRIAL > budget.remaining
+        ):
             seconds = first * len(self.samples) / TRIAL
-            raise BudgetSpent(f"The kernel takes about {seconds:.0f} CPU s or more. {_left(budget)}")
-        if len(self.samples) <= LARGEST_TRIAL and QUADRATIC * first * len(self.samples) / TRIAL <= budget.remaining:
+            raise BudgetSpent(
+                f"The kernel takes about {seconds:.0f} CPU s or more. {_left(budget)}"
+            )
+        if (
+            len(self.samples) <= LARGEST_TRIAL
+            and QUADRATIC * first * len(self.samples) / TRIAL <= budget.remaining
+        ):
             self.per_sample = first / TRIAL
             return
         small, large, n = self._trial(TRIAL), self._trial(2 * TRIAL), 2 * TRIAL
-        while 2 * n <= min(LARGEST_TRIAL, len(self.samples)) and 6 * large < LARGER_TRIAL_FRACTION * budget.seconds:
+        while (
+            2 * n <= min(LARGEST_TRIAL, len(self.samples))
+            and 6 * large < LARGER_TRIAL_FRACTION * budget.seconds
+        ):
             n *= 2
             small, large = large, self._trial(n)
         # small = h (s + h p) and large = 2 h (s + 2 h p) for h = n / 2 samples, s per sample and p per pair
@@ -132,7 +147,10 @@ def affordable_kernel(
             return options, ""
         least = MIN_PASSES * forward * min(k, COMBINATIONS)
         if not budget.affords(least):
-            return None, f"The kernel takes at least {least:.0f} CPU s, and {budget.remaining:.0f} are left."
+            return (
+                None,
+                f"The kernel takes at least {least:.0f} CPU s, and {budget.remaining:.0f} are left.",
+            )
         if k > COMBINATIONS and not budget.affords(MIN_PASSES * forward * k):
             # a trial of all outputs could take longer than the kernel of a few
             note = f"All of the kernel would take at least {MIN_PASSES * forward * k:.0f} CPU s. {_COMBINED}"

@@ -41,14 +41,18 @@ _register = partial(register_measure, cost_class="many", default=False)
 
 def _sample_classes(outputs: Float[Tensor, "n k"], generator: torch.Generator) -> Int[Tensor, " n"]:
     """Sample one class per sample from the softmax: the argmax of outputs plus Gumbel noise."""
-    uniform = torch.rand(outputs.shape, generator=generator, device=generator.device, dtype=torch.float64)
+    uniform = torch.rand(
+        outputs.shape, generator=generator, device=generator.device, dtype=torch.float64
+    )
     noise = -torch.log(-torch.log(uniform.clamp(min=1e-300)))
     return (outputs.double() + noise.to(outputs.device)).argmax(1)
 
 
 @_register(
     title="mean squared norm of the per-sample loss gradients",
-    numbers=ScalarInfo("squared loss / squared weight units", "lower", "mean over samples, sum over weights"),
+    numbers=ScalarInfo(
+        "squared loss / squared weight units", "lower", "mean over samples, sum over weights"
+    ),
     cost_class="backward",
     sampling=Sampling("mean", 64, lambda k: 6),
     reference="Jastrzebski et al. 2021 (arXiv:2012.14193), eq. 1, with the labels given",
@@ -86,7 +90,9 @@ def fisher_trace(
     check_choice("labels", labels, ("given", "sampled"))
     if labels == "given":
         if y is None:
-            raise InvalidInput("fisher_trace needs targets y; got None. Pass them, or labels='sampled'.")
+            raise InvalidInput(
+                "fisher_trace needs targets y; got None. Pass them, or labels='sampled'."
+            )
         return Estimate(sample_square_norms(network, x, y, chunk_size=chunk_size).mean().item())
     with measurement_mode(network) as measured:
         outputs = network_outputs(measured, prepare_inputs(measured, x), chunk_size=chunk_size)
@@ -111,13 +117,21 @@ class Hessian:
         with measurement_mode(self.network) as network, differentiable_kernels(network.modules()):
             # cloned: tensors created in a caller's inference mode cannot be differentiated
             directions = [self._pieces(vector.clone()) for vector in vectors]
-            x, y, parameters = prepare_inputs(network, self.x), prepare_inputs(network, self.y), trainable(network)
+            x, y, parameters = (
+                prepare_inputs(network, self.x),
+                prepare_inputs(network, self.y),
+                trainable(network),
+            )
             total = torch.zeros_like(vectors)
 
             def products(part: Tensor, targets: Tensor) -> Tensor:
-                loss = default_loss(checked_outputs(network(part.clone()), len(part)), targets) * (len(part) / len(x))
+                loss = default_loss(checked_outputs(network(part.clone()), len(part)), targets) * (
+                    len(part) / len(x)
+                )
                 gradient = whole_gradient(loss, parameters, create_graph=True)
-                return torch.stack([_derivative(gradient, direction, parameters) for direction in directions])
+                return torch.stack(
+                    [_derivative(gradient, direction, parameters) for direction in directions]
+                )
 
             # measured once, since every product does the same work
             self.chunk_size = samples_per_pass(
@@ -136,7 +150,9 @@ class Hessian:
         source = resolve_generator(generator, STREAM)
         seeds = torch.randint(2**62, (count,), generator=source, device=source.device).tolist()
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        signs = torch.stack([torch.randint(0, 2, (self.size,), generator=each) * 2 - 1 for each in generators])
+        signs = torch.stack(
+            [torch.randint(0, 2, (self.size,), generator=each) * 2 - 1 for each in generators]
+        )
         return signs.to(self.device, self.dtype) / self.size**0.5
 
     def _pieces(self, vector: Tensor) -> list[Tensor]:
@@ -204,7 +220,10 @@ def hessian_top_eigenvalue(
         for vector in [*basis, *basis]:
             remainder = remainder - (remainder @ vector) * vector
         length = float(remainder.norm())
-        can_grow = length > 1e-5 * max(float(product.norm()), abs(diagonal[0])) and len(basis) < hessian.size
+        can_grow = (
+            length > 1e-5 * max(float(product.norm()), abs(diagonal[0]))
+            and len(basis) < hessian.size
+        )
         if not can_grow or abs(largest - before) <= tolerance * abs(largest):
             break
         off_diagonal.append(length)
@@ -214,7 +233,9 @@ def hessian_top_eigenvalue(
 
 @_register(
     title="summed curvature of the loss (Hessian trace)",
-    numbers=ScalarInfo("loss / squared weight units", "lower", "sum over weights, of the mean loss over samples"),
+    numbers=ScalarInfo(
+        "loss / squared weight units", "lower", "sum over weights, of the mean loss over samples"
+    ),
     sampling=Sampling("whole", 64, lambda k: 90),
     stream=STREAM,
     reference="Hutchinson 1990, eq. 2.1; Yao et al. 2020 (arXiv:1912.07145), Sec. III-C",
@@ -245,5 +266,8 @@ def hessian_trace(
     vectors = hessian.probes(probes, generator)
     pairs = zip(vectors, hessian.matvec(vectors), strict=True)
     # the probes have length 1, vectors of signs the root of the number of weights
-    values = [hessian.size * float((vector.double() * product.double()).sum()) for vector, product in pairs]
+    values = [
+        hessian.size * float((vector.double() * product.double()).sum())
+        for vector, product in pairs
+    ]
     return mean_with_error(torch.tensor(values, dtype=torch.float64))

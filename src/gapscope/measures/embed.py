@@ -21,7 +21,12 @@ from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.memory import explained_memory
-from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
+from gapscope.inspection.outputs import (
+    checked_outputs,
+    measurement_mode,
+    prepare_inputs,
+    samples_per_pass,
+)
 from gapscope.inspection.validation import ready, unwrap_estimator
 from gapscope.measures.feature_layer import (
     MASKS,
@@ -69,7 +74,9 @@ def _token_notes(network: nn.Module, samples: Samples) -> tuple[str, ...]:
     n_full, n_shorter = int((lengths == longest).sum()), int((lengths == longest - 1).sum())
     # lengths pile up at a limit; the longest texts of others are few
     if n_full < n and n_full >= _PILE_UP * max(1, n_shorter, n // 100):
-        notes.append(f"{n_full} of {n} texts fill all {longest} tokens: the tokenizer may have cut them off.")
+        notes.append(
+            f"{n_full} of {n} texts fill all {longest} tokens: the tokenizer may have cut them off."
+        )
     names = ()
     if samples.form is not None:
         names = samples.form.names or ()
@@ -96,7 +103,12 @@ def _run(
     rows: list[Tensor] = []
     outputs: list[Tensor] = []
     memory = explained_memory("Pass a smaller batch_size=, or fewer samples.")
-    with measurement_mode(network), torch.no_grad(), memory, progress("computing features", len(samples)) as bar:
+    with (
+        measurement_mode(network),
+        torch.no_grad(),
+        memory,
+        progress("computing features", len(samples)) as bar,
+    ):
         x = prepare_inputs(network, samples.inputs)
         size = samples_per_pass(network, x, batch_size)
         with forward_hooks({"features": place.module}, capture, before=place.is_input):
@@ -133,7 +145,11 @@ def checked_features(features: Any, n: int) -> Float[Tensor, "n d"]:
     """
     features = as_frame(features)
     try:
-        values = torch.as_tensor(features if isinstance(features, Tensor) else np.array(features)).detach().cpu()
+        values = (
+            torch.as_tensor(features if isinstance(features, Tensor) else np.array(features))
+            .detach()
+            .cpu()
+        )
     except (TypeError, ValueError):
         values = None
     do = "Pass gs.embed(network, data)."
@@ -145,9 +161,13 @@ def checked_features(features: Any, n: int) -> Float[Tensor, "n d"]:
         raise InvalidInput(f"features must be numbers [n, d] for the {n} samples; got {got}. {do}")
     n_invalid = int((~values.isfinite().all(1)).sum())
     if n_invalid:
-        raise InvalidInput(f"features must be finite; those of {n_invalid} of {n} samples hold NaN or infinity. {do}")
+        raise InvalidInput(
+            f"features must be finite; those of {n_invalid} of {n} samples hold NaN or infinity. {do}"
+        )
     if bool((values == values[0]).all()):
-        raise InvalidInput(f"features must differ between samples; they are the same for all {n}. {do}")
+        raise InvalidInput(
+            f"features must differ between samples; they are the same for all {n}. {do}"
+        )
     return values
 
 
@@ -204,7 +224,9 @@ def _add(digest: Any, tensor: Tensor) -> None:
 def _cache_key(network: nn.Module, samples: Samples, layer: str | None, pooling: str) -> str:
     """Return a hash of structure and weights of the network, of the inputs and the options."""
     bare = getattr(network, "adapted_from", network)
-    digest = hashlib.sha256(f"{_CACHE_VERSION} {layer!r} {pooling} {type(bare).__qualname__} {bare!r}".encode())
+    digest = hashlib.sha256(
+        f"{_CACHE_VERSION} {layer!r} {pooling} {type(bare).__qualname__} {bare!r}".encode()
+    )
     for name, tensor in bare.state_dict().items():
         digest.update(name.encode())
         _add(digest, tensor)
@@ -299,7 +321,9 @@ def embed(
         cached = _read(path, len(samples))
         if cached is not None:
             return cached
-    features = extract_features(prepared.network, prepared.samples, layer=layer, pooling=pooling, batch_size=batch_size)
+    features = extract_features(
+        prepared.network, prepared.samples, layer=layer, pooling=pooling, batch_size=batch_size
+    )
     for note in features.notes:
         warnings.warn(note, UserWarning, stacklevel=2)
     if path is not None:

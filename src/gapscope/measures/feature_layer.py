@@ -79,7 +79,9 @@ def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePl
         encoder = model.base_model
     if isinstance(encoder, nn.Module) and (encoder is bare or _embeds_tokens(encoder)):
         return FeaturePlace(encoder, False, f"the output of {type(encoder).__name__}")
-    if any(type(module).__name__ == "Pooling" for module in bare.children()):  # sentence-transformers
+    if any(
+        type(module).__name__ == "Pooling" for module in bare.children()
+    ):  # sentence-transformers
         return FeaturePlace(bare, False, f"the output of {type(bare).__name__}")
     few = prepare_inputs(network, x[:2]).clone()
     calls = record_module_calls(network, few)
@@ -89,7 +91,12 @@ def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePl
     last = None
     if weighted:
         last = weighted[-1]
-    if last is None or not isinstance(last.input, Tensor) or last.input.ndim < 2 or len(last.input) != len(few):
+    if (
+        last is None
+        or not isinstance(last.input, Tensor)
+        or last.input.ndim < 2
+        or len(last.input) != len(few)
+    ):
         raise InvalidInput(_without_last_layer(last, calls, len(few)))
     place = "the input of the network"
     if last.name:
@@ -124,7 +131,10 @@ def _without_last_layer(last: ModuleCall | None, calls: list[ModuleCall], n: int
     names = [
         call.name
         for call in calls
-        if call.name and isinstance(call.output, Tensor) and call.output.ndim > 1 and len(call.output) == n
+        if call.name
+        and isinstance(call.output, Tensor)
+        and call.output.ndim > 1
+        and len(call.output) == n
     ]
     choices = ", ".join(repr(name) for name in list(dict.fromkeys(names))[-_MAX_CANDIDATES:])
     advice = "Compute the features in a module of the network, and pass its name as layer=."
@@ -133,7 +143,9 @@ def _without_last_layer(last: ModuleCall | None, calls: list[ModuleCall], n: int
     return f"Features need a last layer with one input per sample; got {got}. {advice}"
 
 
-def token_mask(network: nn.Module, form: InputLayout | None, x: Tensor) -> Bool[Tensor, "n t"] | None:
+def token_mask(
+    network: nn.Module, form: InputLayout | None, x: Tensor
+) -> Bool[Tensor, "n t"] | None:
     """Return which tokens count: the attention mask, or all but the padding (None if unknown)."""
     if form is None:
         parts = (x,)

@@ -29,7 +29,9 @@ def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> IntervalEstim
     if targets.is_floating_point():
         truth = targets.double().reshape(len(targets), -1)
         scale = (truth - truth.mean(0)).square().sum(1).mean()
-        errors, baseline_errors = ((each.predictions - truth).square().sum(1) for each in (row, baseline))
+        errors, baseline_errors = (
+            (each.predictions - truth).square().sum(1) for each in (row, baseline)
+        )
         difference = (baseline_errors - errors) / scale
     else:
         difference = row.correct(targets).double() - baseline.correct(targets).double()
@@ -49,7 +51,9 @@ def features_spectrum(features: Float[Tensor, "n d"]) -> Spectrum:
     return linear_spectrum(centred_features(features))
 
 
-def features_row(features: Float[Tensor, "n d"], targets: Tensor, n_classes: int | None = None) -> LooRow:
+def features_row(
+    features: Float[Tensor, "n d"], targets: Tensor, n_classes: int | None = None
+) -> LooRow:
     """Fit ridge regression on features of a network (see `features_spectrum`).
 
     Args:
@@ -82,7 +86,9 @@ def _pass(prepared: Ready) -> Features | None:
         return None
 
 
-def network_before_training(prepared: Ready, baseline: Float[Tensor, "n k"]) -> NetworkBeforeTraining:
+def network_before_training(
+    prepared: Ready, baseline: Float[Tensor, "n k"]
+) -> NetworkBeforeTraining:
     """Return a network that has not fitted these labels: the same, or a copy with resampled weights.
 
     For functions that read a network before training. A network has fitted the labels if it predicts the training
@@ -120,7 +126,9 @@ def network_before_training(prepared: Ready, baseline: Float[Tensor, "n k"]) -> 
         return NetworkBeforeTraining(prepared)
     fitted = "It has fitted these targets"
     if not targets.is_floating_point():
-        accuracy, expected = (percent(float(row.correct(targets).double().mean())) for row in (fit, without))
+        accuracy, expected = (
+            percent(float(row.correct(targets).double().mean())) for row in (fit, without)
+        )
         fitted = f"The network predicts {accuracy} of the training labels, leave-one-out without it {expected}"
     try:
         bare = copy_network(prepared.bare)
@@ -132,7 +140,12 @@ def network_before_training(prepared: Ready, baseline: Float[Tensor, "n k"]) -> 
     untrained = _pass(resampled.with_samples(part))
     if current is not None and untrained is not None:
         of_features = features_row(current.values[rows], targets, n_classes)
-        if paired_gain(of_features, features_row(untrained.values, targets, n_classes), targets).low <= 0:
+        if (
+            paired_gain(
+                of_features, features_row(untrained.values, targets, n_classes), targets
+            ).low
+            <= 0
+        ):
             return NetworkBeforeTraining(prepared)
     note = (
         f"{fitted}: it was trained on them. Its weights were resampled. Pass a pretrained network as it was before "

@@ -120,4 +120,6 @@ def neighbours_from_kernel(
     with measurement_mode(network):
         probabilities = network_outputs(network, x).double().softmax(1).cpu()
     check_labels(y, probabilities.shape[1])
-    return GradientNeighbours(nearest, y.cpu(), probabilities.shape[1], probabilities, min(voters, neighbours))
+    return GradientNeighbours(
+        nearest, y.cpu(), probabilities.shape[1], probabilities, min(voters, neighbours)
+    )

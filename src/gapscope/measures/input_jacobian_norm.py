@@ -12,7 +12,12 @@ from gapscope.base.errors import check_choice
 from gapscope.base.samples import slices
 from gapscope.gradients.backward import input_gradient
 from gapscope.inspection.independence import check_sample_independence
-from gapscope.inspection.outputs import checked_outputs, measurement_mode, network_outputs, samples_per_pass
+from gapscope.inspection.outputs import (
+    checked_outputs,
+    measurement_mode,
+    network_outputs,
+    samples_per_pass,
+)
 from gapscope.measures._forward import FloatInputs
 from gapscope.measures._noise import SPACES, Space, continuous_inputs, in_space
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
@@ -25,7 +30,12 @@ def number_of_outputs(network: nn.Module, x: FloatInputs) -> int:
 
 
 def squared_products(
-    network: nn.Module, x: FloatInputs, cotangents: Float[Tensor, "m _ k"], *, space: Space, chunk_size: int | None
+    network: nn.Module,
+    x: FloatInputs,
+    cotangents: Float[Tensor, "m _ k"],
+    *,
+    space: Space,
+    chunk_size: int | None,
 ) -> Float[Tensor, "m n"]:
     r"""Return the squared vector-Jacobian products of every cotangent and sample.
 
@@ -44,15 +54,21 @@ def squared_products(
     products = torch.zeros(m, len(x), dtype=torch.float64)
 
     def one_pass(first: Tensor) -> Any:
-        return squared_products(network, first, cotangents[:1, :1], space=space, chunk_size=len(first))
+        return squared_products(
+            network, first, cotangents[:1, :1], space=space, chunk_size=len(first)
+        )
 
     chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=128)
     for part in slices(len(x), chunk_size):
         inputs = x[part].clone().requires_grad_()
         outputs = in_space(checked_outputs(network(inputs), len(inputs)).double(), space)
-        weights = (cotangents if rows == 1 else cotangents[:, part]).to(outputs).expand(m, len(inputs), k)
+        weights = (
+            (cotangents if rows == 1 else cotangents[:, part]).to(outputs).expand(m, len(inputs), k)
+        )
         for j in range(m):
-            gradient = input_gradient(network, outputs, inputs, weights[j], create_graph=False, retain_graph=j < m - 1)
+            gradient = input_gradient(
+                network, outputs, inputs, weights[j], create_graph=False, retain_graph=j < m - 1
+            )
             products[j, part] = gradient.flatten(1).double().square().sum(1).cpu()
     return products
 
@@ -69,7 +85,9 @@ def squared_jacobian_norms(
 @register_measure(
     title="response of the outputs to small input changes (input Jacobian)",
     numbers=ScalarInfo(
-        "output units / input unit", "lower", "mean over samples of the Frobenius norm over outputs and input entries"
+        "output units / input unit",
+        "lower",
+        "mean over samples of the Frobenius norm over outputs and input entries",
     ),
     cost_class="many",
     sampling=Sampling("mean", 64, lambda k: 1 + 2 * k),

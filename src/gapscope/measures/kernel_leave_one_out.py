@@ -65,7 +65,11 @@ class KernelLeaveOneOut:
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers by name."""
-        return {name: getattr(self, name) for name in _NUMBERS if name != "accuracy" or self.labels is not None}
+        return {
+            name: getattr(self, name)
+            for name in _NUMBERS
+            if name != "accuracy" or self.labels is not None
+        }
 
 
 def kernel_alignment(first: Float[Tensor, "n m"], second: Float[Tensor, "n m"]) -> float:
@@ -105,8 +109,12 @@ class _CombinedOutputs(nn.Module):
         super().__init__()
         self.network = network
         # the same combinations for all networks, so that their kernels can be compared
-        normal = torch.randn(n_outputs, n_outputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        self.register_buffer("combinations", torch.linalg.qr(normal).Q[:, :k] * (n_outputs / k) ** 0.5)
+        normal = torch.randn(
+            n_outputs, n_outputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+        )
+        self.register_buffer(
+            "combinations", torch.linalg.qr(normal).Q[:, :k] * (n_outputs / k) ** 0.5
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the combinations, [n, k]."""
@@ -134,12 +142,18 @@ def kernel_columns(
         if combinations < n_outputs:
             network = _CombinedOutputs(network, n_outputs, combinations)
     if len(x) <= max_exact:
-        return KernelColumns(empirical_ntk(network, x, outputs="traced", chunk_size=chunk_size), None)
-    indices = torch.randperm(len(x), generator=resolve_generator(generator))[:landmarks].to(x.device)
+        return KernelColumns(
+            empirical_ntk(network, x, outputs="traced", chunk_size=chunk_size), None
+        )
+    indices = torch.randperm(len(x), generator=resolve_generator(generator))[:landmarks].to(
+        x.device
+    )
     max_bytes = None
     if len(x) > MAX_ROWS_IN_MEMORY:
         max_bytes = memory_budget(x.device, BYTES_OF_MANY)
-    values = empirical_ntk(network, x, x[indices], outputs="traced", chunk_size=chunk_size, max_bytes=max_bytes)
+    values = empirical_ntk(
+        network, x, x[indices], outputs="traced", chunk_size=chunk_size, max_bytes=max_bytes
+    )
     return KernelColumns(values, indices)
 
 
@@ -199,16 +213,22 @@ def _check(x: Tensor, max_exact: int = 1, landmarks: int = 2) -> None:
     check_range("max_exact", max_exact, 1)
     check_range("landmarks", landmarks, 2)
     if len(x) < 3:
-        raise InvalidInput(f"Got {len(x)} samples; kernel_leave_one_out needs at least 3. Pass more samples.")
+        raise InvalidInput(
+            f"Got {len(x)} samples; kernel_leave_one_out needs at least 3. Pass more samples."
+        )
 
 
-def loo_from_kernel(kernel: Float[Tensor, "n n"], network: nn.Module, x: Inputs, y: Targets) -> KernelLeaveOneOut:
+def loo_from_kernel(
+    kernel: Float[Tensor, "n n"], network: nn.Module, x: Inputs, y: Targets
+) -> KernelLeaveOneOut:
     """Compute `kernel_leave_one_out` from `empirical_ntk(network, x, outputs="traced")`."""
     _check(x)
     return _leave_one_out(KernelColumns(kernel, None), network, x, y)
 
 
-def _leave_one_out(columns: KernelColumns, network: nn.Module, x: Tensor, y: Tensor) -> KernelLeaveOneOut:
+def _leave_one_out(
+    columns: KernelColumns, network: nn.Module, x: Tensor, y: Tensor
+) -> KernelLeaveOneOut:
     kernel = columns.spectrum()
     labels = None
     if not y.is_floating_point():
@@ -237,9 +257,13 @@ def _leave_one_out(columns: KernelColumns, network: nn.Module, x: Tensor, y: Ten
 _NUMBERS = {
     "accuracy": ScalarInfo("fraction of samples", "higher", "mean over samples"),
     "squared_error": ScalarInfo("squared target", "lower", "mean over samples, sum over targets"),
-    "explained": ScalarInfo("fraction of the squared error of the best constant", "higher", "over samples"),
+    "explained": ScalarInfo(
+        "fraction of the squared error of the best constant", "higher", "over samples"
+    ),
     "effective_dimension": ScalarInfo("degrees of freedom", "none", "sum over samples"),
-    "largest_leverage": ScalarInfo("weight of a sample's own target", "none", "maximum over samples"),
+    "largest_leverage": ScalarInfo(
+        "weight of a sample's own target", "none", "maximum over samples"
+    ),
 }
 
 
@@ -247,7 +271,11 @@ _NUMBERS = {
     "kernel_leave_one_out",
     title="leave-one-out predictions of NTK ridge regression",
     numbers={
-        **{f"{weights}.{name}": info for weights in ("initial", "trained") for name, info in _NUMBERS.items()},
+        **{
+            f"{weights}.{name}": info
+            for weights in ("initial", "trained")
+            for name, info in _NUMBERS.items()
+        },
         "memorised": ScalarInfo("accuracy or R²", "lower", "trained minus initial"),
         "alignment": ScalarInfo("cosine", "none", "over pairs of samples"),
     },

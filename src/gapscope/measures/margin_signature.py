@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 FEATURES = ("lower_fence", "lower_quartile", "median", "upper_quartile", "upper_fence")
 TAPS = ("input", "h1", "h2", "h3")
-_LAYER_TITLES = ("at the input", "at the first hidden layer", "at the second hidden layer", "at the third hidden layer")
+_LAYER_TITLES = (
+    "at the input",
+    "at the first hidden layer",
+    "at the second hidden layer",
+    "at the third hidden layer",
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,13 +63,19 @@ class MarginSignature(Result):
             )
         result = dict(zip(taps, self.signature.tolist(), strict=True))
         missing = [math.nan] * len(FEATURES)
-        return {f"{tap}.{name}": result.get(tap, missing)[i] for tap in TAPS for i, name in enumerate(FEATURES)}
+        return {
+            f"{tap}.{name}": result.get(tap, missing)[i]
+            for tap in TAPS
+            for i, name in enumerate(FEATURES)
+        }
 
     def missing(self) -> dict[str, str]:
         """Return the reasons of NaN by name."""
         n_hidden = len(self.layers) - 1
         reason = f"the network has {n_hidden or 'no'} hidden layer{'s' if n_hidden > 1 else ''}"
-        return {f"{tap}.{feature}": reason for tap in TAPS[len(self.layers) :] for feature in FEATURES}
+        return {
+            f"{tap}.{feature}": reason for tap in TAPS[len(self.layers) :] for feature in FEATURES
+        }
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per layer and one column per feature."""
@@ -165,16 +176,24 @@ def margin_signature(
         else:
             names = list(layers)
         if not names or len(set(names)) < len(names):
-            raise InvalidInput(f"layers must name one or more different layers; got {names}. Use None for the default.")
-        distances, variances = boundary_distances(network, samples, names, epsilon=epsilon, chunk_size=chunk_size)
+            raise InvalidInput(
+                f"layers must name one or more different layers; got {names}. Use None for the default."
+            )
+        distances, variances = boundary_distances(
+            network, samples, names, epsilon=epsilon, chunk_size=chunk_size
+        )
     variation = torch.stack([variance.sum() for variance in variances])
     margins = distances[:, (distances > 0).all(0)]
     if margins.shape[1] == 0:
-        raise NotMeasurable("A margin signature needs correctly classified samples; got none. Train the network.")
+        raise NotMeasurable(
+            "A margin signature needs correctly classified samples; got none. Train the network."
+        )
     if normalize == "total_variation":
         if bool((variation == 0).any()):
             constant = names[int((variation == 0).nonzero()[0])]
-            raise NotMeasurable(f"Layer '{constant}' must vary over the samples; it is constant. Name other layers.")
+            raise NotMeasurable(
+                f"Layer '{constant}' must vary over the samples; it is constant. Name other layers."
+            )
         margins = margins / variation.sqrt()[:, None]
     signature = quartile_features(margins)
     return MarginSignature(

@@ -64,7 +64,13 @@ def evaluate_on_subset(
         if "generator" in item.options:
             generator = torch.Generator().manual_seed(derive_seed(seed, item.stream + purpose))
             keywords.setdefault("generator", generator)
-        return item(ready.network_for(item), samples, initial_state=initial_state, history=history, **keywords)
+        return item(
+            ready.network_for(item),
+            samples,
+            initial_state=initial_state,
+            history=history,
+            **keywords,
+        )
 
     if share.n >= total:
         readings, note = evaluate(ready.samples), "one probe per sample" if share.options else ""
@@ -80,7 +86,11 @@ def evaluate_on_subset(
             case "sum":
                 factor = total / len(subset)
                 readings = Readings(
-                    replace(each, value=factor * each.value, standard_error=factor * (each.standard_error or 0.0))
+                    replace(
+                        each,
+                        value=factor * each.value,
+                        standard_error=factor * (each.standard_error or 0.0),
+                    )
                     for each in evaluate(subset)
                 )
             case "own":
@@ -93,7 +103,9 @@ def _mean(evaluate: Callable[..., Readings], subset: Samples, total: int) -> Rea
     groups = interleaved_groups(subset, GROUPS)
     weights = [len(group) / len(subset) for group in groups]
     readings: list[Reading] = []
-    for each in zip(*(evaluate(group, f" of group {j}") for j, group in enumerate(groups)), strict=True):
+    for each in zip(
+        *(evaluate(group, f" of group {j}") for j, group in enumerate(groups)), strict=True
+    ):
         values = [reading.value for reading in each]
         value = sum(weight * number for weight, number in zip(weights, values, strict=True))
         if all(map(math.isfinite, values)):
@@ -112,7 +124,9 @@ def _with_group_error(evaluate: Callable[..., Readings], subset: Samples) -> Rea
     of_subset = evaluate(subset)
     try:
         of_groups = [evaluate(group) for group in interleaved_groups(subset, GROUPS)]
-    except GapscopeError:  # such as no correctly classified sample in a group: the error stays unknown
+    except (
+        GapscopeError
+    ):  # such as no correctly classified sample in a group: the error stays unknown
         return Readings(replace(reading, standard_error=math.nan) for reading in of_subset)
     readings: list[Reading] = []
     for reading, *each in zip(of_subset, *of_groups, strict=True):
@@ -151,7 +165,11 @@ def select_measures(
     if (chosen := _measures_by_name(names)) is not None:
         return chosen
     known = [item for item in list_measures().values() if item.default or names is not None]
-    return [item for item in known if item.applies_to(samples, has_initial=has_initial, has_history=has_history)]
+    return [
+        item
+        for item in known
+        if item.applies_to(samples, has_initial=has_initial, has_history=has_history)
+    ]
 
 
 def select_applicable(
@@ -176,12 +194,16 @@ def select_applicable(
     return chosen, reasons
 
 
-def check_options(options: Mapping[str, Any], chosen: Sequence[Measure], unmeasured: Mapping[str, str]) -> None:
+def check_options(
+    options: Mapping[str, Any], chosen: Sequence[Measure], unmeasured: Mapping[str, str]
+) -> None:
     """Raise InvalidInput for options of measures that are not selected, and unknown options."""
     names = [item.name for item in chosen]
     for name in options:
         if name not in names and name not in unmeasured:
-            raise InvalidInput(f"options must be for the selected measures, {', '.join(names)}; got {name!r}.")
+            raise InvalidInput(
+                f"options must be for the selected measures, {', '.join(names)}; got {name!r}."
+            )
     for item in chosen:
         item.check_options(options.get(item.name, {}))
 
@@ -254,11 +276,19 @@ def measure(
     with eager_mode(), memo_scope():
         extras = [item.name for item in chosen if not has_names and not item.default]
         plan = plan_budget(
-            chosen, subject, evaluate, budget=time_budget, options=options, dispensable=extras, shown=progress
+            chosen,
+            subject,
+            evaluate,
+            budget=time_budget,
+            options=options,
+            dispensable=extras,
+            shown=progress,
         )
         if progress and plan.seconds > SHOW_AFTER_SECONDS:
             notify(f"measuring {type(subject.bare).__name__}: {plan}", plan.seconds)
-        return _evaluate_all(chosen, subject, plan, evaluate, options, unmeasured, strict=strict, shown=progress)
+        return _evaluate_all(
+            chosen, subject, plan, evaluate, options, unmeasured, strict=strict, shown=progress
+        )
 
 
 def _evaluate_all(
@@ -298,7 +328,9 @@ def _evaluate_all(
                 break
             except Exception as error:  # the readings of other measures must survive it
                 shape = list(subject.samples.inputs.shape)
-                error.add_note(f"while measuring {item.name} of {type(subject.bare).__name__} on {shape}")
+                error.add_note(
+                    f"while measuring {item.name} of {type(subject.bare).__name__} on {shape}"
+                )
                 if strict:
                     raise
                 first_error = first_error or error

@@ -47,7 +47,10 @@ def circular_operator_norm(
     dims = kernel.ndim - 2
     strides, dilations = list(stride or [1] * dims), list(dilation or [1] * dims)
     spans = [d * (k - 1) + 1 for d, k in zip(dilations, kernel.shape[2:], strict=True)]
-    sizes = [-(-max(size, span) // step) * step for size, span, step in zip(positions, spans, strides, strict=True)]
+    sizes = [
+        -(-max(size, span) // step) * step
+        for size, span, step in zip(positions, spans, strides, strict=True)
+    ]
     dilated = kernel.new_zeros(*kernel.shape[:2], *spans)
     dilated[(..., *(slice(None, None, d) for d in dilations))] = kernel
     transformed = torch.fft.fftn(dilated, s=sizes, dim=tuple(range(2, 2 + dims)))
@@ -64,7 +67,9 @@ def _fold_frequencies(
     """Return the matrices of all output frequencies (or half) from those of the input."""
     dims = len(sizes)
     # [O, I, sizes...] -> [O, I, alias, output frequency, alias, output frequency, ...]
-    pairs = [length for size, step in zip(sizes, strides, strict=True) for length in (step, size // step)]
+    pairs = [
+        length for size, step in zip(sizes, strides, strict=True) for length in (step, size // step)
+    ]
     split = block.reshape(*block.shape[:2], *pairs)
     aliases, frequencies = [2 + 2 * d for d in range(dims)], [3 + 2 * d for d in range(dims)]
     if half:  # matrices of a real kernel are conjugate at opposite frequencies, up to the order of aliases
@@ -84,8 +89,12 @@ def _largest_singular_value(matrices: Inexact[Tensor, "f o i"]) -> float:
 @_register(
     title="spectral norms of the layers as linear operators",
     numbers={
-        "log_product": ScalarInfo("nats", "lower", "sum over layers of the log of the squared norm", "product"),
-        "log_sum": ScalarInfo("nats", "lower", "log of L times the geometric mean of the squared norms", "sum"),
+        "log_product": ScalarInfo(
+            "nats", "lower", "sum over layers of the log of the squared norm", "product"
+        ),
+        "log_sum": ScalarInfo(
+            "nats", "lower", "log of L times the geometric mean of the squared norms", "sum"
+        ),
     },
     cost_class="weights",
     reference="Sedghi, Gupta and Long 2019 (arXiv:1805.10408), Theorem 6",
@@ -108,13 +117,19 @@ def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
         module = layer.module
         if isinstance(module, _ConvNd) and not layer.parameter.is_complex():
             norm = circular_operator_norm(
-                layer.weight, layer.positions, stride=module.stride, dilation=module.dilation, groups=module.groups
+                layer.weight,
+                layer.positions,
+                stride=module.stride,
+                dilation=module.dilation,
+                groups=module.groups,
             )
             squares.append(norm**2)
         else:
             squares.append(spectra[layer.name][-1].item())
     if min(squares) <= 0:
-        raise NotMeasurable("The logarithm of a norm needs weights other than zero; one weight matrix is all zero.")
+        raise NotMeasurable(
+            "The logarithm of a norm needs weights other than zero; one weight matrix is all zero."
+        )
     total, depth = torch.tensor(squares, dtype=torch.float64).log().sum().item(), len(squares)
     return Scalars({"log_product": total, "log_sum": math.log(depth) + total / depth})
 
@@ -123,7 +138,9 @@ def _log_spectral_bound(
     network: nn.Module, x: Tensor, y: Tensor, squares: list[Tensor], chunk_size: int | None
 ) -> Estimate:
     """Return the log spectral bound of one squared norm per layer (`spectral_complexity`)."""
-    margin = abs(low_margin(margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())))
+    margin = abs(
+        low_margin(margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu()))
+    )
     spectral = torch.stack([values[-1] for values in squared_singular_values(network, x).values()])
     ratio = (torch.stack(squares).cpu() / spectral).sum().item()
     if margin == 0 or ratio == 0 or bool((spectral <= 0).any()):
@@ -137,11 +154,15 @@ def _log_spectral_bound(
 @_register(
     title="spectral norms of the layers relative to the margin",
     labels=True,
-    numbers=ScalarInfo("nats", "lower", "log of a product and a sum over layers, over the squared margin"),
+    numbers=ScalarInfo(
+        "nats", "lower", "log of a product and a sum over layers, over the squared margin"
+    ),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 30 (orig-main)",
 )
-def spectral_complexity(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Estimate:
+def spectral_complexity(
+    network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None
+) -> Estimate:
     r"""Compute the log spectrally normalized margin bound around the origin (exact).
 
     .. math:: \log \prod_l \sigma_1(W_l)^2 - 2 \log |\gamma| +
@@ -156,19 +177,28 @@ def spectral_complexity(network: nn.Module, x: Inputs, y: Labels, *, chunk_size:
 @_register(
     title="spectral norms and distance from the initial weights relative to the margin",
     labels=True,
-    numbers=ScalarInfo("nats", "lower", "log of a product and a sum over layers, over the squared margin"),
+    numbers=ScalarInfo(
+        "nats", "lower", "log of a product and a sum over layers, over the squared margin"
+    ),
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 29 (init-main)",
 )
 def spectral_distance_complexity(
-    network: nn.Module, x: Inputs, y: Labels, *, initial_state: Mapping[str, Tensor], chunk_size: int | None = None
+    network: nn.Module,
+    x: Inputs,
+    y: Labels,
+    *,
+    initial_state: Mapping[str, Tensor],
+    chunk_size: int | None = None,
 ) -> Estimate:
     r"""Compute the log spectrally normalized margin bound around the initial weights (exact).
 
     As `spectral_complexity`, with $\lVert W_l - W_l^0 \rVert_F^2$ in place of $\lVert W_l \rVert_F^2$; both include the
     scale of batch norm.
     """
-    squares = [layer.difference.square().sum() for layer in layer_weights(network, x, initial_state)]
+    squares = [
+        layer.difference.square().sum() for layer in layer_weights(network, x, initial_state)
+    ]
     return _log_spectral_bound(network, x, y, squares, chunk_size)
 
 
@@ -207,7 +237,10 @@ def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
     numbers={
         "alpha": ScalarInfo("exponent", "lower", "mean over layers"),
         "weighted": ScalarInfo(
-            "exponent times decades", "lower", "mean over layers", "weighted by the largest eigenvalue"
+            "exponent times decades",
+            "lower",
+            "mean over layers",
+            "weighted by the largest eigenvalue",
         ),
     },
     cost_class="weights",

@@ -62,7 +62,10 @@ def empirical_ntk(
     """
     check_choice("outputs", outputs, ("full", "traced"))
     check_single_batch(mode, chunk_size)
-    with measurement_mode(network, mode=mode, passes_only=True) as network, with_dtype(network, dtype) as substituted:
+    with (
+        measurement_mode(network, mode=mode, passes_only=True) as network,
+        with_dtype(network, dtype) as substituted,
+    ):
         x = prepare_inputs(network, cast_like(x, dtype))
         if mode == "eval":
             check_sample_independence(network, x)
@@ -150,12 +153,16 @@ def ntk_trace(
         is_exact = method == "exact"
         if mode == "train" or not is_exact:
             # in training mode a first pass of all samples draws the masks that seeds have always given
-            n_outputs = network_outputs(network, x if mode == "train" else x[:1], chunk_size=n).shape[1]
+            n_outputs = network_outputs(
+                network, x if mode == "train" else x[:1], chunk_size=n
+            ).shape[1]
         if is_exact:
             traces = per_sample_traces(network, x, None, chunk_size=chunk_size)
             return Estimate(float(traces.sum()))
         generator = resolve_generator(generator)
-        probes = torch.stack([draw_probe(probe, n, n_outputs, generator) for _ in range(draws)]).to(x.device)
+        probes = torch.stack([draw_probe(probe, n, n_outputs, generator) for _ in range(draws)]).to(
+            x.device
+        )
         squares = per_sample_traces(network, x, probes, chunk_size=chunk_size)
     values = squares * probe_scale(probe, n_outputs)
     return Estimate(float(values.sum(1).mean()), _standard_error(values, probe, n_outputs))
@@ -194,7 +201,11 @@ class LogDeterminant(Estimate):
 
     def scalars(self) -> dict[str, float]:
         """Return the numbers by name."""
-        return {"ntk_logdet": float(self), "rank": float(self.rank), "effective_rank": self.effective_rank}
+        return {
+            "ntk_logdet": float(self),
+            "rank": float(self.rank),
+            "effective_rank": self.effective_rank,
+        }
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LogDeterminant, (self.eigenvalues, self.threshold)
@@ -203,9 +214,13 @@ class LogDeterminant(Estimate):
 @register_measure(
     title="NTK log determinant: diversity of the gradients of samples",
     numbers={
-        "ntk_logdet": ScalarInfo("nats (log of squared output / squared weight)", "lower", "sum over eigenvalues"),
+        "ntk_logdet": ScalarInfo(
+            "nats (log of squared output / squared weight)", "lower", "sum over eigenvalues"
+        ),
         "rank": ScalarInfo("eigenvalues", "none", "count"),
-        "effective_rank": ScalarInfo("eigenvalues", "none", "exponential of the entropy of the spectrum"),
+        "effective_rank": ScalarInfo(
+            "eigenvalues", "none", "exponential of the entropy of the spectrum"
+        ),
     },
     cost_class="superlinear",
     default=False,
@@ -244,7 +259,13 @@ def ntk_logdet(
     1
     """
     matrix = empirical_ntk(
-        network, x, outputs=outputs, chunk_size=chunk_size, max_bytes=max_bytes, dtype=dtype, mode=mode
+        network,
+        x,
+        outputs=outputs,
+        chunk_size=chunk_size,
+        max_bytes=max_bytes,
+        dtype=dtype,
+        mode=mode,
     )
     if matrix.ndim == 4:
         matrix = matrix.flatten(2).flatten(0, 1)

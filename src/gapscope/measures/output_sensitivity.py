@@ -47,11 +47,15 @@ def _sampled_sensitivity(shifts: Iterable[Float[Tensor, "n k"]], *, per_output: 
     for shift in shifts:
         mean = shift.mean(1, keepdim=True)
         if not draws and not per_output:
-            _warn_if_outputs_cancel(mean.square().mean().item(), shift.square().mean().item(), shift.shape[1])
+            _warn_if_outputs_cancel(
+                mean.square().mean().item(), shift.square().mean().item(), shift.shape[1]
+            )
         draws.append(shift if per_output else mean)
     values = torch.stack(draws)  # [draws, n, k]
     if values.shape[0] * values.shape[1] < 2:
-        raise InvalidInput("Got one noisy sample; a variance needs at least 2. Pass more inputs or draws=2.")
+        raise InvalidInput(
+            "Got one noisy sample; a variance needs at least 2. Pass more inputs or draws=2."
+        )
     influence = (values - values.mean((0, 1))).square().mean(2)
     # the draws of one sample are one cluster; those of a single sample are independent
     if values.shape[1] > 1:
@@ -67,18 +71,26 @@ def _zero_noise_limit(
     """Return the limit of S / noise_std^2 for vanishing noise."""
     k = number_of_outputs(network, x)
     if per_output:
-        return squared_jacobian_norms(network, x, space=space, chunk_size=chunk_size).mean().item() / k
+        return (
+            squared_jacobian_norms(network, x, space=space, chunk_size=chunk_size).mean().item() / k
+        )
     # one pass for the gradient of the mean output, and one for random signs, whose mean square is that of all outputs
-    signs = draw_probe("rademacher", len(x), k, resolve_generator(None, NOISE, x.device))[None].double()
+    signs = draw_probe("rademacher", len(x), k, resolve_generator(None, NOISE, x.device))[
+        None
+    ].double()
     mean = torch.full_like(signs, 1 / k)
-    squares = squared_products(network, x, torch.cat([mean, signs]), space=space, chunk_size=chunk_size).mean(1)
+    squares = squared_products(
+        network, x, torch.cat([mean, signs]), space=space, chunk_size=chunk_size
+    ).mean(1)
     _warn_if_outputs_cancel(squares[0].item(), squares[1].item() / k, k)
     return squares[0].item()
 
 
 @register_measure(
     title="shift of the outputs under input noise",
-    numbers=ScalarInfo("squared output units", "lower", "variance over samples and noise of the mean over outputs"),
+    numbers=ScalarInfo(
+        "squared output units", "lower", "variance over samples and noise of the mean over outputs"
+    ),
     cost_class="forward",
     sampling=Sampling("own", 128, lambda k: 2),
     reference="Forouzesh, Salehi and Thiran 2021, eq. 2",
@@ -136,9 +148,17 @@ def output_sensitivity(
         x = continuous_inputs(network, x)
         check_sample_independence(network, x)
         if method == "zero_noise":
-            limit = _zero_noise_limit(network, x, space=space, per_output=per_output, chunk_size=chunk_size)
+            limit = _zero_noise_limit(
+                network, x, space=space, per_output=per_output, chunk_size=chunk_size
+            )
             return Estimate(noise_std**2 * limit)
         shifts = output_shifts(
-            network, x, noise_std=noise_std, draws=draws, space=space, generator=generator, chunk_size=chunk_size
+            network,
+            x,
+            noise_std=noise_std,
+            draws=draws,
+            space=space,
+            generator=generator,
+            chunk_size=chunk_size,
         )
         return _sampled_sensitivity(shifts, per_output=per_output)

@@ -40,7 +40,9 @@ MAGNITUDE_EPSILON = 1e-3
 TOLERANCE = 0.01
 
 
-def _perturb(weights: Sequence[Tensor], deviation: float, seed: int, *, magnitude: bool) -> list[Tensor]:
+def _perturb(
+    weights: Sequence[Tensor], deviation: float, seed: int, *, magnitude: bool
+) -> list[Tensor]:
     """Return the weights plus Gaussian noise, optionally proportional to their magnitude."""
     generator, values = torch.Generator().manual_seed(seed), []
     for weight in weights:
@@ -109,13 +111,17 @@ _register = partial(
     sampling=Sampling("whole", 256, lambda k: 75),
     stream=STREAM,
 )
-_REFERENCE = "Jiang et al. 2020 (arXiv:1912.02178), eq. {}; Neyshabur et al. 2017 (arXiv:1706.08947)"
+_REFERENCE = (
+    "Jiang et al. 2020 (arXiv:1912.02178), eq. {}; Neyshabur et al. 2017 (arXiv:1706.08947)"
+)
 _BOUND = ScalarInfo("nats", "lower", "sum over all trainable weights")
 
 
 @_register(
     title="sensitivity of the accuracy to weight noise",
-    numbers=ScalarInfo("1 / squared weight units", "lower", "of the accuracy, a mean over samples and draws"),
+    numbers=ScalarInfo(
+        "1 / squared weight units", "lower", "of the accuracy, a mean over samples and draws"
+    ),
     reference=_REFERENCE.format(53),
 )
 def pacbayes_flatness(
@@ -133,7 +139,9 @@ def pacbayes_flatness(
     $1 / \sigma^2$ for the standard deviation $\sigma$. The released code of the reference passes a variance where torch
     expects a standard deviation.
     """
-    return Estimate(1 / _noise_tolerance(network, x, y, False, drop, draws, generator, chunk_size) ** 2)
+    return Estimate(
+        1 / _noise_tolerance(network, x, y, False, drop, draws, generator, chunk_size) ** 2
+    )
 
 
 @_register(
@@ -152,7 +160,9 @@ def pacbayes_magnitude_flatness(
     chunk_size: int | None = None,
 ) -> Estimate:
     r"""Compute the flatness under noise proportional to the weights, $1 / \sigma'^2$."""
-    return Estimate(1 / _noise_tolerance(network, x, y, True, drop, draws, generator, chunk_size) ** 2)
+    return Estimate(
+        1 / _noise_tolerance(network, x, y, True, drop, draws, generator, chunk_size) ** 2
+    )
 
 
 def _bound(norm: float, sigma: float, n: int) -> Estimate:
@@ -160,7 +170,11 @@ def _bound(norm: float, sigma: float, n: int) -> Estimate:
     return Estimate(norm**2 / (4 * sigma**2) + math.log(n / sigma) + 10)
 
 
-@_register(title="weight norm relative to the tolerated weight noise", numbers=_BOUND, reference=_REFERENCE.format(49))
+@_register(
+    title="weight norm relative to the tolerated weight noise",
+    numbers=_BOUND,
+    reference=_REFERENCE.format(49),
+)
 def pacbayes_norm(
     network: nn.Module,
     x: Inputs,

@@ -28,7 +28,9 @@ def parameter_count(network: nn.Module) -> Estimate:
     >>> parameter_count(nn.Linear(3, 2))
     8
     """
-    return Estimate(sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad))
+    return Estimate(
+        sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+    )
 
 
 @register_measure(
@@ -48,8 +50,12 @@ def parameter_norm(network: nn.Module) -> Estimate:
     9
     """
     check_finite(network)
-    parameters = [parameter.detach() for parameter in network.parameters() if parameter.requires_grad]
-    return Estimate(sum(as_real(parameter).double().square().sum().item() for parameter in parameters))
+    parameters = [
+        parameter.detach() for parameter in network.parameters() if parameter.requires_grad
+    ]
+    return Estimate(
+        sum(as_real(parameter).double().square().sum().item() for parameter in parameters)
+    )
 
 
 def weight_differences(network: nn.Module, initial_state: Mapping[str, Tensor]) -> list[Tensor]:
@@ -68,7 +74,9 @@ def weight_differences(network: nn.Module, initial_state: Mapping[str, Tensor]) 
     cost_class="weights",
     reference="Jiang et al., Fantastic Generalization Measures, 2020, section C.3",
 )
-def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[str, Tensor]) -> Estimate:
+def distance_from_initialization(
+    network: nn.Module, *, initial_state: Mapping[str, Tensor]
+) -> Estimate:
     r"""Compute the L2 distance of all trainable parameters from their initial values (exact).
 
     $\|\theta - \theta_0\|_2$, accumulated in float64.
@@ -90,7 +98,9 @@ def distance_from_initialization(network: nn.Module, *, initial_state: Mapping[s
 
 @register_measure(
     title="multiply-accumulate operations of one forward pass",
-    numbers=ScalarInfo("multiplications with an addition", "none", "sum over layers, of one sample"),
+    numbers=ScalarInfo(
+        "multiplications with an addition", "none", "sum over layers, of one sample"
+    ),
     cost_class="weights",
     default=False,
     reference="Abdelfattah et al. 2021 (arXiv:2101.08134), the baseline of zero-cost proxies",

@@ -63,8 +63,16 @@ def _batch_norms(network: nn.Module, x: Tensor) -> list[tuple[_BatchNorm, Tensor
     calls, result = record_module_calls(network, x), []
     for call in calls:
         norm = call.module
-        if isinstance(norm, _BatchNorm) and norm.running_mean is not None and norm.running_var is not None:
-            layers = [each.module for each in calls if isinstance(each.module, Weighted) and each.output is call.input]
+        if (
+            isinstance(norm, _BatchNorm)
+            and norm.running_mean is not None
+            and norm.running_var is not None
+        ):
+            layers = [
+                each.module
+                for each in calls
+                if isinstance(each.module, Weighted) and each.output is call.input
+            ]
             result.append((norm, layers[0].bias if layers else None))
     return result
 
@@ -103,10 +111,19 @@ def with_powered_weights(network: nn.Module, x: Tensor, power: int) -> Iterator[
         norms = _batch_norms(network, prepare_inputs(network, x[:1]))
         # computed before the substitution hides the original tensors
         pairs = [pair for norm, bias in norms for pair in _powered(norm, bias, power)]
-        biases = [p for name, p in network.named_parameters() if name.rsplit(".", 1)[-1].startswith("bias")]
-        shifts = (*biases, *(norm.running_mean for norm, _ in norms if norm.running_mean is not None))
+        biases = [
+            p
+            for name, p in network.named_parameters()
+            if name.rsplit(".", 1)[-1].startswith("bias")
+        ]
+        shifts = (
+            *biases,
+            *(norm.running_mean for norm, _ in norms if norm.running_mean is not None),
+        )
         with cast_network(
-            network, highest_precision_dtype(device_of(network)), lambda values: values.abs() ** power
+            network,
+            highest_precision_dtype(device_of(network)),
+            lambda values: values.abs() ** power,
         ) as substitution:
             with torch.no_grad():
                 for tensor, values in pairs:
@@ -119,7 +136,11 @@ _register = partial(register_measure, labels=True, default=False)
 
 @_register(
     title="sum over all paths of the squared product of weights (path norm)",
-    numbers=ScalarInfo("squared output / squared input", "lower", "sum over paths of the squared product of weights"),
+    numbers=ScalarInfo(
+        "squared output / squared input",
+        "lower",
+        "sum over paths of the squared product of weights",
+    ),
     cost_class="weights",
     reference="Neyshabur, Tomioka and Srebro 2015 (arXiv:1503.00036), eq. 7; Jiang et al. 2020, eq. 44",
 )
@@ -170,7 +191,9 @@ def _output_change(
     sampling=Sampling("mean", 64, lambda k: 5),
     reference="Liang, Poggio, Rakhlin and Stokes 2019 (arXiv:1711.01530), Sec. 3",
 )
-def fisher_rao_norm(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Estimate:
+def fisher_rao_norm(
+    network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None
+) -> Estimate:
     r"""Compute the squared Fisher-Rao norm (exact).
 
     $\frac1n \sum_i \langle \theta, \nabla_\theta \ell_i \rangle^2$ over all trainable weights, for the cross-entropy

@@ -82,7 +82,9 @@ class LabelledPositions:
         return values[(self.samples, *self.places.unbind(1))]
 
 
-def labelled_positions(targets: Int[Tensor, "n ..."], *, seed: int, most: int = MAX_POSITIONS) -> LabelledPositions:
+def labelled_positions(
+    targets: Int[Tensor, "n ..."], *, seed: int, most: int = MAX_POSITIONS
+) -> LabelledPositions:
     """Return the positions whose label is not -100; of more than `most`, equally many at random of every sample.
 
     Args:
@@ -154,7 +156,9 @@ def _neighbourhoods(inputs: Tensor, positions: LabelledPositions) -> Tensor | No
     return (values[:, is_varying] - values[:, is_varying].mean(0)) / spread[is_varying]
 
 
-def token_frequencies(tokens: Int[Tensor, " m"], positions: LabelledPositions) -> Float[Tensor, "m c"]:
+def token_frequencies(
+    tokens: Int[Tensor, " m"], positions: LabelledPositions
+) -> Float[Tensor, "m c"]:
     """Return the frequencies of the labels of each token in all other samples, in float64.
 
     The frequencies of all labels count as one more position of each token.
@@ -166,9 +170,13 @@ def token_frequencies(tokens: Int[Tensor, " m"], positions: LabelledPositions) -
     n_classes = positions.n_classes
     labels = target_matrix(positions.labels, n_classes)
     _, token = tokens.cpu().unique(return_inverse=True)
-    counts = torch.zeros(int(token.max()) + 1, n_classes, dtype=torch.float64).index_add_(0, token, labels)
+    counts = torch.zeros(int(token.max()) + 1, n_classes, dtype=torch.float64).index_add_(
+        0, token, labels
+    )
     _, pair = torch.stack([positions.samples, token]).unique(dim=1, return_inverse=True)
-    own = torch.zeros(int(pair.max()) + 1, n_classes, dtype=torch.float64).index_add_(0, pair, labels)
+    own = torch.zeros(int(pair.max()) + 1, n_classes, dtype=torch.float64).index_add_(
+        0, pair, labels
+    )
     others = counts[token] - own[pair] + PRIOR * labels.mean(0)
     return others / others.sum(1, keepdim=True)
 
@@ -186,7 +194,11 @@ def _tokens(samples: Samples) -> Tensor | None:
     shapes = ()
     if len(grid) == 1:
         shapes = ((n, *grid), (n, grid[0] + 1))
-    ids = [part for part in parts if not part.is_floating_point() and part.shape in shapes and int(part.max()) > 1]
+    ids = [
+        part
+        for part in parts
+        if not part.is_floating_point() and part.shape in shapes and int(part.max()) > 1
+    ]
     if ids:
         return ids[0][:, : grid[0]].cpu()
     return None
@@ -249,7 +261,9 @@ def require_scores(scores: Mapping[str, Tensor], samples: Samples) -> None:
     if not scores:
         advice = "Pass a network, or features."
         if samples.unsettled is not None:
-            advice = f'{advice} If the targets are no classes, pass gs.Samples(x, y, task="regression").'
+            advice = (
+                f'{advice} If the targets are no classes, pass gs.Samples(x, y, task="regression").'
+            )
         raise InvalidInput(
             "Without a network, positions are predicted from token ids, pictures [n, C, H, W] or features [n, ..., d]; "
             f"got inputs {list(samples.inputs.shape)}. {advice}"
@@ -278,8 +292,14 @@ def prepare_positions(
         labelled = prepared.samples
     positions = labelled_positions(labelled.y, seed=seed)
     if len(positions.labels.unique()) < 2:
-        raise InvalidInput("Positions need labels of two classes or more; got one. Pass other samples too.")
-    return prepared, labelled, replace(positions, first_place=samples.y.shape[1] - labelled.y.shape[1])
+        raise InvalidInput(
+            "Positions need labels of two classes or more; got one. Pass other samples too."
+        )
+    return (
+        prepared,
+        labelled,
+        replace(positions, first_place=samples.y.shape[1] - labelled.y.shape[1]),
+    )
 
 
 def position_scores(
@@ -302,7 +322,9 @@ def position_scores(
     if network is None:
         return scores, notes
     most_frequent = float(positions.labels.bincount().max()) / len(positions)
-    known = [float((part.argmax(1) == positions.labels).double().mean()) for part in scores.values()]
+    known = [
+        float((part.argmax(1) == positions.labels).double().mean()) for part in scores.values()
+    ]
     without = max([most_frequent, *known])
     own = _own_accuracy(network)
     # positions of a sample are not independent: as few as there are samples

@@ -116,7 +116,9 @@ class Measure:
     def options(self) -> tuple[str, ...]:
         """Names of the keyword options of the function."""
         parameters = inspect.signature(self.function).parameters.values()
-        return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _NEEDS)
+        return tuple(
+            p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in _NEEDS
+        )
 
     def task_reason(self, kind: str) -> str:
         """Return why the measure has no value for targets of this kind (empty if it has one)."""
@@ -148,7 +150,9 @@ class Measure:
     ) -> Readings:
         """Measure a network and return one reading per number."""
         self.check_options(options)
-        if not self.applies_to(samples, has_initial=initial_state is not None, has_history=bool(history)):
+        if not self.applies_to(
+            samples, has_initial=initial_state is not None, has_history=bool(history)
+        ):
             raise InvalidInput(
                 f"{self.name} needs {', '.join(self.needs)}; pass data as (x, y)"
                 f"{' and initial_state=state_dict before training' if 'initial' in self.needs else ''}"
@@ -177,7 +181,8 @@ class Measure:
         else:
             loss_unit = samples.task.loss_unit
         return Readings(
-            self._reading(name, value, seconds, missing.get(name, ""), loss_unit) for name, value in numbers.items()
+            self._reading(name, value, seconds, missing.get(name, ""), loss_unit)
+            for name, value in numbers.items()
         )
 
     def title_of(self, number: str) -> str:
@@ -218,7 +223,9 @@ REASONS = {
 """Why measures do not apply to a kind of targets."""
 
 
-def _with_checked_targets(name: str, function: Callable[..., Any], tasks: tuple[str, ...]) -> Callable[..., Any]:
+def _with_checked_targets(
+    name: str, function: Callable[..., Any], tasks: tuple[str, ...]
+) -> Callable[..., Any]:
     """Return the function with a check of its targets, for calls without `gapscope.measure`."""
 
     @wraps(function)
@@ -283,8 +290,13 @@ def register_measure(
             registered = _MEASURES[key].function
         else:
             registered = function
-        if (registered.__module__, registered.__qualname__) != (function.__module__, function.__qualname__):
-            raise InvalidInput(f"A measure called {key!r} is registered already; choose another name.")
+        if (registered.__module__, registered.__qualname__) != (
+            function.__module__,
+            function.__qualname__,
+        ):
+            raise InvalidInput(
+                f"A measure called {key!r} is registered already; choose another name."
+            )
         add_common_parameters(function, "gapscope.measures")
         needs = [_NEEDS[item.name] for item in parameters if item.name in _NEEDS]
         if "targets" in needs:
@@ -329,5 +341,7 @@ def get_measure(name: str) -> Measure:
     """Return the measure of this name."""
     known = list_measures()
     if name not in known:
-        raise InvalidInput(f"There is no measure {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}")
+        raise InvalidInput(
+            f"There is no measure {name!r}; known are {', '.join(known)}.{did_you_mean(name, known)}"
+        )
     return known[name]

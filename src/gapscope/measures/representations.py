@@ -17,7 +17,15 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 from gapscope.inspection.hooks import Weighted, capture_outputs, record_module_calls
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
-from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, features_of, forward_pass, mean_with_error
+from gapscope.measures._forward import (
+    FloatInputs,
+    Inputs,
+    Labels,
+    Scalars,
+    features_of,
+    forward_pass,
+    mean_with_error,
+)
 from gapscope.measures._noise import STREAM, mixed_logits, random_groups
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
@@ -41,20 +49,31 @@ def _within_over_between(deviations: Float[Tensor, "n d"], means: Float[Tensor, 
 @_register(
     title="neural collapse: tightness and symmetry of the class features",
     numbers={
-        "within_over_between": ScalarInfo("variance ratio", "lower", "mean over samples", "spread within classes"),
-        "unequal_norms": ScalarInfo("standard deviation / mean", "lower", "over classes", "unequal class means"),
-        "unequal_angles": ScalarInfo("cosine", "lower", "mean over pairs of classes", "unequal angles of class means"),
+        "within_over_between": ScalarInfo(
+            "variance ratio", "lower", "mean over samples", "spread within classes"
+        ),
+        "unequal_norms": ScalarInfo(
+            "standard deviation / mean", "lower", "over classes", "unequal class means"
+        ),
+        "unequal_angles": ScalarInfo(
+            "cosine", "lower", "mean over pairs of classes", "unequal angles of class means"
+        ),
         "head_mismatch": ScalarInfo(
             "squared distance", "lower", "sum over entries", "class means against the last layer"
         ),
         "centre_disagreement": ScalarInfo(
-            "fraction of samples", "lower", "mean over samples", "predictions that differ from the nearest class mean"
+            "fraction of samples",
+            "lower",
+            "mean over samples",
+            "predictions that differ from the nearest class mean",
         ),
     },
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Papyan, Han and Donoho 2020 (arXiv:2008.08186), NC1-NC4",
 )
-def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
+def neural_collapse(
+    network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None
+) -> Scalars:
     r"""Compute five numbers of neural collapse from the features before the last layer (exact).
 
     All are 0 if the classes have collapsed. With class means $\mu_c$, their mean $\mu$ and $m_c = \mu_c - \mu$ for C
@@ -73,12 +92,16 @@ def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
     centres = torch.stack([features[y == label].mean(0) for label in labels])
     means = centres - centres.mean(0)
     if len(labels) < 2 or float(means.abs().max()) == 0:
-        raise NotMeasurable("Neural collapse needs two classes with different mean features; got none.")
+        raise NotMeasurable(
+            "Neural collapse needs two classes with different mean features; got none."
+        )
     count, norms = len(labels), means.norm(dim=1)
     rows = torch.searchsorted(labels, y)
     directions = torch.nn.functional.normalize(means, dim=1)
     # C class means of equal angles have pairwise cosines -1 / (C - 1)
-    angles = (directions @ directions.mT + 1 / (count - 1)).abs()[~torch.eye(count, dtype=torch.bool)]
+    angles = (directions @ directions.mT + 1 / (count - 1)).abs()[
+        ~torch.eye(count, dtype=torch.bool)
+    ]
     nearest = labels[torch.cdist(features, centres).argmin(1)]
     values = {
         "within_over_between": _within_over_between(features - centres[rows], means),
@@ -90,9 +113,13 @@ def neural_collapse(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int
     if isinstance(result.head, nn.Linear):
         head = result.head.weight.detach().double().cpu()
     if head is None or head.shape != means.shape:
-        return Scalars(values, {"head_mismatch": "the last layer does not have one row of weights per class"})
+        return Scalars(
+            values, {"head_mismatch": "the last layer does not have one row of weights per class"}
+        )
     values["head_mismatch"] = (head / head.norm() - means / means.norm()).square().sum().item()
-    return Scalars({name: values[name] for name in (*list(values)[:3], "head_mismatch", "centre_disagreement")})
+    return Scalars(
+        {name: values[name] for name in (*list(values)[:3], "head_mismatch", "centre_disagreement")}
+    )
 
 
 def label_variation(features: Float[Tensor, "n d"], y: Labels, neighbours: int) -> float:
@@ -120,9 +147,15 @@ def label_variation(features: Float[Tensor, "n d"], y: Labels, neighbours: int) 
 @_register(
     title="label variation among samples with similar features",
     numbers={
-        "features": ScalarInfo("fraction of edges", "lower", "weighted by similarity", "at the last hidden layer"),
-        "outputs": ScalarInfo("fraction of edges", "lower", "weighted by similarity", "at the outputs"),
-        "change": ScalarInfo("fraction of edges", "lower", "magnitude of the difference", "from one to the other"),
+        "features": ScalarInfo(
+            "fraction of edges", "lower", "weighted by similarity", "at the last hidden layer"
+        ),
+        "outputs": ScalarInfo(
+            "fraction of edges", "lower", "weighted by similarity", "at the outputs"
+        ),
+        "change": ScalarInfo(
+            "fraction of edges", "lower", "magnitude of the difference", "from one to the other"
+        ),
     },
     sampling=Sampling("own", 500, lambda k: 2),
     stream="feature graphs",
@@ -167,10 +200,15 @@ def graph_label_variation(
         n = len(y) // group_size * group_size
     rows = []
     for part in order[:n].split(group_size):
-        first, second = (label_variation(signal[part], y[part], neighbours) for signal in (features, result.logits))
+        first, second = (
+            label_variation(signal[part], y[part], neighbours)
+            for signal in (features, result.logits)
+        )
         rows.append((first, second, abs(second - first)))
     columns = torch.tensor(rows, dtype=torch.float64).T
-    return Scalars(dict(zip(("features", "outputs", "change"), map(mean_with_error, columns), strict=True)))
+    return Scalars(
+        dict(zip(("features", "outputs", "change"), map(mean_with_error, columns), strict=True))
+    )
 
 
 # max-pooling of feature maps, by judgment
@@ -182,7 +220,9 @@ def _first_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module]:
     for call in record_module_calls(network, x[:1]):
         if isinstance(call.module, Weighted):
             return call.name, call.module
-    raise NotMeasurable("The network calls no convolution or linear layer; the Davies-Bouldin index needs one.")
+    raise NotMeasurable(
+        "The network calls no convolution or linear layer; the Davies-Bouldin index needs one."
+    )
 
 
 def davies_bouldin(features: Float[Tensor, "n d"], y: Labels) -> float:
@@ -199,8 +239,12 @@ def davies_bouldin(features: Float[Tensor, "n d"], y: Labels) -> float:
         return float("nan")
     groups = [features[y == label] for label in labels]
     centres = torch.stack([group.mean(0) for group in groups])
-    within = torch.stack([(group - centre).norm(dim=1).mean() for group, centre in zip(groups, centres, strict=True)])
-    ratios = (within[:, None] + within) / torch.cdist(centres, centres, compute_mode="donot_use_mm_for_euclid_dist")
+    within = torch.stack(
+        [(group - centre).norm(dim=1).mean() for group, centre in zip(groups, centres, strict=True)]
+    )
+    ratios = (within[:, None] + within) / torch.cdist(
+        centres, centres, compute_mode="donot_use_mm_for_euclid_dist"
+    )
     return ratios.fill_diagonal_(-torch.inf).amax(1).mean().item()
 
 
@@ -208,7 +252,11 @@ def _pool(features: Tensor, module: nn.Module) -> Float[Tensor, "n d"]:
     """Return flattened features, with feature maps max-pooled by at most 4 x 4."""
     if isinstance(module, _ConvNd):
         dims = features.ndim - 2
-        pool = {1: torch.nn.functional.max_pool1d, 2: torch.nn.functional.max_pool2d, 3: torch.nn.functional.max_pool3d}
+        pool = {
+            1: torch.nn.functional.max_pool1d,
+            2: torch.nn.functional.max_pool2d,
+            3: torch.nn.functional.max_pool3d,
+        }
         size = [min(_POOL_SIZE, length) for length in features.shape[2:]]
         features = pool[dims](features, size)
     return features.flatten(1)
@@ -218,8 +266,12 @@ def _pool(features: Tensor, module: nn.Module) -> Float[Tensor, "n d"]:
     title="class overlap at the first layer times the error on mixed samples",
     numbers={
         "product": ScalarInfo("index", "lower", "of the two below"),
-        "davies_bouldin": ScalarInfo("index", "lower", "mean over batches", "overlap of the classes"),
-        "mixup_error": ScalarInfo("fraction of samples", "lower", "mean over samples", "error on mixed samples"),
+        "davies_bouldin": ScalarInfo(
+            "index", "lower", "mean over batches", "overlap of the classes"
+        ),
+        "mixup_error": ScalarInfo(
+            "fraction of samples", "lower", "mean over samples", "error on mixed samples"
+        ),
     },
     sampling=Sampling("whole", 256, lambda k: 3),
     stream=STREAM,
@@ -265,12 +317,18 @@ def davies_bouldin_mixup(
             features.append(_pool(captured[name], module).cpu())
     features = torch.cat(features)
     batches = random_groups(len(x), batch_size, generator, STREAM)
-    indices = torch.tensor([davies_bouldin(features[part], y.cpu()[part]) for part in batches], dtype=torch.float64)
+    indices = torch.tensor(
+        [davies_bouldin(features[part], y.cpu()[part]) for part in batches], dtype=torch.float64
+    )
     indices = indices[~indices.isnan()]
     if len(indices) == 0:
-        raise NotMeasurable("The samples have one class; the Davies-Bouldin index needs at least two.")
+        raise NotMeasurable(
+            "The samples have one class; the Davies-Bouldin index needs at least two."
+        )
     index = mean_with_error(indices)
     # standard error of a product of independent estimates, to first order
-    product_error = ((error * (index.standard_error or 0.0)) ** 2 + (index * (error.standard_error or 0.0)) ** 2) ** 0.5
+    product_error = (
+        (error * (index.standard_error or 0.0)) ** 2 + (index * (error.standard_error or 0.0)) ** 2
+    ) ** 0.5
     product = Estimate(index * error, product_error)
     return Scalars({"product": product, "davies_bouldin": index, "mixup_error": error})

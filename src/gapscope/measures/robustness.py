@@ -14,8 +14,20 @@ from gapscope.base.errors import NotMeasurable
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import slices
 from gapscope.base.task import class_logits
-from gapscope.inspection.outputs import checked_outputs, measurement_mode, prepare_inputs, samples_per_pass
-from gapscope.measures._forward import FloatInputs, Inputs, Labels, Scalars, forward_pass, mean_with_error
+from gapscope.inspection.outputs import (
+    checked_outputs,
+    measurement_mode,
+    prepare_inputs,
+    samples_per_pass,
+)
+from gapscope.measures._forward import (
+    FloatInputs,
+    Inputs,
+    Labels,
+    Scalars,
+    forward_pass,
+    mean_with_error,
+)
 from gapscope.measures._noise import STREAM, mixed_logits
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 
@@ -109,7 +121,9 @@ PENALTIES: Mapping[Callable[[Images, Draws], Images], float] = {
 }
 
 
-def in_unit_range(images: Images, change: Callable[[Images, Draws], Images]) -> Callable[[Images, Draws], Images]:
+def in_unit_range(
+    images: Images, change: Callable[[Images, Draws], Images]
+) -> Callable[[Images, Draws], Images]:
     """Return a transformation that maps the range of all images to [0, 1] and back."""
     low = images.min().item()
     span = images.max().item() - low or 1.0
@@ -152,15 +166,23 @@ def mixup_robustness(
 @_register(
     title="change of the predictions under augmentation",
     numbers={
-        "penalty": ScalarInfo("weighted changes", "lower", "sum over 7 transformations, mean over samples"),
-        "agreement": ScalarInfo("fraction of predictions", "higher", "mean over samples and transformations"),
+        "penalty": ScalarInfo(
+            "weighted changes", "lower", "sum over 7 transformations, mean over samples"
+        ),
+        "agreement": ScalarInfo(
+            "fraction of predictions", "higher", "mean over samples and transformations"
+        ),
     },
     sampling=Sampling("own", 128, lambda k: 8),
     stream="augmentation",
     reference="Aithal K, Kashyap and Subramanyam 2021 (arXiv:2101.06459), Sec. 3",
 )
 def augmentation_robustness(
-    network: nn.Module, x: Inputs, *, generator: torch.Generator | None = None, chunk_size: int | None = None
+    network: nn.Module,
+    x: Inputs,
+    *,
+    generator: torch.Generator | None = None,
+    chunk_size: int | None = None,
 ) -> Scalars:
     """Compute the penalized change of predictions under seven augmentations (estimated).
 
@@ -177,7 +199,9 @@ def augmentation_robustness(
     """
     _check_images(x)
     before = forward_pass(network, x, chunk_size=chunk_size).logits.softmax(1).max(1)
-    draws = torch.rand(len(x), 6, generator=resolve_generator(generator, "augmentation"), dtype=torch.float64)
+    draws = torch.rand(
+        len(x), 6, generator=resolve_generator(generator, "augmentation"), dtype=torch.float64
+    )
     changes = [(in_unit_range(x, change), penalty) for change, penalty in PENALTIES.items()]
     penalties, agreements = [], []
     with measurement_mode(network) as network, torch.no_grad():
@@ -193,5 +217,8 @@ def augmentation_robustness(
             penalties.append(total)
             agreements.append(agreement / len(PENALTIES))
     return Scalars(
-        {"penalty": mean_with_error(torch.cat(penalties)), "agreement": mean_with_error(torch.cat(agreements))}
+        {
+            "penalty": mean_with_error(torch.cat(penalties)),
+            "agreement": mean_with_error(torch.cat(agreements)),
+        }
     )

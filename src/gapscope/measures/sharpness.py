@@ -30,7 +30,13 @@ _register = partial(
     reference="Keskar et al. 2017 (arXiv:1609.04836), Metric 2.1; step of Foret et al. 2021 (arXiv:2010.01412), eq. 2",
 )
 def worst_case_sharpness(
-    network: nn.Module, x: Inputs, y: Targets, *, radius: float = 0.05, steps: int = 5, chunk_size: int | None = None
+    network: nn.Module,
+    x: Inputs,
+    y: Targets,
+    *,
+    radius: float = 0.05,
+    steps: int = 5,
+    chunk_size: int | None = None,
 ) -> Estimate:
     r"""Compute the worst-case sharpness.
 
@@ -49,7 +55,9 @@ def worst_case_sharpness(
     check_range("radius", radius, 0, low_open=True)
     check_range("steps", steps, 1)
 
-    def move(deviations: Sequence[Tensor], weights: Sequence[Tensor], gradient: Sequence[Tensor]) -> list[Tensor]:
+    def move(
+        deviations: Sequence[Tensor], weights: Sequence[Tensor], gradient: Sequence[Tensor]
+    ) -> list[Tensor]:
         norm = norm_of(gradient)
         if norm == 0:
             return list(deviations)
@@ -66,7 +74,13 @@ def worst_case_sharpness(
     reference="Kwon et al. 2021 (arXiv:2102.11600), eq. 5; Andriushchenko et al. 2023 (arXiv:2302.07011), eq. 2",
 )
 def adaptive_sharpness(
-    network: nn.Module, x: Inputs, y: Targets, *, radius: float = 0.01, steps: int = 5, chunk_size: int | None = None
+    network: nn.Module,
+    x: Inputs,
+    y: Targets,
+    *,
+    radius: float = 0.01,
+    steps: int = 5,
+    chunk_size: int | None = None,
 ) -> Estimate:
     r"""Compute the adaptive sharpness.
 
@@ -84,7 +98,9 @@ def adaptive_sharpness(
     check_range("radius", radius, 0, low_open=True)
     check_range("steps", steps, 1)
 
-    def move(deviations: Sequence[Tensor], weights: Sequence[Tensor], gradient: Sequence[Tensor]) -> list[Tensor]:
+    def move(
+        deviations: Sequence[Tensor], weights: Sequence[Tensor], gradient: Sequence[Tensor]
+    ) -> list[Tensor]:
         moved = []
         for deviation, value, g in zip(deviations, weights, gradient, strict=True):
             limit = radius * value.abs()

@@ -34,7 +34,9 @@ from gapscope.results.estimate import Estimate
     sampling=Sampling("mean", 256, lambda k: 1),
     reference="",
 )
-def accuracy(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
+def accuracy(
+    network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | None = None
+) -> Estimate:
     r"""Compute the accuracy: fraction of samples whose largest output is their label (exact).
 
     $\frac1n \sum_i 1[\arg\max_c f_c(x_i) = y_i]$. On training samples it is the training accuracy with the labels in
@@ -60,7 +62,9 @@ def accuracy(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int 
     sampling=Sampling("mean", 256, lambda k: 1),
     reference="",
 )
-def loss(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
+def loss(
+    network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | None = None
+) -> Estimate:
     r"""Compute the mean cross-entropy, or the mean squared error for regression (exact).
 
     $-\frac1n \sum_i \log \mathrm{softmax}(f(x_i))_{y_i}$, accumulated in float64.
@@ -76,7 +80,9 @@ def loss(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | No
 @register_measure(
     title="margin between the labelled class and the runner-up",
     numbers={
-        "percentile_10": ScalarInfo("logits", "higher", "k-th smallest over samples, k = n // 10", "tenth percentile"),
+        "percentile_10": ScalarInfo(
+            "logits", "higher", "k-th smallest over samples, k = n // 10", "tenth percentile"
+        ),
         "median": ScalarInfo("logits", "higher", "median over samples"),
         "inverse_square": ScalarInfo("1 / squared logits", "lower", "of the 10th percentile"),
     },
@@ -85,7 +91,9 @@ def loss(network: nn.Module, x: FloatInputs, y: Targets, *, chunk_size: int | No
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Jiang et al. 2020 (arXiv:1912.02178), eq. 22",
 )
-def output_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
+def output_margin(
+    network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None
+) -> Scalars:
     r"""Compute output margins: low percentile, median, inverse square (exact).
 
     The margin of a sample is $f_y - \max_{j \ne y} f_j$. "percentile_10" is the k-th smallest margin, k = n // 10 (at
@@ -94,4 +102,6 @@ def output_margin(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int |
     """
     margins = margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())
     low, median = low_margin(margins), torch.quantile(margins, 0.5).item()
-    return Scalars({"percentile_10": low, "median": median, "inverse_square": 1 / low**2 if low else math.inf})
+    return Scalars(
+        {"percentile_10": low, "median": median, "inverse_square": 1 / low**2 if low else math.inf}
+    )

@@ -70,10 +70,14 @@ def gradient_disparity(
     order = torch.randperm(len(x), generator=resolve_generator(generator, "batches of gradients"))
     with measurement_mode(network) as network:
         samples = samples_on_device(network, x, y)
-        at_once = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE)
+        at_once = samples_per_pass(
+            network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
+        )
         parts = order[: batches * size].to(samples.inputs.device).split(size)
         leaves = trainable(network)
-        gradients = [loss_and_gradient(network, samples.subset(part), at_once, leaves)[1] for part in parts]
+        gradients = [
+            loss_and_gradient(network, samples.subset(part), at_once, leaves)[1] for part in parts
+        ]
     distances = torch.zeros(batches, batches, dtype=torch.float64)
     for i, j in itertools.combinations(range(batches), 2):
         distance = norm_of([a - b for a, b in zip(gradients[i], gradients[j], strict=True)])
@@ -87,13 +91,17 @@ def gradient_disparity(
 
 @register_measure(
     title="variance of the per-sample gradients",
-    numbers=ScalarInfo("squared loss / squared weight units", "lower", "variance over samples, sum over weights"),
+    numbers=ScalarInfo(
+        "squared loss / squared weight units", "lower", "variance over samples, sum over weights"
+    ),
     cost_class="backward",
     default=False,
     sampling=Sampling("whole", 64, lambda k: 10),
     reference="Jiang et al. 2020 (arXiv:1912.02178), gradient noise at the end of training",
 )
-def gradient_noise(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None) -> Estimate:
+def gradient_noise(
+    network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int | None = None
+) -> Estimate:
     r"""Compute the variance of per-sample gradients, the trace of their covariance (exact).
 
     $\frac1n \sum_i \lVert \nabla \ell_i - \nabla L \rVert^2$ over all trainable weights. The gradient of a batch of B
@@ -101,21 +109,27 @@ def gradient_noise(network: nn.Module, x: Inputs, y: Targets, *, chunk_size: int
     """
     # mean |g_i - g|^2 = mean |g_i|^2 - |g|^2
     squares = sample_square_norms(network, x, y, chunk_size=chunk_size).mean().item()
-    return Estimate(max(0.0, squares - norm_of(mean_gradient(network, x, y, chunk_size=chunk_size)) ** 2))
+    return Estimate(
+        max(0.0, squares - norm_of(mean_gradient(network, x, y, chunk_size=chunk_size)) ** 2)
+    )
 
 
 @register_measure(
     title="cosine between per-sample gradients and weights",
     labels=True,
     numbers={
-        "alignment": ScalarInfo("cosine", "higher", "mean over samples over (excess kurtosis + 1.2)"),
+        "alignment": ScalarInfo(
+            "cosine", "higher", "mean over samples over (excess kurtosis + 1.2)"
+        ),
         "mean": ScalarInfo("cosine", "higher", "mean over samples"),
     },
     default=False,
     sampling=Sampling("whole", 256, lambda k: 2),
     reference="Holzl, Rueckert and Kaissis 2025 (arXiv:2510.25480), Sec. 3; constants of the authors' program",
 )
-def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None) -> Scalars:
+def gradient_weight_alignment(
+    network: nn.Module, x: Inputs, y: Labels, *, chunk_size: int | None = None
+) -> Scalars:
     r"""Compute the gradient-weight alignment at the last layer (exact).
 
     $E[\gamma] / (\mathrm{kurt}(\gamma) + 1.2)$ with $\gamma_i = -\cos(\nabla_W \ell_i, W)$ for the cross-entropy of
@@ -131,7 +145,9 @@ def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk
     check_labels(y, result.logits.shape[1])
     head, n_classes = result.head, result.logits.shape[1]
     if not isinstance(head, nn.Linear) or head.weight.shape != (n_classes, features.shape[1]):
-        raise NotMeasurable("The alignment needs a last linear layer with one row of weights per class; got none.")
+        raise NotMeasurable(
+            "The alignment needs a last linear layer with one row of weights per class; got none."
+        )
     weight = head.weight.detach().double().cpu()
     by_logits = result.logits.softmax(1) - F.one_hot(y.cpu(), n_classes)
     # the gradient of a sample is the outer product b h^T of these rows: <b h^T, W> = b^T W h, |b h^T| = |b| |h|
@@ -157,7 +173,9 @@ def gradient_weight_alignment(network: nn.Module, x: Inputs, y: Labels, *, chunk
     default=False,
     reference="Lyle et al. 2020 (arXiv:2010.14499), Sec. 3; Ru et al. 2021 (arXiv:2006.04492), eq. 1",
 )
-def training_loss_sum(network: nn.Module, *, history: Sequence[Mapping[str, Any]], last: int = 10) -> Scalars:
+def training_loss_sum(
+    network: nn.Module, *, history: Sequence[Mapping[str, Any]], last: int = 10
+) -> Scalars:
     """Sum the training losses over all epochs, and over the last ones (exact).
 
     It is large if training was slow. The loss of an epoch is its `train_loss` in the history: the mean over batches, in

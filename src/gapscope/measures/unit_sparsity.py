@@ -123,7 +123,10 @@ class UnitSparsity(Result):
             "kappa": self.class_kappa,
             "reached_chance": self.reached_chance,
         }
-        content = {name: values.tolist() if isinstance(values, Tensor) else values for name, values in columns.items()}
+        content = {
+            name: values.tolist() if isinstance(values, Tensor) else values
+            for name, values in columns.items()
+        }
         return pandas.DataFrame(content, index=pandas.Index(self.classes, name="class"))
 
     def __repr__(self) -> str:
@@ -236,7 +239,9 @@ def unit_sparsity(
         n_outputs = network_outputs(network, x[:1]).shape[1]
         check_labels(y, n_outputs)
         for name in names:
-            curves = class_curves(network, x, y, layer=name, unit_axis=unit_axis, chunk_size=chunk_size)
+            curves = class_curves(
+                network, x, y, layer=name, unit_axis=unit_axis, chunk_size=chunk_size
+            )
             results[str(name)] = _sparsity(curves, n_outputs)
     if names is layers:
         return results

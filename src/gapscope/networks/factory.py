@@ -72,7 +72,9 @@ def check_network_options(name: str, options: Mapping[str, Any]) -> None:
     defaults = network_options(name)
     check_known(f"Network {name!r}", options, defaults)
     for option, value in options.items():
-        _check_value(f"Option '{option}' of network '{name}'", option, value, type(defaults[option]))
+        _check_value(
+            f"Option '{option}' of network '{name}'", option, value, type(defaults[option])
+        )
 
 
 def build_network(
@@ -113,7 +115,9 @@ def build_network(
     check_range("n_outputs", n_outputs, 1)
     # Built on the meta device first, so that every weight is sampled exactly once, below.
     with torch.device("meta"):
-        network = nn.Sequential(OrderedDict(_FAMILIES[name](tuple(input_shape), n_outputs, **options)))
+        network = nn.Sequential(
+            OrderedDict(_FAMILIES[name](tuple(input_shape), n_outputs, **options))
+        )
     network.to_empty(device="cpu")
     initialize(network, initialization, generator)
     return network

@@ -59,7 +59,9 @@ def _reset(module: nn.Module) -> None:
     module.load_state_dict(reset.state_dict())
 
 
-def initialize(network: nn.Module, kind: str = "torch", generator: torch.Generator | None = None) -> None:
+def initialize(
+    network: nn.Module, kind: str = "torch", generator: torch.Generator | None = None
+) -> None:
     r"""Reinitialize all weights of a network in place.
 
     With $n_\mathrm{in}$, $n_\mathrm{out}$ the fan-in and fan-out of a linear or convolutional layer:
@@ -106,7 +108,9 @@ def resampled_state(network: nn.Module) -> dict[str, Tensor]:
     with exclusive(), preserve_rng_state():
         torch.manual_seed(0)
         for name, module in resampled.named_modules():
-            reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+            reset = getattr(module, "reset_parameters", None) or getattr(
+                module, "_reset_parameters", None
+            )
             if callable(reset):
                 reset()
             elif any(True for _ in module.parameters(recurse=False)):

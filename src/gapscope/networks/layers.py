@@ -27,7 +27,9 @@ def scale_channels(channels: int, width_multiplier: float) -> int:
     return max(1, round(channels * width_multiplier))
 
 
-def normalization_layers(name: str, channels: int, normalization: str, *, images: bool = True) -> Layers:
+def normalization_layers(
+    name: str, channels: int, normalization: str, *, images: bool = True
+) -> Layers:
     """Return the normalization `<name>_norm` ("batch" or "group"), or nothing for "none".
 
     Group normalization has 8 groups, or as many as divide both 8 and the number of channels.
@@ -60,13 +62,17 @@ def convolution(
 ) -> Layers:
     """Return a convolution `<name>`, `<name>_norm` if any, and `<name>_relu`."""
     return {
-        name: nn.Conv2d(in_channels, channels, kernel_size, stride, padding, groups=groups, bias=bias),
+        name: nn.Conv2d(
+            in_channels, channels, kernel_size, stride, padding, groups=groups, bias=bias
+        ),
         **normalization_layers(name, channels, normalization),
         f"{name}_relu": nn.ReLU(),
     }
 
 
-def dense(name: str, n_inputs: int, n_units: int, *, activation: str = "relu", normalization: str = "none") -> Layers:
+def dense(
+    name: str, n_inputs: int, n_units: int, *, activation: str = "relu", normalization: str = "none"
+) -> Layers:
     """Return a linear layer `<name>`, `<name>_norm` if any, and its activation."""
     return {
         name: nn.Linear(n_inputs, n_units),
@@ -100,7 +106,11 @@ def fully_connected_head(
 
 def pooled_head(channels: int, n_outputs: int) -> Layers:
     """Return `pool` (mean over all pixels), `flatten` and the linear layer `output`."""
-    return {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "output": nn.Linear(channels, n_outputs)}
+    return {
+        "pool": nn.AdaptiveAvgPool2d(1),
+        "flatten": nn.Flatten(),
+        "output": nn.Linear(channels, n_outputs),
+    }
 
 
 def image_shape(network: str, input_shape: Sequence[int]) -> tuple[int, int, int]:
@@ -125,7 +135,9 @@ def _sides_after(layers: Mapping[str, nn.Module], sides: Sequence[int]) -> list[
     return sides
 
 
-def n_features(network: str, layers: Mapping[str, nn.Module], channels: int, sides: Sequence[int]) -> int:
+def n_features(
+    network: str, layers: Mapping[str, nn.Module], channels: int, sides: Sequence[int]
+) -> int:
     """Return the number of features per sample after convolutions and pooling."""
     remaining = _sides_after(layers, sides)
     if 0 in remaining:

@@ -55,10 +55,14 @@ class ResidualBlock(nn.Module):
         return self.relu(self.branch(x) + self.shortcut(x))
 
 
-def _block(in_channels: int, channels: int, stride: int, normalization: str, padded_shortcut: bool) -> ResidualBlock:
+def _block(
+    in_channels: int, channels: int, stride: int, normalization: str, padded_shortcut: bool
+) -> ResidualBlock:
     bias = normalization == "none"
     branch: Layers = {
-        **convolution("conv1", in_channels, channels, stride=stride, bias=bias, normalization=normalization),
+        **convolution(
+            "conv1", in_channels, channels, stride=stride, bias=bias, normalization=normalization
+        ),
         **convolution("conv2", channels, channels, bias=bias, normalization=normalization),
     }
     del branch["conv2_relu"]  # it comes after the sum
@@ -68,7 +72,9 @@ def _block(in_channels: int, channels: int, stride: int, normalization: str, pad
         shortcut = PaddedShortcut(channels, stride)
     else:
         projection: Layers = {"conv": nn.Conv2d(in_channels, channels, 1, stride, bias=bias)}
-        shortcut = nn.Sequential(OrderedDict(projection | normalization_layers("conv", channels, normalization)))
+        shortcut = nn.Sequential(
+            OrderedDict(projection | normalization_layers("conv", channels, normalization))
+        )
     return ResidualBlock(nn.Sequential(OrderedDict(branch)), shortcut)
 
 
@@ -98,7 +104,9 @@ def resnet(
         dropout: Probability of dropout after every residual block (Luo et al. 2019, Fig. 2g: 0.1 or 0.2).
     """
     in_channels, *_ = image_shape(f"resnet{n_layers}", input_shape)
-    stages = [(scale_channels(width, width_multiplier), n_blocks) for width, n_blocks in _STAGES[n_layers]]
+    stages = [
+        (scale_channels(width, width_multiplier), n_blocks) for width, n_blocks in _STAGES[n_layers]
+    ]
     channels = stages[0][0]
     bias = normalization == "none"
     layers = convolution("conv1", in_channels, channels, bias=bias, normalization=normalization)
@@ -108,7 +116,9 @@ def resnet(
             if stage > 1 and block == 1:
                 stride = 2
             name = f"stage{stage}_block{block}"
-            layers[name] = _block(channels, width, stride, normalization, padded_shortcut=n_layers == 20)
+            layers[name] = _block(
+                channels, width, stride, normalization, padded_shortcut=n_layers == 20
+            )
             layers |= dropout_layers(name, dropout)
             channels = width
     return layers | pooled_head(channels, n_outputs)

@@ -51,7 +51,9 @@ def fully_connected(
         normalization = "none"
         if batch_norm:
             normalization = "batch"
-        layers |= dense(f"fc{i}", n_inputs, width, activation=activation, normalization=normalization)
+        layers |= dense(
+            f"fc{i}", n_inputs, width, activation=activation, normalization=normalization
+        )
         layers |= dropout_layers(f"fc{i}", dropout)
         n_inputs = width
     return layers | {"output": nn.Linear(n_inputs, n_outputs)}
@@ -77,7 +79,12 @@ _MOBILENET_BLOCKS = (
     (1024, 2),
     (1024, 1),
 )
-_VGG_CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+_VGG_CONVOLUTIONS = {
+    11: (1, 1, 2, 2, 2),
+    13: (2, 2, 2, 2, 2),
+    16: (2, 2, 3, 3, 3),
+    19: (2, 2, 4, 4, 4),
+}
 # Simonyan and Zisserman 2015, table 1
 _VGG_CHANNELS = (64, 128, 256, 512, 512)
 HEADS = ("linear", "paper")
@@ -117,17 +124,25 @@ def alexnet(
         width = scale_channels(full_width, width_multiplier)
         pooled = i in _ALEXNET_POOLED
         stride = (2 if i == 1 else 1) * (2 if pooled and not max_pool else 1)
-        layers |= convolution(f"conv{i}", channels, width, stride=stride, normalization=normalization)
+        layers |= convolution(
+            f"conv{i}", channels, width, stride=stride, normalization=normalization
+        )
         if pooled and max_pool:
             layers[f"conv{i}_pool"] = nn.MaxPool2d(2)
         channels = width
     features = n_features("alexnet", layers, channels, sides)
     hidden = [head_width] * 2
-    return layers | fully_connected_head(features, hidden, n_outputs, dropout=dropout, normalization=normalization)
+    return layers | fully_connected_head(
+        features, hidden, n_outputs, dropout=dropout, normalization=normalization
+    )
 
 
 def conv6(
-    input_shape: Sequence[int], n_outputs: int, *, width_multiplier: float = 1.0, normalization: str = "batch"
+    input_shape: Sequence[int],
+    n_outputs: int,
+    *,
+    width_multiplier: float = 1.0,
+    normalization: str = "batch",
 ) -> Layers:
     """Build conv(3,32)-conv(3,32)-conv(3,64)-conv(3,64)-pool(2,2)-fc(512)-fc.
 
@@ -177,19 +192,32 @@ def lenet5(
     if min(sides) < 32:
         padding = 2
     layers: Layers = {
-        **convolution("conv1", channels, first, kernel_size=5, padding=padding, normalization=normalization),
+        **convolution(
+            "conv1", channels, first, kernel_size=5, padding=padding, normalization=normalization
+        ),
         "conv1_pool": nn.MaxPool2d(2),
-        **convolution("conv2", first, second, kernel_size=5, padding=0, normalization=normalization),
+        **convolution(
+            "conv2", first, second, kernel_size=5, padding=0, normalization=normalization
+        ),
         "conv2_pool": nn.MaxPool2d(2),
     }
     features = n_features("lenet5", layers, second, sides)
     return layers | fully_connected_head(
-        features, hidden, n_outputs, dropout=dropout, output_dropout=dropout, normalization=normalization
+        features,
+        hidden,
+        n_outputs,
+        dropout=dropout,
+        output_dropout=dropout,
+        normalization=normalization,
     )
 
 
 def mobilenet(
-    input_shape: Sequence[int], n_outputs: int, *, width_multiplier: float = 1.0, normalization: str = "batch"
+    input_shape: Sequence[int],
+    n_outputs: int,
+    *,
+    width_multiplier: float = 1.0,
+    normalization: str = "batch",
 ) -> Layers:
     """Build MobileNet: 13 blocks of a depthwise 3 x 3 and a pointwise 1 x 1 convolution.
 
@@ -204,10 +232,18 @@ def mobilenet(
         width = scale_channels(full_width, width_multiplier)
         name = f"block{block}_depthwise"
         layers |= convolution(
-            name, channels, channels, stride=stride, groups=channels, bias=bias, normalization=normalization
+            name,
+            channels,
+            channels,
+            stride=stride,
+            groups=channels,
+            bias=bias,
+            normalization=normalization,
         )
         name = f"block{block}_pointwise"
-        layers |= convolution(name, channels, width, kernel_size=1, padding=0, bias=bias, normalization=normalization)
+        layers |= convolution(
+            name, channels, width, kernel_size=1, padding=0, bias=bias, normalization=normalization
+        )
         channels = width
     return layers | pooled_head(channels, n_outputs)
 
@@ -245,7 +281,9 @@ def plain_cnn(
         normalization = "batch"
     layers: Layers = {}
     for i in range(1, n_conv + 1):
-        layers |= convolution(f"conv{i}", in_channels, channels, padding=0, normalization=normalization)
+        layers |= convolution(
+            f"conv{i}", in_channels, channels, padding=0, normalization=normalization
+        )
         layers |= dropout_layers(f"conv{i}", dropout)
         if max_pool:
             layers[f"conv{i}_pool"] = nn.MaxPool2d(2)
@@ -293,7 +331,12 @@ def small_cnn(
     features = n_features("small_cnn", layers, channels, sides)
     hidden = [scale_channels(128, width_multiplier)]
     return layers | fully_connected_head(
-        features, hidden, n_outputs, dropout=dropout, output_dropout=dropout, normalization=normalization
+        features,
+        hidden,
+        n_outputs,
+        dropout=dropout,
+        output_dropout=dropout,
+        normalization=normalization,
     )
 
 
@@ -348,4 +391,6 @@ def vgg(
     hidden = []
     if head == "paper":
         hidden = [head_width] * 2
-    return layers | fully_connected_head(features, hidden, n_outputs, dropout=dropout, output_dropout=dropout)
+    return layers | fully_connected_head(
+        features, hidden, n_outputs, dropout=dropout, output_dropout=dropout
+    )

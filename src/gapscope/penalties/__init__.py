@@ -13,7 +13,11 @@ from gapscope.penalties.dropout import AutomaticDropout as AutomaticDropout
 from gapscope.penalties.gamma_decay import GammaDecayPenalty as GammaDecayPenalty
 from gapscope.penalties.gradient_norms import InputJacobianPenalty as InputJacobianPenalty
 from gapscope.penalties.gradient_norms import LossGradientPenalty as LossGradientPenalty
-from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty as GradientSimilarityPenalty
-from gapscope.penalties.robust_losses import EarlyLearningRegularization as EarlyLearningRegularization
+from gapscope.penalties.gradient_similarity import (
+    GradientSimilarityPenalty as GradientSimilarityPenalty,
+)
+from gapscope.penalties.robust_losses import (
+    EarlyLearningRegularization as EarlyLearningRegularization,
+)
 from gapscope.penalties.robust_losses import GeneralizedCrossEntropy as GeneralizedCrossEntropy
 from gapscope.penalties.weight import L2Penalty as L2Penalty

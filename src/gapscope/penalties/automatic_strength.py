@@ -35,7 +35,13 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.input_layout import InputLayout
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.network_adapter import NetworkAdapter
-from gapscope.inspection.outputs import check_module, checked_outputs, inspection_mode, network_outputs, unwrapped
+from gapscope.inspection.outputs import (
+    check_module,
+    checked_outputs,
+    inspection_mode,
+    network_outputs,
+    unwrapped,
+)
 from gapscope.inspection.validation import ready
 from gapscope.labels.class_labels import assess_labels
 from gapscope.labels.kernel_views import kernel_class_view, ntk_spectrum
@@ -47,7 +53,11 @@ KAPPA, POWER = 0.65, 1.5
 TOLERANCE = 0.06  # tau
 BAND = 0.2  # b
 RISE, FALL = 0.8, 0.35  # g
-COLLAPSE, CUT = 0.5, 0.25  # P relative to its maximum below which the strength is cut, and the factor
+# P relative to its maximum below which the strength is cut, and the factor
+COLLAPSE, CUT = (
+    0.5,
+    0.25,
+)
 N_SAMPLES, MIN_SAMPLES = 512, 100  # the estimated rate of label errors needs at least 100
 
 
@@ -55,7 +65,9 @@ def memorization_stats(
     probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], predictions: Int[Tensor, " n"]
 ) -> tuple[float, float]:
     """Return m (0 if S is empty) and P (0 if S holds all samples)."""
-    p, at_prediction = (probabilities.gather(1, classes[:, None]).squeeze(1) for classes in (labels, predictions))
+    p, at_prediction = (
+        probabilities.gather(1, classes[:, None]).squeeze(1) for classes in (labels, predictions)
+    )
     contradicted = labels != predictions
     # mean over the C - 2 classes that are neither label nor prediction; used only where the two differ
     mean_rest = (1 - p - at_prediction) / max(probabilities.shape[1] - 2, 1)
@@ -135,7 +147,9 @@ class AutomaticStrength:
         self._calls += 1
         return self.strength
 
-    def after_pass(self, inputs: Tensor, targets: Tensor | None, layout: InputLayout | None = None) -> None:
+    def after_pass(
+        self, inputs: Tensor, targets: Tensor | None, layout: InputLayout | None = None
+    ) -> None:
         """Collect the samples of the mini-batch until there are enough."""
         if self._predictions is not None:
             return
@@ -156,10 +170,14 @@ class AutomaticStrength:
         if len(self._labels) >= N_SAMPLES or len(self._hashes) == n_before:
             self._predict_samples()
 
-    def _add_samples(self, parts: tuple[Tensor, ...], labels: Tensor, names: tuple[str, ...] = ()) -> None:
+    def _add_samples(
+        self, parts: tuple[Tensor, ...], labels: Tensor, names: tuple[str, ...] = ()
+    ) -> None:
         """Add copies of the samples that are new."""
         shapes = [list(part.shape[1:]) for part in parts]
-        if self._inputs and (names != self._names or shapes != [list(part.shape) for part in self._inputs[0]]):
+        if self._inputs and (
+            names != self._names or shapes != [list(part.shape) for part in self._inputs[0]]
+        ):
             raise InvalidInput(
                 f"strength 'auto' needs samples of one shape; got {', '.join(map(str, shapes))} after "
                 f"{', '.join(str(list(part.shape)) for part in self._inputs[0])}. Pad all batches to one length, or "
@@ -167,7 +185,11 @@ class AutomaticStrength:
             )
         self._names = names
         for *sample, label in zip(*parts, labels, strict=True):
-            key = hash(b"".join(part.cpu().reshape(-1).view(torch.uint8).numpy().tobytes() for part in sample))
+            key = hash(
+                b"".join(
+                    part.cpu().reshape(-1).view(torch.uint8).numpy().tobytes() for part in sample
+                )
+            )
             if key not in self._hashes and len(self._labels) < N_SAMPLES:
                 self._hashes.add(key)
                 self._inputs.append(tuple(part.clone() for part in sample))
@@ -206,9 +228,12 @@ class AutomaticStrength:
         with inspection_mode(network):
             outputs = checked_outputs(network_outputs(network, inputs), len(inputs)).double().cpu()
         m, learned = memorization_stats(outputs.softmax(1), labels, self._predictions)  # m and P
-        memorized = m / max(learned, 1.5 / outputs.shape[1])  # s; an untrained network has P near 1 / C
+        # s; an untrained network has P near 1 / C
+        memorized = m / max(learned, 1.5 / outputs.shape[1])
         self._best = max(self._best, learned)
-        self._step_strength((memorized / self._allowed - 1) / BAND, collapsed=learned < COLLAPSE * self._best)
+        self._step_strength(
+            (memorized / self._allowed - 1) / BAND, collapsed=learned < COLLAPSE * self._best
+        )
         self.history.append((self._calls, memorized, self._allowed, self.strength))
 
     def _step_strength(self, error: float, *, collapsed: bool) -> None:
@@ -218,7 +243,9 @@ class AutomaticStrength:
         if collapsed:
             self.strength *= CUT
             return
-        proposal = self.strength * math.exp((RISE if error > 0 else FALL) * max(-1.0, min(1.0, error)))
+        proposal = self.strength * math.exp(
+            (RISE if error > 0 else FALL) * max(-1.0, min(1.0, error))
+        )
         # below `least` after a cut, the strength returns by at most the largest rise per update
         floor = min(self.least, self.strength * math.exp(RISE))
         self.strength = min(self.most, max(proposal, floor))
@@ -234,7 +261,9 @@ class AutomaticStrength:
         if self._predictions is not None:
             state["predicted"] = self._predictions
         elif self._untrained is not None:
-            state |= {f"untrained.{name}": tensor for name, tensor in self._untrained.state_dict().items()}
+            state |= {
+                f"untrained.{name}": tensor for name, tensor in self._untrained.state_dict().items()
+            }
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -249,5 +278,7 @@ class AutomaticStrength:
         self._predictions = state.get("predicted")
         self._untrained = None
         self._untrained_state = {
-            name.removeprefix("untrained."): tensor for name, tensor in state.items() if name.startswith("untrained.")
+            name.removeprefix("untrained."): tensor
+            for name, tensor in state.items()
+            if name.startswith("untrained.")
         }

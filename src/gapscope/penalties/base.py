@@ -20,7 +20,12 @@ from gapscope.gradients.backward import ProbeSource
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.checkpoints import direct_checkpoints
 from gapscope.inspection.execution import exclusive
-from gapscope.inspection.outputs import check_finite, check_hookable, check_module, explain_torch_errors
+from gapscope.inspection.outputs import (
+    check_finite,
+    check_hookable,
+    check_module,
+    explain_torch_errors,
+)
 from gapscope.penalties.batches import Batch, as_batch
 from gapscope.results.catalogue import Catalogue
 
@@ -46,7 +51,9 @@ class StrengthRule(Protocol):
         """Return the strength of the next pass."""
         ...
 
-    def after_pass(self, inputs: Tensor, targets: Tensor | None, layout: InputLayout | None = None) -> None:
+    def after_pass(
+        self, inputs: Tensor, targets: Tensor | None, layout: InputLayout | None = None
+    ) -> None:
         """Update from the mini-batch of the pass (`layout` describes several `inputs`)."""
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -57,13 +64,20 @@ class StrengthRule(Protocol):
         """Load the result of `state_dict`."""
 
 
-def strength_of(value: float | str | StrengthRule, penalty: str) -> tuple[float, StrengthRule | None]:
+def strength_of(
+    value: float | str | StrengthRule, penalty: str
+) -> tuple[float, StrengthRule | None]:
     """Return the initial strength, and the rule that controls it (None for a number)."""
     if isinstance(value, str):
         if value != "auto":
-            raise InvalidInput(f"strength of {penalty} must be a number, 0 or larger, or 'auto'; got {value!r}.")
+            raise InvalidInput(
+                f"strength of {penalty} must be a number, 0 or larger, or 'auto'; got {value!r}."
+            )
         start, least, most = LIMITS[penalty]
-        from gapscope.penalties.automatic_strength import AutomaticStrength  # it imports the batches of penalties
+        # it imports the batches of penalties
+        from gapscope.penalties.automatic_strength import (
+            AutomaticStrength,
+        )
 
         rule = AutomaticStrength(start=start, least=least, most=most)
         return rule.strength, rule
@@ -115,7 +129,12 @@ class Penalty(ABC):
 
     @abstractmethod
     def value(
-        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+        self,
+        network: nn.Module,
+        inputs: Tensor,
+        outputs: Tensor,
+        targets: Tensor | None,
+        observed: Any,
     ) -> Tensor:
         """Return the penalty, a 0-d tensor, from one observed forward pass."""
 
@@ -125,7 +144,9 @@ class Penalty(ABC):
         if self._probes is not None:
             state |= self._probes.state_dict()
         if self.automatic is not None:
-            state |= {f"automatic.{name}": tensor for name, tensor in self.automatic.state_dict().items()}
+            state |= {
+                f"automatic.{name}": tensor for name, tensor in self.automatic.state_dict().items()
+            }
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -140,10 +161,14 @@ class Penalty(ABC):
             self._probes.load_state_dict(state)
         if self.automatic is not None:
             prefix = "automatic."
-            parts = {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
+            parts = {
+                name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)
+            }
             self.automatic.load_state_dict(parts)
 
-    def forward_with_penalty(self, network: nn.Module, x: Any, y: Tensor | None = None) -> tuple[Any, Tensor]:
+    def forward_with_penalty(
+        self, network: nn.Module, x: Any, y: Tensor | None = None
+    ) -> tuple[Any, Tensor]:
         """Return the network's result on a mini-batch, and the penalty, from one forward pass.
 
         Args:
@@ -158,7 +183,11 @@ class Penalty(ABC):
         names = inspect.signature(type(self)).parameters
         values = {name: getattr(self, name) for name in names if hasattr(self, name)}
         # no data and functions, which have long texts
-        settings = [f"{name}={value!r}" for name, value in values.items() if isinstance(value, int | float | str)]
+        settings = [
+            f"{name}={value!r}"
+            for name, value in values.items()
+            if isinstance(value, int | float | str)
+        ]
         return f"{type(self).__name__}({', '.join(settings)})"
 
     def __call__(self, network: nn.Module, x: Any, y: Tensor | None = None) -> Tensor:
@@ -195,13 +224,17 @@ def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> 
     outputs = batch.outputs_of(result)
     if not isinstance(outputs, Tensor):
         got = type(outputs).__name__
-        raise InvalidInput(f"A network must return a tensor, or an object with `logits`; got {got}. Wrap the network.")
+        raise InvalidInput(
+            f"A network must return a tensor, or an object with `logits`; got {got}. Wrap the network."
+        )
     total = outputs.new_zeros(())
     for penalty, observed in zip(penalties, observations, strict=True):
         total = total + penalty.value(batch.network, inputs, outputs, batch.targets, observed)
     for penalty in penalties:
         if penalty.automatic is not None:
-            penalty.automatic.after_pass(batch.inputs, batch.targets, getattr(batch.network, "form", None))
+            penalty.automatic.after_pass(
+                batch.inputs, batch.targets, getattr(batch.network, "form", None)
+            )
     return result, total
 
 
@@ -216,7 +249,9 @@ def register_penalty(name: str) -> Callable[[AnyClass], AnyClass]:
     def register(cls: AnyClass) -> AnyClass:
         registered = _PENALTIES.get(name, cls)
         if (registered.__module__, registered.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise InvalidInput(f"A penalty called {name!r} is registered already. Choose another name.")
+            raise InvalidInput(
+                f"A penalty called {name!r} is registered already. Choose another name."
+            )
         add_common_parameters(cls, "gapscope.penalties")
         _PENALTIES[name] = cls
         return cls
@@ -239,7 +274,9 @@ def make_penalty(name: str, options: Mapping[str, Any]) -> Any:
         )
     settings = inspect.signature(classes[name]).parameters
     check_known(f"Penalty {name!r}", options, settings, noun="setting")
-    missing = [key for key, item in settings.items() if item.default is item.empty and key not in options]
+    missing = [
+        key for key, item in settings.items() if item.default is item.empty and key not in options
+    ]
     if missing:
         raise InvalidInput(
             f"Penalty {name!r} needs the setting {missing[0]!r}; got {', '.join(options) or 'no settings'}. Add it."

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gapscope.base.containers import LABEL_NAMES
+from gapscope.base.batches import LABEL_NAMES
 from gapscope.base.errors import InvalidInput
 from gapscope.base.input_layout import InputLayout, pack_inputs
 from gapscope.base.samples import check_holds_numbers
@@ -35,10 +35,18 @@ class Batch:
         if outputs.ndim < 2:
             return outputs.reshape(-1, 1)
         axis = 1
-        if self.targets is not None and self.targets.ndim > 1 and not self.targets.is_floating_point():
+        if (
+            self.targets is not None
+            and self.targets.ndim > 1
+            and not self.targets.is_floating_point()
+        ):
             # the last position of a causal model has no label
             causal = is_causal(unwrapped(getattr(self.network, "adapted_from", self.network)))
-            outputs = outputs[:, :-1] if causal and outputs.shape[1] == self.targets.shape[1] + 1 else outputs
+            outputs = (
+                outputs[:, :-1]
+                if causal and outputs.shape[1] == self.targets.shape[1] + 1
+                else outputs
+            )
             axis = class_axis(outputs, self.targets)
         return outputs.movedim(axis, 1).flatten(1)
 
@@ -50,7 +58,9 @@ class BatchNetwork(NetworkAdapter):
     stored. Later passes, which verify gradients, have no labels.
     """
 
-    def __init__(self, network: nn.Module, layout: InputLayout, keywords: Mapping[str, Any]) -> None:
+    def __init__(
+        self, network: nn.Module, layout: InputLayout, keywords: Mapping[str, Any]
+    ) -> None:
         super().__init__(unwrapped(network), layout)
         # in a tuple, so that the wrapper is no submodule
         self._wrapped, self._keywords = (network,), dict(keywords)
@@ -73,7 +83,12 @@ def data_parallel(network: nn.Module) -> DistributedDataParallel | None:
 
 def _shift(network: nn.Module, targets: Tensor | None) -> Tensor | None:
     """Return targets, without the first token for causal language models."""
-    if targets is None or targets.is_floating_point() or targets.ndim < 2 or not is_causal(unwrapped(network)):
+    if (
+        targets is None
+        or targets.is_floating_point()
+        or targets.ndim < 2
+        or not is_causal(unwrapped(network))
+    ):
         return targets
     return targets[:, 1:]
 
@@ -82,8 +97,14 @@ def _prepare(tensor: Tensor) -> Tensor:
     """Return a tensor that autograd can save, or raise InvalidInput if it is empty."""
     check_holds_numbers(tensor)
     if tensor.ndim and len(tensor) == 0:
-        raise InvalidInput(f"A batch must hold at least one sample; got {list(tensor.shape)}. Skip empty batches.")
-    return tensor.clone() if tensor.is_inference() and not torch.is_inference_mode_enabled() else tensor
+        raise InvalidInput(
+            f"A batch must hold at least one sample; got {list(tensor.shape)}. Skip empty batches."
+        )
+    return (
+        tensor.clone()
+        if tensor.is_inference() and not torch.is_inference_mode_enabled()
+        else tensor
+    )
 
 
 def as_batch(network: nn.Module, x: Any, y: Tensor | None) -> Batch:
@@ -98,15 +119,23 @@ def as_batch(network: nn.Module, x: Any, y: Tensor | None) -> Batch:
     keywords: dict[str, Any] = {}
     inputs: Any = None
     if is_mapping(x):
-        tensors = {str(key): value for key, value in x.items() if isinstance(value, Tensor) and value.ndim > 0}
+        tensors = {
+            str(key): value
+            for key, value in x.items()
+            if isinstance(value, Tensor) and value.ndim > 0
+        }
         labels = [key for key in LABEL_NAMES if key in tensors]
-        keywords = {str(key): value for key, value in x.items() if key not in tensors or key in labels}
+        keywords = {
+            str(key): value for key, value in x.items() if key not in tensors or key in labels
+        }
         y = tensors[labels[0]] if y is None and labels else y
         inputs = {key: _prepare(value) for key, value in tensors.items() if key not in labels}
     elif is_list_or_tuple(x) and all(isinstance(part, Tensor) for part in x):
         inputs = [_prepare(part) for part in x]
     if not inputs:
         got = type(x).__name__
-        raise InvalidInput(f"A batch must be a tensor, a mapping or a tuple of tensors; got {got}. Pass one of these.")
+        raise InvalidInput(
+            f"A batch must be a tensor, a mapping or a tuple of tensors; got {got}. Pass one of these."
+        )
     packed, layout = pack_inputs(inputs)
     return Batch(BatchNetwork(network, layout, keywords), packed, _shift(network, y))

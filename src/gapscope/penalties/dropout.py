@@ -57,7 +57,12 @@ class AutomaticDropout(Penalty):
         yield inputs, None
 
     def value(
-        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+        self,
+        network: nn.Module,
+        inputs: Tensor,
+        outputs: Tensor,
+        targets: Tensor | None,
+        observed: Any,
     ) -> Tensor:
         """Return 0."""
         return outputs.new_zeros(())

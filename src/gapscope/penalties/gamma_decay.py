@@ -63,7 +63,12 @@ class GammaDecayPenalty(Penalty):
         check_fixed(strength, "GammaDecayPenalty")
         check_range("every", every, 1)
         if batch_norm_size is not None:
-            check_range("batch_norm_size (larger than batch_size)", batch_norm_size, batch_size, low_open=True)
+            check_range(
+                "batch_norm_size (larger than batch_size)",
+                batch_norm_size,
+                batch_size,
+                low_open=True,
+            )
         check_choice("covariance", covariance, get_args(Covariance))
         self.batch_size, self.strength, self.every = batch_size, strength, every
         # batch norm regularizes in proportion to 1 / (batch size)
@@ -74,7 +79,12 @@ class GammaDecayPenalty(Penalty):
         self._rates: dict[str, Tensor] = {}
 
     def value(
-        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+        self,
+        network: nn.Module,
+        inputs: Tensor,
+        outputs: Tensor,
+        targets: Tensor | None,
+        observed: Any,
     ) -> Tensor:
         """Return the penalty, differentiable by gamma."""
         checked_outputs(outputs, len(inputs))
@@ -101,9 +111,15 @@ class GammaDecayPenalty(Penalty):
             network, data, batch_size=self.batch_size, covariance=self.covariance, draws=self.draws, replacement=True,
             generator=self._generator,
         )  # fmt: skip
-        with_gamma = {name: layer for name, layer in decay.items() if named_modules(network)[name].weight is not None}
+        with_gamma = {
+            name: layer
+            for name, layer in decay.items()
+            if named_modules(network)[name].weight is not None
+        }
         if not with_gamma:
-            raise NotMeasurable("GammaDecayPenalty needs normalization layers with gamma; these have affine=False.")
+            raise NotMeasurable(
+                "GammaDecayPenalty needs normalization layers with gamma; these have affine=False."
+            )
         for name, layer in with_gamma.items():
             previous = self._rates.get(name, layer.rate)
             self._rates[name] = torch.lerp(layer.rate, previous, 0.5)
@@ -111,10 +127,16 @@ class GammaDecayPenalty(Penalty):
     def state_dict(self) -> dict[str, Tensor]:
         """Return number of calls, generator state and rates."""
         rates = {f"rate.{name}": rate for name, rate in self._rates.items()}
-        return {"calls": torch.tensor(self._calls), "generator": self._generator.get_state(), **rates}
+        return {
+            "calls": torch.tensor(self._calls),
+            "generator": self._generator.get_state(),
+            **rates,
+        }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load the result of `state_dict`."""
         self._calls = int(state["calls"])
         self._generator.set_state(state["generator"].cpu())
-        self._rates = {name.removeprefix("rate."): t for name, t in state.items() if name.startswith("rate.")}
+        self._rates = {
+            name.removeprefix("rate."): t for name, t in state.items() if name.startswith("rate.")
+        }

@@ -11,13 +11,25 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
-from gapscope.gradients.backward import ProbeSource, differentiable_kernels, input_gradient, probe_scale, whole_gradient
+from gapscope.gradients.backward import (
+    ProbeSource,
+    differentiable_kernels,
+    input_gradient,
+    probe_scale,
+    whole_gradient,
+)
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_batch_stats
 from gapscope.gradients.refused_layers import check_layers
 from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.inspection.losses import default_loss
 from gapscope.inspection.outputs import checked_outputs, eager_mode, unwrapped
-from gapscope.penalties.base import Penalty, StrengthRule, check_fixed, register_penalty, strength_of
+from gapscope.penalties.base import (
+    Penalty,
+    StrengthRule,
+    check_fixed,
+    register_penalty,
+    strength_of,
+)
 from gapscope.penalties.batches import data_parallel
 
 
@@ -62,11 +74,20 @@ class InputJacobianPenalty(Penalty):
             )
         inputs = inputs if inputs.requires_grad else inputs.detach().requires_grad_()
         modules = dict(unwrapped(network).named_modules())
-        with eager_mode(), differentiable_kernels(modules.values()), allow_frozen_stats(modules, needed=False):
+        with (
+            eager_mode(),
+            differentiable_kernels(modules.values()),
+            allow_frozen_stats(modules, needed=False),
+        ):
             yield inputs, None
 
     def value(
-        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+        self,
+        network: nn.Module,
+        inputs: Tensor,
+        outputs: Tensor,
+        targets: Tensor | None,
+        observed: Any,
     ) -> Tensor:
         """Return the penalty."""
         outputs = checked_outputs(outputs, len(inputs))
@@ -77,7 +98,9 @@ class InputJacobianPenalty(Penalty):
             scale = probe_scale(self._probes.kind, outputs.shape[1])
         with freeze_batch_stats():
             squares = [
-                input_gradient(network, outputs, inputs, cotangent, create_graph=True).square().sum()
+                input_gradient(network, outputs, inputs, cotangent, create_graph=True)
+                .square()
+                .sum()
                 for cotangent in cotangents
             ]
         return self.strength * scale * torch.stack(squares).sum() / outputs.numel()
@@ -141,7 +164,12 @@ class LossGradientPenalty(Penalty):
             yield inputs, True
 
     def value(
-        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+        self,
+        network: nn.Module,
+        inputs: Tensor,
+        outputs: Tensor,
+        targets: Tensor | None,
+        observed: Any,
     ) -> Tensor:
         """Return the penalty (zero in calls without it)."""
         if targets is None:

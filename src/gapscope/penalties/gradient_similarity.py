@@ -17,7 +17,8 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gradients.backward import ProbeSource, probe_scale, whole_gradient
 from gapscope.gradients.frozen_batch_stats import freeze_batch_stats
 from gapscope.gradients.kernel import log_determinant
-from gapscope.gradients.tape import Tape, record_calls
+from gapscope.gradients.recording import record_calls
+from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import one_hot_cotangents, square_norms
 from gapscope.gradients.verification import verify
 from gapscope.inspection.outputs import checked_outputs
@@ -34,7 +35,10 @@ _MAX_IF_NORMALIZED = 0.003
 
 
 def _check_no_normalization(network: nn.Module, most: float) -> None:
-    layer = next((type(module).__name__ for module in network.modules() if "Norm" in type(module).__name__), None)
+    layer = next(
+        (type(module).__name__ for module in network.modules() if "Norm" in type(module).__name__),
+        None,
+    )
     if layer is not None and most > _MAX_IF_NORMALIZED:
         raise InvalidInput(
             f"An automatic strength up to {most:g} needs a network without normalization layers; got {layer}. Pass a "
@@ -124,7 +128,12 @@ class GradientSimilarityPenalty(Penalty):
             yield inputs, tape
 
     def value(
-        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Tape | None
+        self,
+        network: nn.Module,
+        inputs: Tensor,
+        outputs: Tensor,
+        targets: Tensor | None,
+        observed: Tape | None,
     ) -> Tensor:
         """Return the penalty (zero in calls without it).
 
@@ -138,10 +147,16 @@ class GradientSimilarityPenalty(Penalty):
         if observed is None:
             return outputs.new_zeros(())
         outputs = checked_outputs(outputs, len(inputs))
-        total = self._logdet(observed, outputs) if self.kind == "logdet" else self._trace(network, observed, outputs)
+        total = (
+            self._logdet(observed, outputs)
+            if self.kind == "logdet"
+            else self._trace(network, observed, outputs)
+        )
         return self.of_total(outputs, total)
 
-    def of_total(self, outputs: Float[Tensor, "n k"], total: Float[Tensor, ""]) -> Float[Tensor, ""]:
+    def of_total(
+        self, outputs: Float[Tensor, "n k"], total: Float[Tensor, ""]
+    ) -> Float[Tensor, ""]:
         """Return the penalty from a trace or log determinant, and warn of a collapse.
 
         Args:
@@ -175,12 +190,16 @@ class GradientSimilarityPenalty(Penalty):
         # exactly for one-hot v; for a random v with E[v v^T] = I / scale, times the scale, in expectation
         if self.method == "exact":
             return one_hot_cotangents(outputs)
-        return self._probes.draw(outputs)[None] * math.sqrt(probe_scale(self.probe, outputs.shape[1]))
+        return self._probes.draw(outputs)[None] * math.sqrt(
+            probe_scale(self.probe, outputs.shape[1])
+        )
 
     def _trace(self, network: nn.Module, tape: Tape, outputs: Tensor) -> Tensor:
         if self.method == "probe" and self.probe == "batch_sum":
             # random signs at all samples and outputs: |sum_nc v_nc grad f_c(x_n)|^2 has the expectation tr K
-            parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+            parameters = [
+                parameter for parameter in network.parameters() if parameter.requires_grad
+            ]
             probe = self._probes.draw(outputs).to(outputs.dtype)
             with freeze_batch_stats():
                 gradients = whole_gradient(outputs, parameters, probe, create_graph=True)

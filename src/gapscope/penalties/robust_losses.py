@@ -28,7 +28,9 @@ class RobustLoss(ABC):
         """Return the mean over the batch, differentiable by `outputs`."""
 
     def __repr__(self) -> str:
-        settings = [f"{name}={getattr(self, name)!r}" for name in inspect.signature(type(self)).parameters]
+        settings = [
+            f"{name}={getattr(self, name)!r}" for name in inspect.signature(type(self)).parameters
+        ]
         return f"{type(self).__name__}({', '.join(settings)})"
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -39,7 +41,9 @@ class RobustLoss(ABC):
         """Load the result of `state_dict`."""
         if state:
             name = type(self).__name__
-            raise InvalidInput(f"Got state {', '.join(state)}; {name} has none. Use the loss it was saved with.")
+            raise InvalidInput(
+                f"Got state {', '.join(state)}; {name} has none. Use the loss it was saved with."
+            )
 
 
 def _check_logits(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -77,7 +81,10 @@ class GeneralizedCrossEntropy(RobustLoss):
         self.q = q
 
     def __call__(
-        self, outputs: Float[Tensor, "n c"], labels: Int[Tensor, " n"], indices: Int[Tensor, " n"] | None = None
+        self,
+        outputs: Float[Tensor, "n c"],
+        labels: Int[Tensor, " n"],
+        indices: Int[Tensor, " n"] | None = None,
     ) -> Float[Tensor, ""]:
         """Return the mean over the batch."""
         # 1 - p^q = -expm1(q log p) avoids a difference of nearly equal numbers if p is near 1
@@ -113,7 +120,9 @@ class EarlyLearningRegularization(RobustLoss):
             self.averages = probabilities.new_zeros(0, probabilities.shape[1])
         n_missing = int(indices.max()) + 1 - len(self.averages)
         if n_missing > 0:
-            self.averages = torch.cat([self.averages, self.averages.new_zeros(n_missing, self.averages.shape[1])])
+            self.averages = torch.cat(
+                [self.averages, self.averages.new_zeros(n_missing, self.averages.shape[1])]
+            )
         self.averages = self.averages.to(probabilities)
 
     def __call__(
@@ -125,7 +134,9 @@ class EarlyLearningRegularization(RobustLoss):
         current = probabilities.detach()
         self._grow_to(indices, current)
         indices = indices.to(current.device)
-        averages = self.momentum * self.averages[indices] + (1 - self.momentum) * current / current.sum(1, keepdim=True)
+        averages = self.momentum * self.averages[indices] + (
+            1 - self.momentum
+        ) * current / current.sum(1, keepdim=True)
         self.averages[indices] = averages
         regularizer = (1 - (averages * probabilities).sum(1)).log()
         return default_loss(logits, labels) + self.strength * regularizer.mean()
@@ -155,5 +166,10 @@ def make_loss(spec: LossSpec) -> RobustLoss | None:
             f"{did_you_mean(spec.name, ['default', *LOSSES])}"
         )
     loss_class = LOSSES[spec.name]
-    check_known(f"Loss {spec.name!r}", spec.options, inspect.signature(loss_class).parameters, noun="setting")
+    check_known(
+        f"Loss {spec.name!r}",
+        spec.options,
+        inspect.signature(loss_class).parameters,
+        noun="setting",
+    )
     return loss_class(**spec.options)

@@ -27,8 +27,17 @@ class L2Penalty(Penalty):
         self.strength, self.automatic = strength_of(strength, "L2Penalty")
 
     def value(
-        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+        self,
+        network: nn.Module,
+        inputs: Tensor,
+        outputs: Tensor,
+        targets: Tensor | None,
+        observed: Any,
     ) -> Tensor:
         """Return the penalty, from the parameters alone."""
-        squares = [as_real(parameter).square().sum() for parameter in network.parameters() if parameter.requires_grad]
+        squares = [
+            as_real(parameter).square().sum()
+            for parameter in network.parameters()
+            if parameter.requires_grad
+        ]
         return self.strength * torch.stack(squares).sum()

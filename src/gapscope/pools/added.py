@@ -33,7 +33,10 @@ def is_same_network(first: Record, second: Record) -> bool:
     """Return whether all scores that both records have agree."""
     shared = first.scores.keys() & second.scores.keys()
     pairs = [(first.scores[name], second.scores[name]) for name in shared]
-    return all(math.isclose(a, b, rel_tol=SAME_SCORE, abs_tol=SAME_SCORE**2) or (a != a and b != b) for a, b in pairs)
+    return all(
+        math.isclose(a, b, rel_tol=SAME_SCORE, abs_tol=SAME_SCORE**2) or (a != a and b != b)
+        for a, b in pairs
+    )
 
 
 def merge_records(old: Record, new: Record) -> Record:
@@ -62,4 +65,6 @@ def merge_records(old: Record, new: Record) -> Record:
 
 
 def _format_scores(record: Record) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in record.scores.items() if name != "gap")
+    return ", ".join(
+        f"{name} {value:.4g}" for name, value in record.scores.items() if name != "gap"
+    )

@@ -25,7 +25,9 @@ def select_engine(engine: str, address: str | None = None, gpus: float = 0.0) ->
     check_choice("engine", engine, ENGINES)
     check_range("gpus", gpus, 0)
     if gpus > 1 and gpus != int(gpus):
-        raise InvalidInput(f"gpus must be at most 1, or an integer; got {gpus:g}. Use {int(gpus)} or {int(gpus) + 1}.")
+        raise InvalidInput(
+            f"gpus must be at most 1, or an integer; got {gpus:g}. Use {int(gpus)} or {int(gpus) + 1}."
+        )
     if engine == "ray":
         from gapscope.pools.ray_engine import run_ray
 
@@ -68,14 +70,18 @@ def _ready_executor(workers: int) -> ProcessPoolExecutor:
         context = multiprocessing.get_context("spawn")
         executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
         try:
-            done, _ = wait([executor.submit(int) for _ in range(workers)], return_when=FIRST_COMPLETED)
+            done, _ = wait(
+                [executor.submit(int) for _ in range(workers)], return_when=FIRST_COMPLETED
+            )
             done.pop().result()
             return executor
         except BrokenProcessPool:
             started = list((executor._processes or {}).values())
         # a broken executor terminates its workers, but would wait for one that is just starting
         _terminate(executor)
-        if any(process.exitcode == 1 for process in started):  # an exception; a kill gives a negative code
+        if any(
+            process.exitcode == 1 for process in started
+        ):  # an exception; a kill gives a negative code
             raise GapscopeError(
                 "Worker processes must be able to import the main script; they ended while they did so. Put what "
                 'starts the run behind `if __name__ == "__main__":`, in a file.'
@@ -131,7 +137,11 @@ def run_local(
             lost = [future for future in done if isinstance(future.exception(), BrokenProcessPool)]
             for future in done:
                 if future not in lost:
-                    yield running.pop(future), None if future.exception() else future.result(), future.exception()
+                    yield (
+                        running.pop(future),
+                        None if future.exception() else future.result(),
+                        future.exception(),
+                    )
             if lost:
                 broken = True
                 for job in running.values():

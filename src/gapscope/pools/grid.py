@@ -53,12 +53,22 @@ class Grid:
 
     def __post_init__(self) -> None:
         cases, measures = self.cases, self.measures
-        if isinstance(cases, str) or not isinstance(cases, Sequence) or not all(isinstance(c, Mapping) for c in cases):
-            raise InvalidInput(f"cases must be tables of settings; got {cases!r}. Write each below a line [[cases]].")
+        if (
+            isinstance(cases, str)
+            or not isinstance(cases, Sequence)
+            or not all(isinstance(c, Mapping) for c in cases)
+        ):
+            raise InvalidInput(
+                f"cases must be tables of settings; got {cases!r}. Write each below a line [[cases]]."
+            )
         if not isinstance(self.axes, Mapping):
-            raise InvalidInput(f"axes must be a table of lists; got {self.axes!r}. Write them below a line [axes].")
+            raise InvalidInput(
+                f"axes must be a table of lists; got {self.axes!r}. Write them below a line [axes]."
+            )
         if measures is not None:
-            if not is_list_or_tuple(measures) or not all(isinstance(name, str) for name in measures):
+            if not is_list_or_tuple(measures) or not all(
+                isinstance(name, str) for name in measures
+            ):
                 raise InvalidInput(
                     f'measures must be a list of names; got {measures!r}. Write measures = ["accuracy"].'
                 )
@@ -69,11 +79,17 @@ class Grid:
                 _check_path(path, f"cases[{number}]")
         for path, values in self.axes.items():
             _check_path(path, "axes")
-            if isinstance(values, str) or not isinstance(values, Sequence | range) or not len(values):
+            if (
+                isinstance(values, str)
+                or not isinstance(values, Sequence | range)
+                or not len(values)
+            ):
                 raise InvalidInput(
                     f"axes['{path}'] must be a list with at least one value; got {values!r}. Use square brackets."
                 )
-        combinations = max(1, len(self.cases)) * math.prod(len(values) for values in self.axes.values())
+        combinations = max(1, len(self.cases)) * math.prod(
+            len(values) for values in self.axes.values()
+        )
         if combinations > self.max_networks:
             raise InvalidInput(
                 f"A grid must have at most {self.max_networks:,} combinations; this one has {combinations:,}. "
@@ -123,7 +139,11 @@ class Grid:
         try:
             content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
-            raise UnreadableFile(f"{path} must be a TOML file with a grid; there is no such file.") from None
+            raise UnreadableFile(
+                f"{path} must be a TOML file with a grid; there is no such file."
+            ) from None
         except (ValueError, OSError, RecursionError) as error:
-            raise UnreadableFile(f"{path} must be a TOML file with a grid; reading it failed: {error}.") from None
+            raise UnreadableFile(
+                f"{path} must be a TOML file with a grid; reading it failed: {error}."
+            ) from None
         return cls.from_dict(content, str(path))

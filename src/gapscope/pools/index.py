@@ -26,7 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import DamagedFile, DamagedFileWarning, GapscopeError, UnreadableFile
 from gapscope.base.files import atomic_writer
-from gapscope.results.records import RECORD, Record, read_with_warning, record_to_row, records_to_pandas
+from gapscope.results.records import (
+    RECORD,
+    Record,
+    read_with_warning,
+    record_to_row,
+    records_to_pandas,
+)
 
 if TYPE_CHECKING:
     import numpy
@@ -80,7 +86,9 @@ class IndexedRecords:
     def attempted(self) -> dict[str, frozenset[str]]:
         """Id -> names of the measures that were run, with or without a value."""
         names = {text: frozenset(json.loads(text)) for text in self.rows[TRIED].unique()}
-        return {name: names[text] for name, text in zip(self.rows.index, self.rows[TRIED], strict=True)}
+        return {
+            name: names[text] for name, text in zip(self.rows.index, self.rows[TRIED], strict=True)
+        }
 
     def readings(self) -> list[str]:
         """Return the names of the readings of finished networks, in the order of measurement."""
@@ -95,7 +103,17 @@ class IndexedRecords:
 
     def summaries(self) -> list[Record]:
         """Return the records without settings (except the name), readings and epochs, by id."""
-        names = ["status", MESSAGE, STOPPED, UNMEASURED, "epochs_trained", "seconds", "name", "gap_kind", *SCORES]
+        names = [
+            "status",
+            MESSAGE,
+            STOPPED,
+            UNMEASURED,
+            "epochs_trained",
+            "seconds",
+            "name",
+            "gap_kind",
+            *SCORES,
+        ]
         rows = self.rows.reindex(columns=names)
         reasons = {text: json.loads(text) for text in rows[UNMEASURED].unique()}
         records: list[Record] = []
@@ -105,7 +123,8 @@ class IndexedRecords:
             scores = {
                 score: value
                 for score, value in zip(SCORES, values, strict=True)
-                if isinstance(value, float) and (value == value if score.endswith("loss") else kind == "accuracy")
+                if isinstance(value, float)
+                and (value == value if score.endswith("loss") else kind == "accuracy")
             }
             records.append(
                 Record(
@@ -126,7 +145,10 @@ class IndexedRecords:
         """Warn about skipped records and corrupted histories."""
         messages = list(self.notes)
         if self.unreadable:
-            total, first = len(self.rows) + len(self.unreadable), next(iter(self.unreadable.values()))
+            total, first = (
+                len(self.rows) + len(self.unreadable),
+                next(iter(self.unreadable.values())),
+            )
             messages.append(unreadable_warning(len(self.unreadable), total, folder, first))
         for message in messages:
             warnings.warn(message, DamagedFileWarning, stacklevel=stacklevel + 1)
@@ -141,7 +163,9 @@ def read_run(folder: Path) -> tuple[Record, str]:
     """Read the record of a run, and a note if its history is corrupted (see `Record.read`)."""
     record, note = read_with_warning(folder)
     if record.id != folder.name:
-        raise UnreadableFile(f"{folder} must have the name of its network, {record.id}; is it a copy?")
+        raise UnreadableFile(
+            f"{folder} must have the name of its network, {record.id}; is it a copy?"
+        )
     return record, note
 
 
@@ -171,7 +195,9 @@ def _pack(numbers: numpy.ndarray[Any, Any]) -> dict[str, str]:
 def _unpack(content: Mapping[str, str]) -> Any:
     import numpy
 
-    return numpy.frombuffer(base64.b64decode(content["bytes"], validate=True), dtype=content["type"])
+    return numpy.frombuffer(
+        base64.b64decode(content["bytes"], validate=True), dtype=content["type"]
+    )
 
 
 def _pack_column(values: pandas.Series[Any]) -> dict[str, Any]:
@@ -192,7 +218,11 @@ def _unpack_column(content: Mapping[str, Any]) -> Any:
     numbers = _unpack(content)
     if "values" not in content:
         return numbers
-    return pandas.Series(numpy.array(content["values"], dtype=object)[numbers]).infer_objects().to_numpy()
+    return (
+        pandas.Series(numpy.array(content["values"], dtype=object)[numbers])
+        .infer_objects()
+        .to_numpy()
+    )
 
 
 def _decode(body: bytes) -> tuple[pandas.DataFrame, Mapping[str, Stamp]]:
@@ -229,7 +259,11 @@ def _write(path: Path, rows: pandas.DataFrame, stamps: Iterable[Stamp]) -> None:
     import numpy
 
     columns = {str(name): _pack_column(rows[name]) for name in rows.columns}
-    content = {"ids": list(rows.index), "stamps": _pack(numpy.array(list(stamps))), "columns": columns}
+    content = {
+        "ids": list(rows.index),
+        "stamps": _pack(numpy.array(list(stamps))),
+        "columns": columns,
+    }
     body = json.dumps(content).encode()
     head = json.dumps({"schema": SCHEMA, "crc32": zlib.crc32(body)}).encode()
     with atomic_writer(path, durable=False) as file:
@@ -273,7 +307,9 @@ def load_index(folder: Path) -> IndexedRecords:
         new.append(_row(record))
         if note:
             notes.append(note)
-        if note or max(*stamp[1:3], *stamp[5:7]) > newest_trusted:  # no stamp matches zeros: read again next time
+        if (
+            note or max(*stamp[1:3], *stamp[5:7]) > newest_trusted
+        ):  # no stamp matches zeros: read again next time
             stamps[name] = (0,) * len(stamp)
     n_gone = len(old_stamps) - len(unchanged)
     if new or n_gone:

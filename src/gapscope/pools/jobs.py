@@ -80,7 +80,9 @@ def run_cached(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = {name: folder / f"{name}.json" for name in jobs}
-    missing = [(name, function, paths[name]) for name, function in jobs.items() if not paths[name].exists()]
+    missing = [
+        (name, function, paths[name]) for name, function in jobs.items() if not paths[name].exists()
+    ]
     if workers == 1:
         run = _run_here
     else:

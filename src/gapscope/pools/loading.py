@@ -35,7 +35,9 @@ def copy_state(network: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
 
 
-def _load(weights: Path, options: RunOptions) -> tuple[Record, nn.Module, dict[str, Tensor], Problem]:
+def _load(
+    weights: Path, options: RunOptions
+) -> tuple[Record, nn.Module, dict[str, Tensor], Problem]:
     """Return a stored network, an empty record, its initial state and its problem."""
     tensors, metadata = load_tensors(weights)
     if "spec" not in metadata:
@@ -56,13 +58,17 @@ def _load(weights: Path, options: RunOptions) -> tuple[Record, nn.Module, dict[s
     return record, network, initial, problem
 
 
-def load_with_initial(weights: Path, data_root: str | None = None) -> tuple[nn.Module, dict[str, Tensor], Problem]:
+def load_with_initial(
+    weights: Path, data_root: str | None = None
+) -> tuple[nn.Module, dict[str, Tensor], Problem]:
     """Return a stored network on the CPU, its initial weights, and its problem."""
     _, network, initial, problem = _load(weights, RunOptions(data_root=data_root))
     return network, initial, problem
 
 
-def measure_stored_network(weights: Path, options: RunOptions, record: Record | None = None) -> Record:
+def measure_stored_network(
+    weights: Path, options: RunOptions, record: Record | None = None
+) -> Record:
     """Measure a network with stored weights on its training data, writing no file.
 
     Args:

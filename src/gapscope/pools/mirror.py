@@ -28,7 +28,9 @@ class Mirror:
         try:
             self._files, folder = fsspec.url_to_fs(address)
         except ImportError as error:
-            raise InvalidInput(f"{address} needs a package that is not installed: {error}.") from None
+            raise InvalidInput(
+                f"{address} needs a package that is not installed: {error}."
+            ) from None
         except ValueError as error:
             raise InvalidInput(
                 f"mirror must be an address for fsspec, such as 's3://bucket/pool'; got {address!r} ({error})."
@@ -55,10 +57,16 @@ class Mirror:
         if not files.exists(f"{run}/{RECORD}"):
             return False
         make_folder(folder)
-        names = sorted((Path(path).name for path in files.ls(run, detail=False)), key=lambda name: name == RECORD)
+        names = sorted(
+            (Path(path).name for path in files.ls(run, detail=False)),
+            key=lambda name: name == RECORD,
+        )
         for name in names:
             if not name.endswith(".part"):
-                with files.open(f"{run}/{name}", "rb") as source, atomic_writer(folder / name) as target:
+                with (
+                    files.open(f"{run}/{name}", "rb") as source,
+                    atomic_writer(folder / name) as target,
+                ):
                     shutil.copyfileobj(source, target)
         return True
 

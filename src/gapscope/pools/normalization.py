@@ -13,7 +13,12 @@ from gapscope.base.errors import NotMeasurable, check_choice
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import NormalizationSpec, RunSpec
-from gapscope.batch_norm import initialize_from_data, refresh_population, replace_batch_norm, weight_normalize
+from gapscope.batch_norm import (
+    initialize_from_data,
+    refresh_population,
+    replace_batch_norm,
+    weight_normalize,
+)
 from gapscope.batch_norm.norm_layers import BATCH_NORMS
 from gapscope.data import Problem
 from gapscope.penalties.base import Penalty, make_penalty
@@ -40,7 +45,9 @@ def apply_normalization(network: nn.Module, spec: RunSpec, problem: Problem) -> 
         removed = [name for name in names if name != settings.only_in]
         network = replace_batch_norm(network, "none", layers=removed, inputs=inputs[:2])
     if settings.kind != "batch":
-        options: dict[str, Any] = {"ghost_size": settings.emulated_size} if settings.kind == "ghost" else {}
+        options: dict[str, Any] = (
+            {"ghost_size": settings.emulated_size} if settings.kind == "ghost" else {}
+        )
         options["weight_norm"] = settings.weight_norm
         network = replace_batch_norm(network, settings.kind, inputs=inputs[:2], **options)
     if settings.weight_norm:
@@ -74,7 +81,9 @@ def make_penalties(spec: RunSpec, problem: Problem) -> list[Penalty]:
 
 
 @contextmanager
-def population_statistics(network: nn.Module, spec: RunSpec, problem: Problem) -> Iterator[Callable[[], None]]:
+def population_statistics(
+    network: nn.Module, spec: RunSpec, problem: Problem
+) -> Iterator[Callable[[], None]]:
     """Measure population statistics before every forward pass in training mode.
 
     Luo et al. 2019 do not state how often they are measured. With statistics that are eight steps old or more, a

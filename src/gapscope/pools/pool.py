@@ -55,7 +55,9 @@ def _is_temporary(name: str) -> bool:
 def _is_unmarked_pool(folder: Path) -> bool:
     """Return True for an empty folder, or a pool whose run was killed before pool.json."""
     known = ("runs", "pool.lock", "pool.pid", INDEX, "report.html", "estimator.json")
-    return folder.is_dir() and all(path.name in known or _is_temporary(path.name) for path in folder.iterdir())
+    return folder.is_dir() and all(
+        path.name in known or _is_temporary(path.name) for path in folder.iterdir()
+    )
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,9 @@ class Pool:
                 records.append(record)
                 notes += [note] if note else []
         if errors:
-            notes.append(unreadable_warning(len(errors), len(records) + len(errors), self.folder, errors[0]))
+            notes.append(
+                unreadable_warning(len(errors), len(records) + len(errors), self.folder, errors[0])
+            )
         for note in notes:
             warnings.warn(note, DamagedFileWarning, stacklevel=2)
         return records
@@ -191,7 +195,11 @@ class Pool:
         return PoolStatus(**counts)
 
     def missing(
-        self, specs: Iterable[RunSpec], *, measures: Sequence[str] | None = None, retry_failed: bool = False
+        self,
+        specs: Iterable[RunSpec],
+        *,
+        measures: Sequence[str] | None = None,
+        retry_failed: bool = False,
     ) -> list[RunSpec]:
         """Return the specs that `run` would run: without a record, or with missing measures.
 
@@ -299,7 +307,14 @@ class Pool:
         self._remove_superseded()
         return [record for spec in specs if (record := self._readable(spec.id)) is not None]
 
-    def add(self, network: Record | nn.Module, data: Any = None, *, replace: bool = False, **options: Any) -> Record:
+    def add(
+        self,
+        network: Record | nn.Module,
+        data: Any = None,
+        *,
+        replace: bool = False,
+        **options: Any,
+    ) -> Record:
         """Add a network trained elsewhere, and return its record.
 
         A network that the pool already has keeps the scores and readings that the new record lacks. A record of the
@@ -352,13 +367,20 @@ class Pool:
         if not marker.exists():
             write_atomically(marker, to_json({"schema": SCHEMA}) + "\n")
         for path in self.folder.iterdir():
-            if _is_temporary(path.name) and time.time() - path.stat().st_mtime > MAX_SECONDS_TO_WRITE:
+            if (
+                _is_temporary(path.name)
+                and time.time() - path.stat().st_mtime > MAX_SECONDS_TO_WRITE
+            ):
                 path.unlink(missing_ok=True)
 
     def _fetch(self, remote: Mirror, specs: Sequence[RunSpec]) -> None:
         """Fetch runs that are finished in the mirror but not in this folder."""
         ids = remote.list_ids()
-        absent = [spec.id for spec in specs if spec.id in ids and not (self.run_folder(spec.id) / RECORD).exists()]
+        absent = [
+            spec.id
+            for spec in specs
+            if spec.id in ids and not (self.run_folder(spec.id) / RECORD).exists()
+        ]
         if absent:
             self._make()
         for spec_id in absent:
@@ -419,7 +441,9 @@ class Pool:
 def open_pool(folder: str | Path) -> Pool:
     """Open an existing pool, or raise InvalidInput."""
     folder = Path(folder)
-    if not (folder / MARKER).exists() and not (_is_unmarked_pool(folder) and (folder / "runs").is_dir()):
+    if not (folder / MARKER).exists() and not (
+        _is_unmarked_pool(folder) and (folder / "runs").is_dir()
+    ):
         raise InvalidInput(
             f"{folder} must be a pool folder; it holds no pool.json. Create one with: gapscope pool run."
         )

@@ -43,7 +43,11 @@ def running_cluster() -> str | None:
         return address
     # a cluster that was killed leaves this file behind
     file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
-    if address != "local" and file.is_file() and _is_reachable(local_address := file.read_text().strip()):
+    if (
+        address != "local"
+        and file.is_file()
+        and _is_reachable(local_address := file.read_text().strip())
+    ):
         return local_address
     return None
 
@@ -90,7 +94,12 @@ def _in_folder(function: Callable[[Any], Any], folder: str, job: Any) -> Any:
 
 
 def run_ray(
-    function: Callable[[Job], Any], jobs: Iterable[Job], workers: int, *, address: str | None = None, gpus: float = 0.0
+    function: Callable[[Job], Any],
+    jobs: Iterable[Job],
+    workers: int,
+    *,
+    address: str | None = None,
+    gpus: float = 0.0,
 ) -> Iterator[tuple[Job, Any, BaseException | None]]:
     """Run `function` on every job as a Ray task and yield (job, result, error) as they end.
 
@@ -105,7 +114,10 @@ def run_ray(
         from ray import exceptions  # pyright: ignore[reportMissingImports]
 
         # a task runs on one machine, and Ray would wait forever for one with enough GPUs
-        largest = max((node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]), default=0.0)
+        largest = max(
+            (node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]),
+            default=0.0,
+        )
         if largest < gpus:
             raise GapscopeError(
                 f"gpus must be available on one machine of the cluster; got {gpus:g}, and the largest has {largest:g}. "
@@ -125,7 +137,11 @@ def run_ray(
                 result = ray.get(done)
             except exceptions.RayTaskError as error:
                 yield running.pop(done)[0], None, error.as_instanceof_cause()
-            except (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.OutOfMemoryError) as error:
+            except (
+                exceptions.WorkerCrashedError,
+                exceptions.NodeDiedError,
+                exceptions.OutOfMemoryError,
+            ) as error:
                 job, alone = running.pop(done)
                 deaths[id(job)] += alone
                 if deaths[id(job)] >= MAX_DEATHS:

@@ -34,12 +34,21 @@ class RunOptions:
 
 
 def measure_record(
-    record: Record, network: nn.Module, initial_state: Mapping[str, Tensor], problem: Problem, options: RunOptions
+    record: Record,
+    network: nn.Module,
+    initial_state: Mapping[str, Tensor],
+    problem: Problem,
+    options: RunOptions,
 ) -> Record:
     """Return the record with all requested measures, computing only the missing ones."""
     samples = problem.train.first(options.measure_samples)
     history = bool(record.history)
-    names = [item.name for item in select_measures(options.measures, samples, has_initial=True, has_history=history)]
+    names = [
+        item.name
+        for item in select_measures(
+            options.measures, samples, has_initial=True, has_history=history
+        )
+    ]
     readings, unmeasured = list(record.readings), dict(record.unmeasured)
     context = {"initial_state": initial_state, "history": record.history}
     with memo_scope():
@@ -51,7 +60,9 @@ def measure_record(
                 readings.extend(measure(network, samples, [name], options=own_options, **context))
             except Exception as error:  # a failing measure must not lose the trained network
                 unmeasured[name] = failure_message(error)
-    return replace(record, readings=Readings(readings), unmeasured=unmeasured, measured_samples=len(samples))
+    return replace(
+        record, readings=Readings(readings), unmeasured=unmeasured, measured_samples=len(samples)
+    )
 
 
 def failure_message(error: BaseException) -> str:

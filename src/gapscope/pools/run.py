@@ -102,7 +102,12 @@ def _load_data(spec: RunSpec, options: RunOptions) -> tuple[Problem, dict[str, A
 
 
 def _train(
-    spec: RunSpec, folder: Path, options: RunOptions, problem: Problem, network: nn.Module, refresh: Callable[[], None]
+    spec: RunSpec,
+    folder: Path,
+    options: RunOptions,
+    problem: Problem,
+    network: nn.Module,
+    refresh: Callable[[], None],
 ) -> TrainingResult:
     """Train the network to the end, again from the start if its checkpoint belongs to another network."""
 
@@ -133,7 +138,9 @@ def _train(
         return train()
 
 
-def _score(spec: RunSpec, folder: Path, problem: Problem, network: nn.Module, record: Record) -> Record:
+def _score(
+    spec: RunSpec, folder: Path, problem: Problem, network: nn.Module, record: Record
+) -> Record:
     """Return the record of a finished training with scores and readings, and save the weights."""
     scores = {
         f"{split}_{name}": value
@@ -182,7 +189,9 @@ def _failed(spec: RunSpec, stored: Record | None, options: RunOptions, error: Ex
     if stored is not None and stored.status == "finished":
         unmeasured = dict.fromkeys(stored.missing_measures(options.measures or ()), message)
         return replace(stored, unmeasured={**stored.unmeasured, **unmeasured})
-    return Record(id=spec.id, spec=spec.to_dict(), status="failed", message=message, environment=environment())
+    return Record(
+        id=spec.id, spec=spec.to_dict(), status="failed", message=message, environment=environment()
+    )
 
 
 def _write(record: Record, folder: Path) -> Record:

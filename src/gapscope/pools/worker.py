@@ -61,7 +61,9 @@ def run_missing(
 ) -> Iterator[tuple[RunSpec, Record | Exception]]:
     """Run specs in workers, and yield each with its record, machine fault or dead worker."""
     jobs: list[Job] = [(spec, folders[spec.id], options) for spec in missing]
-    for (spec, _, _), done, error in run_jobs(partial(run_job, mirror=mirror), jobs, min(workers, len(jobs))):
+    for (spec, _, _), done, error in run_jobs(
+        partial(run_job, mirror=mirror), jobs, min(workers, len(jobs))
+    ):
         if isinstance(error, WorkerDied):
             yield spec, error
             continue

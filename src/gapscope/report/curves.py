@@ -67,7 +67,9 @@ def curves(view: PoolView) -> dict[str, Any]:
     column = _grouping(view, selected)
     scores = (f"train_{score}", f"test_{score}")
     groups: dict[str, dict[str, list[dict[str, float]]]] = {}
-    settings = {record.id: view.table.at[record.id, column] if column else None for record in selected}
+    settings = {
+        record.id: view.table.at[record.id, column] if column else None for record in selected
+    }
     for record in sorted(selected, key=lambda record: setting_order(settings[record.id])):
         label = "all networks"
         if column:
@@ -77,7 +79,9 @@ def curves(view: PoolView) -> dict[str, Any]:
             for row in record.history
             if "epoch" in row
         ]
-    rows = [row for histories in groups.values() for history in histories.values() for row in history]
+    rows = [
+        row for histories in groups.values() for history in histories.values() for row in history
+    ]
     values = [row[key] for row in rows for key in scores if math.isfinite(row.get(key, math.nan))]
     top = 1.0
     if values and score != "accuracy":

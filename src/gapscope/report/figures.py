@@ -69,18 +69,27 @@ def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
     )
     for left, right, count in zip(edges[:-1], edges[1:], counts.tolist(), strict=True):
         if count:
-            plot.bar(left, right, count, title=f"{format_number(left)} to {format_number(right)}: {count}")
+            plot.bar(
+                left,
+                right,
+                count,
+                title=f"{format_number(left)} to {format_number(right)}: {count}",
+            )
     return plot.render()
 
 
-def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, level: float) -> Markup:
+def predicted_against_true(
+    predictions: Sequence[Prediction], gap_label: str, level: float
+) -> Markup:
     """Plot estimates with intervals against true gaps, and the diagonal.
 
     An interval contains the true gap if its bar crosses the diagonal. Networks without an estimate are omitted.
     """
     items = [item for item in predictions if math.isfinite(item.prediction)]
     finite_ends = [end for item in items for end in (item.low, item.high) if math.isfinite(end)]
-    scale = Scale.around([*(item.gap for item in items), *(item.prediction for item in items), *finite_ends])
+    scale = Scale.around(
+        [*(item.gap for item in items), *(item.prediction for item in items), *finite_ends]
+    )
     plot = Plot(
         scale,
         scale,
@@ -93,7 +102,9 @@ def predicted_against_true(predictions: Sequence[Prediction], gap_label: str, le
     for item in items:
         low, high = max(item.low, scale.low), min(item.high, scale.high)
         plot.segment((item.gap, low), (item.gap, high), kind=f"interval {item.kind}")
-        title = f"{item.name}: true {format_fixed(item.gap)}, predicted {format_fixed(item.prediction)}"
+        title = (
+            f"{item.name}: true {format_fixed(item.gap)}, predicted {format_fixed(item.prediction)}"
+        )
         plot.dot(item.gap, item.prediction, kind=f"dot {item.kind}", title=title, radius=4.5)
     return plot.render()
 
@@ -102,10 +113,21 @@ def interval_strip(item: Prediction, scale: Scale) -> Markup:
     """Plot one row: interval as a bar, estimate as a dot, true gap as a tick."""
     marks: list[Markup] = []
     if math.isfinite(item.prediction):
-        low, high = (svg_percent(scale.percent(min(max(end, scale.low), scale.high))) for end in (item.low, item.high))
-        marks.append(tag("line", class_=f"interval {item.kind}", x1=low, x2=high, y1="50%", y2="50%"))
+        low, high = (
+            svg_percent(scale.percent(min(max(end, scale.low), scale.high)))
+            for end in (item.low, item.high)
+        )
         marks.append(
-            tag("circle", class_=f"dot {item.kind}", cx=svg_percent(scale.percent(item.prediction)), cy="50%", r=4)
+            tag("line", class_=f"interval {item.kind}", x1=low, x2=high, y1="50%", y2="50%")
+        )
+        marks.append(
+            tag(
+                "circle",
+                class_=f"dot {item.kind}",
+                cx=svg_percent(scale.percent(item.prediction)),
+                cy="50%",
+                r=4,
+            )
         )
     at = svg_percent(scale.percent(item.gap))
     marks.append(tag("line", class_="truth", x1=at, x2=at, y1="15%", y2="85%"))
@@ -119,7 +141,9 @@ def correlation_strip(value: float, low: float, high: float, *, baseline: bool) 
     marks: list[Markup] = []
     for tick in (-1.0, -0.5, 0.0, 0.5, 1.0):
         at = svg_percent(scale.percent(tick))
-        marks.append(tag("line", class_="grid" if tick else "zero", x1=at, x2=at, y1="0%", y2="100%"))
+        marks.append(
+            tag("line", class_="grid" if tick else "zero", x1=at, x2=at, y1="0%", y2="100%")
+        )
     kind = "measure"
     if baseline:
         kind = "baseline"
@@ -127,7 +151,9 @@ def correlation_strip(value: float, low: float, high: float, *, baseline: bool) 
         ends = {"x1": svg_percent(scale.percent(low)), "x2": svg_percent(scale.percent(high))}
         marks.append(tag("line", class_=f"interval {kind}", y1="50%", y2="50%", **ends))
     if math.isfinite(value):
-        marks.append(tag("circle", class_=f"dot {kind}", cx=svg_percent(scale.percent(value)), cy="50%", r=5))
+        marks.append(
+            tag("circle", class_=f"dot {kind}", cx=svg_percent(scale.percent(value)), cy="50%", r=5)
+        )
     label = f"Kendall's tau {format_fixed(value, 2)}, from {format_fixed(low, 2)} to {format_fixed(high, 2)}"
     return tag("svg", *marks, class_="strip", role="img", aria_label=label, width="100%", height=28)
 
@@ -157,7 +183,11 @@ def fit_with_band(
         return None
     line: Any = linregress(x, y)
     # the slope's standard error is s / sqrt(spread)
-    half = stdtrit(n - 2, (1 + level) / 2) * line.stderr * numpy.sqrt(spread / n + (at - x.mean()) ** 2)
+    half = (
+        stdtrit(n - 2, (1 + level) / 2)
+        * line.stderr
+        * numpy.sqrt(spread / n + (at - x.mean()) ** 2)
+    )
     return line.intercept + line.slope * at, half
 
 
@@ -196,7 +226,12 @@ def measure_against_gap(
         plot.curve(zip(xs, line.tolist(), strict=True), kind="fit")
     if titled:
         for value, gap, name in zip(values, gaps, names, strict=True):
-            plot.dot(value, gap, title=f"{name}: {format_number(value)}, gap {format_fixed(gap)}", radius=3.5)
+            plot.dot(
+                value,
+                gap,
+                title=f"{name}: {format_number(value)}, gap {format_fixed(gap)}",
+                radius=3.5,
+            )
     else:
         plot.cloud(zip(values, gaps, strict=True))
     return plot.render()
@@ -219,7 +254,9 @@ def training_curves(
     )
     for split in ("train", "test"):
         for name, rows in histories.items():
-            points = [(row["epoch"], row[f"{split}_{score}"]) for row in rows if f"{split}_{score}" in row]
+            points = [
+                (row["epoch"], row[f"{split}_{score}"]) for row in rows if f"{split}_{score}" in row
+            ]
             if points:
                 thinned = points[: -1 : math.ceil(len(points) / CURVE_POINTS)]
                 plot.curve([*thinned, points[-1]], kind=f"curve {split}", title=f"{name}, {split}")

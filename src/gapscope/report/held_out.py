@@ -34,7 +34,9 @@ def held_out_errors(view: PoolView, held_out: pandas.DataFrame) -> dict[str, lis
     if estimates.empty:
         return {}
     errors = (estimates - view.table.loc[estimates.index, "gap"]).tolist()
-    return {ESTIMATOR: errors} | baseline_errors(view.table, list(held_out.index), list(estimates.index))
+    return {ESTIMATOR: errors} | baseline_errors(
+        view.table, list(held_out.index), list(estimates.index)
+    )
 
 
 def root_mean_square(errors: list[float]) -> float:
@@ -65,7 +67,9 @@ def _predictions(view: PoolView, held_out: pandas.DataFrame) -> list[Prediction]
         record, prediction = records[str(row["id"])], float(row["prediction"])
         expected = ""
         if view.gap_kind == "accuracy" and math.isfinite(prediction):
-            expected = expected_test_accuracy(record.scores["train_accuracy"], prediction, row["low"], row["high"])
+            expected = expected_test_accuracy(
+                record.scores["train_accuracy"], prediction, row["low"], row["high"]
+            )
         items.append(
             Prediction(
                 view.describe(record.id),
@@ -85,7 +89,10 @@ def _formula(estimator: GapEstimator | None) -> list[tuple[float, str]]:
     """Return the terms of the fitted model, intercept first (none of a Gaussian process)."""
     if estimator is None or estimator.kernel_ is not None:
         return []
-    names = [f"log({name})" if name in estimator.log_features else name for name in estimator.feature_names_]
+    names = [
+        f"log({name})" if name in estimator.log_features else name
+        for name in estimator.feature_names_
+    ]
     return [(estimator.intercept_, ""), *zip(estimator.coef_.tolist(), names, strict=True)]
 
 

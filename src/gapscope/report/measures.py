@@ -59,7 +59,11 @@ def _finished_table(view: PoolView) -> pandas.DataFrame:
 
 def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
     """Return `correlations` of the varying readings with the gap, strongest tau first."""
-    names = [name for name, readings in view.readings.items() if len({reading.value for reading in readings}) > 1]
+    names = [
+        name
+        for name, readings in view.readings.items()
+        if len({reading.value for reading in readings}) > 1
+    ]
     if not names:
         return None
     table = _finished_table(view)
@@ -67,7 +71,9 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
     if BASELINE in view.readings:
         baseline = BASELINE
     # the time grows with resamples times networks squared, so large pools use fewer resamples
-    resamples = max(MIN_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2)))
+    resamples = max(
+        MIN_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2))
+    )
     clusters = training_configurations(table, varied_settings(view.table))
     result = correlations(table, names, baseline=baseline, n_bootstrap=resamples, clusters=clusters)
     sizes = result["kendall"].abs().fillna(-1.0).to_numpy(dtype=float)
@@ -79,7 +85,11 @@ def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
     names: list[str] = []
     for name, readings in view.readings.items():
         values = {reading.value for reading in readings}
-        if len(readings) == len(view.finished) and len(values) > 1 and all(map(math.isfinite, values)):
+        if (
+            len(readings) == len(view.finished)
+            and len(values) > 1
+            and all(map(math.isfinite, values))
+        ):
             names.append(name)
     settings = varied_settings(view.table)
     table = _finished_table(view)
@@ -89,11 +99,17 @@ def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
     if len(set(configuration_ids(table, settings).tolist())) < MIN_CONFIGURATIONS:
         return {}
     return verdicts(
-        table, measures=names, hyperparameters=settings, n_permutations=VERDICT_PERMUTATIONS, most_networks=MAX_ASSESSED
+        table,
+        measures=names,
+        hyperparameters=settings,
+        n_permutations=VERDICT_PERMUTATIONS,
+        most_networks=MAX_ASSESSED,
     )
 
 
-def ranked_measures(view: PoolView, by_reading: Mapping[str, Verdict] | None = None) -> list[dict[str, Any]]:
+def ranked_measures(
+    view: PoolView, by_reading: Mapping[str, Verdict] | None = None
+) -> list[dict[str, Any]]:
     """Return one row per measure, by descending Kendall's tau, and a random measure last.
 
     `by_reading` is the result of `leaderboard_verdicts`. There are no rows if no correlation is defined.
@@ -130,7 +146,9 @@ def split_ranking(ranked: list[dict[str, Any]]) -> dict[str, Any]:
     """
     families = [str(row["name"]).split(".")[0] for row in ranked]
     members = Counter(families)
-    is_head = [members[name] < FOLDED_FROM or name not in families[:k] for k, name in enumerate(families)]
+    is_head = [
+        members[name] < FOLDED_FROM or name not in families[:k] for k, name in enumerate(families)
+    ]
     heads = [row for row, is_visible in zip(ranked, is_head, strict=True) if is_visible]
     visible = [row for k, row in enumerate(heads) if k < SHOWN_ROWS or row["baseline"]]
     return {"rows": visible, "more": [row for row in ranked if row not in visible]}
@@ -139,7 +157,8 @@ def split_ranking(ranked: list[dict[str, Any]]) -> dict[str, Any]:
 def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
     """Return one small figure per measure, in the order of `ranked_measures`."""
     dots = len(view.finished) * max(1, len(ranked))
-    every = math.ceil(dots / ALL_DOTS)  # step between the plotted networks, above 1 in very large pools only
+    # step between the plotted networks, above 1 in very large pools only
+    every = math.ceil(dots / ALL_DOTS)
     figures: list[dict[str, Any]] = []
     table: Any = _finished_table(view)
     for row in ranked:
@@ -188,7 +207,9 @@ def guide(view: PoolView) -> list[dict[str, Any]]:
             },
         )
         values = [reading.value for reading in readings if math.isfinite(reading.value)]
-        errors = [reading.standard_error for reading in readings if reading.standard_error is not None]
+        errors = [
+            reading.standard_error for reading in readings if reading.standard_error is not None
+        ]
         ends = ()
         if values:
             ends = (min(values), max(values))

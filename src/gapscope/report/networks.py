@@ -53,7 +53,9 @@ def _columns(view: PoolView) -> list[_Column]:
     settings: list[_Column] = []
     for name in view.varied:
         values = view.all_rows[name].tolist()
-        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        numeric = all(
+            isinstance(value, int | float) and not isinstance(value, bool) for value in values
+        )
         settings.append(_Column(name, setting_name(name), setting_value, numeric))
     scores = [f"{split}_{view.gap_kind}" for split in ("train", "test")]
     return [
@@ -71,7 +73,11 @@ def _cell(column: _Column, value: Any) -> dict[str, str]:
     text = column.format(value)
     is_finite = isinstance(value, int | float) and math.isfinite(value)
     kinds = ["n" if column.numeric else "", column.kind, text if column.kind == "status" else ""]
-    return {"text": text, "sort": f"{float(value):.10g}" if is_finite else text, "kind": " ".join(filter(None, kinds))}
+    return {
+        "text": text,
+        "sort": f"{float(value):.10g}" if is_finite else text,
+        "kind": " ".join(filter(None, kinds)),
+    }
 
 
 def networks(view: PoolView) -> dict[str, Any]:
@@ -80,7 +86,9 @@ def networks(view: PoolView) -> dict[str, Any]:
     n_rows = max(20, MAX_CELLS // len(columns))
     largest_gap = max((abs(record.gap) for record in view.all_finished), default=1.0) or 1.0
     table = view.all_rows.sort_values(by=["gap"], kind="stable").head(n_rows)
-    table = table.reindex(columns=list(dict.fromkeys(["name", *(column.name for column in columns)])))
+    table = table.reindex(
+        columns=list(dict.fromkeys(["name", *(column.name for column in columns)]))
+    )
     rows: list[dict[str, Any]] = []
     for key, row in zip(table.index, table.to_dict("records"), strict=True):
         share = 0.0
@@ -128,9 +136,13 @@ def overview(view: PoolView) -> dict[str, Any]:
     """Return counts, varied settings, the distribution of the gap, and unfinished networks."""
     gaps, failures = [record.gap for record in view.all_finished], _failures(view)
     states = Counter(record.status for record in view.all_records)
-    parts = [f"{states[name]} {name}" for name in ("finished", "diverged", "failed") if states[name]]
+    parts = [
+        f"{states[name]} {name}" for name in ("finished", "diverged", "failed") if states[name]
+    ]
     reasons = Counter(
-        (name, reason[:LONGEST_MESSAGE]) for record in view.all_records for name, reason in record.unmeasured.items()
+        (name, reason[:LONGEST_MESSAGE])
+        for record in view.all_records
+        for name, reason in record.unmeasured.items()
     )
     n = len(view.all_records)
     return {
@@ -138,8 +150,12 @@ def overview(view: PoolView) -> dict[str, Any]:
         "n": n,
         "sampled": len(view.records) if len(view.records) < n else 0,
         "finished": len(gaps),
-        "gap_quantiles": numpy.quantile(gaps, [0, 0.25, 0.5, 0.75, 1]).tolist() if gaps else [math.nan] * 5,
-        "distribution": gap_distribution(gaps, view.gap_label) if len(gaps) >= MIN_GAPS else Markup(""),
+        "gap_quantiles": numpy.quantile(gaps, [0, 0.25, 0.5, 0.75, 1]).tolist()
+        if gaps
+        else [math.nan] * 5,
+        "distribution": gap_distribution(gaps, view.gap_label)
+        if len(gaps) >= MIN_GAPS
+        else Markup(""),
         "varied": _varied(view),
         "without_settings": view.n_without_settings,
         "failures": failures[:MAX_FAILURE_GROUPS],

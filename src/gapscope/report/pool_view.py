@@ -77,12 +77,18 @@ class PoolView:
     @cached_property
     def varied(self) -> list[str]:
         """Settings that differ between finished networks."""
-        return hyperparameter_columns(self.all_rows.loc[[record.id for record in self.all_finished]])
+        return hyperparameter_columns(
+            self.all_rows.loc[[record.id for record in self.all_finished]]
+        )
 
     @cached_property
     def n_without_settings(self) -> int:
         """Number of finished networks of which no settings are known."""
-        return int(has_unknown_settings(self.all_rows.loc[[record.id for record in self.all_finished]]).sum())
+        return int(
+            has_unknown_settings(
+                self.all_rows.loc[[record.id for record in self.all_finished]]
+            ).sum()
+        )
 
     @cached_property
     def _varied_in_all(self) -> list[str]:
@@ -130,8 +136,11 @@ class PoolView:
                 columns = self.varied
             else:
                 columns = self._varied_in_all
-            name = row.get("name") if isinstance(row.get("name"), str) else ""  # networks trained elsewhere have one
-            self._descriptions[key] = name or _description({name: row[name] for name in columns}) or key[:8]
+            # networks trained elsewhere have one
+            name = row.get("name") if isinstance(row.get("name"), str) else ""
+            self._descriptions[key] = (
+                name or _description({name: row[name] for name in columns}) or key[:8]
+            )
         return self._descriptions[key]
 
 
@@ -147,7 +156,9 @@ def as_view(records: Iterable[Record] | Pool | PoolView) -> PoolView:
 
 
 def _finished(records: Iterable[Record]) -> list[Record]:
-    return [record for record in records if record.status == "finished" and math.isfinite(record.gap)]
+    return [
+        record for record in records if record.status == "finished" and math.isfinite(record.gap)
+    ]
 
 
 def varied_settings(table: pandas.DataFrame) -> list[str]:

@@ -36,13 +36,17 @@ class Scale:
     logarithmic: bool = False
 
     @classmethod
-    def around(cls, values: Iterable[float], *, logarithmic: bool = False, padding: float = 0.06) -> Scale:
+    def around(
+        cls, values: Iterable[float], *, logarithmic: bool = False, padding: float = 0.06
+    ) -> Scale:
         """Return a scale around all finite values (positive ones if logarithmic).
 
         `padding` on each side is a fraction of the range.
         """
         finite = [
-            clip_to_drawable(value) for value in values if math.isfinite(value) and (value > 0 or not logarithmic)
+            clip_to_drawable(value)
+            for value in values
+            if math.isfinite(value) and (value > 0 or not logarithmic)
         ]
         if finite:
             low, high = min(finite), max(finite)
@@ -80,7 +84,9 @@ class Scale:
             decades = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
             if len(decades) >= 3:
                 return [10.0**k for k in decades][:: math.ceil(len(decades) / about)]
-            finer = [m * 10.0**k for k in range(decades.start - 1, decades.stop + 1) for m in (1, 2, 5)]
+            finer = [
+                m * 10.0**k for k in range(decades.start - 1, decades.stop + 1) for m in (1, 2, 5)
+            ]
             inside = [value for value in finer if self.low <= value <= self.high]
             if len(inside) >= 2:
                 return inside
@@ -150,7 +156,9 @@ class Plot:
     def _position(self, x: float, y: float) -> tuple[str, str]:
         return svg_percent(self.x.percent(x)), svg_percent(100 - self.y.percent(y))
 
-    def dot(self, x: float, y: float, *, kind: str = "dot", title: str = "", radius: float = 4) -> None:
+    def dot(
+        self, x: float, y: float, *, kind: str = "dot", title: str = "", radius: float = 4
+    ) -> None:
         """Add a dot with a title as tooltip."""
         cx, cy = self._position(x, y)
         self.marks.append(tag("circle", *_title(title), class_=kind, cx=cx, cy=cy, r=radius))
@@ -160,9 +168,14 @@ class Plot:
         (x1, y1), (x2, y2) = self._position(*start), self._position(*end)
         self.marks.append(tag("line", class_=kind, x1=x1, y1=y1, x2=x2, y2=y2))
 
-    def bar(self, left: float, right: float, height: float, *, kind: str = "bar", title: str = "") -> None:
+    def bar(
+        self, left: float, right: float, height: float, *, kind: str = "bar", title: str = ""
+    ) -> None:
         """Add a bar from the horizontal axis up to `height`."""
-        (x, y), width = self._position(left, height), svg_percent(self.x.percent(right) - self.x.percent(left))
+        (x, y), width = (
+            self._position(left, height),
+            svg_percent(self.x.percent(right) - self.x.percent(left)),
+        )
         size = {"width": width, "height": svg_percent(self.y.percent(height))}
         self.marks.append(tag("rect", *_title(title), class_=kind, x=x, y=y, **size))
 
@@ -184,9 +197,18 @@ class Plot:
 
     def cloud(self, points: Iterable[tuple[float, float]], *, kind: str = "cloud") -> None:
         """Add very many dots as one path (about ten bytes each, no titles)."""
-        self.paths.append(tag("path", class_=kind, d="".join(f"M{self._point(x, y)}h0" for x, y in points)))
+        self.paths.append(
+            tag("path", class_=kind, d="".join(f"M{self._point(x, y)}h0" for x, y in points))
+        )
 
-    def band(self, xs: Sequence[float], low: Sequence[float], high: Sequence[float], *, kind: str = "band") -> None:
+    def band(
+        self,
+        xs: Sequence[float],
+        low: Sequence[float],
+        high: Sequence[float],
+        *,
+        kind: str = "band",
+    ) -> None:
         """Add the area between two curves."""
         # along the lower curve, and back along the upper one
         lower = [self._point(x, y) for x, y in zip(xs, low, strict=True)]
@@ -198,11 +220,17 @@ class Plot:
         for value in self.y_ticks:
             at, text = svg_percent(100 - self.y.percent(value)), format_number(value)
             marks.append(tag("line", class_="grid", x1="0%", x2="100%", y1=at, y2=at))
-            marks.append(tag("text", text, class_="tick", x="0%", dx=-8, y=at, dy="0.35em", text_anchor="end"))
+            marks.append(
+                tag(
+                    "text", text, class_="tick", x="0%", dx=-8, y=at, dy="0.35em", text_anchor="end"
+                )
+            )
         for value in self.x.ticks(4):
             at, text = svg_percent(self.x.percent(value)), format_number(value)
             marks.append(tag("line", class_="grid", x1=at, x2=at, y1="0%", y2="100%"))
-            marks.append(tag("text", text, class_="tick", x=at, y="100%", dy="1.5em", text_anchor="middle"))
+            marks.append(
+                tag("text", text, class_="tick", x=at, y="100%", dy="1.5em", text_anchor="middle")
+            )
         return marks
 
     def render(self) -> Markup:
@@ -213,7 +241,14 @@ class Plot:
         if self.paths:
             inner = tag("svg", *self.paths, class_="paths", **stretched, **size)
         drawing = tag(
-            "svg", *self._axes(), inner, *self.marks, class_="plot", role="img", aria_label=self.label, **size
+            "svg",
+            *self._axes(),
+            inner,
+            *self.marks,
+            class_="plot",
+            role="img",
+            aria_label=self.label,
+            **size,
         )
         return tag(
             "div",

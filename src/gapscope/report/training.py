@@ -50,7 +50,9 @@ def _render_with_moments(plot: Plot, moments: Mapping[str, int], height: float) 
     return plot.render()
 
 
-def _learning_figure(rows: Rows, moments: Mapping[str, int], across: Scale) -> dict[str, Any] | None:
+def _learning_figure(
+    rows: Rows, moments: Mapping[str, int], across: Scale
+) -> dict[str, Any] | None:
     """Plot learning against memorization, if an alarm recorded both."""
     for (learning, memorization), (first, second, explanation) in _PAIRS.items():
         curves = {"test": _finite(rows, learning), "train": _finite(rows, memorization)}
@@ -77,10 +79,21 @@ def _number_figures(rows: Rows, moments: Mapping[str, int], across: Scale) -> li
     for name in names:
         points = _finite(rows, name)
         if points:
-            plot = Plot(across, Scale.around([value for _, value in points]), label=f"{name} by epoch", x_label="epoch")
+            plot = Plot(
+                across,
+                Scale.around([value for _, value in points]),
+                label=f"{name} by epoch",
+                x_label="epoch",
+            )
             plot.curve(points, kind="curve test")
             last = f"{format_number(points[-1][1])} at the end"
-            figures.append({"title": name, "count": last, "figure": _render_with_moments(plot, moments, plot.y.high)})
+            figures.append(
+                {
+                    "title": name,
+                    "count": last,
+                    "figure": _render_with_moments(plot, moments, plot.y.high),
+                }
+            )
     return figures
 
 
@@ -112,7 +125,9 @@ def write_training_report(
     check_output(path)
     rows: list[dict[str, float]] = monitor.to_dict()["rows"]
     if not rows:
-        raise InvalidInput("A training report needs recordings; the monitor has none. Train with it first.")
+        raise InvalidInput(
+            "A training report needs recordings; the monitor has none. Train with it first."
+        )
     across = Scale(0.0, max(1.0, *(float(row["epoch"]) for row in rows)))
     # epochs of the alarm, and of the best network according to it
     alarm = getattr(monitor, "alarm", None)

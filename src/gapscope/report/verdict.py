@@ -80,7 +80,9 @@ def _memorizing(view: PoolView) -> str:
     )
 
 
-def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None, errors: Mapping[str, list[float]]) -> str:
+def _estimator_sentence(
+    view: PoolView, held_out: pandas.DataFrame | None, errors: Mapping[str, list[float]]
+) -> str:
     """State whether gaps can be estimated from training data in this pool."""
     if held_out is None:
         n = len(view.all_finished)
@@ -105,14 +107,19 @@ def _estimator_sentence(view: PoolView, held_out: pandas.DataFrame | None, error
     return f"{message} Highest expected accuracy on new data: {expected}, {view.describe(best)}."
 
 
-def _correlation_sentences(view: PoolView, best: str, by_reading: Mapping[str, Verdict]) -> list[str]:
+def _correlation_sentences(
+    view: PoolView, best: str, by_reading: Mapping[str, Verdict]
+) -> list[str]:
     """Name the measures that predict the gap beyond chance and beyond the hyperparameters."""
     if best in by_reading and not by_reading[best].kendall.significant:
         return ["No measure correlates with the gap more strongly than random numbers."]
     message = f"Strongest correlation with the gap: {view.titles[best]}."
     measures = {name: result for name, result in by_reading.items() if result.role == "measure"}
     if not measures and view.n_without_settings == len(view.all_finished):
-        return [message, "Not compared at equal settings, since no settings of the networks are known."]
+        return [
+            message,
+            "Not compared at equal settings, since no settings of the networks are known.",
+        ]
     if not measures:
         return [message]
     evidence = [name for name, result in measures.items() if result.verdict == EVIDENCE]
@@ -142,13 +149,17 @@ def verdict(
         return []
     sentences = [_best(view), _memorizing(view)]
     # the estimate comes first if there is one
-    sentences.insert(0 if held_out is not None else len(sentences), _estimator_sentence(view, held_out, errors))
+    sentences.insert(
+        0 if held_out is not None else len(sentences), _estimator_sentence(view, held_out, errors)
+    )
     if best_measure is not None and len(view.all_finished) >= MIN_NETWORKS:
         sentences += _correlation_sentences(view, best_measure, by_reading or {})
     return [sentence for sentence in sentences if sentence]
 
 
-def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFrame | None = None) -> dict[str, Any]:
+def summary(
+    records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFrame | None = None
+) -> dict[str, Any]:
     """Return the contents of `write_report` with all digits.
 
     Args:
@@ -185,7 +196,11 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
             "gap": view.gap_definition,
             "verdict": verdict(view, held_out, errors, best, by_reading),
             "measures": [
-                {"title": view.titles[row["measure"]], **row, "at_equal_settings": at_equal_settings(row["measure"])}
+                {
+                    "title": view.titles[row["measure"]],
+                    **row,
+                    "at_equal_settings": at_equal_settings(row["measure"]),
+                }
                 for row in measures
             ],
             "random_measure": at_equal_settings(RANDOM),
@@ -194,7 +209,11 @@ def summary(records: Iterable[Record] | Pool | PoolView, held_out: pandas.DataFr
 
 
 def _network(record: Record, view: PoolView, held_out: pandas.DataFrame | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"id": record.id, "name": view.describe(record.id), "status": record.status}
+    row: dict[str, Any] = {
+        "id": record.id,
+        "name": view.describe(record.id),
+        "status": record.status,
+    }
     row |= {"message": record.message, "gap": record.gap, **record.scores}
     if held_out is not None and record.id in held_out.index:
         row["estimate"] = held_out.loc[record.id].to_dict()

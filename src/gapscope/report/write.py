@@ -12,7 +12,13 @@ from gapscope.base.files import check_output
 from gapscope.report.curves import curves
 from gapscope.report.figures import correlation_strip
 from gapscope.report.held_out import held_out_errors, held_out_section
-from gapscope.report.measures import cards, guide, leaderboard_verdicts, ranked_measures, split_ranking
+from gapscope.report.measures import (
+    cards,
+    guide,
+    leaderboard_verdicts,
+    ranked_measures,
+    split_ranking,
+)
 from gapscope.report.networks import networks, overview
 from gapscope.report.pool_view import PoolView, as_view
 from gapscope.report.verdict import verdict
@@ -76,8 +82,12 @@ def write_report(
             correlation_strip=correlation_strip,
             gap_definition=view.gap_definition,
             overview=overview(view),
-            check=None if check is None else {"network": view.describe(check[0]), "result": check[1]},
-            held_out=None if held_out is None else held_out_section(view, held_out, errors, estimator, level),
+            check=None
+            if check is None
+            else {"network": view.describe(check[0]), "result": check[1]},
+            held_out=None
+            if held_out is None
+            else held_out_section(view, held_out, errors, estimator, level),
             verdict=verdict(view, held_out, errors, best, by_reading),
             ranking=ranked,
             folded=split_ranking(ranked),

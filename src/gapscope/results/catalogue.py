@@ -20,7 +20,9 @@ class Catalogue(dict[str, Item]):
       bc     4
     """
 
-    def __init__(self, items: Mapping[str, Item], describe: Callable[[Item], Mapping[str, Any]]) -> None:
+    def __init__(
+        self, items: Mapping[str, Item], describe: Callable[[Item], Mapping[str, Any]]
+    ) -> None:
         """Take the items, and the function that returns the cells of one."""
         super().__init__(items)
         self._describe = describe
@@ -29,7 +31,9 @@ class Catalogue(dict[str, Item]):
         """Return one row per item, its name first."""
         import pandas
 
-        return pandas.DataFrame([{"name": name, **self._describe(item)} for name, item in self.items()])
+        return pandas.DataFrame(
+            [{"name": name, **self._describe(item)} for name, item in self.items()]
+        )
 
     def __repr__(self) -> str:
         return self.to_pandas().to_string(index=False)

@@ -63,7 +63,9 @@ class IntervalEstimate:
 NORMAL_90, NORMAL_95, NORMAL_99_ONE_SIDED = 1.645, 1.96, 2.326
 
 
-def paired_difference(values: Sequence[float], baseline: Sequence[float] | None = None) -> IntervalEstimate:
+def paired_difference(
+    values: Sequence[float], baseline: Sequence[float] | None = None
+) -> IntervalEstimate:
     """Return the mean of paired differences with a normal 90 % interval.
 
     The variance counts half a discordant pair in each direction more than there is, so that methods that agree on all

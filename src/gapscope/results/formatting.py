@@ -91,7 +91,10 @@ def _item(item: Any) -> str:
     """Format one item of a list setting, such as a penalty with its options."""
     if not is_dict(item) or "name" not in item:
         return setting_value(item)
-    options = ", ".join(f"{setting_name(key)} {setting_value(value)}" for key, value in item.get("options", {}).items())
+    options = ", ".join(
+        f"{setting_name(key)} {setting_value(value)}"
+        for key, value in item.get("options", {}).items()
+    )
     if options:
         return f"{item['name']} ({options})"
     return str(item["name"])
@@ -119,5 +122,7 @@ def expected_test_accuracy(train_accuracy: float, gap: float, low: float, high: 
     """
     if not math.isfinite(gap):
         return "–"
-    value, worst, best = (100 * min(max(train_accuracy - each, 0.0), 1.0) for each in (gap, high, low))
+    value, worst, best = (
+        100 * min(max(train_accuracy - each, 0.0), 1.0) for each in (gap, high, low)
+    )
     return f"{value:.0f} % ({worst:.0f} to {best:.0f})"

@@ -68,9 +68,20 @@ class _Bar(NullProgress):
 
     def __init__(self, title: str, total: float) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+        )
         self.bar: Any = Progress(*columns, console=Console(stderr=True), transient=True)
         self.title = title
         self.task = self.bar.add_task(title, total=total)

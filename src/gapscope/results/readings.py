@@ -66,7 +66,11 @@ def _family_row(family: Sequence[Reading]) -> tuple[str, ...]:
         f"{len(defined)} numbers" if defined else "no value",
         "exact" if first.standard_error is None else "estimated",
         BETTER[first.direction],
-        _describe(": ".join(filter(None, (first.title.split(": ")[0], values))), first.units, "; ".join(notes)),
+        _describe(
+            ": ".join(filter(None, (first.title.split(": ")[0], values))),
+            first.units,
+            "; ".join(notes),
+        ),
     )
 
 
@@ -142,9 +146,14 @@ class Reading:
         Args:
             content: What `to_dict` returned (non-finite values are strings).
         """
-        values: dict[str, Any] = {key: value for key, value in content.items() if key in cls.__dataclass_fields__}
+        values: dict[str, Any] = {
+            key: value for key, value in content.items() if key in cls.__dataclass_fields__
+        }
         error = values.get("standard_error")
-        values |= {"value": float(values["value"]), "standard_error": None if error is None else float(error)}
+        values |= {
+            "value": float(values["value"]),
+            "standard_error": None if error is None else float(error),
+        }
         return cls(**values)
 
 
@@ -162,7 +171,10 @@ class Readings(StoredRows[Reading]):
     notes: tuple[str, ...]
 
     def __new__(
-        cls, readings: Iterable[Reading] = (), unmeasured: Mapping[str, str] | None = None, notes: Iterable[str] = ()
+        cls,
+        readings: Iterable[Reading] = (),
+        unmeasured: Mapping[str, str] | None = None,
+        notes: Iterable[str] = (),
     ) -> Readings:
         """Collect the readings."""
         return super().__new__(cls, readings, unmeasured=dict(unmeasured or {}), notes=tuple(notes))
@@ -216,10 +228,14 @@ class Readings(StoredRows[Reading]):
         """Return a table with the missing measures and notes below, all text escaped."""
         head = "".join(f"<th>{name}</th>" for name in HEAD)
         body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in _rows(self)
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in _rows(self)
         )
         missing = [f"not measured: {name}: {reason}" for name, reason in self.unmeasured.items()]
-        lines = "".join(f"<p>{html.escape(line)}</p>" for line in [*missing, *self.notes, *([USAGE] if self else [])])
+        lines = "".join(
+            f"<p>{html.escape(line)}</p>"
+            for line in [*missing, *self.notes, *([USAGE] if self else [])]
+        )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{lines}"
 
     _repr_html_ = to_html
@@ -228,16 +244,24 @@ class Readings(StoredRows[Reading]):
         """Return rows, reasons for missing measures, and notes, in at most 15 lines."""
         rows = _rows(self)
         notes = [*(f"note: {note}" for note in self.notes[:3]), *([USAGE] if self else [])]
-        missing = _missing_lines(self.unmeasured, max(1, MAX_LINES - len(notes) - min(len(rows), 9)))
+        missing = _missing_lines(
+            self.unmeasured, max(1, MAX_LINES - len(notes) - min(len(rows), 9))
+        )
         max_rows = MAX_LINES - len(notes) - len(missing) - 1
         if len(rows) > max_rows:
-            rows = [*rows[: max_rows - 1], (f"... and {len(rows) - max_rows + 1} more; .to_pandas() has all",)]
+            rows = [
+                *rows[: max_rows - 1],
+                (f"... and {len(rows) - max_rows + 1} more; .to_pandas() has all",),
+            ]
         if rows:
             rows = [HEAD, *rows]
         else:
             rows = []
-        widths = [max((len(row[i]) for row in rows if len(row) > 1), default=0) for i in range(len(HEAD))]
+        widths = [
+            max((len(row[i]) for row in rows if len(row) > 1), default=0) for i in range(len(HEAD))
+        ]
         lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+            for row in rows
         ]
         return "\n".join([*lines, *missing, *notes])

@@ -133,7 +133,9 @@ def read_with_warning(folder: Path) -> tuple[Record, str]:
     if is_dict(content):
         schema = content.get("schema")
     if not isinstance(schema, int):
-        raise DamagedFile(f"{path} must be a gapscope record; it has no integer 'schema'. Is this a pool folder?")
+        raise DamagedFile(
+            f"{path} must be a gapscope record; it has no integer 'schema'. Is this a pool folder?"
+        )
     if schema > SCHEMA:
         raise UnreadableFile(
             f"{path} must have schema {SCHEMA} or older; got {schema}, written by a newer gapscope. "
@@ -141,7 +143,9 @@ def read_with_warning(folder: Path) -> tuple[Record, str]:
         )
     missing = {"id", "spec", "status"} - set(content)
     if missing:
-        raise DamagedFile(f"{path} must contain {', '.join(sorted(missing))}; it is corrupted. Delete it.")
+        raise DamagedFile(
+            f"{path} must contain {', '.join(sorted(missing))}; it is corrupted. Delete it."
+        )
     try:
         history, note = _read_history(folder)
         return Record(**_parse_fields(content), history=history), note
@@ -175,15 +179,24 @@ def _parse_fields(content: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{name} is {str(content[name])[:60]!r}")
     check_record_id(content["id"])
     if content["status"] not in get_args(Status):
-        raise ValueError(f"status is {str(content['status'])[:60]!r}, none of {', '.join(get_args(Status))}")
-    content["readings"] = Readings(Reading.from_dict(reading) for reading in content.get("readings", ()))
+        raise ValueError(
+            f"status is {str(content['status'])[:60]!r}, none of {', '.join(get_args(Status))}"
+        )
+    content["readings"] = Readings(
+        Reading.from_dict(reading) for reading in content.get("readings", ())
+    )
     content["scores"] = {key: float(value) for key, value in content.get("scores", {}).items()}
     has_gap = {"train_loss", "test_loss"} <= content["scores"].keys()
-    if has_gap and ("train_accuracy" in content["scores"]) != ("test_accuracy" in content["scores"]):
+    if has_gap and ("train_accuracy" in content["scores"]) != (
+        "test_accuracy" in content["scores"]
+    ):
         raise ValueError("scores have one accuracy without the other")
     if not all(isinstance(reason, str) for reason in content.get("unmeasured", {}).values()):
         raise ValueError("unmeasured has a reason that is no text")
-    for name, value in (("seed", content["spec"].get("seed", 0)), ("epochs_trained", content.get("epochs_trained", 0))):
+    for name, value in (
+        ("seed", content["spec"].get("seed", 0)),
+        ("epochs_trained", content.get("epochs_trained", 0)),
+    ):
         if not _is_int64(value):
             raise ValueError(f"{name} is {str(value)[:60]!r}")
     content["seconds"] = float(content.get("seconds", 0.0))

@@ -56,7 +56,11 @@ def data_uri(sample: Any) -> str:
     if not hasattr(sample, "shape"):
         sample = numpy.asarray(sample)
     shape = tuple(sample.shape)
-    if len(shape) not in (2, 3) or min(shape[-2:]) < 2 or (len(shape) == 3 and shape[0] not in (1, 3)):
+    if (
+        len(shape) not in (2, 3)
+        or min(shape[-2:]) < 2
+        or (len(shape) == 3 and shape[0] not in (1, 3))
+    ):
         return ""
     step = -(-max(shape[-2:]) // MAX_SIDE)
     image = numpy.array(sample[..., ::step, ::step].tolist(), dtype=float)
@@ -147,7 +151,9 @@ class Result:
 
     def _repr_html_(self) -> str:
         summary: Any = getattr(self, "summary", self.to_pandas)
-        return to_html(self, getattr(self, "sentences", None) or getattr(self, "verdict", ()), summary())
+        return to_html(
+            self, getattr(self, "sentences", None) or getattr(self, "verdict", ()), summary()
+        )
 
 
 class RowResult(tuple[Row, ...], Result):
@@ -233,7 +239,9 @@ def panels(names: Sequence[str], *, sharex: bool = True) -> list[Any]:
     import matplotlib.pyplot as plt
 
     size = (7.0, 1.8 * len(names))
-    _, axes = plt.subplots(len(names), 1, sharex=sharex, squeeze=False, figsize=size, layout="constrained")
+    _, axes = plt.subplots(
+        len(names), 1, sharex=sharex, squeeze=False, figsize=size, layout="constrained"
+    )
     for panel, name in zip(axes[:, 0], names, strict=True):
         panel.set_ylabel(name, rotation=0, ha="right", va="center")
     return list(axes[:, 0])

@@ -78,7 +78,9 @@ def feature_matrix(inputs: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
     x = inputs.detach().double()
     if x.ndim > 2:
         axes = (0, *range(2, x.ndim))
-        x = (x - x.mean(axes, keepdim=True)) / x.std(axes, keepdim=True, correction=0).clamp_min(1e-12)
+        x = (x - x.mean(axes, keepdim=True)) / x.std(axes, keepdim=True, correction=0).clamp_min(
+            1e-12
+        )
         x = x.flatten(1)
         return x[:, x.std(0, correction=0) > 1e-9]
     x = x.reshape(len(x), -1)
@@ -104,11 +106,15 @@ def sample_features(samples: Samples) -> Float[Tensor, "n d"]:
         parts = (x,)
     else:
         parts = samples.form.unpack(x)
-    blocks = [feature_matrix(part) if part.is_floating_point() else _token_counts(part) for part in parts]
+    blocks = [
+        feature_matrix(part) if part.is_floating_point() else _token_counts(part) for part in parts
+    ]
     return torch.cat(blocks, 1)
 
 
-def target_matrix(targets: Shaped[Tensor, "n ..."], n_classes: int | None = None) -> Float[Tensor, "n k"]:
+def target_matrix(
+    targets: Shaped[Tensor, "n ..."], n_classes: int | None = None
+) -> Float[Tensor, "n k"]:
     """Return one-hot columns for labels, else several labels or regression targets [n, k], in float64."""
     if targets.is_floating_point() or targets.dtype == torch.bool:
         return targets.double().reshape(len(targets), -1)
@@ -177,7 +183,9 @@ def _nearest(features: Tensor, k: int, squares: Tensor | None) -> Tensor:
         return squares.clone().fill_diagonal_(torch.inf).topk(k, largest=False).indices
     if len(features) > MAX_EXACT_NEIGHBOURS:
         if features.shape[1] > N_COMPONENTS:
-            features = features @ torch.linalg.eigh(features.T @ features).eigenvectors[:, -N_COMPONENTS:]
+            features = (
+                features @ torch.linalg.eigh(features.T @ features).eigenvectors[:, -N_COMPONENTS:]
+            )
         features = features.float()
     return find_nearest(features, k=k)[1]
 
@@ -201,13 +209,19 @@ def nearest_neighbours(
         if k > nearest.shape[1]:
             continue
         # the nearest neighbour breaks ties between classes
-        votes = b[nearest[:, :k]].mean(1) + 1e-6 * b[nearest[:, 0]] * (not targets.is_floating_point())
+        votes = b[nearest[:, :k]].mean(1) + 1e-6 * b[nearest[:, 0]] * (
+            not targets.is_floating_point()
+        )
         rows.append(scored_row(f"{NEIGHBOURS} ({k})", "inputs", votes, targets))
     return max(rows, key=lambda row: row.score)
 
 
 def kernel_row(
-    method: str, uses: str, kernel: Spectrum, targets: Shaped[Tensor, "n ..."], n_classes: int | None = None
+    method: str,
+    uses: str,
+    kernel: Spectrum,
+    targets: Shaped[Tensor, "n ..."],
+    n_classes: int | None = None,
 ) -> LooRow:
     """Fit kernel ridge regression with the ridge of the smallest leave-one-out squared error."""
     _, result = select_ridge(kernel, target_matrix(targets, n_classes).to(kernel.device), RIDGES)
@@ -215,13 +229,18 @@ def kernel_row(
 
 
 def linear_ridge(
-    features: Float[Tensor, "n d"], targets: Shaped[Tensor, "n ..."], *, n_classes: int | None = None
+    features: Float[Tensor, "n d"],
+    targets: Shaped[Tensor, "n ..."],
+    *,
+    n_classes: int | None = None,
 ) -> LooRow:
     """Fit ridge regression on the features."""
     return kernel_row(LINEAR, "inputs", linear_spectrum(features.double()), targets, n_classes)
 
 
-def rbf_spectrum(features: Float[Tensor, "n d"], squares: Float[Tensor, "n n"] | None = None) -> Spectrum:
+def rbf_spectrum(
+    features: Float[Tensor, "n d"], squares: Float[Tensor, "n n"] | None = None
+) -> Spectrum:
     r"""Decompose $\exp(-\lVert x - x' \rVert^2 / m)$, m the median squared distance.
 
     Exact up to 2,000 samples; beyond, the Nystroem approximation with 1,000 landmarks, above 200,000 with 500.
@@ -236,7 +255,9 @@ def rbf_spectrum(features: Float[Tensor, "n d"], squares: Float[Tensor, "n n"] |
     else:
         n_landmarks = N_LANDMARKS_OF_MANY
     landmarks = features[
-        torch.randperm(n, generator=torch.Generator().manual_seed(0))[:n_landmarks].to(features.device)
+        torch.randperm(n, generator=torch.Generator().manual_seed(0))[:n_landmarks].to(
+            features.device
+        )
     ]
     between = torch.cdist(landmarks, landmarks).square_()
     width = _median(between)
@@ -279,10 +300,16 @@ class InputKernel:
     seconds: Callable[[int, int, int], float]
 
     def row(
-        self, features: Tensor, targets: Tensor, n_classes: int | None = None, squares: Tensor | None = None
+        self,
+        features: Tensor,
+        targets: Tensor,
+        n_classes: int | None = None,
+        squares: Tensor | None = None,
     ) -> LooRow:
         """Fit ridge regression with this kernel."""
-        return kernel_row(self.name, "inputs", self.decompose(features.double(), squares), targets, n_classes)
+        return kernel_row(
+            self.name, "inputs", self.decompose(features.double(), squares), targets, n_classes
+        )
 
 
 def _n_ridges(n: int) -> int:
@@ -294,7 +321,9 @@ def _n_ridges(n: int) -> int:
 
 def _linear_seconds(n: int, d: int, k: int) -> float:
     rank = min(n, d)
-    return (n * d * rank + 10 * rank**3 + _n_ridges(n) * n * rank * (k + 1)) / MULTIPLICATIONS_PER_SECOND
+    return (
+        n * d * rank + 10 * rank**3 + _n_ridges(n) * n * rank * (k + 1)
+    ) / MULTIPLICATIONS_PER_SECOND
 
 
 def _rbf_seconds(n: int, d: int, k: int) -> float:
@@ -334,7 +363,9 @@ def baseline_seconds(n: int, d: int, k: int) -> dict[str, float]:
     else:
         components = min(d, N_COMPONENTS)
     neighbours = n * n * (components / MULTIPLICATIONS_PER_SECOND + SECONDS_PER_DISTANCE)
-    return {NEIGHBOURS: neighbours} | {kernel.name: kernel.seconds(n, d, k) for kernel in INPUT_KERNELS}
+    return {NEIGHBOURS: neighbours} | {
+        kernel.name: kernel.seconds(n, d, k) for kernel in INPUT_KERNELS
+    }
 
 
 def loo_baselines(
@@ -362,10 +393,16 @@ def loo_baselines(
     if squares is None:
         squares = squared_distances(features)
     fits: dict[str, Callable[[], LooRow]] = {
-        NEIGHBOURS: lambda: nearest_neighbours(features, targets, n_classes=n_classes, squares=squares)
+        NEIGHBOURS: lambda: nearest_neighbours(
+            features, targets, n_classes=n_classes, squares=squares
+        )
     }
     for kernel in INPUT_KERNELS:
         fits[kernel.name] = partial(kernel.row, features, targets, n_classes, squares)
     seconds = baseline_seconds(n, d, rows[0].predictions.shape[1])
-    finished = {name: fits[name]() for name in sorted(fits, key=seconds.__getitem__) if affords(seconds[name])}
+    finished = {
+        name: fits[name]()
+        for name in sorted(fits, key=seconds.__getitem__)
+        if affords(seconds[name])
+    }
     return (*rows, *(finished[name] for name in fits if name in finished))

@@ -67,7 +67,9 @@ class Calibration:
         return (1 - self.background) * sharp + self.background * self.frequencies
 
 
-def tempered(scores: Float[Tensor, "n k"], temperature: float, *, several: bool = False) -> Float[Tensor, "n k"]:
+def tempered(
+    scores: Float[Tensor, "n k"], temperature: float, *, several: bool = False
+) -> Float[Tensor, "n k"]:
     """Return the softmax of scores [n, k] over a temperature; with several labels a sigmoid of each against 1/2."""
     if several:
         return ((2 * scores - 1) / temperature).sigmoid()
@@ -132,7 +134,9 @@ def fit_calibration(scores: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ...
     return Calibration(math.exp(log_temperature), mixture(log_temperature)[1], frequencies, several)
 
 
-def reliability_curve(probabilities: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ..."]) -> ReliabilityCurve:
+def reliability_curve(
+    probabilities: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ..."]
+) -> ReliabilityCurve:
     """Return the reliability of the predicted class, or of all probabilities of several labels.
 
     Bins hold equal numbers of predictions, at most 15 and at least 20 predictions each.
@@ -148,7 +152,10 @@ def reliability_curve(probabilities: Float[Tensor, "n k"], targets: Shaped[Tenso
         stated, correct = probabilities.flatten(), targets.flatten() > 0
     order = stated.argsort()
     n_bins = max(1, min(MAX_BINS, len(order) // MIN_PER_BIN))
-    bins = [(stated[rows].double(), correct[rows].double()) for rows in torch.tensor_split(order, n_bins)]
+    bins = [
+        (stated[rows].double(), correct[rows].double())
+        for rows in torch.tensor_split(order, n_bins)
+    ]
     return ReliabilityCurve(
         np.array([float(part.mean()) for part, _ in bins]),
         np.array([float(part.mean()) for _, part in bins]),

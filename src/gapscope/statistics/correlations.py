@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     import pandas
 
 Array = numpy.ndarray
-Coefficient = Callable[[Float[Array, "b n"], Float[Array, " n"], Float[Array, " n"]], Float[Array, " b"]]
+Coefficient = Callable[
+    [Float[Array, "b n"], Float[Array, " n"], Float[Array, " n"]], Float[Array, " b"]
+]
 
 
-def _ratio(numerator: Float[Array, " b"], first: Float[Array, " b"], second: Float[Array, " b"]) -> Float[Array, " b"]:
+def _ratio(
+    numerator: Float[Array, " b"], first: Float[Array, " b"], second: Float[Array, " b"]
+) -> Float[Array, " b"]:
     """Return numerator / sqrt(first * second), NaN where a variable is constant."""
     varies = (first > 1e-12) & (second > 1e-12)
     root = numpy.sqrt(numpy.where(varies, first * second, 1.0))
@@ -46,11 +50,15 @@ def _standardized(values: Float[Array, " n"]) -> Float[Array, " n"]:
     return values / (values.std() or 1.0)
 
 
-def _pearson(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
+def _pearson(
+    weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]
+) -> Float[Array, " b"]:
     return weighted_pearson(weights, _standardized(x)[None], _standardized(y)[None])
 
 
-def _ties(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> tuple[Float[Array, "b g"], Int[Array, " n"]]:
+def _ties(
+    weights: Float[Array, "b n"], x: Float[Array, " n"]
+) -> tuple[Float[Array, "b g"], Int[Array, " n"]]:
     """Return counts of distinct values per resample, and the number of each network's value."""
     values, group = numpy.unique(x, return_inverse=True)
     order = numpy.argsort(group, kind="stable")
@@ -64,13 +72,19 @@ def _ranks(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> Float[Array, 
     return (numpy.cumsum(counts, axis=1) - counts / 2)[:, group]
 
 
-def _spearman(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
+def _spearman(
+    weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]
+) -> Float[Array, " b"]:
     return weighted_pearson(weights, _ranks(weights, x), _ranks(weights, y))
 
 
-def _kendall(weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " b"]:
+def _kendall(
+    weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]
+) -> Float[Array, " b"]:
     # float32 is exact here: signs and counts are whole numbers, and their sums stay below n
-    signs = (numpy.sign(x[:, None] - x[None, :]) * numpy.sign(y[:, None] - y[None, :])).astype(numpy.float32)
+    signs = (numpy.sign(x[:, None] - x[None, :]) * numpy.sign(y[:, None] - y[None, :])).astype(
+        numpy.float32
+    )
     concordance = ((weights.astype(numpy.float32) @ signs) * weights).sum(1)
 
     def n_untied(values: Float[Array, " n"]) -> Float[Array, " b"]:
@@ -91,20 +105,32 @@ def pearson_correlation(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
     return float(_pearson(numpy.ones((1, len(x))), x, y)[0])
 
 
-COEFFICIENTS: dict[str, Coefficient] = {"pearson": _pearson, "spearman": _spearman, "kendall": _kendall}
+COEFFICIENTS: dict[str, Coefficient] = {
+    "pearson": _pearson,
+    "spearman": _spearman,
+    "kendall": _kendall,
+}
 
 
-def _row(x: Array, y: Array, clusters: Int[Array, " n"], n_bootstrap: int, seed: int, level: float) -> dict[str, float]:
+def _row(
+    x: Array, y: Array, clusters: Int[Array, " n"], n_bootstrap: int, seed: int, level: float
+) -> dict[str, float]:
     finite = numpy.isfinite(x) & numpy.isfinite(y)
     x, y = x[finite], y[finite]
     n = len(x)
     row: dict[str, float] = {"n": n, "dropped": int((~finite).sum())}
     if n < 3:
-        return row | {f"{name}{end}": numpy.nan for name in COEFFICIENTS for end in ("", "_low", "_high")}
-    resamples = cluster_bootstrap_weights(numpy.unique(clusters[finite], return_inverse=True)[1], n_bootstrap, seed)
+        return row | {
+            f"{name}{end}": numpy.nan for name in COEFFICIENTS for end in ("", "_low", "_high")
+        }
+    resamples = cluster_bootstrap_weights(
+        numpy.unique(clusters[finite], return_inverse=True)[1], n_bootstrap, seed
+    )
     for name, coefficient in COEFFICIENTS.items():
         row[name] = float(coefficient(numpy.ones((1, n)), x, y)[0])
-        row[f"{name}_low"], row[f"{name}_high"] = percentile_interval(coefficient(resamples, x, y), level)
+        row[f"{name}_low"], row[f"{name}_high"] = percentile_interval(
+            coefficient(resamples, x, y), level
+        )
     return row
 
 
@@ -152,7 +178,9 @@ def correlations(
     check_range("n_bootstrap", n_bootstrap, 1)
     check_range("level", level, 0, 1, low_open=True, high_open=True)
     if isinstance(measures, str):
-        raise InvalidInput(f"measures must be a list of column names; got {measures!r}. Write [{measures!r}].")
+        raise InvalidInput(
+            f"measures must be a list of column names; got {measures!r}. Write [{measures!r}]."
+        )
     if baseline is None or baseline in measures:
         names = [*measures]
     else:
@@ -164,7 +192,12 @@ def correlations(
     else:
         numbers = numpy.asarray(clusters, dtype=int)
     if len(numbers) != len(y):
-        raise InvalidInput(f"clusters must be one number per network, here {len(y)}; got {len(numbers)}.")
-    rows = [_row(table[name].to_numpy(dtype=float), y, numbers, n_bootstrap, seed, level) for name in names]
+        raise InvalidInput(
+            f"clusters must be one number per network, here {len(y)}; got {len(numbers)}."
+        )
+    rows = [
+        _row(table[name].to_numpy(dtype=float), y, numbers, n_bootstrap, seed, level)
+        for name in names
+    ]
     result = pandas.DataFrame(rows, index=pandas.Index(names, name="measure"))
     return result.assign(is_baseline=[name == baseline for name in names])

@@ -19,15 +19,23 @@ Array = numpy.ndarray
 
 def bootstrap_weights(n: int, n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
     """Return the number of times each of n items occurs in each bootstrap resample."""
-    return numpy.random.default_rng(seed).multinomial(n, numpy.full(n, 1 / n), size=n_bootstrap).astype(float)
+    return (
+        numpy.random.default_rng(seed)
+        .multinomial(n, numpy.full(n, 1 / n), size=n_bootstrap)
+        .astype(float)
+    )
 
 
-def cluster_bootstrap_weights(clusters: Int[Array, " n"], n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
+def cluster_bootstrap_weights(
+    clusters: Int[Array, " n"], n_bootstrap: int, seed: int
+) -> Float[Array, "b n"]:
     """Return the number of times each row occurs in each bootstrap resample of whole clusters."""
     return bootstrap_weights(int(clusters.max()) + 1, n_bootstrap, seed)[:, clusters]
 
 
-def percentile_interval(resampled: Sequence[float] | Float[Array, " b"], level: float) -> tuple[float, float]:
+def percentile_interval(
+    resampled: Sequence[float] | Float[Array, " b"], level: float
+) -> tuple[float, float]:
     """Return the central interval of the finite bootstrap values (NaN if there are none)."""
     values = numpy.asarray(resampled, dtype=float)
     values = values[numpy.isfinite(values)]
@@ -48,7 +56,9 @@ def configuration_ids(table: pandas.DataFrame, hyperparameters: Sequence[str]) -
 
 def members(clusters: Int[Array, " n"]) -> list[Int[Array, " m"]]:
     """Return the rows of each cluster."""
-    return [numpy.flatnonzero(clusters == number) for number in range(int(clusters.max(initial=-1)) + 1)]
+    return [
+        numpy.flatnonzero(clusters == number) for number in range(int(clusters.max(initial=-1)) + 1)
+    ]
 
 
 def sample_configurations(clusters: Int[Array, " n"], most: int, seed: int = 0) -> Int[Array, " m"]:
@@ -58,7 +68,9 @@ def sample_configurations(clusters: Int[Array, " n"], most: int, seed: int = 0) 
     sizes = numpy.bincount(clusters)
     order = numpy.random.default_rng(seed).permutation(len(sizes))
     # at least one configuration, however large
-    n_configurations = max(1, int(numpy.searchsorted(numpy.cumsum(sizes[order]), most, side="right")))
+    n_configurations = max(
+        1, int(numpy.searchsorted(numpy.cumsum(sizes[order]), most, side="right"))
+    )
     return numpy.flatnonzero(numpy.isin(clusters, order[:n_configurations]))
 
 
@@ -88,7 +100,10 @@ def _kth_smallest(values: Float[Array, "m n"], k: int) -> Float[Array, " m"]:
 
 
 def jackknife_plus(
-    left_out: Float[Array, "m n"], residuals: Float[Array, " n"], level: float, spread: Float[Array, " m"] | float = 1.0
+    left_out: Float[Array, "m n"],
+    residuals: Float[Array, " n"],
+    level: float,
+    spread: Float[Array, " m"] | float = 1.0,
 ) -> Float[Array, "m 2"]:
     r"""Return the jackknife+ interval [m, 2] of each new network, in units of the target.
 

@@ -97,8 +97,12 @@ class LooResult:
     """Leave-one-out result for one ridge strength."""
 
     predictions: Float[Tensor, "n k"]  # at every sample, of the fit to all others
-    squared_error: float  # mean over samples, sum over the k targets, of the squared leave-one-out residual
-    effective_dimension: float  # trace of the map from targets to fitted values, the intercept's 1 included
+    squared_error: (
+        float  # mean over samples, sum over the k targets, of the squared leave-one-out residual
+    )
+    effective_dimension: (
+        float  # trace of the map from targets to fitted values, the intercept's 1 included
+    )
     largest_leverage: float  # largest weight of a sample's target in its own fitted value
 
 
@@ -123,7 +127,9 @@ def spectrum(kernel: Float[Tensor, "n n"]) -> Spectrum:
 
 
 def nystroem_spectrum(
-    columns: Float[Tensor, "n m"] | Callable[[slice], Tensor], landmarks: Float[Tensor, "m m"], n: int | None = None
+    columns: Float[Tensor, "n m"] | Callable[[slice], Tensor],
+    landmarks: Float[Tensor, "m m"],
+    n: int | None = None,
 ) -> Spectrum:
     r"""Decompose the Nystroem approximation $K_{nm} K_{mm}^{+} K_{mn}$.
 
@@ -233,7 +239,9 @@ class _LeaveOneOut:
             residuals, freedom[rows] = self.residuals(ridge, rows, vectors)
             squared_error += float(residuals.square().sum())
             predictions[rows] -= residuals
-        return LooResult(predictions, squared_error / n, float(n - freedom.sum()), float(1 - freedom.min()))
+        return LooResult(
+            predictions, squared_error / n, float(n - freedom.sum()), float(1 - freedom.min())
+        )
 
     def squared_errors(self, ridges: Sequence[float]) -> list[float]:
         """Return the squared errors of each ridge, for blocks of about 20,000 rows in all."""
@@ -256,7 +264,9 @@ def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: floa
     return _LeaveOneOut(kernel, targets).predict(ridge)
 
 
-def select_ridge(kernel: Spectrum, targets: Float[Tensor, "n k"], ridges: tuple[float, ...]) -> tuple[float, LooResult]:
+def select_ridge(
+    kernel: Spectrum, targets: Float[Tensor, "n k"], ridges: tuple[float, ...]
+) -> tuple[float, LooResult]:
     """Return the ridge of the smallest leave-one-out squared error, and its result.
 
     Args:
@@ -310,7 +320,9 @@ def _maximum(values: Tensor, inside: Tensor, outside: float, n: int, d: int) -> 
     return log_evidence(values, inside, outside, n, d, alpha, beta) / n
 
 
-def _parts(values: Tensor, inside: Tensor, outside: float, alpha: float, beta: float) -> tuple[float, float]:
+def _parts(
+    values: Tensor, inside: Tensor, outside: float, alpha: float, beta: float
+) -> tuple[float, float]:
     """Return the squared residual and the squared norm of the posterior mean weights."""
     # posterior mean weights in the singular basis: beta s b / (alpha + beta s^2), for s^2 = values and b = inside
     shrinkage = alpha / (alpha + beta * values)
@@ -319,7 +331,13 @@ def _parts(values: Tensor, inside: Tensor, outside: float, alpha: float, beta: f
 
 
 def log_evidence(
-    values: Float[Tensor, " r"], inside: Float[Tensor, " r"], outside: float, n: int, d: int, alpha: float, beta: float
+    values: Float[Tensor, " r"],
+    inside: Float[Tensor, " r"],
+    outside: float,
+    n: int,
+    d: int,
+    alpha: float,
+    beta: float,
 ) -> float:
     r"""Return the log density of $N(0, \beta^{-1} I + \alpha^{-1} F F^\top)$ in nats.
 
@@ -327,7 +345,9 @@ def log_evidence(
     `outside` the squared norm of its part orthogonal to them.
     """
     residual, square_norm = _parts(values, inside, outside, alpha, beta)
-    log_determinant = float((alpha + beta * values).log().sum()) + (d - len(values)) * math.log(alpha)
+    log_determinant = float((alpha + beta * values).log().sum()) + (d - len(values)) * math.log(
+        alpha
+    )
     return 0.5 * (
         n * math.log(beta)
         + d * math.log(alpha)
@@ -353,7 +373,9 @@ class ClassScores:
     def mean(cls, scores: list[ClassScores]) -> ClassScores:
         """Return the mean of several scores of the same labels."""
         n = len(scores)
-        balanced, area = (sum(getattr(item, name) for item in scores) / n for name in ("balanced_accuracy", "auc"))
+        balanced, area = (
+            sum(getattr(item, name) for item in scores) / n for name in ("balanced_accuracy", "auc")
+        )
         return cls(balanced, area, scores[0].largest)
 
 
@@ -370,7 +392,9 @@ def _area(scores: Tensor, positive: Tensor) -> float:
     ranks = (counts.cumsum(0).double() - (counts - 1) / 2)[inverse]
     # the Mann-Whitney statistic: ranks are 1 to n, ties have their mean rank
     n_positive, n_negative = int(positive.sum()), int((~positive).sum())
-    return float((ranks[positive].sum() - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative))
+    return float(
+        (ranks[positive].sum() - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative)
+    )
 
 
 def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> ClassScores:
@@ -390,4 +414,6 @@ def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Cla
     if scores.shape[1] == 2:
         scores = torch.stack([scores[:, 0] - scores[:, 1], scores[:, 1] - scores[:, 0]], dim=1)
     areas = [_area(scores[:, int(label)], labels == label) for label in one_against_rest]
-    return ClassScores(float(balanced), sum(areas) / len(areas), float(labels.bincount().max()) / len(labels))
+    return ClassScores(
+        float(balanced), sum(areas) / len(areas), float(labels.bincount().max()) / len(labels)
+    )

@@ -32,7 +32,10 @@ class LeaveGroupOut:
     """
 
     def __init__(
-        self, kernel: Spectrum, targets: Float[Tensor, "n k"], groups: Int[Tensor, " n"] | None = None
+        self,
+        kernel: Spectrum,
+        targets: Float[Tensor, "n k"],
+        groups: Int[Tensor, " n"] | None = None,
     ) -> None:
         # all rows: a kernel of many samples computes them in blocks
         self.vectors = torch.cat([part for _, part in kernel.blocks()])
@@ -69,10 +72,15 @@ class LeaveGroupOut:
         vectors, size = self.vectors, rows.shape[1]
         if size <= vectors.shape[1]:
             part = vectors[rows]
-            block = -(part * fitted) @ part.transpose(1, 2) - column[rows][:, :, None] * column[rows][:, None, :]
+            block = (
+                -(part * fitted) @ part.transpose(1, 2)
+                - column[rows][:, :, None] * column[rows][:, None, :]
+            )
             block.diagonal(dim1=1, dim2=2).add_(1)
             return _solve_positive(block, residuals)
-        return torch.stack([self._woodbury(*item, fitted, column) for item in zip(rows, residuals, strict=True)])
+        return torch.stack(
+            [self._woodbury(*item, fitted, column) for item in zip(rows, residuals, strict=True)]
+        )
 
     def _woodbury(self, rows: Tensor, residuals: Tensor, fitted: Tensor, column: Tensor) -> Tensor:
         """Return the residuals of one large group: (I - W W^T)^-1 = I + W (I - W^T W)^-1 W^T."""

@@ -47,7 +47,9 @@ from gapscope.theory.statistical_mechanics import OrderParameterIntegrals as Ord
 from gapscope.theory.statistical_mechanics import equilibrium as equilibrium
 from gapscope.theory.statistical_mechanics import free_energy as free_energy
 from gapscope.theory.statistical_mechanics import generalization_error as generalization_error
-from gapscope.theory.statistical_mechanics import order_parameter_integrals as order_parameter_integrals
+from gapscope.theory.statistical_mechanics import (
+    order_parameter_integrals as order_parameter_integrals,
+)
 from gapscope.theory.student_training import simulate_learning as simulate_learning
 from gapscope.theory.student_training import train_students as train_students
 from gapscope.theory.teacher_students import StudentWeights as StudentWeights

@@ -52,13 +52,17 @@ def check_method(method: str, zeta: float) -> None:
     check_choice("method", method, ("weight_norm", "sgd"))
     check_range("zeta", zeta, 0)
     if method == "sgd" and zeta != 0:
-        raise InvalidInput(f"zeta must be 0 for method 'sgd', which has no gamma; got {zeta}. Use 'weight_norm'.")
+        raise InvalidInput(
+            f"zeta must be 0 for method 'sgd', which has no gamma; got {zeta}. Use 'weight_norm'."
+        )
 
 
 def start_length(method: Method, gamma: float, length: float | None) -> float:
     """Resolve a student's length: free for weight norm (None is 1), always gamma for SGD."""
     if method == "sgd" and length not in (None, gamma):
-        raise InvalidInput(f"Got length {length} for method 'sgd'; its length is gamma. Omit length.")
+        raise InvalidInput(
+            f"Got length {length} for method 'sgd'; its length is gamma. Omit length."
+        )
     if method == "sgd":
         resolved = gamma
     else:
@@ -72,8 +76,16 @@ def start_length(method: Method, gamma: float, length: float | None) -> float:
 def validate_times(times: ArrayLike) -> Float[np.ndarray, " t"]:
     """Return reporting times (increasing, 0 or larger, the last positive) as a float64 array."""
     result = np.atleast_1d(np.asarray(times, np.float64))
-    if result.ndim != 1 or result.size == 0 or result[0] < 0 or result[-1] == 0 or np.any(np.diff(result) <= 0):
-        raise InvalidInput(f"times must be 0 or larger, increase, and end above 0; got {times}. Sort them.")
+    if (
+        result.ndim != 1
+        or result.size == 0
+        or result[0] < 0
+        or result[-1] == 0
+        or np.any(np.diff(result) <= 0)
+    ):
+        raise InvalidInput(
+            f"times must be 0 or larger, increase, and end above 0; got {times}. Sort them."
+        )
     return result
 
 
@@ -106,7 +118,13 @@ def order_parameter_flow(
 
 
 def _flow(
-    gamma: Numbers, overlap: Numbers, length: Numbers, method: Method, student: Student, rate: float, zeta: float
+    gamma: Numbers,
+    overlap: Numbers,
+    length: Numbers,
+    method: Method,
+    student: Student,
+    rate: float,
+    zeta: float,
 ) -> OrderParameters:
     radial, i2, i3 = order_parameter_averages(gamma, overlap, student)
     # A step of weight norm is dw = eta delta (gamma/L x - (wt^T x) w / (N L^2)) with wt = gamma w / L. As w^T dw = 0,
@@ -117,7 +135,9 @@ def _flow(
     gain = rate * (radial - zeta * gamma)
     # w^T w* / N = L R, hence d(LR)/dt = eta gamma/L I3 - eta R/L I1 and dR/dt = (d(LR)/dt - R dL/dt) / L.
     turn = rate * gamma / length**2 * (i3 - overlap * radial) - overlap * growth / length
-    if method == "sgd":  # w itself moves by eta delta x: d gamma^2/dt = 2 eta I1 + eta^2 I2 with L = gamma
+    if (
+        method == "sgd"
+    ):  # w itself moves by eta delta x: d gamma^2/dt = 2 eta I1 + eta^2 I2 with L = gamma
         return OrderParameters(gain + growth, turn, gain + growth)
     return OrderParameters(gain, turn, growth)
 
@@ -172,7 +192,14 @@ def learning_dynamics(
     bounded.terminal = True  # type: ignore[attr-defined]
     path = np.full((3, moments.size), np.nan)
     solution = solve_ivp(
-        rates, (0.0, moments[-1]), state, method="DOP853", t_eval=moments, events=bounded, rtol=1e-10, atol=1e-12
+        rates,
+        (0.0, moments[-1]),
+        state,
+        method="DOP853",
+        t_eval=moments,
+        events=bounded,
+        rtol=1e-10,
+        atol=1e-12,
     )
     # If `bounded` stops the integration, `solution.y` has fewer columns than there are times; the rest stays NaN.
     values = np.reshape(solution.y, (3, -1))
@@ -248,5 +275,8 @@ def student_generalization(
     0.3903882
     """
     active, loads = activity(student), validate_array("alpha", alpha, 0)
-    noise, ridge = validate_array("noise_variance", noise_variance, 0), validate_array("zeta", zeta, 0)
+    noise, ridge = (
+        validate_array("noise_variance", noise_variance, 0),
+        validate_array("zeta", zeta, 0),
+    )
     return 1 - active + active * _linear_error(active * loads, noise, ridge)

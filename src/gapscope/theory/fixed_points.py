@@ -35,7 +35,9 @@ class Eigenvalues(NamedTuple):
     overlap: Numbers
 
 
-def fixed_point(*, student: Student = "relu", zeta: ArrayLike = 0.0, length: ArrayLike = 1.0) -> OrderParameters:
+def fixed_point(
+    *, student: Student = "relu", zeta: ArrayLike = 0.0, length: ArrayLike = 1.0
+) -> OrderParameters:
     r"""Return gain, overlap and length at the fixed point of online learning.
 
     $$(\gamma_0, R_0, L_0), \qquad R_0 = 1, \qquad
@@ -55,7 +57,9 @@ def fixed_point(*, student: Student = "relu", zeta: ArrayLike = 0.0, length: Arr
     """
     active = activity(student)
     gain = active / (active + validate_array("zeta", zeta, 0))
-    return OrderParameters(gain, np.ones_like(gain), validate_array("length", length, 0, low_open=True))
+    return OrderParameters(
+        gain, np.ones_like(gain), validate_array("length", length, 0, low_open=True)
+    )
 
 
 def max_learning_rate(*, student: Student = "relu", zeta: ArrayLike = 0.0) -> Numbers:
@@ -71,7 +75,11 @@ def max_learning_rate(*, student: Student = "relu", zeta: ArrayLike = 0.0) -> Nu
 
 
 def effective_learning_rate(
-    learning_rate: ArrayLike, *, student: Student = "relu", zeta: ArrayLike = 0.0, length: ArrayLike = 1.0
+    learning_rate: ArrayLike,
+    *,
+    student: Student = "relu",
+    zeta: ArrayLike = 0.0,
+    length: ArrayLike = 1.0,
 ) -> Numbers:
     r"""Compute the effective learning rate of the direction at the fixed point (Table 1).
 
@@ -82,7 +90,11 @@ def effective_learning_rate(
 
 
 def stability_eigenvalues(
-    learning_rate: ArrayLike, *, student: Student = "relu", zeta: ArrayLike = 0.0, length: ArrayLike = 1.0
+    learning_rate: ArrayLike,
+    *,
+    student: Student = "relu",
+    zeta: ArrayLike = 0.0,
+    length: ArrayLike = 1.0,
 ) -> Eigenvalues:
     r"""Compute the rates at which gain and overlap return to the fixed point (Proposition 2).
 
@@ -98,7 +110,8 @@ def stability_eigenvalues(
     point = fixed_point(student=student, zeta=zeta, length=length)
     highest = max_learning_rate(student=student, zeta=zeta)
     effective = effective_learning_rate(rate, student=student, zeta=zeta, length=length)
-    slope_i2 = -2 * active * point.gamma  # I2 = c3 + h gamma^2 - 2 gamma c1, and at R = 1 c3' = 0 and c1' = h
+    # I2 = c3 + h gamma^2 - 2 gamma c1, and at R = 1 c3' = 0 and c1' = h
+    slope_i2 = -2 * active * point.gamma
     return Eigenvalues(
         gamma=-rate * (active + np.asarray(zeta, np.float64)),
         overlap=slope_i2 * rate * point.gamma / (2 * point.length**2) * (highest - effective),
@@ -143,7 +156,9 @@ def dynamics_jacobian(
         return jacobian
     # SGD moves gamma with L: its flow is the sum of rows gamma and L at L = gamma, and both columns act.
     by_gamma, by_overlap = jacobian[:, 0] + jacobian[:, 2], jacobian[:, 1]
-    return np.array([[by_gamma[0] + by_gamma[2], by_overlap[0] + by_overlap[2]], [by_gamma[1], by_overlap[1]]])
+    return np.array(
+        [[by_gamma[0] + by_gamma[2], by_overlap[0] + by_overlap[2]], [by_gamma[1], by_overlap[1]]]
+    )
 
 
 def _jacobian(
@@ -164,10 +179,14 @@ def _jacobian(
     growth = rate**2 * gamma**2 * i2 / (2 * length**3)
     growth_by = rate**2 / (2 * length**3) * (gamma**2 * i2_by + 2 * gamma * i2 * unit_gamma)
     torque = gamma * (i3 - overlap * radial)
-    torque_by = (i3 - overlap * radial) * unit_gamma + gamma * (i3_by - overlap * radial_by - radial * unit_overlap)
+    torque_by = (i3 - overlap * radial) * unit_gamma + gamma * (
+        i3_by - overlap * radial_by - radial * unit_overlap
+    )
     jacobian = np.zeros((3, 3))
     jacobian[0, :2] = rate * (radial_by - zeta * unit_gamma)
-    jacobian[1, :2] = rate / length**2 * torque_by - (overlap * growth_by + growth * unit_overlap) / length
+    jacobian[1, :2] = (
+        rate / length**2 * torque_by - (overlap * growth_by + growth * unit_overlap) / length
+    )
     jacobian[1, 2] = -2 * rate * torque / length**3 + 4 * overlap * growth / length**2
     jacobian[2, :2] = growth_by
     jacobian[2, 2] = -3 * growth / length

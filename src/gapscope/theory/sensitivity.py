@@ -45,7 +45,9 @@ def fully_connected_layers(
 
     `hidden` are the widths of the hidden layers, `weights` and `biases` second moments. The last layer is the output.
     """
-    return [WeightLayer(fan_in=width, weights=weights, biases=biases) for width in (n_inputs, *hidden)]
+    return [
+        WeightLayer(fan_in=width, weights=weights, biases=biases) for width in (n_inputs, *hidden)
+    ]
 
 
 def check_layers(layers: Sequence[WeightLayer], n_outputs: int) -> None:
@@ -57,7 +59,9 @@ def check_layers(layers: Sequence[WeightLayer], n_outputs: int) -> None:
     check_range("n_outputs", n_outputs, 1)
 
 
-def expected_sensitivity(layers: Sequence[WeightLayer], n_outputs: int, *, noise_std: float = 0.1) -> float:
+def expected_sensitivity(
+    layers: Sequence[WeightLayer], n_outputs: int, *, noise_std: float = 0.1
+) -> float:
     r"""Compute the expected output sensitivity of random networks for vanishing noise.
 
     .. math:: S = \frac{\sigma^2}{K} \, 2^{-M} \prod_{i=1}^{M+1} E[w_i^2] \, n_i,
@@ -180,7 +184,9 @@ def _arc_cosine_term(u: Array, v: Array, w: Array, d: Array) -> Array:
     return size * np.where(t < 1e-2, series, np.sin(t) - t * np.cos(t)) / np.pi
 
 
-def _squared_difference(a: Array, b: Array, w: Array, d: Array, layers: Sequence[WeightLayer]) -> Array:
+def _squared_difference(
+    a: Array, b: Array, w: Array, d: Array, layers: Sequence[WeightLayer]
+) -> Array:
     """Return E(f(z) - f(z'))^2 for |z|^2 = a, |z'|^2 = b, a - b = w and |z - z'|^2 = d."""
     first, *later_layers = layers
     u, v = first.weights * a + first.biases, first.weights * b + first.biases

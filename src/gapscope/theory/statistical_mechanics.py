@@ -16,7 +16,8 @@ Student = Literal["relu", "linear"]
 if TYPE_CHECKING:
     Numbers = np.ndarray
 else:
-    Numbers = Float[np.ndarray | np.float64, "..."]  # arithmetic on 0-d arrays returns NumPy scalars
+    # arithmetic on 0-d arrays returns NumPy scalars
+    Numbers = Float[np.ndarray | np.float64, "..."]
 
 
 class OrderParameterIntegrals(NamedTuple):
@@ -35,7 +36,9 @@ def activity(student: Student) -> float:
     return 1.0
 
 
-def validate_array(parameter: str, argument: ArrayLike, low: float, *, low_open: bool = False) -> Numbers:
+def validate_array(
+    parameter: str, argument: ArrayLike, low: float, *, low_open: bool = False
+) -> Numbers:
     """Return an argument as float64, or raise InvalidInput for values below `low` and NaN."""
     values = np.asarray(argument, np.float64)
     if values.size:
@@ -47,7 +50,9 @@ def validate_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Num
     """Return gain (0 or larger) and overlap (in [-1, 1]) as float64, or raise InvalidInput."""
     gains, overlaps = validate_array("gamma", gamma, 0), np.asarray(overlap, np.float64)
     if not np.all(np.abs(overlaps) <= 1):
-        raise InvalidInput(f"overlap must be in [-1, 1]; got {overlaps}. It is a cosine: divide by both lengths.")
+        raise InvalidInput(
+            f"overlap must be in [-1, 1]; got {overlaps}. It is a cosine: divide by both lengths."
+        )
     return gains, overlaps
 
 
@@ -76,7 +81,9 @@ def correlation_slopes(overlap: Numbers, student: Student) -> tuple[Numbers, Num
     return (np.pi + 2 * np.arcsin(cosine)) / (4 * np.pi), np.sqrt(1 - cosine**2) / np.pi
 
 
-def order_parameter_averages(gamma: Numbers, overlap: Numbers, student: Student) -> tuple[Numbers, Numbers, Numbers]:
+def order_parameter_averages(
+    gamma: Numbers, overlap: Numbers, student: Student
+) -> tuple[Numbers, Numbers, Numbers]:
     """Return I1 / gamma, I2 and I3 of `order_parameter_integrals` without checks."""
     active = activity(student)
     outputs, teacher = output_correlations(overlap, student)
@@ -105,7 +112,9 @@ def order_parameter_integrals(
     return OrderParameterIntegrals(i1=gains * radial, i2=i2, i3=i3)
 
 
-def generalization_error(gamma: ArrayLike, overlap: ArrayLike, *, student: Student = "linear") -> Numbers:
+def generalization_error(
+    gamma: ArrayLike, overlap: ArrayLike, *, student: Student = "linear"
+) -> Numbers:
     r"""Compute the mean squared error on fresh noise-free outputs of a linear teacher.
 
     $$\epsilon(\gamma, R) = E_x[(w^{*\top} x - g(\tilde w^\top x))^2] = 1 + h\gamma^2 - 2h\gamma R$$
@@ -182,9 +191,13 @@ def _gamma_squared(a: float, load: float, noise_variance: float) -> float:
     return (load**2 + load * (1 - 2 * load / a + noise_variance)) / (a**2 - load)
 
 
-def _at_length(load: float, noise_variance: float, temperature: float, length: float) -> tuple[float, float]:
+def _at_length(
+    load: float, noise_variance: float, temperature: float, length: float
+) -> tuple[float, float]:
     """Return a and D with gamma^2(a) + D = q^2 and D = T / (a - 1), by root finding in a."""
-    if temperature == 0 and load < 1:  # a perfect fit exists: a = 1, unless the length is too short for it
+    if (
+        temperature == 0 and load < 1
+    ):  # a perfect fit exists: a = 1, unless the length is too short for it
         slack = length**2 - _gamma_squared(1.0, load, noise_variance)
         if slack >= 0:
             return 1.0, slack
@@ -196,7 +209,9 @@ def _at_length(load: float, noise_variance: float, temperature: float, length: f
         spread = temperature / (lowest - 1 + distance)
         return _gamma_squared(lowest + distance, load, noise_variance) + spread - length**2
 
-    a = lowest + float(np.exp(root_scalar(excess, bracket=(-34.0, 60.0), method="brentq", xtol=1e-13).root))
+    a = lowest + float(
+        np.exp(root_scalar(excess, bracket=(-34.0, 60.0), method="brentq", xtol=1e-13).root)
+    )
     return a, temperature / (a - 1)
 
 

@@ -56,7 +56,12 @@ def root_mean_square(values: Targets) -> Float[np.ndarray, "k 1"]:
 
 
 def steps(
-    method: TrainingMethod, weights: Weights, gains: Gains, inputs: Inputs, targets: Targets, student: Student
+    method: TrainingMethod,
+    weights: Weights,
+    gains: Gains,
+    inputs: Inputs,
+    targets: Targets,
+    student: Student,
 ) -> tuple[Weights, Gains]:
     r"""Compute the descent directions of weights and gains (per input) for half the squares.
 
@@ -76,7 +81,9 @@ def steps(
         delta = _delta(gain * u, targets, student)
         # d sigma_B / d w = mean_j(u_j x_j), so the gradient through sigma_B subtracts u_j mean(delta u)
         through_scale = delta - u * np.mean(delta * u, axis=1, keepdims=True)
-        return gain / scale * _weighted_inputs(inputs, through_scale), np.sum(delta * u, axis=1) / size
+        return gain / scale * _weighted_inputs(inputs, through_scale), np.sum(
+            delta * u, axis=1
+        ) / size
     lengths = np.linalg.norm(weights, axis=1, keepdims=True)
     u = np.sqrt(size) * hidden / lengths
     delta = _delta(gain * u, targets, student)
@@ -90,17 +97,25 @@ _DIVERGED = 1e9
 Parameters = Float[np.ndarray, "k n_plus_1"]  # weights, then the gain
 
 
-def _check(task: TeacherTask, method: str, batch: int, epochs: int, zeta: float, checkpoints: Sequence[int]) -> None:
+def _check(
+    task: TeacherTask, method: str, batch: int, epochs: int, zeta: float, checkpoints: Sequence[int]
+) -> None:
     check_choice("method", method, ("sgd", "weight_norm", "batch_norm"))
     check_range("epochs", epochs, 0)
     samples = task.inputs.shape[1]
     if not 1 <= batch <= samples:
-        raise InvalidInput(f"batch_size must be in [1, {samples}], the number of samples; got {batch}. Lower it.")
+        raise InvalidInput(
+            f"batch_size must be in [1, {samples}], the number of samples; got {batch}. Lower it."
+        )
     if method != "weight_norm" and zeta != 0:
-        raise InvalidInput(f"zeta must be 0 for method {method!r}; got {zeta}. Gamma decay needs method 'weight_norm'.")
+        raise InvalidInput(
+            f"zeta must be 0 for method {method!r}; got {zeta}. Gamma decay needs method 'weight_norm'."
+        )
     is_inside = all(0 <= epoch <= epochs for epoch in checkpoints)
     if not is_inside or any(later <= epoch for epoch, later in pairwise(checkpoints)):
-        raise InvalidInput(f"checkpoints must increase from 0 up to epochs = {epochs}; got {list(checkpoints)}.")
+        raise InvalidInput(
+            f"checkpoints must increase from 0 up to epochs = {epochs}; got {list(checkpoints)}."
+        )
 
 
 def _start(task: TeacherTask, method: TrainingMethod, student: Student) -> Parameters:
@@ -110,7 +125,8 @@ def _start(task: TeacherTask, method: TrainingMethod, student: Student) -> Param
     length = 1.0
     if method == "sgd":
         length = 0.01
-    weights = np.einsum("kpn,kp->kn", task.inputs, activate(task.targets, student))  # sum_j g(y_j) x_j per student
+    # sum_j g(y_j) x_j per student
+    weights = np.einsum("kpn,kp->kn", task.inputs, activate(task.targets, student))
     norms = np.linalg.norm(weights, axis=1, keepdims=True)
     if not norms.all():
         raise InvalidInput(
@@ -121,21 +137,32 @@ def _start(task: TeacherTask, method: TrainingMethod, student: Student) -> Param
     return np.column_stack([weights, np.ones(len(weights))])
 
 
-def _effective_weights(method: TrainingMethod, parameters: Parameters, task: TeacherTask) -> Weights:
+def _effective_weights(
+    method: TrainingMethod, parameters: Parameters, task: TeacherTask
+) -> Weights:
     weights, gains = parameters[:, :-1], parameters[:, -1:]
     if method == "sgd":
         return weights.copy()
     if method == "weight_norm":
-        return gains * np.sqrt(weights.shape[1]) * weights / np.linalg.norm(weights, axis=1, keepdims=True)
+        return (
+            gains
+            * np.sqrt(weights.shape[1])
+            * weights
+            / np.linalg.norm(weights, axis=1, keepdims=True)
+        )
     return gains * weights / root_mean_square(pre_activations(task.inputs, weights))
 
 
-def _batches(task: TeacherTask, batch: int, generator: np.random.Generator) -> Iterator[TeacherTask]:
+def _batches(
+    task: TeacherTask, batch: int, generator: np.random.Generator
+) -> Iterator[TeacherTask]:
     count, samples, _ = task.inputs.shape
     if batch == samples:
         yield task
         return
-    order: Int[np.ndarray, "k p"] = generator.permuted(np.tile(np.arange(samples), (count, 1)), axis=1)
+    order: Int[np.ndarray, "k p"] = generator.permuted(
+        np.tile(np.arange(samples), (count, 1)), axis=1
+    )
     rows = np.arange(count)[:, None]
     for first in range(0, samples - batch + 1, batch):
         indices = order[:, first : first + batch]
@@ -231,7 +258,10 @@ _BLOCK = 64
 
 
 def _at_overlap(
-    teachers: Float[np.ndarray, "k n"], overlap: float, length: float, generator: np.random.Generator
+    teachers: Float[np.ndarray, "k n"],
+    overlap: float,
+    length: float,
+    generator: np.random.Generator,
 ) -> Weights:
     """Sample vectors of squared norm N length^2 with an exact cosine with the teacher."""
     # Gaussian vectors minus their projection on the teacher (of squared norm N) are orthogonal to it.

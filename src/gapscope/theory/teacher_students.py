@@ -54,7 +54,9 @@ class StudentWeights:
         return np.asarray(generalization_error(self.gamma, self.overlap, student=self.student))
 
 
-def draw_teachers(n_inputs: int, count: int, generator: np.random.Generator) -> Float[np.ndarray, "k n"]:
+def draw_teachers(
+    n_inputs: int, count: int, generator: np.random.Generator
+) -> Float[np.ndarray, "k n"]:
     """Sample teacher vectors of squared norm N, uniform in direction."""
     vectors = generator.standard_normal((count, n_inputs))
     return vectors * (np.sqrt(n_inputs) / np.linalg.norm(vectors, axis=1, keepdims=True))
@@ -94,7 +96,9 @@ def draw_teacher_task(
     return TeacherTask(inputs, np.einsum("kpn,kn->kp", inputs, teachers) + noise, teachers)
 
 
-def _ridge(inputs: Float[np.ndarray, "p n"], targets: Float[np.ndarray, " p"], ridge: float) -> Float[np.ndarray, " n"]:
+def _ridge(
+    inputs: Float[np.ndarray, "p n"], targets: Float[np.ndarray, " p"], ridge: float
+) -> Float[np.ndarray, " n"]:
     if ridge == 0:
         return np.linalg.lstsq(inputs, targets)[0]
     samples, size = inputs.shape
@@ -103,7 +107,9 @@ def _ridge(inputs: Float[np.ndarray, "p n"], targets: Float[np.ndarray, " p"], r
     return np.linalg.solve(inputs.T @ inputs + ridge * np.eye(size), inputs.T @ targets)
 
 
-def least_squares_students(task: TeacherTask, *, student: Student = "linear", zeta: float = 0.0) -> StudentWeights:
+def least_squares_students(
+    task: TeacherTask, *, student: Student = "linear", zeta: float = 0.0
+) -> StudentWeights:
     r"""Compute the converged students by ridge regression (least squares at zeta = 0).
 
     If training of a linear student converges, vanilla SGD from weights 0 ends here with zeta = 0, and weight norm with

@@ -43,7 +43,9 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[dict[st
     history = list(read_json_lines(folder / HISTORY))
     epoch = metadata.get("epoch")
     if not isinstance(epoch, int) or len(history) < epoch:
-        raise DamagedFile(f"{folder / HISTORY} must hold the {epoch} epochs of the checkpoint; got {len(history)}.")
+        raise DamagedFile(
+            f"{folder / HISTORY} must hold the {epoch} epochs of the checkpoint; got {len(history)}."
+        )
     return tensors, metadata, history[:epoch]
 
 
@@ -66,7 +68,9 @@ def resume(run: Trainer, folder: Path) -> list[dict[str, Any]]:
             reason = error
         else:
             reason = f"{folder / CHECKPOINT} lacks what training needs."
-        warnings.warn(f"{reason} Training in {folder} begins again.", DamagedFileWarning, stacklevel=3)
+        warnings.warn(
+            f"{reason} Training in {folder} begins again.", DamagedFileWarning, stacklevel=3
+        )
         return []
 
 

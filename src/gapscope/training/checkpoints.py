@@ -19,7 +19,9 @@ from gapscope.base.files import check_file, write_atomically
 CHECKSUM = "crc32"
 
 
-def encode_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
+def encode_tensors(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None
+) -> bytes:
     """Encode tensors, JSON values and a checksum as a safetensors file."""
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     # a single key: safetensors does not fix the order of several, and equal networks must result in equal files
@@ -27,7 +29,9 @@ def encode_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | 
     return save(copies, metadata={"facts": content})
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> None:
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None
+) -> None:
     """Write tensors and JSON values to a safetensors file, atomically."""
     write_atomically(path, encode_tensors(tensors, metadata))
 
@@ -72,9 +76,13 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "the network again."
         ) from None
     if not isinstance(metadata, dict):
-        raise DamagedFile(f"{path} must hold a table of metadata; got {str(metadata)[:60]!r}. Pass another file.")
+        raise DamagedFile(
+            f"{path} must hold a table of metadata; got {str(metadata)[:60]!r}. Pass another file."
+        )
     if metadata.pop(CHECKSUM, _checksum(tensors)) != _checksum(tensors):  # older files have none
-        raise DamagedFile(f"{path} must be a whole safetensors file; its numbers are corrupted. Retrain the network.")
+        raise DamagedFile(
+            f"{path} must be a whole safetensors file; its numbers are corrupted. Retrain the network."
+        )
     return tensors, metadata
 
 

@@ -27,7 +27,14 @@ from gapscope.results.outcomes import Finding
 from gapscope.results.readings import Readings
 from gapscope.results.result import plot_lines
 from gapscope.training.alarms.base import Alarm, make_alarm
-from gapscope.training.recordings import Cost, GuardedSink, Recordings, Sink, is_affordable, warn_or_print
+from gapscope.training.recordings import (
+    Cost,
+    GuardedSink,
+    Recordings,
+    Sink,
+    is_affordable,
+    warn_or_print,
+)
 from gapscope.training.run_checks import MIN_RECORDINGS, RunChecks, RunState
 
 # The kernel of Szolnoky et al. 2022 is n x n, and far cheaper to factorize than the one of all outputs.
@@ -49,13 +56,17 @@ class _FixedMode(nn.Module):
         return self.network(x)
 
 
-def _subset(data: Any, n_samples: int, seed: int, required: torch.Tensor | None) -> tuple[Samples, torch.Tensor]:
+def _subset(
+    data: Any, n_samples: int, seed: int, required: torch.Tensor | None
+) -> tuple[Samples, torch.Tensor]:
     """Return a random part of the data and its indices, without reading other samples."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "monitored samples"))
 
     def choose(n: int) -> torch.Tensor:
         subset = torch.randperm(n, generator=generator)[:n_samples]
-        return (subset if required is None else torch.cat([subset, required]).unique()).sort().values
+        return (
+            (subset if required is None else torch.cat([subset, required]).unique()).sort().values
+        )
 
     indices = None
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
@@ -151,8 +162,12 @@ class Monitor(Recordings):
         if isinstance(alarm, str):
             alarm = make_alarm(alarm)
         if not isinstance(alarm, Alarm | None):
-            raise InvalidInput(f"alarm must be an alarm or the name of one, such as 'joint'; got {alarm!r}.")
-        self.samples, indices = _subset(data, n_samples, seed, None if alarm is None else alarm.required_indices)
+            raise InvalidInput(
+                f"alarm must be an alarm or the name of one, such as 'joint'; got {alarm!r}."
+            )
+        self.samples, indices = _subset(
+            data, n_samples, seed, None if alarm is None else alarm.required_indices
+        )
         if alarm is not None:
             if alarm.classes_only and not self.samples.is_classification:
                 raise InvalidInput(
@@ -177,13 +192,19 @@ class Monitor(Recordings):
         self.measures = tuple(item.name for item in selection)
         self.every, self.mode, self.alarm, self.seed = every, mode, alarm, seed
         if options is None:
-            options = {name: defaults for name, defaults in DEFAULT_OPTIONS.items() if name in self.measures}
+            options = {
+                name: defaults
+                for name, defaults in DEFAULT_OPTIONS.items()
+                if name in self.measures
+            }
         self.options = {name: dict(settings) for name, settings in options.items()}
         if mode == "train":
             for item in selection:
                 # one chunk, so that each sample has one mask
                 if "chunk_size" in item.options:
-                    self.options.setdefault(item.name, {}).setdefault("chunk_size", len(self.samples))
+                    self.options.setdefault(item.name, {}).setdefault(
+                        "chunk_size", len(self.samples)
+                    )
         self.sinks = [GuardedSink(sink) for sink in sinks]
         super().__init__([], [])
         self.readings: list[Readings] = []
@@ -282,11 +303,15 @@ class Monitor(Recordings):
                 readings = self._measure(network, epoch)
                 numbers = readings.values()
                 if self.alarm is not None:
-                    numbers |= self.alarm.observe(network, replace(prepared.samples, form=None), epoch)
+                    numbers |= self.alarm.observe(
+                        network, replace(prepared.samples, form=None), epoch
+                    )
                 if self.checks is not None:
                     samples = replace(prepared.samples, form=None)
                     loss = evaluate(network, samples)["loss"]
-                    self.checks.observe(network, samples, loss, epoch, self._run_state(network, samples))
+                    self.checks.observe(
+                        network, samples, loss, epoch, self._run_state(network, samples)
+                    )
         except Exception as error:  # an error of a measure must not end training
             if not self.rows:
                 raise
@@ -303,7 +328,13 @@ class Monitor(Recordings):
     def _run_state(self, network: nn.Module, samples: Samples) -> RunState:
         """Return what the checks see at this recording, which is not in the lists yet."""
         recordings = len(self.epochs) + 1
-        return RunState(network, samples, alarm=self.alarm, recordings=recordings, epochs=recordings + self.skipped)
+        return RunState(
+            network,
+            samples,
+            alarm=self.alarm,
+            recordings=recordings,
+            epochs=recordings + self.skipped,
+        )
 
     @property
     def n_due(self) -> int:
@@ -332,13 +363,18 @@ class Monitor(Recordings):
 
     def _measure(self, network: nn.Module, epoch: int) -> Readings:
         # the network is adapted to one input tensor here, so the samples are as well
-        samples, settings = replace(self.samples, form=None), {"options": self.options, "seed": self.seed}
+        samples, settings = (
+            replace(self.samples, form=None),
+            {"options": self.options, "seed": self.seed},
+        )
         if self.mode == "eval":
             return measure(network, samples, self.measures, strict=True, progress=False, **settings)
         with inspection_mode(network, mode="train"):
             check_no_batch_statistics(dict(network.named_modules()))
             torch.manual_seed(derive_seed(self.seed, f"masks of epoch {epoch}"))
-            return measure(_FixedMode(network), samples, self.measures, strict=True, progress=False, **settings)
+            return measure(
+                _FixedMode(network), samples, self.measures, strict=True, progress=False, **settings
+            )
 
     def _warn(self, epoch: int, error: Exception) -> None:
         if not self._warned:
@@ -360,7 +396,9 @@ class Monitor(Recordings):
     def plot(self) -> list[Any]:
         """Plot every number over the epochs, with the alarm's epochs."""
         if not self.rows:
-            raise InvalidInput("Got no recordings; a plot needs one or more. Call plot() after an epoch.")
+            raise InvalidInput(
+                "Got no recordings; a plot needs one or more. Call plot() after an epoch."
+            )
         alarm = self.alarm
         epochs = {}
         if alarm is not None:
@@ -368,7 +406,9 @@ class Monitor(Recordings):
         # a vertical line replaces the 0/1 column
         names = [name for name in self.rows[0] if name != "alarm.raised"] or list(self.rows[0])
         columns = {name: [row[name] for row in self.rows] for name in names}
-        return plot_lines(self.epochs, columns, marked={name: at for name, at in epochs.items() if at is not None})
+        return plot_lines(
+            self.epochs, columns, marked={name: at for name, at in epochs.items() if at is not None}
+        )
 
     @property
     def sentences(self) -> tuple[str, ...]:

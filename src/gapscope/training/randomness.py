@@ -22,7 +22,10 @@ def _deterministic_kernels() -> Iterator[None]:
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
         yield
     finally:
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = deterministic, benchmark
+        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = (
+            deterministic,
+            benchmark,
+        )
 
 
 @contextmanager
@@ -65,7 +68,9 @@ def set_host_random_states(states: Mapping[str, Tensor]) -> None:
     random.setstate((3, tuple(states["random.python"].tolist()), gauss[0] if gauss else None))
     *keys, position, has_gauss = states["random.numpy"].tolist()
     cached = float(states["random.numpy.gauss"])
-    numpy.random.set_state(("MT19937", numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))
+    numpy.random.set_state(
+        ("MT19937", numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached)
+    )
 
 
 class RngState:

@@ -34,7 +34,11 @@ class Recordings(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the list "rows" with one dictionary per recording."""
-        return {"rows": [{"epoch": epoch} | row for epoch, row in zip(self.epochs, self.rows, strict=True)]}
+        return {
+            "rows": [
+                {"epoch": epoch} | row for epoch, row in zip(self.epochs, self.rows, strict=True)
+            ]
+        }
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per recording, indexed by epoch, and one column per number."""
@@ -53,14 +57,22 @@ class Recordings(Result):
         rows = None
         if isinstance(content, dict):
             rows = content.get("rows")
-        if not isinstance(rows, list) or not all(isinstance(row, dict) and "epoch" in row for row in rows):
-            raise UnreadableFile(f"{path} must hold recordings; it does not. Pass a file that Monitor.save wrote.")
-        numbers = [{name: float(value) for name, value in row.items() if name != "epoch"} for row in rows]
+        if not isinstance(rows, list) or not all(
+            isinstance(row, dict) and "epoch" in row for row in rows
+        ):
+            raise UnreadableFile(
+                f"{path} must hold recordings; it does not. Pass a file that Monitor.save wrote."
+            )
+        numbers = [
+            {name: float(value) for name, value in row.items() if name != "epoch"} for row in rows
+        ]
         return Recordings([row["epoch"] for row in rows], numbers)
 
     def plot(self) -> list[Any]:
         """Plot every number over the epochs, and return the matplotlib axes."""
-        columns = {name: [row[name] for row in self.rows] for name in (self.rows[0] if self.rows else ())}
+        columns = {
+            name: [row[name] for row in self.rows] for name in (self.rows[0] if self.rows else ())
+        }
         return plot_lines(self.epochs, columns, marked={})
 
 
@@ -134,7 +146,9 @@ class Cost:
         plural = "s"
         if self.recordings == 1:
             plural = ""
-        return f"{self.recordings} recording{plural} of {self.seconds_per_recording:.3g} s each{share}"
+        return (
+            f"{self.recordings} recording{plural} of {self.seconds_per_recording:.3g} s each{share}"
+        )
 
 
 def is_affordable(

@@ -46,11 +46,16 @@ def learning_rate_at(settings: TrainingSpec, epochs: float) -> float:
 def _make_optimizer(network: nn.Module, settings: TrainingSpec) -> torch.optim.Optimizer:
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     if not parameters:
-        raise InvalidInput("Got a network without trainable parameters. Set requires_grad of those to train.")
+        raise InvalidInput(
+            "Got a network without trainable parameters. Set requires_grad of those to train."
+        )
     if settings.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=settings.learning_rate)
     return torch.optim.SGD(
-        parameters, lr=settings.learning_rate, momentum=settings.momentum, nesterov=settings.nesterov
+        parameters,
+        lr=settings.learning_rate,
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
     )
 
 
@@ -94,7 +99,9 @@ class Trainer:
         self.device = device_of(network)
         self.mixed = settings.precision == "mixed"
         if self.mixed and self.device.type != "cuda":
-            raise InvalidInput("training.precision 'mixed' needs a CUDA device; got the CPU. Use 'float32'.")
+            raise InvalidInput(
+                "training.precision 'mixed' needs a CUDA device; got the CPU. Use 'float32'."
+            )
         if settings.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = _make_optimizer(network, settings)
@@ -128,7 +135,9 @@ class Trainer:
             n_correct = task.correct(outputs.detach(), y).double().reshape(len(y), -1).mean(1).sum()
         return outputs.detach(), loss.detach(), penalty.detach(), n_correct
 
-    def train_epoch(self, samples: Samples, on_batch: OnBatch | None = None) -> dict[str, float] | None:
+    def train_epoch(
+        self, samples: Samples, on_batch: OnBatch | None = None
+    ) -> dict[str, float] | None:
         """Pass over the samples once (None as soon as the loss is not finite)."""
         settings, n = self.settings, len(samples)
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
@@ -147,9 +156,15 @@ class Trainer:
             outputs, loss, penalty, n_correct = self.step(x, y, indices)
             if on_batch is not None:
                 on_batch(indices, outputs)
-            sums = [loss.double() * len(x), penalty.double() * len(x), n_correct.double().to(self.device)]
+            sums = [
+                loss.double() * len(x),
+                penalty.double() * len(x),
+                n_correct.double().to(self.device),
+            ]
             totals += torch.stack(sums)
-            if number % CHECK_FINITE_EVERY == CHECK_FINITE_EVERY - 1 and not bool(totals.isfinite().all()):
+            if number % CHECK_FINITE_EVERY == CHECK_FINITE_EVERY - 1 and not bool(
+                totals.isfinite().all()
+            ):
                 return None
         return self.end_epoch(totals / n, rate, samples.kind in WITH_ACCURACY)
 
@@ -171,12 +186,18 @@ class Trainer:
         tensors |= {f"buffer.{name}": tensor for name, tensor in buffers if name not in persistent}
         for index, values in self.optimizer.state_dict()["state"].items():
             tensors |= {
-                f"optimizer.{index}.{key}": torch.as_tensor(value) for key, value in values.items() if value is not None
+                f"optimizer.{index}.{key}": torch.as_tensor(value)
+                for key, value in values.items()
+                if value is not None
             }
         for index, penalty in enumerate(self.penalties):
-            tensors |= {f"penalty.{index}.{key}": value for key, value in penalty.state_dict().items()}
+            tensors |= {
+                f"penalty.{index}.{key}": value for key, value in penalty.state_dict().items()
+            }
         if self.robust_loss is not None:
-            tensors |= {f"loss.{key}": value for key, value in self.robust_loss.state_dict().items()}
+            tensors |= {
+                f"loss.{key}": value for key, value in self.robust_loss.state_dict().items()
+            }
         tensors |= {"random.order": self.order.get_state(), **host_random_states()}
         if self.device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
@@ -185,11 +206,17 @@ class Trainer:
             metadata["watcher"] = self.monitor.state_dict()
         return tensors, metadata
 
-    def load_state(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], source: str) -> None:
+    def load_state(
+        self, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], source: str
+    ) -> None:
         """Resume from the result of `state`."""
 
         def part(prefix: str) -> dict[str, Tensor]:
-            return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+            return {
+                name.removeprefix(prefix): t
+                for name, t in tensors.items()
+                if name.startswith(prefix)
+            }
 
         set_weights(self.network, part("network."), source)
         buffers = dict(self.network.named_buffers())

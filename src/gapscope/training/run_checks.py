@@ -90,11 +90,15 @@ def _advice(losses: Sequence[float]) -> tuple[str, tuple[str, ...]]:
     """Return what to do about a training that has not converged, and the fixes, by its losses."""
     fall = recent_fall(losses)
     if math.isnan(fall):
-        action = "tune the learning rate and the number of epochs; pass history= to learn the direction"
+        action = (
+            "tune the learning rate and the number of epochs; pass history= to learn the direction"
+        )
         return action, ("learning rate / 3", "twice the epochs", "learning rate x 3")
     if fall > MIN_FALL:
         return "train longer", ("twice the epochs", "learning rate x 3")
-    action = "lower the learning rate or the weight decay; if the loss is smooth, use a wider network"
+    action = (
+        "lower the learning rate or the weight decay; if the loss is smooth, use a wider network"
+    )
     return action, ("learning rate / 3", "less weight decay", "wider")
 
 
@@ -108,7 +112,11 @@ def convergence(run: RunState) -> Outcome:
     if not run.samples.is_classification:
         return NotChecked("needs class labels")
     if run.losses and not math.isfinite(run.losses[-1]):
-        return Finding("the training loss is not finite", "lower the learning rate", fixes=("learning rate / 3",))
+        return Finding(
+            "the training loss is not finite",
+            "lower the learning rate",
+            fixes=("learning rate / 3",),
+        )
     fall = recent_fall(run.losses)
     if not run.is_over and len(run.losses) < MIN_RECORDINGS:
         return NotChecked(f"seen {len(run.losses)} of {run.epochs} epochs: no verdict")
@@ -126,7 +134,9 @@ def convergence(run: RunState) -> Outcome:
     if not is_below and not is_steep:
         return Fine(text)
     if not math.isnan(fall):
-        text += f"; the loss fell by {percent(max(fall, 0.0))} over the last fifth of the recordings"
+        text += (
+            f"; the loss fell by {percent(max(fall, 0.0))} over the last fifth of the recordings"
+        )
     action, fixes = _advice(run.losses)
     return Finding(text, action, cost=max(kernel - accuracy, 0.0), fixes=fixes)
 
@@ -147,7 +157,9 @@ def memorization(run: RunState) -> Outcome:
             fixes=("drop flagged labels", "weight decay"),
         )
     if run.recordings < MIN_RECORDINGS:
-        return NotChecked(f"seen {run.recordings} of {run.epochs} epochs: no verdict below {MIN_RECORDINGS} recordings")
+        return NotChecked(
+            f"seen {run.recordings} of {run.epochs} epochs: no verdict below {MIN_RECORDINGS} recordings"
+        )
     return Fine(f"the alarm was not raised in {run.recordings} recordings")
 
 
@@ -164,7 +176,9 @@ def _with_batches(run: RunState, batch_size: int) -> tuple[Tensor, Tensor]:
         if isinstance(module, BATCH_NORMS):
             module.train()
     n_batches = len(run.samples) // batch_size
-    order = torch.randperm(len(run.samples), generator=torch.Generator().manual_seed(0))[: n_batches * batch_size]
+    order = torch.randperm(len(run.samples), generator=torch.Generator().manual_seed(0))[
+        : n_batches * batch_size
+    ]
     labels = run.samples.y.cpu()
     correct: list[Tensor] = []
     with torch.no_grad():
@@ -180,7 +194,9 @@ def batch_statistics(run: RunState) -> Outcome:
     The running statistics, against those of the data: two points, significant at 90 %. The statistics of batches of the
     training's size, against those of the data: five points.
     """
-    layers = [name for name, item in named_modules(run.network).items() if isinstance(item, BATCH_NORMS)]
+    layers = [
+        name for name, item in named_modules(run.network).items() if isinstance(item, BATCH_NORMS)
+    ]
     if not layers:
         return NotChecked("no batch norm")
     if not run.samples.is_classification:
@@ -215,7 +231,9 @@ def batch_statistics(run: RunState) -> Outcome:
             cost=lost.value / 2,
             fixes=("larger batches", "GroupNorm", "refresh batch norm statistics"),
         )
-    return Fine(f"{text}, {percent(in_batches.mean().item())} with those of batches of {run.batch_size}")
+    return Fine(
+        f"{text}, {percent(in_batches.mean().item())} with those of batches of {run.batch_size}"
+    )
 
 
 @dataclass(frozen=True)
@@ -262,7 +280,9 @@ class RunChecks:
         self.losses: list[float] = []
         self._kernel: float | None = None
 
-    def observe(self, network: nn.Module, samples: Samples, loss: float, epoch: int, state: RunState) -> None:
+    def observe(
+        self, network: nn.Module, samples: Samples, loss: float, epoch: int, state: RunState
+    ) -> None:
         """Evaluate the checks at one recording.
 
         Args:
@@ -273,11 +293,15 @@ class RunChecks:
             state: Alarm and counts of the monitor; the rest is completed here.
         """
         self.losses.append(loss)
-        state = replace(state, network=network, samples=samples, losses=self.losses, kernel=self._kernel_score)
+        state = replace(
+            state, network=network, samples=samples, losses=self.losses, kernel=self._kernel_score
+        )
         for code in self.codes:
             outcome = RUN_CHECKS[code].rule(state)
             self.outcomes[code] = outcome
-            if isinstance(outcome, Finding) and all(finding.code != code for finding in self.findings):
+            if isinstance(outcome, Finding) and all(
+                finding.code != code for finding in self.findings
+            ):
                 finding = replace(outcome, code=code, title=RUN_CHECKS[code].title, epoch=epoch)
                 self.findings.append(finding)
                 _logger.warning("%s", finding)
@@ -307,7 +331,10 @@ class RunChecks:
 
     def state_dict(self) -> dict[str, Any]:
         """Return JSON-serializable values that a resumed training needs."""
-        return {"findings": [asdict(finding) for finding in self.findings], "losses": list(self.losses)}
+        return {
+            "findings": [asdict(finding) for finding in self.findings],
+            "losses": list(self.losses),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state that `state_dict` returned."""

@@ -67,7 +67,9 @@ class Run:
     @property
     def name(self) -> str:
         """Name of its job."""
-        return re.sub(r"[ ,]+", "_", f"{self.scenario['name']}-{self.noise:g}-{self.seed}-{self.method.name}")
+        return re.sub(
+            r"[ ,]+", "_", f"{self.scenario['name']}-{self.noise:g}-{self.seed}-{self.method.name}"
+        )
 
 
 def fixed_name(strength: float) -> str:
@@ -80,9 +82,20 @@ def runs_of(settings: Mapping[str, Any]) -> list[Run]:
     methods = {}
     for scenario in settings["scenarios"]:
         strengths = sorted({*scenario["strengths"], settings["tuned"]})
-        penalties = {fixed_name(s): {"name": "gradient_similarity", "options": {"strength": s}} for s in strengths}
-        others = [Method(**way) for way in settings["ways"] if way["name"] not in scenario.get("without", ())]
-        methods[scenario["name"]] = [Method(NONE), *(Method(*each) for each in penalties.items()), *others]
+        penalties = {
+            fixed_name(s): {"name": "gradient_similarity", "options": {"strength": s}}
+            for s in strengths
+        }
+        others = [
+            Method(**way)
+            for way in settings["ways"]
+            if way["name"] not in scenario.get("without", ())
+        ]
+        methods[scenario["name"]] = [
+            Method(NONE),
+            *(Method(*each) for each in penalties.items()),
+            *others,
+        ]
     return [
         Run(scenario, settings["samples"], settings["test"], noise, seed, method)
         for late in (False, True)
@@ -90,7 +103,8 @@ def runs_of(settings: Mapping[str, Any]) -> list[Run]:
         for scenario in settings["scenarios"]
         for noise in scenario["noises"]
         for method in methods[scenario["name"]]
-        if seed in scenario.get("seeds", settings["seeds"]) and late == (method.name in settings["last"])
+        if seed in scenario.get("seeds", settings["seeds"])
+        and late == (method.name in settings["last"])
     ]
 
 
@@ -107,15 +121,25 @@ def train_run(run: Run, root: str | None) -> dict[str, Any]:
     problem = quartile_classes(problem) if problem.task == "regression" else problem
     problem = noisy_subset(problem, run.samples, run.test, run.noise, run.seed)
     spec, method = NetworkSpec.from_dict(run.scenario["network"]), run.method
-    options: dict[str, Any] = {**spec.options} | ({"dropout": method.dropout} if method.dropout else {})
+    options: dict[str, Any] = {**spec.options} | (
+        {"dropout": method.dropout} if method.dropout else {}
+    )
     weights = make_generator(run.seed, "initial weights")
     network = build_network(
-        spec.name, input_shape=problem.input_shape, n_outputs=problem.n_outputs, generator=weights, **options
+        spec.name,
+        input_shape=problem.input_shape,
+        n_outputs=problem.n_outputs,
+        generator=weights,
+        **options,
     )
     settings = TrainingSpec.from_dict(run.scenario["training"])
     if method.loss is not None:
         settings = replace(settings, loss=LossSpec(**method.loss))
-    penalties = [make_penalty(each["name"], each.get("options", {})) for each in [method.penalty] if each is not None]
+    penalties = [
+        make_penalty(each["name"], each.get("options", {}))
+        for each in [method.penalty]
+        if each is not None
+    ]
     held_out: list[float] = []
     part, rest, n_out = problem.train, None, round(method.held_out * len(problem.train))
     if n_out:
@@ -127,7 +151,15 @@ def train_run(run: Run, root: str | None) -> dict[str, Any]:
             held_out.append(evaluate(network, rest)["accuracy"])
 
     start = time.process_time()
-    result = train(network, part, settings, seed=run.seed, test=problem.test, penalties=penalties, on_epoch=on_epoch)
+    result = train(
+        network,
+        part,
+        settings,
+        seed=run.seed,
+        test=problem.test,
+        penalties=penalties,
+        on_epoch=on_epoch,
+    )
     seconds = time.process_time() - start
     accuracies = [float(row["test_accuracy"]) for row in result.history]
     return {
@@ -150,11 +182,15 @@ def compare(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
     runs that diverged or end below half of the accuracy without a penalty. `tuned`: strength that was tuned once.
     """
     table = pandas.DataFrame(list(rows))
-    wide: Any = table.pivot_table(index=["scenario", "noise", "seed"], columns="way", values="final", sort=False)
+    wide: Any = table.pivot_table(
+        index=["scenario", "noise", "seed"], columns="way", values="final", sort=False
+    )
     scenarios, parts = [], []
     for (scenario, noise), part in wide.groupby(level=["scenario", "noise"], sort=False):
         finals = part.mean().dropna()
-        best = finals[[way for way in finals.index if way == NONE or way.startswith(FIXED)]].idxmax()
+        best = finals[
+            [way for way in finals.index if way == NONE or way.startswith(FIXED)]
+        ].idxmax()
         scenarios.append({
             "scenario": scenario, "noise": float(noise), "seeds": len(part), "ways": finals.to_dict(),
             "best fixed": float(finals[best]), "best fixed way": best,
@@ -163,13 +199,22 @@ def compare(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
         })  # fmt: skip
         parts.append(part[best])
     others = wide.drop(columns=AUTOMATIC)
-    others = others.assign(**{"best fixed": pandas.concat(parts), "tuned once": wide[fixed_name(tuned)]})
+    others = others.assign(
+        **{"best fixed": pandas.concat(parts), "tuned once": wide[fixed_name(tuned)]}
+    )
     differences = {}
     for name in others:
         values = (wide[AUTOMATIC] - others[name]).dropna()
         # levels of noise share their samples and weights
-        result = bootstrap_mean(values, [f"{scenario} {seed}" for scenario, _, seed in values.index])
-        differences[name] = {"value": result.value, "low": result.low, "high": result.high, "trainings": len(values)}
+        result = bootstrap_mean(
+            values, [f"{scenario} {seed}" for scenario, _, seed in values.index]
+        )
+        differences[name] = {
+            "value": result.value,
+            "low": result.low,
+            "high": result.high,
+            "trainings": len(values),
+        }
     unfinished = table[(table["way"] == AUTOMATIC) & (table["status"] != "finished")]
     return {
         "scenarios": scenarios,
@@ -182,17 +227,23 @@ def compare(rows: Sequence[Row], tuned: float) -> dict[str, Any]:
 def claims_of(numbers: Mapping[str, Any]) -> list[Claim]:
     """Return claims on differences of test accuracy. Units are the seeds of a family."""
     differences, rows = numbers["differences"][AUTOMATIC], numbers["scenarios"]
-    families = {row["scenario"]: row["seeds"] for row in rows}  # of data and network, with any noise
+    # of data and network, with any noise
+    families = {row["scenario"]: row["seeds"] for row in rows}
     evidence = "accuracies at the end of training, whatever was learned"
     common: dict[str, Any] = {"ours": True, "compared": (), "untrained": evidence}
     texts = {name: (f", a penalty that sets its own strength ends better than {baseline}", 0.0)
              for name, baseline in BASELINES.items()}  # fmt: skip
     # the best fixed strength is selected by test accuracy, which no method can know
-    texts["best fixed"] = (f" it loses less than {100 * NEAR:g} points to the best fixed strength of each", -NEAR)
+    texts["best fixed"] = (
+        f" it loses less than {100 * NEAR:g} points to the best fixed strength of each",
+        -NEAR,
+    )
     unit, claims = f"seeds of {len(families)} families of data and network", []
     for name, (text, above) in texts.items():
         if name in differences:
-            interval = from_list((differences[name][key] for key in ("value", "low", "high")), sum(families.values()))
+            interval = from_list(
+                (differences[name][key] for key in ("value", "low", "high")), sum(families.values())
+            )
             claims.append(estimate("ours", f"on four families{text}", "test accuracy, difference", interval,
                                    above=above, unit=unit, **common))  # fmt: skip
     on_any = claim("ours", "on any family it ends better than the strength that was tuned once",

@@ -43,7 +43,9 @@ def _texts(root: Path) -> Data:
         rows = list(csv.DictReader(file))
     names = sorted({row["category"] for row in rows})[:CLASSES]
     rows = [row for row in rows if row["category"] in names]
-    words: Any = HashingVectorizer(n_features=WORDS, alternate_sign=False).transform([row["text"] for row in rows])
+    words: Any = HashingVectorizer(n_features=WORDS, alternate_sign=False).transform(
+        [row["text"] for row in rows]
+    )
     labels = torch.tensor([names.index(row["category"]) for row in rows])
     return torch.from_numpy(words.toarray()).float(), labels
 
@@ -67,7 +69,9 @@ def _features(name: str) -> Callable[[Path], Data]:
         rows = torch.randperm(len(pictures), generator=generator)[:N_PHOTOGRAPHS].tolist()
         samples = as_samples(Subset(pictures, rows))
         network = efficientnet(pretrained=True)
-        values = torch.cat([gs.embed(network, 2 * part - 1) for part in samples.inputs.split(CHUNK)])
+        values = torch.cat(
+            [gs.embed(network, 2 * part - 1) for part in samples.inputs.split(CHUNK)]
+        )
         return values.float(), samples.y
 
     return read
@@ -83,7 +87,9 @@ OTHERS: dict[str, Callable[[Path], Data]] = {
 }
 
 
-def load(name: str, n: int, n_test: int, seed: int, root: Path) -> tuple[Data, Data, tuple[Tensor, Tensor]]:
+def load(
+    name: str, n: int, n_test: int, seed: int, root: Path
+) -> tuple[Data, Data, tuple[Tensor, Tensor]]:
     """Return standardized training and test samples, and all of them with raw columns.
 
     Args:

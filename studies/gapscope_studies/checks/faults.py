@@ -47,7 +47,9 @@ class Wiggly(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits plus sine waves."""
-        return self.network(x) + self.amplitude * torch.sin(self.frequency * (x.flatten(1) @ self.directions))
+        return self.network(x) + self.amplitude * torch.sin(
+            self.frequency * (x.flatten(1) @ self.directions)
+        )
 
 
 def draw(name: str, seed: int, n: int = N) -> tuple[Data, Data]:
@@ -57,7 +59,9 @@ def draw(name: str, seed: int, n: int = N) -> tuple[Data, Data]:
     y = torch.cat([problem.train.targets, problem.test.targets]).flatten()
     rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[: n + N_TEST]
     if name in TABLES:
-        y = torch.bucketize(y, torch.quantile(y.double(), torch.tensor([1 / 3, 2 / 3], dtype=torch.double)).to(y))
+        y = torch.bucketize(
+            y, torch.quantile(y.double(), torch.tensor([1 / 3, 2 / 3], dtype=torch.double)).to(y)
+        )
     first: dict[bytes, int] = {}
     for row in rows.tolist():
         first.setdefault(x[row].numpy().tobytes(), row)
@@ -74,14 +78,28 @@ def build(family: str, data: Data, seed: int) -> nn.Module:
     is_table, options = x.ndim == 2, {"input_shape": tuple(x.shape[1:]), "n_outputs": classes}
     torch.manual_seed(seed)
     if family == "fully connected" or (is_table and family == "batch norm"):
-        return gs.build_network("fully_connected", width=64, batch_norm=family == "batch norm", **options)
+        return gs.build_network(
+            "fully_connected", width=64, batch_norm=family == "batch norm", **options
+        )
     if family == "batch norm":
-        return gs.build_network("small_cnn", depth=2, width_multiplier=0.25, batch_norm=True, **options)
+        return gs.build_network(
+            "small_cnn", depth=2, width_multiplier=0.25, batch_norm=True, **options
+        )
     width = 64 if is_table else 12
-    first = nn.Linear(x.shape[1], width) if is_table else nn.Conv2d(x.shape[1], width, 3, stride=2, padding=1)
-    layer = partial(nn.Linear, width, width) if is_table else partial(nn.Conv2d, width, width, 3, padding=1)
+    first = (
+        nn.Linear(x.shape[1], width)
+        if is_table
+        else nn.Conv2d(x.shape[1], width, 3, stride=2, padding=1)
+    )
+    layer = (
+        partial(nn.Linear, width, width)
+        if is_table
+        else partial(nn.Conv2d, width, width, 3, padding=1)
+    )
     layers: list[tuple[str, nn.Module]] = [("first", first), ("relu", nn.ReLU())]
-    layers += [(f"block{i}", Residual(nn.Sequential(layer(), nn.ReLU(), layer()))) for i in range(2)]
+    layers += [
+        (f"block{i}", Residual(nn.Sequential(layer(), nn.ReLU(), layer()))) for i in range(2)
+    ]
     layers += [] if is_table else [("flatten", nn.Flatten())]
     with torch.no_grad():
         features = nn.Sequential(OrderedDict(layers))(x[:1]).numel()
@@ -130,7 +148,9 @@ def rescale_weights(network: nn.Module, generator: torch.Generator) -> nn.Module
     """Multiply weights by 10 or 0.1 (with batch norm: of the last layer by 100 or 0.001)."""
     network = copy.deepcopy(network)
     large = bool(torch.rand((), generator=generator) < 0.5)
-    normalized = any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in network.modules())
+    normalized = any(
+        isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) for module in network.modules()
+    )
     factor = (100 if large else 1e-3) if normalized else (10 if large else 0.1)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
@@ -146,7 +166,9 @@ def add_bottleneck(network: nn.Module, x: Tensor, generator: torch.Generator) ->
     with torch.no_grad():
         down.weight.copy_(torch.randn(1, d, generator=generator) / d**0.5)
         up.weight.copy_(torch.randn(d, 1, generator=generator))
-    return nn.Sequential(nn.Flatten(), down, up, nn.Unflatten(1, x.shape[1:]), copy.deepcopy(network))
+    return nn.Sequential(
+        nn.Flatten(), down, up, nn.Unflatten(1, x.shape[1:]), copy.deepcopy(network)
+    )
 
 
 def switch_off_units(network: nn.Module, generator: torch.Generator) -> nn.Module:

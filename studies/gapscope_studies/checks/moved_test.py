@@ -82,7 +82,9 @@ def faults(train: Data, test: Data, generator: torch.Generator) -> Iterator[tupl
 def is_different(train: Data, test: Data) -> bool:
     """Return the baseline: any column or the target differs at 5 % by a Kolmogorov-Smirnov test each."""
     columns = [torch.cat([x, y.double().reshape(len(y), -1)], 1).numpy() for x, y in (train, test)]
-    tests: list[Any] = [ks_2samp(columns[0][:, i], columns[1][:, i]) for i in range(columns[0].shape[1])]
+    tests: list[Any] = [
+        ks_2samp(columns[0][:, i], columns[1][:, i]) for i in range(columns[0].shape[1])
+    ]
     return any(test.pvalue < 0.05 for test in tests)
 
 
@@ -105,7 +107,9 @@ def cases() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run all cases, and write their rates."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("path", type=Path)
     path = parser.parse_args().path
     torch.set_num_threads(1)

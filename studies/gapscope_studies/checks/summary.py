@@ -19,9 +19,13 @@ def wilson(successes: int, n: int) -> list[float] | None:
 
 
 def _rates(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    faulty, clean = ([case["outcome"] for case in cases if case["fault"] is kind] for kind in (True, False))
+    faulty, clean = (
+        [case["outcome"] for case in cases if case["fault"] is kind] for kind in (True, False)
+    )
     hits, alarms = faulty.count("finding"), clean.count("finding")
-    answers, clean_answers = (len(outcomes) - outcomes.count("not checked") for outcomes in (faulty, clean))
+    answers, clean_answers = (
+        len(outcomes) - outcomes.count("not checked") for outcomes in (faulty, clean)
+    )
     return {
         "faults": len(faulty),
         "clean": len(clean),
@@ -44,13 +48,29 @@ def summarize(cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         # a fault without an answer counts as missed; a clean case without an answer is no evidence of silence
         hits, alarms = rates["hits"], rates["false alarms of answered"]
         enough = rates["faults"] >= MIN_CASES and rates["answered clean"] >= MIN_CASES
-        passed = hits is not None and alarms is not None and hits[0] >= BAR_HITS and alarms[0] <= BAR_FALSE_ALARMS
-        row: dict[str, Any] = {"code": code, **rates, "enough cases": enough, "meets the bar": passed}
+        passed = (
+            hits is not None
+            and alarms is not None
+            and hits[0] >= BAR_HITS
+            and alarms[0] <= BAR_FALSE_ALARMS
+        )
+        row: dict[str, Any] = {
+            "code": code,
+            **rates,
+            "enough cases": enough,
+            "meets the bar": passed,
+        }
         outcomes = {True: "finding", False: "fine"}
-        baseline = [case | {"outcome": outcomes[case["baseline"]]} for case in of_code if case["baseline"] is not None]
+        baseline = [
+            case | {"outcome": outcomes[case["baseline"]]}
+            for case in of_code
+            if case["baseline"] is not None
+        ]
         row["baseline"] = _rates(baseline)
         for key in ("data", "family"):
             names = sorted({case[key] for case in of_code})
-            row[f"by {key}"] = {name: _rates([case for case in of_code if case[key] == name]) for name in names}
+            row[f"by {key}"] = {
+                name: _rates([case for case in of_code if case[key] == name]) for name in names
+            }
         rows.append(row)
     return rows

@@ -50,7 +50,13 @@ RULE = "808a82c9"
 N, N_TEST, TRUTH_SEEDS, NOISE = 200, 1000, 2, 0.2
 SOUND = TrainingSpec(epochs=30, learning_rate=0.05, momentum=0.9, batch_size=32)
 # Fixes of the training configuration alone: what GS401's search tries.
-SEARCH = ("learning rate / 3", "learning rate x 3", "weight decay", "twice the epochs", "half the epochs")
+SEARCH = (
+    "learning rate / 3",
+    "learning rate x 3",
+    "weight decay",
+    "twice the epochs",
+    "half the epochs",
+)
 
 
 @dataclass
@@ -68,7 +74,9 @@ class Case:
 
 def _noise(data: Data, seed: int) -> Data:
     x, y = data
-    return x, gs.data.inject_label_noise(y, NOISE, int(y.max()) + 1, torch.Generator().manual_seed(seed))
+    return x, gs.data.inject_label_noise(
+        y, NOISE, int(y.max()) + 1, torch.Generator().manual_seed(seed)
+    )
 
 
 def _unscale(data: Data) -> Data:
@@ -118,7 +126,9 @@ def plant(fault: str, name: str, seed: int, root: Path) -> Case:
         "short": Case(train, test, SHORT),
         "decay": Case(train, test, DECAYED),
         "imbalance": Case(_thin(train), test, balanced=True),
-        "small batches": Case(train, test, replace(SOUND, batch_size=2, epochs=8, learning_rate=0.02), batch_norm=True),
+        "small batches": Case(
+            train, test, replace(SOUND, batch_size=2, epochs=8, learning_rate=0.02), batch_norm=True
+        ),
         "raw": Case((raw[:N], labels[:N]), (raw[N:], labels[N:])),
         "duplicates": Case(_repeat(train), test),
         "noise and high rate": Case(_noise(train, seed), test, HIGH_RATE, noise=NOISE),
@@ -174,7 +184,9 @@ def build(case: Case, seed: int) -> nn.Module:
 def _mean(correct: Tensor, labels: Tensor, balanced: bool) -> float:
     if not balanced:
         return float(correct.double().mean())
-    return float(torch.stack([correct[labels == c].double().mean() for c in labels.unique()]).mean())
+    return float(
+        torch.stack([correct[labels == c].double().mean() for c in labels.unique()]).mean()
+    )
 
 
 def truth(case: Case, name: str | None) -> float | None:
@@ -295,10 +307,13 @@ def run_case(fault: str, name: str, seed: int, root: Path) -> dict[str, Any]:
         "base": base,
         "gains": gains,
         "findings": [
-            {"code": f.code, "cost": f.cost, "interval": f.interval, "fixes": list(f.fixes)} for f in findings
+            {"code": f.code, "cost": f.cost, "interval": f.interval, "fixes": list(f.fixes)}
+            for f in findings
         ],
         "not_judged": result.not_judged,
-        "tried": None if best is None or best.gain is None else [best.name, *vars(best.gain).values()],
+        "tried": None
+        if best is None or best.gain is None
+        else [best.name, *vars(best.gain).values()],
         "trials": [
             {
                 "name": trial.name,
@@ -341,7 +356,12 @@ def units(names: Sequence[str], per_data_set: int) -> Sequence[tuple[str, str, i
 
 def _has_fix(case: dict[str, Any], entry: dict[str, Any]) -> bool:
     """Return whether a finding of this cause has a fix whose gain is known."""
-    return any(fix in case["gains"] for f in case["findings"] if f["code"] in entry["codes"] for fix in f["fixes"])
+    return any(
+        fix in case["gains"]
+        for f in case["findings"]
+        if f["code"] in entry["codes"]
+        for fix in f["fixes"]
+    )
 
 
 def cost_pairs(case: dict[str, Any]) -> list[tuple[float, float]]:
@@ -365,8 +385,12 @@ def summarize(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
         gains = case["gains"]
         firsts = [next((fix for fix in f["fixes"] if fix in gains), None) for f in case["findings"]]
         known = [gains[fix] for fix in firsts if fix is not None]
-        choices["tried advice"].append(None if case["tried"] is None else gains.get(case["tried"][0]))
-        choices["first finding, untried"].append(gains[firsts[0]] if firsts and firsts[0] is not None else None)
+        choices["tried advice"].append(
+            None if case["tried"] is None else gains.get(case["tried"][0])
+        )
+        choices["first finding, untried"].append(
+            gains[firsts[0]] if firsts and firsts[0] is not None else None
+        )
         choices["random finding, untried"].append(sum(known) / len(known) if known else None)
         choices["search"].append(None if case["search"] is None else gains.get(case["search"]))
         choices["skore's rule"].append(gains.get("weight decay") if case["skore"] else None)
@@ -384,7 +408,9 @@ def summarize(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "winnable raised": sum(
                 w and gain is not None and gain > 0 for w, gain in zip(winnable, gains, strict=True)
             ),
-            "sound touched": sum(s and gain is not None for s, gain in zip(sound, gains, strict=True)),
+            "sound touched": sum(
+                s and gain is not None for s, gain in zip(sound, gains, strict=True)
+            ),
         }
         for name, gains in choices.items()
     ]
@@ -394,10 +420,16 @@ def summarize(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
     inside = [
         e["interval"][0] <= gain <= e["interval"][1]
         for case in cases
-        for e, (_, gain) in zip([e for e in case["entries"] if _has_fix(case, e)], cost_pairs(case), strict=True)
+        for e, (_, gain) in zip(
+            [e for e in case["entries"] if _has_fix(case, e)], cost_pairs(case), strict=True
+        )
         if e["interval"] is not None
     ]
-    covered = [case["expected"][1] <= case["on new data"] <= case["expected"][2] for case in cases if case["expected"]]
+    covered = [
+        case["expected"][1] <= case["on new data"] <= case["expected"][2]
+        for case in cases
+        if case["expected"]
+    ]
     causes = [
         (entry, case["removed"][entry["name"]])
         for case in cases
@@ -405,7 +437,11 @@ def summarize(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if entry["name"] in case["removed"]
     ]
     stated = [entry["cost"] - truth for entry, truth in causes]
-    held = [e["interval"][0] <= truth <= e["interval"][1] for e, truth in causes if e["interval"] is not None]
+    held = [
+        e["interval"][0] <= truth <= e["interval"][1]
+        for e, truth in causes
+        if e["interval"] is not None
+    ]
     return {
         "cases": len(cases),
         "winnable": sum(winnable),
@@ -438,12 +474,20 @@ def summarize(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Run the missing cases, and write the summary of all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("path", type=Path)
     parser.add_argument("--data", choices=("chosen_on", "judged"), default="judged")
-    parser.add_argument("--per-data-set", type=int, default=5, help="cases per data set, the sound one included")
-    parser.add_argument("--finished", action="store_true", help="summarize what is finished, run nothing")
-    parser.add_argument("--root", type=Path, default=Path("data"), help="folder of the data sets that are no tables")
+    parser.add_argument(
+        "--per-data-set", type=int, default=5, help="cases per data set, the sound one included"
+    )
+    parser.add_argument(
+        "--finished", action="store_true", help="summarize what is finished, run nothing"
+    )
+    parser.add_argument(
+        "--root", type=Path, default=Path("data"), help="folder of the data sets that are no tables"
+    )
     parser.add_argument("--work", type=Path, default=Path("study-work/tried_advice"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -451,7 +495,9 @@ def main() -> None:
     plan = units(names, arguments.per_data_set)
     planned = len(plan)
     if arguments.finished:
-        plan = [unit for unit in plan if (arguments.work / f"{' '.join(map(str, unit))}.json").exists()]
+        plan = [
+            unit for unit in plan if (arguments.work / f"{' '.join(map(str, unit))}.json").exists()
+        ]
     jobs = {" ".join(map(str, unit)): partial(run_case, *unit, arguments.root) for unit in plan}
     cases = list(run_cached(jobs, arguments.work, workers=1).values())
     content = {

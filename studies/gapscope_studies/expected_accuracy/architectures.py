@@ -36,8 +36,12 @@ def read_architecture(configuration: Configuration, root: str | None) -> dict[st
     network = build(configuration, train, outputs)
     before = gs.functional.kernel_leave_one_out(network, train.inputs, train.y).accuracy
     spec = gs.NetworkSpec(name=recipe.network, options=recipe.options)
-    (ranked,) = gs.rank_networks({recipe.name: spec}, train, by="output_sensitivity", seed=configuration.seed)
-    gs.train(network, train, gs.TrainingSpec.from_dict(dict(recipe.training)), seed=configuration.seed)
+    (ranked,) = gs.rank_networks(
+        {recipe.name: spec}, train, by="output_sensitivity", seed=configuration.seed
+    )
+    gs.train(
+        network, train, gs.TrainingSpec.from_dict(dict(recipe.training)), seed=configuration.seed
+    )
     return configuration.facts() | {
         "expected": before,
         "sensitivity": ranked.sensitivity,
@@ -53,7 +57,14 @@ def _jobs(setting: RunSettings) -> list[Configuration]:
     samples, seeds = setting.choose(smoke=(100, 1), small=(SAMPLES, SEEDS), paper=(SAMPLES, 10))
     training = ADAM | setting.choose(smoke={"epochs": 10}, small={}, paper={})
     return [
-        Configuration("architectures", name, samples, 0.0, TrainingConfig(each.network, each.options, training), seed)
+        Configuration(
+            "architectures",
+            name,
+            samples,
+            0.0,
+            TrainingConfig(each.network, each.options, training),
+            seed,
+        )
         for name in setting.choose(smoke=("digits",), small=DATA, paper=DATA)
         for seed in range(seeds)
         for each in recipes
@@ -69,9 +80,14 @@ def architectures(setting: RunSettings) -> Outcome:
     for name, networks in table.groupby("data"):
         part = networks.groupby("recipe").mean(numeric_only=True)
         truth = part["test_score"].to_numpy(dtype=float)
-        columns = {score: sign * part[column].to_numpy(dtype=float) for score, (column, sign) in SCORES.items()}
+        columns = {
+            score: sign * part[column].to_numpy(dtype=float)
+            for score, (column, sign) in SCORES.items()
+        }
 
-        def tau(i: np.ndarray, score: str, columns: Any = columns, truth: np.ndarray = truth) -> float:
+        def tau(
+            i: np.ndarray, score: str, columns: Any = columns, truth: np.ndarray = truth
+        ) -> float:
             return kendall_tau(columns[score][i], truth[i])
 
         rows += [
@@ -86,7 +102,9 @@ def architectures(setting: RunSettings) -> Outcome:
         points[str(name)] = (part["expected"].tolist(), truth.tolist())
     figure, axes = plots.panels(1)
     plots.scatter(axes[0], points)
-    plots.set_labels(axes[0], xlabel="left-out accuracy, initial weights", ylabel="accuracy after training")
+    plots.set_labels(
+        axes[0], xlabel="left-out accuracy, initial weights", ylabel="accuracy after training"
+    )
     plots.legend(figure)
     return Outcome(
         numbers={"tau": to_numbers(rows), "networks": table.to_dict("records")},

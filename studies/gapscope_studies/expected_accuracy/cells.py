@@ -26,7 +26,11 @@ from gapscope.data import load_dataset
 from gapscope.data.location import data_root
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.measures._forward import forward_pass
-from gapscope.measures.before_training import connection_sensitivity, jacobian_covariance, synaptic_flow
+from gapscope.measures.before_training import (
+    connection_sensitivity,
+    jacobian_covariance,
+    synaptic_flow,
+)
 from gapscope.measures.kernel_leave_one_out import loo_from_kernel
 from gapscope.statistics.baselines import linear_ridge
 from gapscope.statistics.correlations import kendall_tau
@@ -78,7 +82,9 @@ def parse(cell: str) -> tuple[tuple[str, ...], ...]:
     >>> parse("|nor_conv_3x3~0|+|none~0|none~1|+|skip_connect~0|none~1|avg_pool_3x3~2|")[2]
     ('skip_connect', 'none', 'avg_pool_3x3')
     """
-    return tuple(tuple(part.split("~")[0] for part in node.strip("|").split("|")) for node in cell.split("+"))
+    return tuple(
+        tuple(part.split("~")[0] for part in node.strip("|").split("|")) for node in cell.split("+")
+    )
 
 
 class Cell(nn.Module):
@@ -86,7 +92,9 @@ class Cell(nn.Module):
 
     def __init__(self, cell: str, width: int) -> None:
         super().__init__()
-        self.operations = nn.ModuleList(nn.ModuleList(_operation(name, width) for name in node) for node in parse(cell))
+        self.operations = nn.ModuleList(
+            nn.ModuleList(_operation(name, width) for name in node) for node in parse(cell)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the last node."""
@@ -103,7 +111,9 @@ class _Reduction(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.branch = nn.Sequential(_convolution(inputs, outputs, 3, 2), _convolution(outputs, outputs, 3))
+        self.branch = nn.Sequential(
+            _convolution(inputs, outputs, 3, 2), _convolution(outputs, outputs, 3)
+        )
         self.shortcut = nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(inputs, outputs, 1, bias=False))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -112,7 +122,10 @@ class _Reduction(nn.Module):
 
 def build_cell_network(cell: str, n_classes: int = 10) -> nn.Sequential:
     """Build the network of a cell: stem, three stages of five cells, linear layer."""
-    layers: list[nn.Module] = [nn.Conv2d(3, WIDTHS[0], 3, padding=1, bias=False), nn.BatchNorm2d(WIDTHS[0])]
+    layers: list[nn.Module] = [
+        nn.Conv2d(3, WIDTHS[0], 3, padding=1, bias=False),
+        nn.BatchNorm2d(WIDTHS[0]),
+    ]
     for stage, width in enumerate(WIDTHS):
         if stage:
             layers.append(_Reduction(WIDTHS[stage - 1], width))
@@ -129,7 +142,11 @@ def longest_path(cell: str) -> int:
     """
     lengths: list[float] = [0]
     for node in parse(cell):
-        steps = [lengths[source] + name.startswith("nor_conv") for source, name in enumerate(node) if name != "none"]
+        steps = [
+            lengths[source] + name.startswith("nor_conv")
+            for source, name in enumerate(node)
+            if name != "none"
+        ]
         lengths.append(max(steps, default=float("-inf")))
     return max(0, int(lengths[-1])) if lengths[-1] > float("-inf") else 0
 
@@ -140,9 +157,15 @@ def complexity(cell: str, network: nn.Module, image: Tensor) -> dict[str, int]:
 
     def count(name: str, module: nn.Module, inputs: object, output: Tensor) -> None:
         weight = module.get_parameter("weight")
-        counts.append(weight.numel() * (output[0, 0].numel() if isinstance(module, nn.Conv2d) else 1))
+        counts.append(
+            weight.numel() * (output[0, 0].numel() if isinstance(module, nn.Conv2d) else 1)
+        )
 
-    layers = {name: each for name, each in network.named_modules() if isinstance(each, nn.Conv2d | nn.Linear)}
+    layers = {
+        name: each
+        for name, each in network.named_modules()
+        if isinstance(each, nn.Conv2d | nn.Linear)
+    }
     with torch.no_grad(), forward_hooks(layers, count):
         network(image[None])
     depth = len(WIDTHS) * CELLS_PER_STAGE * longest_path(cell) + 2 * (len(WIDTHS) - 1) + 2
@@ -167,16 +190,30 @@ def _layer_gradients(layer: nn.Module, inputs: Tensor, output: Tensor, cotangent
 
 
 def sampled_kernel(
-    network: nn.Module, x: Tensor, cotangent: Tensor, generator: torch.Generator, *, n_sampled: int = N_SAMPLED
+    network: nn.Module,
+    x: Tensor,
+    cotangent: Tensor,
+    generator: torch.Generator,
+    *,
+    n_sampled: int = N_SAMPLED,
 ) -> Tensor:
     """Return an unbiased estimate of the NTK [n, n] of a combination of outputs.
 
     It uses at most `n_sampled` random parameters per layer, and is exact if no layer has more. In evaluation mode; for
     networks of convolutions, batch norm and linear layers that are called once each.
     """
-    layers = {name: m for name, m in network.named_modules() if isinstance(m, nn.Conv2d | nn.BatchNorm2d | nn.Linear)}
-    sizes = {name: sum(parameter.numel() for parameter in layer.parameters()) for name, layer in layers.items()}
-    columns = {name: torch.randperm(size, generator=generator)[:n_sampled] for name, size in sizes.items()}
+    layers = {
+        name: m
+        for name, m in network.named_modules()
+        if isinstance(m, nn.Conv2d | nn.BatchNorm2d | nn.Linear)
+    }
+    sizes = {
+        name: sum(parameter.numel() for parameter in layer.parameters())
+        for name, layer in layers.items()
+    }
+    columns = {
+        name: torch.randperm(size, generator=generator)[:n_sampled] for name, size in sizes.items()
+    }
     rows: list[Tensor] = []
     calls: dict[str, tuple[Tensor, Tensor]] = {}
 
@@ -206,7 +243,9 @@ def activation_patterns(network: nn.Module, x: Tensor) -> float:
         active = (output.flatten(1) > 0).float()
         kernel.add_(active @ active.T + (1 - active) @ (1 - active).T)
 
-    relus = {name: module for name, module in network.named_modules() if isinstance(module, nn.ReLU)}
+    relus = {
+        name: module for name, module in network.named_modules() if isinstance(module, nn.ReLU)
+    }
     with torch.no_grad(), forward_hooks(relus, add):
         network(x)
     return float(torch.linalg.slogdet(kernel.double()).logabsdet)
@@ -234,7 +273,11 @@ def zen_score(network: nn.Sequential, x: Tensor, seed: int) -> float:
         variances.append(inputs[0].var((0, 2, 3)).mean())
 
     network.train()
-    norms = {name: module for name, module in network.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    norms = {
+        name: module
+        for name, module in network.named_modules()
+        if isinstance(module, nn.BatchNorm2d)
+    }
     noise = torch.randn(x.shape, generator=generator), torch.randn(x.shape, generator=generator)
     with torch.no_grad():
         with forward_hooks(norms, add):
@@ -297,7 +340,10 @@ def rank_correlation(table: pandas.DataFrame, score: str) -> float:
 
 def regret(table: pandas.DataFrame, score: str) -> float:
     """Return the accuracy of the best cell minus that of the highest score, in points."""
-    return float(table[TRUTH].max() - table[TRUTH].iloc[int(table[score].fillna(-np.inf).to_numpy().argmax())])
+    return float(
+        table[TRUTH].max()
+        - table[TRUTH].iloc[int(table[score].fillna(-np.inf).to_numpy().argmax())]
+    )
 
 
 def _row(table: pandas.DataFrame, score: str) -> dict[str, Any]:
@@ -307,8 +353,12 @@ def _row(table: pandas.DataFrame, score: str) -> dict[str, Any]:
     return {
         "score": score,
         "tau": bootstrap(tau, len(table)),
-        "tau minus parameter count's": bootstrap(lambda rows: tau(rows) - tau(rows, "parameter count"), len(table)),
-        "spearman": table[score].fillna(table[score].min() - 1).corr(table[TRUTH], method="spearman"),
+        "tau minus parameter count's": bootstrap(
+            lambda rows: tau(rows) - tau(rows, "parameter count"), len(table)
+        ),
+        "spearman": table[score]
+        .fillna(table[score].min() - 1)
+        .corr(table[TRUTH], method="spearman"),
         "regret in points": regret(table, score),
     }
 

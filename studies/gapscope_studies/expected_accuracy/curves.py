@@ -29,14 +29,32 @@ from gapscope_studies.expected_accuracy.rows import (
     to_numbers,
     to_table,
 )
-from gapscope_studies.expected_accuracy.runs import accuracy, build, data_of, load_or_read, on_equally_noisy
+from gapscope_studies.expected_accuracy.runs import (
+    accuracy,
+    build,
+    data_of,
+    load_or_read,
+    on_equally_noisy,
+)
 from gapscope_studies.kit.statistics import bootstrap, to_list
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 FRESH = plans("third_cifar_batch_norm", "third_images", "third_table")
 SHARES = {"long": 1.0, "short": 0.25}
-HOLD_OUT, FOLDS, SHORT, LONG = "20 % hold-out", "five folds", "short continued halves", "continued halves"
-COSTS = {"RBF ridge": 0.0, SHORT: 0.5, HOLD_OUT: 1.0, "two halves as scored": 2.0, LONG: 2.0, FOLDS: 5.0}
+HOLD_OUT, FOLDS, SHORT, LONG = (
+    "20 % hold-out",
+    "five folds",
+    "short continued halves",
+    "continued halves",
+)
+COSTS = {
+    "RBF ridge": 0.0,
+    SHORT: 0.5,
+    HOLD_OUT: 1.0,
+    "two halves as scored": 2.0,
+    LONG: 2.0,
+    FOLDS: 5.0,
+}
 SECONDS = {SHORT: "short.seconds", LONG: "long.seconds", FOLDS: "folds.seconds"}
 # columns of value, low and high, minus the truth
 VALIDATED = {"control variates": slice(0, 3), "validation samples alone": slice(3, 6)}
@@ -55,11 +73,18 @@ def _reseed(configuration: Configuration, name: str) -> Configuration:
 
 
 def _train(
-    configuration: Configuration, part: gs.Samples, outputs: int, name: str, full: int, share: float = 1.0
+    configuration: Configuration,
+    part: gs.Samples,
+    outputs: int,
+    name: str,
+    full: int,
+    share: float = 1.0,
 ) -> nn.Module:
     """Train a network on a part, with (a fraction of) the optimizer steps of all samples."""
     training = dict(configuration.recipe.training)
-    batches, batches_of_all = (math.ceil(size / min(training["batch_size"], full)) for size in (len(part), full))
+    batches, batches_of_all = (
+        math.ceil(size / min(training["batch_size"], full)) for size in (len(part), full)
+    )
     training["epochs"] = max(1, round(share * training["epochs"] * batches_of_all / batches))
     other = _reseed(configuration, name)
     network = build(other, part, outputs)
@@ -83,7 +108,9 @@ def halves(configuration: Configuration, train: gs.Samples, classes: int) -> dic
     features = feature_matrix(train.inputs)
     _, *splits = quarter_and_halves(np.arange(n), _random(configuration, "halves"))
     parts = [torch.from_numpy(split.trained) for split in splits]
-    half_scores = [rbf_ridge(features[rows], labels[rows], n_classes=classes).score for rows in parts]
+    half_scores = [
+        rbf_ridge(features[rows], labels[rows], n_classes=classes).score for rows in parts
+    ]
     result: dict[str, Any] = {
         "rbf": rbf_ridge(features, labels, n_classes=classes).score,
         "rbf_half": float(np.average(half_scores, weights=[len(rows) for rows in parts])),
@@ -95,14 +122,20 @@ def halves(configuration: Configuration, train: gs.Samples, classes: int) -> dic
             start = time.process_time()
             network = _train(configuration, half, classes, f"{name} {split.name}", n, share)
             seconds = time.process_time() - start
-            continued = (continued_predictions(network, rest).argmax(1) == rest.targets).double().mean()
+            continued = (
+                (continued_predictions(network, rest).argmax(1) == rest.targets).double().mean()
+            )
             raw = _is_correct(network, rest).mean()
             readings.append({"raw": raw, "continued": float(continued), "seconds": seconds})
-        result |= {f"{name}.{key}": float(np.mean([each[key] for each in readings])) for key in readings[0]}
+        result |= {
+            f"{name}.{key}": float(np.mean([each[key] for each in readings])) for key in readings[0]
+        }
     return result
 
 
-def baselines(configuration: Configuration, train: gs.Samples, test: gs.Samples, classes: int) -> dict[str, Any]:
+def baselines(
+    configuration: Configuration, train: gs.Samples, test: gs.Samples, classes: int
+) -> dict[str, Any]:
     """Return baselines: network on all samples, five folds, and validation of fold networks."""
     n = len(train)
 
@@ -146,7 +179,9 @@ def estimates(configuration: Configuration, train: gs.Samples, classes: int) -> 
     result: dict[str, Any] = {}
     for name, state in (("given", before.state_dict()), ("resampled", None)):
         try:
-            estimate = gs.estimate_accuracy(network, train, initial_state=state, n_training=len(train))
+            estimate = gs.estimate_accuracy(
+                network, train, initial_state=state, n_training=len(train)
+            )
         except GapscopeError as error:
             result[f"estimate.{name}"] = str(error)[:80]
             continue
@@ -169,7 +204,12 @@ def read(configuration: Configuration, root: str | None = None) -> dict[str, Any
 
 def predictions(table: Table) -> dict[str, np.ndarray]:
     """Return the predicted score of each network by every method."""
-    columns = {"RBF ridge": "rbf", HOLD_OUT: "hold_out", "two halves as scored": "long.raw", FOLDS: "folds"}
+    columns = {
+        "RBF ridge": "rbf",
+        HOLD_OUT: "hold_out",
+        "two halves as scored": "long.raw",
+        FOLDS: "folds",
+    }
     result = {name: table[column].to_numpy(dtype=float) for name, column in columns.items()}
     for name, part in ((SHORT, "short"), (LONG, "long")):
         rows = table[[f"{part}.continued", "rbf", "rbf_half"]].to_numpy(dtype=float)
@@ -177,10 +217,14 @@ def predictions(table: Table) -> dict[str, np.ndarray]:
     return {name: result[name] for name in COSTS}
 
 
-def is_covered(forecast: np.ndarray, samples: np.ndarray, truth: np.ndarray, network_error: float) -> np.ndarray:
+def is_covered(
+    forecast: np.ndarray, samples: np.ndarray, truth: np.ndarray, network_error: float
+) -> np.ndarray:
     """Return whether each 90 % interval with this error between networks covers the truth."""
     variance = np.maximum(forecast * (1 - forecast), (1 - 1 / samples) / samples)
-    return np.abs(forecast - truth) <= 1.645 * np.sqrt(variance * (1 / samples + 4 * network_error**2))
+    return np.abs(forecast - truth) <= 1.645 * np.sqrt(
+        variance * (1 / samples + 4 * network_error**2)
+    )
 
 
 def _errors(table: Table, group: str) -> list[dict[str, Any]]:
@@ -207,13 +251,16 @@ def _errors(table: Table, group: str) -> list[dict[str, Any]]:
 def _validated(table: Table) -> list[dict[str, Any]]:
     rows = []
     for size, column in (("10 %", "validated.tenth"), ("20 %", "validated.fifth")):
-        repeats = table[["data", column]].explode(column)  # one row per validation split of a network
+        # one row per validation split of a network
+        repeats = table[["data", column]].explode(column)
         data, values = repeats["data"].tolist(), np.array(repeats[column].tolist(), dtype=float)
         alone = values[:, VALIDATED["validation samples alone"]][:, 0]
         for name, columns in VALIDATED.items():
             error, low, high = values[:, columns].T
 
-            def worth(rows: np.ndarray, error: np.ndarray = error, alone: np.ndarray = alone) -> float:
+            def worth(
+                rows: np.ndarray, error: np.ndarray = error, alone: np.ndarray = alone
+            ) -> float:
                 return float((alone[rows] ** 2).mean() / (error[rows] ** 2).mean())
 
             rows.append({
@@ -229,14 +276,21 @@ def _estimates(table: Table) -> list[dict[str, Any]]:
     rows = []
     parts = [("all", table), *((f"{value:.0%}", part) for value, part in table.groupby("noise"))]
     for weights, line, (noise, part) in itertools.product(("given", "resampled"), LINES, parts):
-        column, truth = f"estimate.{weights}.{line}", "truth" if line == "same_noise" else "clean_truth"
+        column, truth = (
+            f"estimate.{weights}.{line}",
+            "truth" if line == "same_noise" else "clean_truth",
+        )
         answers = part.loc[part[column].map(lambda value: isinstance(value, list)), [column, truth]]
         row = {"line": LINES[line], "initial weights": weights, "label noise": noise, "n": len(part),
                "answered": len(answers)} | dict.fromkeys(("covered", "RMSE", "bias"), math.nan)  # fmt: skip
         if len(answers):
             value, low, high = np.array(answers[column].tolist()).T
             errors, is_inside = value - answers[truth], answers[truth].between(low, high)
-            row |= {"covered": float(is_inside.mean()), "RMSE": root_mean_square(errors), "bias": float(errors.mean())}
+            row |= {
+                "covered": float(is_inside.mean()),
+                "RMSE": root_mean_square(errors),
+                "bias": float(errors.mean()),
+            }
         rows.append(row)
     return rows
 
@@ -252,7 +306,9 @@ def curves(setting: RunSettings) -> Outcome:
         "all classifiers": table,
         "clean labels": table[table["noise"] == 0],
         "20 and 40 % label noise": table[table["noise"] > 0],
-        "CNNs with batch norm": table[table["recipe"].str.contains("cnn") & table["recipe"].str.contains("batch_norm")],
+        "CNNs with batch norm": table[
+            table["recipe"].str.contains("cnn") & table["recipe"].str.contains("batch_norm")
+        ],
     }
     rows = {name: _errors(part, name) for name, part in groups.items() if len(part)}
     validated, lines = _validated(table), _estimates(table)

@@ -22,7 +22,13 @@ from gapscope.accuracy.accuracy_estimator import (
     with_features,
 )
 from gapscope.gap.gap_estimator import GapEstimator
-from gapscope_studies.expected_accuracy.pools import FIRST_JUDGED, FITTED, Configuration, in_random_order, load_rows
+from gapscope_studies.expected_accuracy.pools import (
+    FIRST_JUDGED,
+    FITTED,
+    Configuration,
+    in_random_order,
+    load_rows,
+)
 from gapscope_studies.expected_accuracy.rows import root_mean_square
 from gapscope_studies.kit.study import Table, commit
 
@@ -59,13 +65,20 @@ _NAMES = {
 def as_table(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
     """Return networks as the table that the estimator reads."""
     table = pandas.DataFrame(list(rows)).rename(columns=_NAMES)
-    return with_features(table.assign(**{name: np.nan for name in _NAMES.values() if name not in table}), SPREAD)
+    return with_features(
+        table.assign(**{name: np.nan for name in _NAMES.values() if name not in table}), SPREAD
+    )
 
 
 def fitted_items() -> list[Configuration]:
     """Return the trained networks of the first evaluation pools and of the fitted pool."""
     stored = load_rows("networks")
-    return [item for plan in (*FIRST_JUDGED, FITTED) for item in in_random_order(plan) if item.job in stored]
+    return [
+        item
+        for plan in (*FIRST_JUDGED, FITTED)
+        for item in in_random_order(plan)
+        if item.job in stored
+    ]
 
 
 def fitted_table() -> pandas.DataFrame:
@@ -93,7 +106,9 @@ def left_out_errors(candidate: Candidate, table: Table, target: str) -> pandas.S
     errors = pandas.Series(np.nan, index=table.index)
     for name in sorted(set(table["data"])):
         test = table["data"] == name
-        estimator = candidate.estimator(interval="none", clusters=()).fit(table[~test], offset[~test])
+        estimator = candidate.estimator(interval="none", clusters=()).fit(
+            table[~test], offset[~test]
+        )
         errors[test] = estimator.predict(table[test]) - offset[test]
     return errors
 
@@ -107,7 +122,9 @@ def select_simplest(squares: Mapping[Candidate, Any]) -> Candidate:
     """Return the simplest candidate within one standard error of the least squared error."""
     best = min(squares.values(), key=lambda each: float(each.mean()))
     excess = {candidate: each - best for candidate, each in squares.items()}
-    candidates = [candidate for candidate, each in excess.items() if float(each.mean()) <= float(each.sem())]
+    candidates = [
+        candidate for candidate, each in excess.items() if float(each.mean()) <= float(each.sem())
+    ]
     # fewest readings, then ridge before a Gaussian process
     return min(candidates, key=lambda each: (len(each.readings), KINDS.index(each.kind)))
 
@@ -132,7 +149,10 @@ def fit(table: Table) -> AccuracyEstimator:
     card: dict[str, Any] = {
         "fitted_on": {
             "networks": len(table),
-            "data_sets": {str(name): int(count) for name, count in table["data"].value_counts().sort_index().items()},
+            "data_sets": {
+                str(name): int(count)
+                for name, count in table["data"].value_counts().sort_index().items()
+            },
             "samples": sorted({int(value) for value in table["samples"]}),
             "shares_of_wrong_labels": sorted({float(value) for value in table["noise"]}),
             "recipes": sorted(set(table["recipe"])),
@@ -148,7 +168,9 @@ def fit(table: Table) -> AccuracyEstimator:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     # without readings both kinds are the same mean correction
-    candidates = [Candidate(kind, names) for kind in KINDS for names in READINGS if names or kind == "ridge"]
+    candidates = [
+        Candidate(kind, names) for kind in KINDS for names in READINGS if names or kind == "ridge"
+    ]
     for target, column in COLUMNS.items():
         errors = {each: left_out_errors(each, table, target) for each in candidates}
         best = select_simplest({each: result**2 for each, result in errors.items()})
@@ -163,7 +185,10 @@ def fit(table: Table) -> AccuracyEstimator:
             "left_out_accuracy_alone": alone,
             "compared": [
                 {"kind": "none", "readings": "", **alone},
-                *({"kind": each.kind, "readings": ", ".join(each.readings), **row} for each, row in rows.items()),
+                *(
+                    {"kind": each.kind, "readings": ", ".join(each.readings), **row}
+                    for each, row in rows.items()
+                ),
             ],
         }
     return AccuracyEstimator(corrections, SPREAD, limits, card, parts)

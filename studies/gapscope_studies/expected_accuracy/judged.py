@@ -17,7 +17,13 @@ from gapscope.accuracy.accuracy_estimator import AccuracyEstimator, load_default
 from gapscope.gap.gap_estimator import GapEstimator
 from gapscope.statistics.baselines import feature_matrix, loo_baselines, rbf_ridge
 from gapscope_studies.expected_accuracy.curves import is_covered
-from gapscope_studies.expected_accuracy.fit import LEVEL, SPREAD, as_table, fitted_items, fitted_table
+from gapscope_studies.expected_accuracy.fit import (
+    LEVEL,
+    SPREAD,
+    as_table,
+    fitted_items,
+    fitted_table,
+)
 from gapscope_studies.expected_accuracy.pools import Configuration, judged_in_turn, load_rows
 from gapscope_studies.expected_accuracy.rows import (
     error_claim,
@@ -38,7 +44,14 @@ SHIPPED, KERNEL, HOLD_OUT, FOLDS = (
     "**shipped estimate**", "initial kernel alone", "10 % hold-out", "5-fold cross-validation",
 )  # fmt: skip
 # method -> its cost in further training runs
-COSTS = {SHIPPED: "0", KERNEL: "0", "mean gap": "0", "parameter count": "0", HOLD_OUT: "0.9", FOLDS: "4"}
+COSTS = {
+    SHIPPED: "0",
+    KERNEL: "0",
+    "mean gap": "0",
+    "parameter count": "0",
+    HOLD_OUT: "0.9",
+    FOLDS: "4",
+}
 NTK, RBF, MEAN = "NTK", "RBF ridge", "mean of RBF ridge and NTK"
 USES = {NTK: "network", MEAN: "inputs and network", "most frequent class": "labels"}
 N_FOLDS = 10
@@ -52,9 +65,13 @@ CLAIMS = {
 def _from_gap(table: Table, fitted: Table, reading: str = "") -> np.ndarray:
     """Return training accuracy minus a gap that is fitted to other networks, with intervals."""
     readings = [reading] if reading else []
-    model = GapEstimator(kind="linear", features=readings, log_features=readings, clusters=("data",))
+    model = GapEstimator(
+        kind="linear", features=readings, log_features=readings, clusters=("data",)
+    )
     model.fit(fitted, fitted["train_accuracy"] - fitted[TARGET])
-    gap = model.assess(table, level=LEVEL, refuse=False)[["prediction", "high", "low"]].to_numpy(dtype=float)
+    gap = model.assess(table, level=LEVEL, refuse=False)[["prediction", "high", "low"]].to_numpy(
+        dtype=float
+    )
     return table["train_accuracy"].to_numpy(dtype=float)[:, None] - gap
 
 
@@ -79,7 +96,10 @@ def estimates(table: Table, fitted: Table, estimator: AccuracyEstimator) -> dict
         FOLDS: _binomial(table, "cross_validation", 1.0),
     }
     columns = ["value", "low", "high"]
-    return {name: pandas.DataFrame(rows, columns=columns, index=table.index) for name, rows in results.items()}
+    return {
+        name: pandas.DataFrame(rows, columns=columns, index=table.index)
+        for name, rows in results.items()
+    }
 
 
 def refusals(estimator: AccuracyEstimator, table: Table) -> pandas.Series:
@@ -107,7 +127,9 @@ def judge(setting: RunSettings) -> Outcome:
     """Evaluate all methods on all evaluation pools (small scale: on the stored networks)."""
     order = judged_in_turn()
     if setting.scale == "smoke":
-        order = [item for item in order if item.data == "concrete_quartiles" and item.samples == 100][:4]
+        order = [
+            item for item in order if item.data == "concrete_quartiles" and item.samples == 100
+        ][:4]
     networks = load_or_read(setting, order, "networks", read_network)
     estimator = load_default()
     table = as_table(networks)
@@ -125,26 +147,47 @@ def judge(setting: RunSettings) -> Outcome:
         **{f"{pool}, answered": part for pool, part in answered.groupby("pool")},
     }
     rows = {
-        name: [_row(method, each, part) for method, each in by_method.items() if each.loc[part.index, "value"].count()]
+        name: [
+            _row(method, each, part)
+            for method, each in by_method.items()
+            if each.loc[part.index, "value"].count()
+        ]
         for name, part in groups.items()
         if len(part)
     }
-    comparison = rows.get("answered, with cross-validation") or rows.get("all that were answered") or []
-    ours = next((row["error"].value for row in comparison if row["method"] == SHIPPED), float("nan"))
-    ahead = [f"{row['method']} ({row['trainings']} training runs)" for row in comparison if row["error"].value < ours]
+    comparison = (
+        rows.get("answered, with cross-validation") or rows.get("all that were answered") or []
+    )
+    ours = next(
+        (row["error"].value for row in comparison if row["method"] == SHIPPED), float("nan")
+    )
+    ahead = [
+        f"{row['method']} ({row['trainings']} training runs)"
+        for row in comparison
+        if row["error"].value < ours
+    ]
     first = f"It is beaten by {', '.join(ahead)}." if ahead else "No baseline errs less."
-    claims, errors = [], {name: each["value"].sub(table[TARGET])[~refused] for name, each in by_method.items()}
+    claims, errors = (
+        [],
+        {name: each["value"].sub(table[TARGET])[~refused] for name, each in by_method.items()},
+    )
     for name, baseline in CLAIMS.items():
         both = errors[name].notna()
         if both.any():
             data = answered.loc[both, "data"].tolist()
             difference = rms_difference(errors[SHIPPED][both], errors[name][both], data)
             statement = f"without any training, the shipped estimate errs less than {baseline}"
-            claims.append(error_claim(statement, "root mean squared error minus the baseline's", difference, below=0.0))
+            claims.append(
+                error_claim(
+                    statement, "root mean squared error minus the baseline's", difference, below=0.0
+                )
+            )
     return Outcome(
         numbers={
             "judged": {name: to_numbers(part) for name, part in rows.items()},
-            "refused": {str(pool): int(part.sum()) for pool, part in refused.groupby(table["pool"])},
+            "refused": {
+                str(pool): int(part.sum()) for pool, part in refused.groupby(table["pool"])
+            },
             "trained": dict(Counter(row["pool"] for row in networks)),
             "drawn": len(order),
             "estimator": dict(estimator.card),
@@ -175,8 +218,11 @@ def read_baselines(configuration: Configuration, root: str | None) -> dict[str, 
     rows = loo_baselines(features, labels, n_classes=classes)
     seconds = time.process_time() - start
     result = {row.name: row.score for row in rows}
-    folds = KFold(N_FOLDS, shuffle=True, random_state=0)  # a class may have fewer samples than there are folds
-    scores = cross_val_score(LogisticRegression(max_iter=200), features.numpy(), labels.numpy(), cv=folds)
+    # a class may have fewer samples than there are folds
+    folds = KFold(N_FOLDS, shuffle=True, random_state=0)
+    scores = cross_val_score(
+        LogisticRegression(max_iter=200), features.numpy(), labels.numpy(), cv=folds
+    )
     return {**result, "logistic regression": float(scores.mean()), "cpu_seconds": seconds}
 
 
@@ -194,14 +240,17 @@ def _combination(setting: RunSettings, results: Table, table: Table) -> dict[str
     weights = np.linalg.lstsq(x, y, rcond=None)[0]
     # the error of networks at which 90 % of the intervals on the fitted networks cover the accuracy
     network_error = min(
-        np.arange(0.005, 0.2, 0.001), key=lambda a: abs(float(is_covered(x.mean(1), n, y, a).mean()) - 0.9)
+        np.arange(0.005, 0.2, 0.001),
+        key=lambda a: abs(float(is_covered(x.mean(1), n, y, a).mean()) - 0.9),
     )
     truth, samples = (table[name].to_numpy(dtype=float) for name in (TARGET, "samples"))
     covered = is_covered(results[MEAN].to_numpy(dtype=float), samples, truth, network_error)
     return {
         "fitted_networks": len(items),
         "fitted_weights": [float(weight) for weight in weights],
-        "error_with_fitted_weights": root_mean_square(results[[RBF, NTK]].to_numpy() @ weights - truth),
+        "error_with_fitted_weights": root_mean_square(
+            results[[RBF, NTK]].to_numpy() @ weights - truth
+        ),
         "network_error": float(network_error),
         "coverage_fitted": float(is_covered(x.mean(1), n, y, network_error).mean()),
         "coverage": to_list(bootstrap_mean(covered, table["data"].tolist())),
@@ -213,7 +262,9 @@ def evaluate_baselines(setting: RunSettings) -> Outcome:
     stored = load_rows("networks")
     items = [item for item in judged_in_turn() if item.job in stored]
     table = as_table([stored[item.job] for item in items])
-    answered = np.flatnonzero(~refusals(load_default(), table))[: setting.choose(smoke=3, small=None, paper=None)]
+    answered = np.flatnonzero(~refusals(load_default(), table))[
+        : setting.choose(smoke=3, small=None, paper=None)
+    ]
     items, table = [items[row] for row in answered], table.iloc[answered].reset_index(drop=True)
     results = pandas.DataFrame([read_baselines(item, setting.data_root) for item in items])
     seconds = results.pop("cpu_seconds")

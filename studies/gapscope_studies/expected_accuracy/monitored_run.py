@@ -58,9 +58,17 @@ def read(name: str, noise: float, seed: int, root: str | None = None) -> dict[st
     def observe(network: nn.Module, row: dict[str, Any]) -> None:
         with torch.no_grad():
             of_canaries = accuracy(network, x[canaries.positions], y[canaries.positions])
-            result.append((of_canaries, accuracy(network, x[:n][own], y[:n][own]), accuracy(network, x[n:], y[n:])))
+            result.append(
+                (
+                    of_canaries,
+                    accuracy(network, x[:n][own], y[:n][own]),
+                    accuracy(network, x[n:], y[n:]),
+                )
+            )
 
-    network = gs.build_network("fully_connected", input_shape=(x.shape[1],), n_outputs=classes, width=64)
+    network = gs.build_network(
+        "fully_connected", input_shape=(x.shape[1],), n_outputs=classes, width=64
+    )
     spec = gs.TrainingSpec(epochs=EPOCHS, batch_size=32, optimizer="adam", learning_rate=3e-3)
     gs.train(network, Samples(x[:n], canaries.labels), spec, seed=seed, on_epoch=observe)
     chosen = max(range(len(result)), key=lambda epoch: result[epoch][0])
@@ -76,7 +84,11 @@ def monitored_run(setting: RunSettings) -> Outcome:
     rows, missing = [], {}
     for name in names:
         try:
-            rows += [read(name, noise, seed, setting.data_root) for noise in NOISE for seed in range(seeds)]
+            rows += [
+                read(name, noise, seed, setting.data_root)
+                for noise in NOISE
+                for seed in range(seeds)
+            ]
         except DataNotFound:
             missing[name] = "not on this machine"
     table = []

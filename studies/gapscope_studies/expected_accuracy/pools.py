@@ -26,7 +26,12 @@ class TrainingConfig:
     def name(self) -> str:
         """Name of the training configuration, as tables show it."""
         changed = {key: value for key, value in self.training.items() if ADAM.get(key) != value}
-        return " ".join([self.network, *(f"{k}={v}" for part in (self.options, changed) for k, v in part.items())])
+        return " ".join(
+            [
+                self.network,
+                *(f"{k}={v}" for part in (self.options, changed) for k, v in part.items()),
+            ]
+        )
 
 
 def recipes(name: str) -> tuple[TrainingConfig, ...]:
@@ -35,7 +40,10 @@ def recipes(name: str) -> tuple[TrainingConfig, ...]:
     for entry in SETTINGS["recipes"][name]:
         training = SETTINGS["training"][entry.get("base", "adam")] | entry.get("training", {})
         # names of jobs show penalties as a tuple
-        training = {key: tuple(value) if isinstance(value, list) else value for key, value in training.items()}
+        training = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in training.items()
+        }
         result.append(TrainingConfig(entry["network"], entry.get("options", {}), training))
     return tuple(result)
 
@@ -55,7 +63,9 @@ class Configuration:
     def name(self) -> str:
         """Name with all settings, usable as the name of a file."""
         text = f"{self.pool} {self.data} n{self.samples} noise{self.noise} {self.recipe.name} seed{self.seed}"
-        return "".join(character if character.isalnum() or character in ".=" else "_" for character in text)
+        return "".join(
+            character if character.isalnum() or character in ".=" else "_" for character in text
+        )
 
     @property
     def job(self) -> str:
@@ -84,9 +94,13 @@ class Plan:
         for data, recipes in self.data.items():
             draw = random.Random(f"{self.seed} {data}")
             for number in range(self.networks):
-                noise = draw.choice(self.noises) if self.noises and number // len(recipes) % 2 else 0.0
+                noise = (
+                    draw.choice(self.noises) if self.noises and number // len(recipes) % 2 else 0.0
+                )
                 recipe = recipes[number % len(recipes)]
-                result.append(Configuration(self.name, data, draw.choice(self.sizes), noise, recipe, number))
+                result.append(
+                    Configuration(self.name, data, draw.choice(self.sizes), noise, recipe, number)
+                )
         return result
 
 
@@ -95,7 +109,10 @@ def load_rows(name: str) -> dict[str, dict[str, Any]]:
     lines = Path(__file__).with_name(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     rows = {row["name"]: row.get("found", row) for row in map(json.loads, lines)}
     strings = ("NaN", "Infinity", "-Infinity")  # JSON lacks these numbers
-    return {job: {key: float(v) if v in strings else v for key, v in row.items()} for job, row in rows.items()}
+    return {
+        job: {key: float(v) if v in strings else v for key, v in row.items()}
+        for job, row in rows.items()
+    }
 
 
 def in_random_order(plan: Plan) -> list[Configuration]:
@@ -110,7 +127,10 @@ def plans(*names: str) -> tuple[Plan, ...]:
     result = []
     for name in names:
         entry = SETTINGS["pools"][name]
-        data = {key: [item for part in parts for item in recipes(part)] for key, parts in entry["data"].items()}
+        data = {
+            key: [item for part in parts for item in recipes(part)]
+            for key, parts in entry["data"].items()
+        }
         result.append(Plan(name, **{**entry, "data": data}))
     return tuple(result)
 
@@ -127,7 +147,11 @@ def judged_in_turn() -> list[Configuration]:
 
 def spread_evenly(plans: Sequence[Plan]) -> list[Configuration]:
     """Return the networks of several pools in one order, each pool spread evenly over it."""
-    ranked = [(number / len(part), item) for part in map(in_random_order, plans) for number, item in enumerate(part)]
+    ranked = [
+        (number / len(part), item)
+        for part in map(in_random_order, plans)
+        for number, item in enumerate(part)
+    ]
     return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
 
 

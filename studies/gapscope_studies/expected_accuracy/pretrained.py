@@ -59,7 +59,9 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         branch = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
         shortcut = x[:, :, :: self.stride, :: self.stride]
-        return torch.relu(branch + nn.functional.pad(shortcut, (0, 0, 0, 0, self.padding, self.padding)))
+        return torch.relu(
+            branch + nn.functional.pad(shortcut, (0, 0, 0, 0, self.padding, self.padding))
+        )
 
 
 class CifarResNet(nn.Module):
@@ -72,7 +74,10 @@ class CifarResNet(nn.Module):
         width_in = 16
         for stage, width in enumerate((16, 32, 64), start=1):
             strides = [1 if stage == 1 else 2] + [1] * (n_blocks - 1)
-            blocks = [_Block(width_in if i == 0 else width, width, stride) for i, stride in enumerate(strides)]
+            blocks = [
+                _Block(width_in if i == 0 else width, width, stride)
+                for i, stride in enumerate(strides)
+            ]
             self.add_module(f"layer{stage}", nn.Sequential(*blocks))
             width_in = width
         self.linear = nn.Linear(64, 10)
@@ -90,7 +95,9 @@ def _resnet(n_blocks: int, *, pretrained: bool, root: str | None) -> nn.Module:
         torch.manual_seed(derive_seed(0, f"ResNet of {n_blocks} blocks"))
         network = CifarResNet(n_blocks)
     if pretrained:
-        weights = load_file(data_root(root) / "pretrained_cifar10" / f"resnet{6 * n_blocks + 2}.safetensors")
+        weights = load_file(
+            data_root(root) / "pretrained_cifar10" / f"resnet{6 * n_blocks + 2}.safetensors"
+        )
         # the files lack the counters of batch norm
         network.load_state_dict(weights, strict=False)
     return network.eval()
@@ -98,12 +105,16 @@ def _resnet(n_blocks: int, *, pretrained: bool, root: str | None) -> nn.Module:
 
 def _load_or_train(name: str, options: dict[str, Any], root: str | None, folder: Path) -> nn.Module:
     generator = torch.Generator().manual_seed(derive_seed(0, name))
-    network = gs.build_network(name, input_shape=(3, 32, 32), n_outputs=10, generator=generator, **options)
+    network = gs.build_network(
+        name, input_shape=(3, 32, 32), n_outputs=10, generator=generator, **options
+    )
     path = folder / f"{name}.safetensors"
     if not path.exists():
         train = gs.load_dataset("cifar10", root=root).train
         data = normalize(train.inputs[:IMAGES]), train.y[:IMAGES]
-        spec = gs.TrainingSpec(epochs=PRETRAINING_EPOCHS, batch_size=64, optimizer="adam", learning_rate=1e-3)
+        spec = gs.TrainingSpec(
+            epochs=PRETRAINING_EPOCHS, batch_size=64, optimizer="adam", learning_rate=1e-3
+        )
         gs.train(network, data, spec, seed=0)
         folder.mkdir(parents=True, exist_ok=True)
         save_file(network.state_dict(), path)
@@ -159,7 +170,9 @@ def target_images(target: str, n: int, seed: int, root: str | None) -> tuple[Sam
     pool = problem.test if target.startswith("CIFAR-10,") else problem.train
     assert pool is not None and problem.test is not None
     generator = torch.Generator().manual_seed(derive_seed(seed, f"images of {target}"))
-    order = torch.randperm(len(pool) // 2 if pool is problem.test else len(pool), generator=generator)
+    order = torch.randperm(
+        len(pool) // 2 if pool is problem.test else len(pool), generator=generator
+    )
     test = torch.arange(len(problem.test) - TEST, len(problem.test))
 
     def prepare(samples: Samples, rows: Tensor) -> Samples:
@@ -172,7 +185,14 @@ def target_images(target: str, n: int, seed: int, root: str | None) -> tuple[Sam
 
 
 def _fine_tuned_accuracy(
-    name: str, train: Samples, test: Samples, n: int, rate: float, seed: int, root: str | None, folder: Path
+    name: str,
+    train: Samples,
+    test: Samples,
+    n: int,
+    rate: float,
+    seed: int,
+    root: str | None,
+    folder: Path,
 ) -> float:
     initial = (build_pretrained(name, root, folder), "new")  # with a new head
     network = instantiate(name, initial, train, derive_seed(seed, "initialization 0"))
@@ -193,11 +213,15 @@ def choose_rate(name: str, target: str, root: str | None, folder: Path) -> dict[
     torch.set_num_threads(1)
     train, _ = target_images(target, 300, 0, root)
     part, held_out = train.subset(torch.arange(240)), train.subset(torch.arange(240, 300))
-    accuracies = [_fine_tuned_accuracy(name, part, held_out, 300, rate, 0, root, folder) for rate in RATES]
+    accuracies = [
+        _fine_tuned_accuracy(name, part, held_out, 300, rate, 0, root, folder) for rate in RATES
+    ]
     return {"accuracies": accuracies, "rate": RATES[int(np.argmax(accuracies))]}
 
 
-def fine_tune(name: str, target: str, n: int, seed: int, rate: float, root: str | None, folder: Path) -> dict[str, Any]:
+def fine_tune(
+    name: str, target: str, n: int, seed: int, rate: float, root: str | None, folder: Path
+) -> dict[str, Any]:
     """Return the accuracy that a fine-tune reaches."""
     torch.set_num_threads(1)
     train, test = target_images(target, n, seed, root)
@@ -206,7 +230,9 @@ def fine_tune(name: str, target: str, n: int, seed: int, rate: float, root: str 
     return {TRUTH: accuracy, "fine_tune_seconds": time.process_time() - start}
 
 
-def read(name: str, target: str, n: int, seed: int, root: str | None, folder: Path) -> dict[str, Any]:
+def read(
+    name: str, target: str, n: int, seed: int, root: str | None, folder: Path
+) -> dict[str, Any]:
     """Return the readings before a fine-tune."""
     torch.set_num_threads(1)
     train, _ = target_images(target, n, seed, root)
@@ -220,7 +246,9 @@ def read(name: str, target: str, n: int, seed: int, root: str | None, folder: Pa
 
 def _row(table: Table, score: str) -> dict[str, Any]:
     """Return mean tau and regret of choices on the same images, with intervals over targets."""
-    table = table.assign(**{score: table[score].astype(float).fillna(table[score].astype(float).min() - 1)})
+    table = table.assign(
+        **{score: table[score].astype(float).fillna(table[score].astype(float).min() - 1)}
+    )
     targets, taus, regrets = [], [], []
     for (_, _, target), part in table.groupby(["n", "seed", "target"], sort=False):
         values, truth = part[[score, TRUTH]].to_numpy(dtype=float).T
@@ -253,20 +281,36 @@ def diagnose(readings: Mapping[str, Any], rates: Mapping[str, Any]) -> list[dict
 
     def area(index: np.ndarray, column: str, sign: int) -> float:
         part = rows.iloc[index]
-        return float(roc_auc_score(part["faulty"], sign * part[column])) if part["faulty"].nunique() == 2 else 0.5
+        return (
+            float(roc_auc_score(part["faulty"], sign * part[column]))
+            if part["faulty"].nunique() == 2
+            else 0.5
+        )
 
     result = []
-    for name, column, sign in (("forecast minus accuracy", "distance", 1), ("accuracy alone", "accuracy", -1)):
+    for name, column, sign in (
+        ("forecast minus accuracy", "distance", 1),
+        ("accuracy alone", "accuracy", -1),
+    ):
         statistic = partial(area, column=column, sign=sign)
         interval = bootstrap(statistic, len(rows), rows["target"].tolist(), draws=500).within(0, 1)
-        result.append({"number": name, "AUROC": interval, "faulty": int(rows["faulty"].sum()), "of": len(rows)})
+        result.append(
+            {
+                "number": name,
+                "AUROC": interval,
+                "faulty": int(rows["faulty"].sum()),
+                "of": len(rows),
+            }
+        )
     return result
 
 
 def pretrained(setting: RunSettings) -> Outcome:
     """Evaluate the error of the forecast, and Kendall's tau and regret of every score."""
     targets = setting.choose(smoke=("MNIST",), small=tuple(TARGETS), paper=tuple(TARGETS))
-    names = setting.choose(smoke=("ResNet-20", "ResNet-20, untrained"), small=NETWORKS, paper=NETWORKS)
+    names = setting.choose(
+        smoke=("ResNet-20", "ResNet-20, untrained"), small=NETWORKS, paper=NETWORKS
+    )
     sizes = setting.choose(smoke={100: 1}, small=SIZES, paper=dict.fromkeys(SIZES, 10))
     place = setting.data_root, setting.work / "pretrained networks"
     rates = setting.cached("pretrained rates", {
@@ -290,7 +334,10 @@ def pretrained(setting: RunSettings) -> Outcome:
     covered = table[TRUTH].between(table["low"], table["high"])
 
     errors = [
-        {"target": target, **{reading: root_mean_square(part[reading] - part[TRUTH]) for reading in OURS}}
+        {
+            "target": target,
+            **{reading: root_mean_square(part[reading] - part[TRUTH]) for reading in OURS},
+        }
         for target, part in table.groupby("target")
     ]
     diagnosis = diagnose(readings, rates) if 300 in sizes else []

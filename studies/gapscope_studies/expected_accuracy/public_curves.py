@@ -33,7 +33,13 @@ REACHES = (2, 4, 8)
 SMALLEST = 16
 # curves to which laws of four parameters are fitted by least squares, at each reach
 N_FITTED = 150
-LAST, RULE, HALF, POWER, MMF = "last point", "gapscope", "half the slope per doubling", "pow4", "mmf4"
+LAST, RULE, HALF, POWER, MMF = (
+    "last point",
+    "gapscope",
+    "half the slope per doubling",
+    "pow4",
+    "mmf4",
+)
 CONSTANTS = ("MEAN_GROWTH", "GROWTH_DEVIATION", "DECAY", "MODEL_DEVIATION")
 
 
@@ -46,16 +52,31 @@ def extract(database: Path) -> Table:
     Args:
         database: Its file database-accuracy.csv.
     """
-    columns = ["openmlid", "learner", "size_train", "size_test", "outer_seed", "inner_seed", "score_test"]
+    columns = [
+        "openmlid",
+        "learner",
+        "size_train",
+        "size_test",
+        "outer_seed",
+        "inner_seed",
+        "score_test",
+    ]
     table = pandas.read_csv(database, usecols=columns)
     table = table[np.isfinite(table["score_test"])]
     runs = table.groupby(["openmlid", "learner", "size_train"])["score_test"].agg(["mean", "size"])
-    first = table[(table["outer_seed"] == 0) & (table["inner_seed"] == 0)].set_index(["openmlid", "learner"])
+    first = table[(table["outer_seed"] == 0) & (table["inner_seed"] == 0)].set_index(
+        ["openmlid", "learner"]
+    )
     rows = []
     for (data, learner), means in runs.groupby(level=[0, 1]):
         if (data, learner) not in first.index:
             continue
-        single = first.loc[[(data, learner)]].drop_duplicates("size_train").set_index("size_train").sort_index()
+        single = (
+            first.loc[[(data, learner)]]
+            .drop_duplicates("size_train")
+            .set_index("size_train")
+            .sort_index()
+        )
         of_size = means.droplevel([0, 1])
         for reach in REACHES:
             row = _row(of_size, single, reach)
@@ -95,7 +116,9 @@ def curves() -> Table:
         for sizes, values in zip(table["sizes"], table["scores"], strict=True)
     ]
     for column in ("large", "small"):
-        table[f"{column}_score"] = [item[str(size)] for item, size in zip(scores, table[column], strict=True)]
+        table[f"{column}_score"] = [
+            item[str(size)] for item, size in zip(scores, table[column], strict=True)
+        ]
     return table
 
 
@@ -140,11 +163,15 @@ def fit_law(law: str, row: Any) -> float:
     with np.errstate(all="ignore"):
         fits = [
             least_squares(
-                lambda p: np.nan_to_num(function(sizes, *p) - scores, nan=1e3, posinf=1e3), start, max_nfev=200
+                lambda p: np.nan_to_num(function(sizes, *p) - scores, nan=1e3, posinf=1e3),
+                start,
+                max_nfev=200,
             )
             for start in starts
         ]
-        value = float(function(np.array([float(row.samples)]), *min(fits, key=lambda fit: fit.cost).x)[0])
+        value = float(
+            function(np.array([float(row.samples)]), *min(fits, key=lambda fit: fit.cost).x)[0]
+        )
     return min(max(value, 0.0), 1.0) if math.isfinite(value) else last
 
 
@@ -172,14 +199,18 @@ def fit_constants(table: Table, iterations: int = 300) -> dict[str, float]:
         return float(-(student.logpdf(residuals, 8) - np.log(deviations)).mean())
 
     try:
-        best = minimize(loss, start, method="Nelder-Mead", options={"maxfev": iterations, "xatol": 1e-2}).x
+        best = minimize(
+            loss, start, method="Nelder-Mead", options={"maxfev": iterations, "xatol": 1e-2}
+        ).x
     finally:
         for name, value in shipped.items():
             setattr(extrapolation, name, value)
     return dict(zip(CONSTANTS, np.exp(best).tolist(), strict=True))
 
 
-def _table_of(reach: int, table: Table, methods: dict[str, np.ndarray], reaches: np.ndarray) -> list[dict[str, Any]]:
+def _table_of(
+    reach: int, table: Table, methods: dict[str, np.ndarray], reaches: np.ndarray
+) -> list[dict[str, Any]]:
     truth, data = table["truth"].to_numpy(), table["data"].tolist()
     last = methods[LAST] - truth
     rows = []
@@ -195,14 +226,22 @@ def _table_of(reach: int, table: Table, methods: dict[str, np.ndarray], reaches:
     return rows
 
 
-def _evaluate(table: Table, reach: int, n_fitted: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _evaluate(
+    table: Table, reach: int, n_fitted: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the rows of all curves of one reach, and of those to which laws are fitted."""
     part = table[table["reach"] == reach]
     predicted = np.array([predict(row) for row in part.itertuples()])
-    large, slope = part["large_score"].to_numpy(), (part["large_score"] - part["small_score"]).to_numpy()
+    large, slope = (
+        part["large_score"].to_numpy(),
+        (part["large_score"] - part["small_score"]).to_numpy(),
+    )
     methods = {LAST: large, HALF: large + 0.5 * math.log2(reach) * slope, RULE: predicted[:, 0]}
     some = np.random.default_rng(0).permutation(len(part))[:n_fitted]
-    laws = {name: np.array([fit_law(name, row) for row in part.iloc[some].itertuples()]) for name in LAWS}
+    laws = {
+        name: np.array([fit_law(name, row) for row in part.iloc[some].itertuples()])
+        for name in LAWS
+    }
     of_some = {name: values[some] for name, values in methods.items()} | laws
     return (
         _table_of(reach, part, methods, predicted[:, 1]),
@@ -216,7 +255,9 @@ def public_curves(setting: RunSettings) -> Outcome:
     if setting.scale == "smoke":
         table = table[table["data"] % 40 < 2]
     judged = table[table["data"] % 2 == 1]
-    results = [_evaluate(judged, reach, 5 if setting.scale == "smoke" else N_FITTED) for reach in REACHES]
+    results = [
+        _evaluate(judged, reach, 5 if setting.scale == "smoke" else N_FITTED) for reach in REACHES
+    ]
     rows, some = ([row for result in results for row in result[part]] for part in (0, 1))
     numbers: dict[str, Any] = {"errors": to_numbers(rows), "laws": to_numbers(some)}
     if setting.scale != "smoke":
@@ -225,7 +266,10 @@ def public_curves(setting: RunSettings) -> Outcome:
             name: {"shipped": getattr(extrapolation, name), "fitted again": value}
             for name, value in fit_constants(even).items()
         }
-    of_rule = [find_row([row for row in rows if row["reach"] == f"{reach} times"], "method", RULE) for reach in REACHES]
+    of_rule = [
+        find_row([row for row in rows if row["reach"] == f"{reach} times"], "method", RULE)
+        for reach in REACHES
+    ]
     return Outcome(
         numbers=numbers,
         claims=[

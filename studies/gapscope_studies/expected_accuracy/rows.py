@@ -35,13 +35,27 @@ def rms_error(errors: Any, clusters: Sequence[Hashable] | None = None) -> Interv
 def rms_difference(first: Any, second: Any, clusters: Sequence[Hashable] | None = None) -> Interval:
     """Return the difference of two root mean squared errors on the same networks."""
     a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
-    return bootstrap(lambda rows: root_mean_square(a[rows]) - root_mean_square(b[rows]), len(a), clusters)
+    return bootstrap(
+        lambda rows: root_mean_square(a[rows]) - root_mean_square(b[rows]), len(a), clusters
+    )
 
 
-def error_claim(text: str, quantity: str, interval: Interval, *, unit: str = "data sets", **bounds: float) -> Claim:
+def error_claim(
+    text: str, quantity: str, interval: Interval, *, unit: str = "data sets", **bounds: float
+) -> Claim:
     """Return a claim of ours about errors of estimates, whatever the networks learned."""
     evidence = "errors of estimates; networks of any accuracy count"
-    return estimate("ours", text, quantity, interval, ours=True, unit=unit, compared=(), untrained=evidence, **bounds)
+    return estimate(
+        "ours",
+        text,
+        quantity,
+        interval,
+        ours=True,
+        unit=unit,
+        compared=(),
+        untrained=evidence,
+        **bounds,
+    )
 
 
 def find_row(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> Mapping[str, Any]:
@@ -51,13 +65,19 @@ def find_row(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> Mapping
 
 def to_table(rows: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
     """Return a table of rows with three digits."""
-    text = [{key: f"{v:.3f}" if isinstance(v, float) else str(v) for key, v in row.items()} for row in rows]
+    text = [
+        {key: f"{v:.3f}" if isinstance(v, float) else str(v) for key, v in row.items()}
+        for row in rows
+    ]
     return pandas.DataFrame(text).fillna("")
 
 
 def to_numbers(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows with intervals as [value, low, high]."""
-    return [{key: to_list(v) if isinstance(v, Interval) else v for key, v in row.items()} for row in rows]
+    return [
+        {key: to_list(v) if isinstance(v, Interval) else v for key, v in row.items()}
+        for row in rows
+    ]
 
 
 def scale_rows(values: Mapping[str, str]) -> list[dict[str, str]]:

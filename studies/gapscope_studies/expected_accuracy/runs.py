@@ -29,15 +29,21 @@ def data_of(configuration: Configuration, root: str | None) -> tuple[gs.Samples,
     problem: Any = load_dataset(table or configuration.data, root=root)
     problem = quartile_classes(problem) if table else problem
     train, test, classes = problem.train, problem.test, problem.n_outputs
-    generator = torch.Generator().manual_seed(derive_seed(configuration.seed, f"data {configuration.pool}"))
+    generator = torch.Generator().manual_seed(
+        derive_seed(configuration.seed, f"data {configuration.pool}")
+    )
     order = torch.randperm(len(train), generator=generator)
     if table and len(test) < LARGEST_TEST:  # networks on small tables are scored on all other rows
         rest = train.subset(order[configuration.samples :])
-        test = gs.Samples(torch.cat([rest.inputs, test.inputs]), torch.cat([rest.targets, test.targets]))
+        test = gs.Samples(
+            torch.cat([rest.inputs, test.inputs]), torch.cat([rest.targets, test.targets])
+        )
     train = train.subset(order[: configuration.samples])
     test = test.subset(torch.randperm(len(test), generator=generator)[:LARGEST_TEST])
     if configuration.noise:
-        train = gs.Samples(train.inputs, inject_label_noise(train.targets, configuration.noise, classes, generator))
+        train = gs.Samples(
+            train.inputs, inject_label_noise(train.targets, configuration.noise, classes, generator)
+        )
     return train, test, classes
 
 
@@ -45,13 +51,20 @@ def build(configuration: Configuration, samples: gs.Samples, outputs: int) -> nn
     """Build a network at its initial weights."""
     generator = torch.Generator().manual_seed(derive_seed(configuration.seed, "initial weights"))
     recipe, shape = configuration.recipe, tuple(samples.inputs.shape[1:])
-    return gs.build_network(recipe.network, input_shape=shape, n_outputs=outputs, generator=generator, **recipe.options)
+    return gs.build_network(
+        recipe.network, input_shape=shape, n_outputs=outputs, generator=generator, **recipe.options
+    )
 
 
 def build_and_train(configuration: Configuration, samples: gs.Samples, outputs: int) -> nn.Module:
     """Build a network and train it on samples."""
     network = build(configuration, samples, outputs)
-    gs.train(network, samples, gs.TrainingSpec.from_dict(dict(configuration.recipe.training)), seed=configuration.seed)
+    gs.train(
+        network,
+        samples,
+        gs.TrainingSpec.from_dict(dict(configuration.recipe.training)),
+        seed=configuration.seed,
+    )
     return network
 
 
@@ -67,7 +80,9 @@ def on_equally_noisy(clean: float, noise: float, classes: int) -> float:
 
 def fold_order(configuration: Configuration, n: int) -> Tensor:
     """Return the order of the samples from which hold-outs and folds are cut."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(derive_seed(configuration.seed, "folds")))
+    return torch.randperm(
+        n, generator=torch.Generator().manual_seed(derive_seed(configuration.seed, "folds"))
+    )
 
 
 def held_out_scores(
@@ -76,7 +91,9 @@ def held_out_scores(
     """Return the accuracy on each part of a network that is trained on all other samples."""
     order, scores = fold_order(configuration, len(train)), []
     for part in parts:
-        network = build_and_train(configuration, train.subset(order[~torch.isin(order, part)]), outputs)
+        network = build_and_train(
+            configuration, train.subset(order[~torch.isin(order, part)]), outputs
+        )
         scores.append(accuracy(network, train.subset(part)))
     return scores
 
@@ -105,10 +122,19 @@ def read_network(configuration: Configuration, root: str | None = None) -> dict[
 
 
 def load_or_read(
-    setting: RunSettings, configurations: Sequence[Configuration], file: str, read: Callable[..., dict[str, Any]]
+    setting: RunSettings,
+    configurations: Sequence[Configuration],
+    file: str,
+    read: Callable[..., dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return rows of networks in order: stored (small), completed (paper) or all read (smoke)."""
     stored = load_rows(file) if setting.scale != "smoke" else {}
-    missing = [item for item in configurations if item.job not in stored] if setting.scale != "small" else []
-    stored |= setting.cached(file, {item.job: partial(read, item, setting.data_root) for item in missing})
+    missing = (
+        [item for item in configurations if item.job not in stored]
+        if setting.scale != "small"
+        else []
+    )
+    stored |= setting.cached(
+        file, {item.job: partial(read, item, setting.data_root) for item in missing}
+    )
     return [stored[item.job] for item in configurations if item.job in stored]

@@ -41,7 +41,11 @@ from gapscope_studies.kit.study import Outcome, RunSettings, Table
 NODES = 32  # error of the inverse Laplace transform: 1e-10
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 SAMPLES_PER_PASS = 50
-RULE, SHIPPED, HOLD_OUT = "mean of flow and NTK", "`forecast_accuracy` (mean of RBF and NTK)", "20 % hold-out"
+RULE, SHIPPED, HOLD_OUT = (
+    "mean of flow and NTK",
+    "`forecast_accuracy` (mean of RBF and NTK)",
+    "20 % hold-out",
+)
 COSTS = {HOLD_OUT: 1, "five folds": 5}
 FRESH = plans("short_images", "short_noise", "short_table")
 
@@ -70,7 +74,9 @@ def flow_residuals(kernel: Tensor, residuals: Tensor, time: float) -> Tensor:
     return result
 
 
-def preconditioned_kernels(network: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
+def preconditioned_kernels(
+    network: nn.Module, x: Tensor, y: Tensor, batch_size: int
+) -> tuple[Tensor, Tensor]:
     """Return the initial NTK, averaged over outputs, and the same with Adam's scales.
 
     Adam divides by the root of the mean square gradient over batches: squared mean plus variance / batch size.
@@ -83,9 +89,9 @@ def preconditioned_kernels(network: nn.Module, x: Tensor, y: Tensor, batch_size:
         return functional_call(network, {**weights, **buffers}, (sample[None],))[0]
 
     def rows(function: Any, *arguments: Tensor) -> Tensor:
-        by_name = vmap(grad(function), in_dims=(None, *(0 for _ in arguments)), chunk_size=SAMPLES_PER_PASS)(
-            parameters, *arguments
-        )
+        by_name = vmap(
+            grad(function), in_dims=(None, *(0 for _ in arguments)), chunk_size=SAMPLES_PER_PASS
+        )(parameters, *arguments)
         return torch.cat([part.flatten(1) for part in by_name.values()], 1)
 
     loss = rows(lambda w, a, b: nn.functional.cross_entropy(outputs(w, a)[None], b[None]), x, y)
@@ -104,13 +110,18 @@ def preconditioned_kernels(network: nn.Module, x: Tensor, y: Tensor, batch_size:
 
 def flow_time(training: dict[str, Any], n: int) -> float:
     """Return the sum of the learning rates of all steps, with momentum."""
-    steps, momentum = training["epochs"] * math.ceil(n / training["batch_size"]), training.get("momentum", 0.0)
+    steps, momentum = (
+        training["epochs"] * math.ceil(n / training["batch_size"]),
+        training.get("momentum", 0.0),
+    )
     # the gradient of step s counts (1 - momentum^(steps - s)) / (1 - momentum) times, summed over all s
     repeats = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
     return training["learning_rate"] * repeats
 
 
-def kernel_scores(configuration: Configuration, train: gs.Samples, classes: int) -> dict[str, float]:
+def kernel_scores(
+    configuration: Configuration, train: gs.Samples, classes: int
+) -> dict[str, float]:
     """Return leave-one-out accuracies of flow, NTK and RBF ridge, and CPU seconds of the flow."""
     x, y = train.inputs, train.y
     training = dict(configuration.recipe.training)
@@ -120,7 +131,9 @@ def kernel_scores(configuration: Configuration, train: gs.Samples, classes: int)
     labels = nn.functional.one_hot(y, classes).double()
     kernel = scaled if training["optimizer"] == "adam" else plain
     # cross-entropy at equal probabilities: dp/df = 1/C, and a mean over n samples
-    residuals = flow_residuals(kernel / (len(x) * classes), labels - 1 / classes, flow_time(training, len(x)))
+    residuals = flow_residuals(
+        kernel / (len(x) * classes), labels - 1 / classes, flow_time(training, len(x))
+    )
     flow = float(((labels - residuals).argmax(1) == y).double().mean())
     seconds = time.process_time() - start
     _, ridge = select_ridge(spectrum(plain), labels, RIDGES)
@@ -135,13 +148,19 @@ def kernel_scores(configuration: Configuration, train: gs.Samples, classes: int)
 def read(configuration: Configuration, root: str | None = None) -> dict[str, Any]:
     """Return all readings of one network as JSON-serializable values."""
     train, test, classes = data_of(configuration, root)
-    result = configuration.facts() | {"name": configuration.job} | kernel_scores(configuration, train, classes)
+    result = (
+        configuration.facts()
+        | {"name": configuration.job}
+        | kernel_scores(configuration, train, classes)
+    )
     start = time.process_time()
     network = build_and_train(configuration, train, classes)
     result["training_seconds"] = time.process_time() - start
     result["truth"] = on_equally_noisy(accuracy(network, test), configuration.noise, classes)
     result["train_score"] = accuracy(network, train)
-    scores = held_out_scores(configuration, train, classes, fold_order(configuration, len(train)).chunk(FOLDS))
+    scores = held_out_scores(
+        configuration, train, classes, fold_order(configuration, len(train)).chunk(FOLDS)
+    )
     return result | {"hold_out": scores[0], "folds": sum(scores) / len(scores)}
 
 
@@ -171,7 +190,11 @@ def short_training(setting: RunSettings) -> Outcome:
     networks = load_or_read(setting, order, "short_training", read)
     table = pandas.DataFrame(networks)
     is_flat = table["recipe"].str.startswith("fully_connected")
-    groups: dict[str, Table] = {"all": table, "fully connected": table[is_flat], "convolutional": table[~is_flat]}
+    groups: dict[str, Table] = {
+        "all": table,
+        "fully connected": table[is_flat],
+        "convolutional": table[~is_flat],
+    }
     rows = {name: _errors(part, name) for name, part in groups.items() if len(part)}
     lead = find_row(rows["all"], "method", RULE)["minus forecast_accuracy"]
     return Outcome(

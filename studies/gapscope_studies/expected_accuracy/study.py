@@ -20,17 +20,47 @@ STUDY = Study(
     "What accuracy to expect, from training data alone",
     "gapscope's own; leave-one-out in gradient space after Bachmann, Hofmann and Lucchi 2022 (arXiv:2203.03443).",
     (
-        Part("judged", "The shipped estimate beside its baselines, on networks that nothing was chosen on", judge),
-        Part("baselines", "Baselines that never see the network, on the same networks", evaluate_baselines),
-        Part("architectures", "Which of many untrained architectures, before training", architectures),
-        Part("cells", "Cells of NAS-Bench-201 ranked before training, beside their published accuracy", cell_ranking),
-        Part("pretrained", "Forecasts before a fine-tune of pretrained networks, beside what it reached", pretrained),
+        Part(
+            "judged",
+            "The shipped estimate beside its baselines, on networks that nothing was chosen on",
+            judge,
+        ),
+        Part(
+            "baselines",
+            "Baselines that never see the network, on the same networks",
+            evaluate_baselines,
+        ),
+        Part(
+            "architectures", "Which of many untrained architectures, before training", architectures
+        ),
+        Part(
+            "cells",
+            "Cells of NAS-Bench-201 ranked before training, beside their published accuracy",
+            cell_ranking,
+        ),
+        Part(
+            "pretrained",
+            "Forecasts before a fine-tune of pretrained networks, beside what it reached",
+            pretrained,
+        ),
         Part("text", "Forecasts before a tiny BERT is fine-tuned, with adapters and whole", text),
         Part("curves", "Continued subset runs, validation and estimates on fresh networks", curves),
-        Part("held_out", "Held-out probabilities without training, from half a run, and from five folds", held_out),
+        Part(
+            "held_out",
+            "Held-out probabilities without training, from half a run, and from five folds",
+            held_out,
+        ),
         Part("intervals", "The interval of the forecast, from 60 to 30,000 samples", intervals),
-        Part("monitored_run", "Predictions of one run for its own samples and for new ones", monitored_run),
+        Part(
+            "monitored_run",
+            "Predictions of one run for its own samples and for new ones",
+            monitored_run,
+        ),
         Part("public_curves", "Learning curves of single runs on public data sets", public_curves),
-        Part("short_training", "Short training forecast by the gradient flow of the NTK", short_training),
+        Part(
+            "short_training",
+            "Short training forecast by the gradient flow of the NTK",
+            short_training,
+        ),
     ),
 )

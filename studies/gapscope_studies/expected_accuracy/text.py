@@ -24,7 +24,14 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.randomness import derive_seed
 from gapscope.measures.kernel_leave_one_out import loo_from_kernel
-from gapscope_studies.expected_accuracy.rows import error_claim, find_row, rms_error, scale_rows, to_numbers, to_table
+from gapscope_studies.expected_accuracy.rows import (
+    error_claim,
+    find_row,
+    rms_error,
+    scale_rows,
+    to_numbers,
+    to_table,
+)
 from gapscope_studies.kit.study import Outcome, RunSettings, Table
 
 PACKAGES = ("numpy", "scipy", "pandas", "sklearn", "matplotlib")
@@ -51,8 +58,15 @@ def _lines(package: str) -> list[str]:
 def encoded_lines() -> tuple[Tensor, Tensor]:
     """Return the bytes [n, 64] and packages [n] of lines unique to a package, in random order."""
     texts = [_lines(package) for package in PACKAGES]
-    shared = {line for i, lines in enumerate(texts) for line in lines if any(line in set(t) for t in texts[:i])}
-    pairs = [(line, label) for label, lines in enumerate(texts) for line in lines if line not in shared]
+    shared = {
+        line
+        for i, lines in enumerate(texts)
+        for line in lines
+        if any(line in set(t) for t in texts[:i])
+    }
+    pairs = [
+        (line, label) for label, lines in enumerate(texts) for line in lines if line not in shared
+    ]
     ids = torch.tensor([[*line.encode(), *[PAD] * (LENGTH - len(line))] for line, _ in pairs])
     labels = torch.tensor([label for _, label in pairs])
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(0))
@@ -96,7 +110,9 @@ def _pretrain(ids: Tensor) -> dict[str, Tensor]:
             network(**inputs).loss.backward()
             optimizer.step()
     state = network.bert.state_dict()
-    return {name: tensor.contiguous() for name, tensor in state.items() if "position_ids" not in name}
+    return {
+        name: tensor.contiguous() for name, tensor in state.items() if "position_ids" not in name
+    }
 
 
 def _network(method: str, state: dict[str, Tensor], seed: int) -> nn.Module:
@@ -108,7 +124,9 @@ def _network(method: str, state: dict[str, Tensor], seed: int) -> nn.Module:
         network: Any = BertForSequenceClassification(_config(num_labels=len(PACKAGES)))
         network.bert.load_state_dict(state, strict=False)
         if method == "LoRA":
-            adapters = LoraConfig(r=4, target_modules=["query", "value"], modules_to_save=["classifier"])
+            adapters = LoraConfig(
+                r=4, target_modules=["query", "value"], modules_to_save=["classifier"]
+            )
             network = get_peft_model(network, adapters)
     return network.eval()
 
@@ -119,7 +137,12 @@ def _batch(ids: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 def _accuracy(network: nn.Module, ids: Tensor, labels: Tensor) -> float:
     with torch.no_grad():
-        logits = torch.cat([network(**_batch(part, labels[:1].expand(len(part)))).logits for part in ids.split(200)])
+        logits = torch.cat(
+            [
+                network(**_batch(part, labels[:1].expand(len(part)))).logits
+                for part in ids.split(200)
+            ]
+        )
     return float((logits.argmax(1) == labels).double().mean())
 
 
@@ -142,7 +165,9 @@ def sign_gradient_accuracy(network: nn.Module, ids: Tensor, labels: Tensor) -> f
     """
     parameters = [p for p in network.parameters() if p.requires_grad]
     kernel = torch.zeros(len(ids), len(ids))
-    logits = [network(**_batch(ids[i : i + 1], labels[i : i + 1])).logits[0] for i in range(len(ids))]
+    logits = [
+        network(**_batch(ids[i : i + 1], labels[i : i + 1])).logits[0] for i in range(len(ids))
+    ]
     for c in range(len(PACKAGES)):
         rows = torch.stack([
             torch.cat([g.flatten() for g in torch.autograd.grad(each[c], parameters, retain_graph=True)])

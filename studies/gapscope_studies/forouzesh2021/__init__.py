@@ -26,7 +26,9 @@ def _part(
     return Part(name, title, partial(run_part, analyse=analyse, grid=grid, paper=paper), says, ours)
 
 
-def _figure(name: str, title: str, says: str, grid: str, paper: dict[str, str] = WIDTHS, **options: Any) -> Part:
+def _figure(
+    name: str, title: str, says: str, grid: str, paper: dict[str, str] = WIDTHS, **options: Any
+) -> Part:
     analyse = partial(figures.loss_against_sensitivity, source=title.split(":")[0], **options)
     return _part(name, title, says, analyse, grid, paper=paper)
 

@@ -14,7 +14,12 @@ from matplotlib.figure import Figure
 from gapscope.statistics.correlations import correlations, kendall_tau
 from gapscope.theory.sensitivity import predicted_loss
 from gapscope_studies.forouzesh2021.grids import Configuration, make_grid
-from gapscope_studies.forouzesh2021.networks import average_runs, by_draw, load_samples, measure_runs
+from gapscope_studies.forouzesh2021.networks import (
+    average_runs,
+    by_draw,
+    load_samples,
+    measure_runs,
+)
 from gapscope_studies.kit.claims import Claim, ComparisonArm, claim, downsample_curve, estimate
 from gapscope_studies.kit.claims import relation as relation_of
 from gapscope_studies.kit.plots import panels, scatter, set_labels
@@ -54,7 +59,9 @@ def relation(table: Table, x: str, y: str = "test_loss") -> Numbers:
     pair = table[[x, y]].astype(float)
     pair = pair[numpy.isfinite(pair).all(axis=1) & (pair > 0).all(axis=1)]
     if len(pair) < 3:
-        return {"n": len(pair)} | {name + end: math.nan for name in ("rho", "rho_raw", "slope") for end in ENDS}
+        return {"n": len(pair)} | {
+            name + end: math.nan for name in ("rho", "rho_raw", "slope") for end in ENDS
+        }
     correlation, slope = log_log(pair[x], pair[y])
     raw: Any = correlations(pair, [x], target=y, baseline=None).loc[x]
     return {
@@ -75,7 +82,11 @@ def number_rows(numbers: Any, name: str = "") -> Rows:
              "95 % interval": f"[{numbers[key + '_low']:.3g}, {numbers[key + '_high']:.3g}]"}
             for key, text in (("rho", "Pearson of logarithms"), ("rho_raw", "Pearson"), ("slope", "log-log slope"))
         ]  # fmt: skip
-    return [row for key, value in numbers.items() for row in number_rows(value, f"{name}, {key}" if name else key)]
+    return [
+        row
+        for key, value in numbers.items()
+        for row in number_rows(value, f"{name}, {key}" if name else key)
+    ]
 
 
 def select_fitted(table: Table) -> Table:
@@ -88,16 +99,27 @@ def over_predicted(table: Table) -> dict[str, float]:
     """Return the smallest, median and largest ratio of the test loss to eq. (9)."""
     ratios = [
         entry.test_loss
-        / predicted_loss(entry.s_after, n_outputs=int(entry.outputs), input_second_moment=entry.mean_square_input)
+        / predicted_loss(
+            entry.s_after, n_outputs=int(entry.outputs), input_second_moment=entry.mean_square_input
+        )
         for entry in table.itertuples()
         if entry.s_after > 0
     ]
-    return dict(zip(("smallest", "median", "largest"), numpy.quantile(ratios, [0.0, 0.5, 1.0]).tolist(), strict=True))
+    return dict(
+        zip(
+            ("smallest", "median", "largest"),
+            numpy.quantile(ratios, [0.0, 0.5, 1.0]).tolist(),
+            strict=True,
+        )
+    )
 
 
 def by_family(table: Table) -> dict[str, Numbers]:
     """Return the relation of loss and S within each family."""
-    return {str(family): relation(group, "s_after") for family, group in table.groupby("family", sort=False)}
+    return {
+        str(family): relation(group, "s_after")
+        for family, group in table.groupby("family", sort=False)
+    }
 
 
 # --- parts
@@ -112,8 +134,18 @@ def _scatter(table: Table, x: str, y: str = "test_loss", *, predicted: bool = Fa
     set_labels(axis, xscale="log", yscale="log", xlabel=LABELS.get(x, x), ylabel=LABELS.get(y, y))
     if predicted:
         first, limits = table.iloc[0], [table[x].min(), table[x].max()]
-        options = {"n_outputs": int(first["outputs"]), "input_second_moment": first["mean_square_input"]}
-        axis.plot(limits, [predicted_loss(s, **options) for s in limits], "--", color="0.5", lw=1, label="eq. (9)")
+        options = {
+            "n_outputs": int(first["outputs"]),
+            "input_second_moment": first["mean_square_input"],
+        }
+        axis.plot(
+            limits,
+            [predicted_loss(s, **options) for s in limits],
+            "--",
+            color="0.5",
+            lw=1,
+            label="eq. (9)",
+        )
     axis.legend(fontsize=7, frameon=False)
     return figure
 
@@ -135,7 +167,9 @@ class PartResult:
     numbers: Mapping[str, Any]
     claims: Sequence[Claim]
     plots: Mapping[str, tuple[str, str]]
-    points: Table = None  # of the figures and tables, where they are not all, or have further columns
+    points: Table = (
+        None  # of the figures and tables, where they are not all, or have further columns
+    )
     table: Rows | None = None
     predicted: bool = False  # figures have the line of eq. (9)
 
@@ -155,19 +189,32 @@ def error_control(table: Table, claims: Sequence[Claim]) -> list[Claim]:
 
 
 def run_part(
-    setting: RunSettings, *, grid: str, analyse: Callable[[Networks], PartResult], paper: Mapping[str, str]
+    setting: RunSettings,
+    *,
+    grid: str,
+    analyse: Callable[[Networks], PartResult],
+    paper: Mapping[str, str],
 ) -> Outcome:
     """Train, measure and analyse the networks of a grid, and return the part's outcome."""
-    configurations = make_grid(setting, grid, setting.read(__file__).get("runs_per_grid", {}).get(grid))
+    configurations = make_grid(
+        setting, grid, setting.read(__file__).get("runs_per_grid", {}).get(grid)
+    )
     runs = measure_runs(setting, configurations)
     points = average_runs(runs)
     result = analyse(Networks(setting, configurations, runs, points))
     points = points if result.points is None else result.points
     # networks are scored on other test samples than those that are monitored while they train
-    specs = [spec.replace({"data.test_size": None}) for item in configurations for spec in item.specs()]
-    n_measured, n_unfitted = len(load_samples(setting, specs[0])[1]), int((~points["fitted"].astype(bool)).sum())
+    specs = [
+        spec.replace({"data.test_size": None}) for item in configurations for spec in item.specs()
+    ]
+    n_measured, n_unfitted = (
+        len(load_samples(setting, specs[0])[1]),
+        int((~points["fitted"].astype(bool)).sum()),
+    )
     columns = dict.fromkeys(column for pair in result.plots.values() for column in pair)
-    scores = [name for name in ("train_accuracy", "test_accuracy", "parameters", "runs") if name in points]
+    scores = [
+        name for name in ("train_accuracy", "test_accuracy", "parameters", "runs") if name in points
+    ]
     return outcome(
         setting, specs, paper,
         numbers={**result.numbers, "points": points.drop(columns=["draws", "loss curve"]).to_dict("records")},
@@ -185,7 +232,10 @@ def run_part(
 
 
 # from standard normal weights a single misfitted sample costs thousands of nats: the accuracy alone is limited
-LOGITS: dict[str, Any] = {"loss_reach": math.inf, "unequal": "initial weights set the size of the logits"}
+LOGITS: dict[str, Any] = {
+    "loss_reach": math.inf,
+    "unequal": "initial weights set the size of the logits",
+}
 
 
 def arms_of(table: Table) -> tuple[ComparisonArm, ...]:
@@ -216,7 +266,12 @@ def statistic_claim(
     result = bootstrap_both(lambda means: statistic(dict(zip(columns, means, strict=True))), values)
     unit = "configurations" if values.shape[1] < values.shape[2] else DRAWS
     return estimate(
-        source, says, quantity, result, compared=arms_of(table), **{"unit": unit, "above": 0.0, **LOGITS, **more}
+        source,
+        says,
+        quantity,
+        result,
+        compared=arms_of(table),
+        **{"unit": unit, "above": 0.0, **LOGITS, **more},
     )
 
 
@@ -226,19 +281,36 @@ def log_pearson(columns: Columns, x: str, y: str = "test_loss") -> float:
     return pearson(*numpy.log(pair[:, (numpy.isfinite(pair) & (pair > 0)).all(0)]))
 
 
-def relation_claim(source: str, says: str, table: Table, x: str, y: str = "test_loss", **more: Any) -> Claim:
+def relation_claim(
+    source: str, says: str, table: Table, x: str, y: str = "test_loss", **more: Any
+) -> Claim:
     """Return the claim that log y rises with log x over configurations or `clusters` of them."""
     quantity, clusters = f"Pearson of log {y} and log {x}", more.pop("clusters", None)
     if clusters is None:
-        free = statistic_claim(source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more)
+        free = statistic_claim(
+            source, says, quantity, lambda means: log_pearson(means, x, y), table, x, y, **more
+        )
         return replace(free, low=max(free.low, -1.0), high=min(free.high, 1.0))
     result = log_log(table[x], table[y], clusters)[0]
-    return estimate(source, says, quantity, result, above=0.0, compared=arms_of(table), **LOGITS, **more)
+    return estimate(
+        source, says, quantity, result, above=0.0, compared=arms_of(table), **LOGITS, **more
+    )
 
 
-def ratio_claim(source: str, says: str, first: Table, second: Table, column: str, quantity: str, **more: Any) -> Claim:
+def ratio_claim(
+    source: str, says: str, first: Table, second: Table, column: str, quantity: str, **more: Any
+) -> Claim:
     """Return a claim on the log10 ratio of two tables' values, by draw."""
     other = more.pop("over", column)
     values = numpy.log10(by_draw(first, column)[0] / by_draw(second, other)[0]).mean(0).tolist()
     compared = (*arms_of(first), *(() if second is first else arms_of(second)))
-    return claim(source, says, f"log10 of {quantity}", values, unit=DRAWS, compared=compared, **LOGITS, **more)
+    return claim(
+        source,
+        says,
+        f"log10 of {quantity}",
+        values,
+        unit=DRAWS,
+        compared=compared,
+        **LOGITS,
+        **more,
+    )

@@ -17,7 +17,15 @@ from gapscope.theory.sensitivity import (
     fully_connected_layers,
     predicted_variance,
 )
-from gapscope_studies.forouzesh2021.analysis import DRAWS, LOGITS, Networks, PartResult, arms_of, by_draw, ratio_claim
+from gapscope_studies.forouzesh2021.analysis import (
+    DRAWS,
+    LOGITS,
+    Networks,
+    PartResult,
+    arms_of,
+    by_draw,
+    ratio_claim,
+)
 from gapscope_studies.forouzesh2021.networks import compute_outputs
 from gapscope_studies.kit.claims import claim, identity
 from gapscope_studies.kit.study import Outcome, RunSettings
@@ -90,7 +98,9 @@ def exact_checks(setting: RunSettings) -> Outcome:
     random = torch.Generator().manual_seed(0)
     x, noise = torch.randn(2, 400, 8, generator=random, dtype=torch.float64)
     equal = fully_connected_layers(8, [HIDDEN[0]] * 3)
-    recursion = finite_noise_sensitivity(x.numpy(), SMALL_NOISE * noise.numpy(), equal, n_outputs, centred=False)
+    recursion = finite_noise_sensitivity(
+        x.numpy(), SMALL_NOISE * noise.numpy(), equal, n_outputs, centred=False
+    )
     spread = float(noise.square().mean())  # of this draw, not exactly 1
     limit = recursion / (expected_sensitivity(equal, n_outputs, noise_std=SMALL_NOISE) * spread) - 1
     powers = {inputs: rescaling_power(inputs=inputs) for inputs in (True, False)}
@@ -106,7 +116,11 @@ def exact_checks(setting: RunSettings) -> Outcome:
                  paper=4.0, within=1.01),
         identity("Sec. VI-B", "outputs over a divide S by a^2", "power of a", powers[False], paper=2.0, within=1.01),
     ]  # fmt: skip
-    return Outcome(numbers={"shares": shares, "limit": limit, "powers": [*powers.values()]}, claims=claims, seeds=(0,))
+    return Outcome(
+        numbers={"shares": shares, "limit": limit, "powers": [*powers.values()]},
+        claims=claims,
+        seeds=(0,),
+    )
 
 
 # --- on trained networks
@@ -116,10 +130,16 @@ def equations(networks: Networks) -> PartResult:
     """Check eq. (3) on the loss, and eq. (7) on the variance of probabilities over networks."""
     table = networks.points
     # variance over runs of the probabilities, summed over classes, mean over test samples (eq. 6)
-    outputs_of_runs = (compute_outputs(networks.setting, item)[0] for item in networks.configurations)
-    variances = [float(outputs.double().softmax(2).var(0).sum(1).mean()) for outputs in outputs_of_runs]
+    outputs_of_runs = (
+        compute_outputs(networks.setting, item)[0] for item in networks.configurations
+    )
+    variances = [
+        float(outputs.double().softmax(2).var(0).sum(1).mean()) for outputs in outputs_of_runs
+    ]
     predicted = [
-        predicted_variance(row.s_after, n_outputs=int(row.outputs), input_second_moment=row.mean_square_input)
+        predicted_variance(
+            row.s_after, n_outputs=int(row.outputs), input_second_moment=row.mean_square_input
+        )
         for row in table.itertuples()
     ]
     table = table.assign(variance_of_probabilities=variances, predicted_variance=predicted)
@@ -154,5 +174,9 @@ def random_labels(networks: Networks) -> PartResult:
                   excess["random labels"] - excess["clean"], unit=DRAWS, above=0.0, compared=arms_of(table),
                   **LOGITS)  # fmt: skip
     return PartResult(
-        numbers={}, claims=[rises], plots={"loss": ("s_after", "test_loss")}, predicted=True, points=table
+        numbers={},
+        claims=[rises],
+        plots={"loss": ("s_after", "test_loss")},
+        predicted=True,
+        points=table,
     )

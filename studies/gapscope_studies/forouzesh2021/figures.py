@@ -38,7 +38,11 @@ NEAR = {"above": -math.log10(SAME), "below": math.log10(SAME)}  # of log10 of a 
 # Accuracies are the same within two points: a factor of 1.2 of an error near chance would be fifteen.
 NEAR_POINTS = {"above": -2.0, "below": 2.0}
 # what the paper had, where its text or the authors' code says it
-PAPER = {"batch size": "128", "seeds": "10", "epochs": "until the training loss is 1e-5 in 10 epochs"}
+PAPER = {
+    "batch size": "128",
+    "seeds": "10",
+    "epochs": "until the training loss is 1e-5 in 10 epochs",
+}
 IMAGES = {"data": "CIFAR-10, 1,000 training and 10,000 test images", **PAPER}
 WIDTHS = {**IMAGES, "network": "widths 100 to 500"}
 POPULAR = {**IMAGES, "data": "CIFAR-10, 12,800 training images", "network": "widths of 1/4 to 5/4"}
@@ -49,7 +53,9 @@ TABLE_1_PAPER = {**POPULAR, "data": "CIFAR-10, 50,000 training images"}
 # --- test loss against sensitivity: Figs. 1 to 5, appendix F
 
 
-def _both(source: str, says: str, first: Table, second: Table, quantity: str, *, same: bool = False) -> list[Claim]:
+def _both(
+    source: str, says: str, first: Table, second: Table, quantity: str, *, same: bool = False
+) -> list[Claim]:
     """Return claims that S and L of the first table are below the second's, or the `same`, with a control.
 
     From large weights L is the size of the logits: a network of lower L may classify worse. The control (ours) is the
@@ -57,15 +63,21 @@ def _both(source: str, says: str, first: Table, second: Table, quantity: str, *,
     """
     bounds: dict[str, Any] = NEAR if same else {"below": 0.0}
     claims = [
-        ratio_claim(source, says.format(name), first, second, column, f"{name} of {quantity}", **bounds)
+        ratio_claim(
+            source, says.format(name), first, second, column, f"{name} of {quantity}", **bounds
+        )
         for name, column in (("S", "s_after"), ("L", "test_loss"))
     ]
     if "test_accuracy" in first:
-        claims.append(accuracy_control(source, says.format("test error"), first, second, quantity, same=same))
+        claims.append(
+            accuracy_control(source, says.format("test error"), first, second, quantity, same=same)
+        )
     return claims
 
 
-def accuracy_control(source: str, says: str, first: Table, second: Table, quantity: str, *, same: bool) -> Claim:
+def accuracy_control(
+    source: str, says: str, first: Table, second: Table, quantity: str, *, same: bool
+) -> Claim:
     """Return the claim that the first table classifies better than the second, or the same."""
     accuracies = [by_draw(table, "test_accuracy")[0].mean(0) for table in (first, second)]
     arms = (*arms_of(first), *arms_of(second))
@@ -103,11 +115,17 @@ def depth_and_width(table: Table) -> list[Claim]:
     depth, deepest = sorted(table["n_hidden"].unique())[-2:]
     shallow, deep = table[table["n_hidden"] == depth], table[table["n_hidden"] == deepest]
     i, j = _nearest(itertools.product(shallow.index, deep.index), product)
-    shapes = [f"{table.loc[k, 'n_hidden']:.0f} layers of {table.loc[k, 'width']:.0f}" for k in (j, i)]
+    shapes = [
+        f"{table.loc[k, 'n_hidden']:.0f} layers of {table.loc[k, 'width']:.0f}" for k in (j, i)
+    ]
     says = "equal (H/2)^M give the same {}"
-    result = _both("Fig. 2(b)", says, table.loc[[j]], table.loc[[i]], " over ".join(shapes), same=True)
+    result = _both(
+        "Fig. 2(b)", says, table.loc[[j]], table.loc[[i]], " over ".join(shapes), same=True
+    )
     widest = shallow.nlargest(1, "width")
-    for width, one in deep[product[deep.index] < 0.99 * float(product[widest.index[0]])].groupby("width"):
+    for width, one in deep[product[deep.index] < 0.99 * float(product[widest.index[0]])].groupby(
+        "width"
+    ):
         says = f"{deepest:.0f} layers of {width:.0f} have a lower {{}} than {depth:.0f} layers of the largest width"
         result += _both("Fig. 2(b)", says, one, widest, "narrow and deep over wide")
     return result
@@ -117,7 +135,12 @@ def deeper_cnns(table: Table) -> list[Claim]:
     """Return claims of Fig. 2(c): deep CNN over one of equal size, and narrowest over widest."""
     by_depth = {depth: group for depth, group in table.groupby("n_conv")}
     size = table["parameters"]
-    pairs = [(i, j) for i in table.index for j in table.index if table.loc[i, "n_conv"] > table.loc[j, "n_conv"]]
+    pairs = [
+        (i, j)
+        for i in table.index
+        for j in table.index
+        if table.loc[i, "n_conv"] > table.loc[j, "n_conv"]
+    ]
     i, j = _nearest(pairs, size)
     first, second = sorted(by_depth)[:2]
     narrow, wide = by_depth[second]["channels"].idxmin(), by_depth[first]["channels"].idxmax()
@@ -127,8 +150,12 @@ def deeper_cnns(table: Table) -> list[Claim]:
         ("a narrow CNN has a lower {} than a wide one of one convolution less", narrow, wide),
     ):
         pair = table.loc[[deep, shallow]]
-        shapes = (f"{row.n_conv:.0f} convolutions of {row.channels:.0f}" for row in pair.itertuples())
-        result += _both("Fig. 2(c)", says, table.loc[[deep]], table.loc[[shallow]], " over ".join(shapes))
+        shapes = (
+            f"{row.n_conv:.0f} convolutions of {row.channels:.0f}" for row in pair.itertuples()
+        )
+        result += _both(
+            "Fig. 2(c)", says, table.loc[[deep]], table.loc[[shallow]], " over ".join(shapes)
+        )
     return result
 
 
@@ -139,7 +166,9 @@ def shifts(table: Table, source: str) -> list[Claim]:
         each
         for family in groups
         if family != "none"
-        for each in _both(source, f"{family} lowers {{}}", groups[family], groups["none"], f"{family} over none")
+        for each in _both(
+            source, f"{family} lowers {{}}", groups[family], groups["none"], f"{family} over none"
+        )
     ]
 
 
@@ -155,17 +184,33 @@ def initializations(table: Table) -> list[Claim]:
     groups = dict(list(table.groupby("family", sort=False)))
     claims = []
     for name, label in (("s_after", "S"), ("test_loss", "L")):
-        logs = {kind: numpy.log(group[name]).mean() for kind, group in groups.items() if kind != "he_normal"}
+        logs = {
+            kind: numpy.log(group[name]).mean()
+            for kind, group in groups.items()
+            if kind != "he_normal"
+        }
         best = min(logs, key=logs.__getitem__)
         claims.append(
             ratio_claim("Fig. 3", f"{label} is lowest from He normal weights", groups["he_normal"], groups[best], name,
                         f"{label} of He normal over {best}", below=0.0)
         )  # fmt: skip
         if name == "test_loss":
-            says, quantity = "the test error is lowest from He normal weights", f"He normal over {best}"
-            claims.append(accuracy_control("Fig. 3", says, groups["he_normal"], groups[best], quantity, same=False))
+            says, quantity = (
+                "the test error is lowest from He normal weights",
+                f"He normal over {best}",
+            )
+            claims.append(
+                accuracy_control(
+                    "Fig. 3", says, groups["he_normal"], groups[best], quantity, same=False
+                )
+            )
     others = table[table["family"] != "standard_normal"]
-    return [*claims, relation_claim("Fig. 3", "L rises with S without the standard normal networks", others, "s_after")]
+    return [
+        *claims,
+        relation_claim(
+            "Fig. 3", "L rises with S without the standard normal networks", others, "s_after"
+        ),
+    ]
 
 
 def loss_against_sensitivity(
@@ -184,7 +229,9 @@ def loss_against_sensitivity(
     claims += [] if check is None else check(table)
     if by_equation_9 and source in ("Fig. 1", "Fig. 2(a)", "Fig. 2(b)", "Fig. 3"):
         claims += near_equation_9(source, fitted)
-    return PartResult(numbers=numbers, claims=claims, plots={"loss": (x, "test_loss")}, predicted=by_equation_9)
+    return PartResult(
+        numbers=numbers, claims=claims, plots={"loss": (x, "test_loss")}, predicted=by_equation_9
+    )
 
 
 def near_equation_9(source: str, table: Table) -> list[Claim]:
@@ -216,10 +263,14 @@ def figure_10(networks: Networks) -> PartResult:
     for item in networks.configurations:
         outputs, test = compute_outputs(networks.setting, item)
         result = bias_variance(outputs, test.y)
-        parts.append({"bias": result.bias, "variance": result.variance, "squared_error": result.mse})
+        parts.append(
+            {"bias": result.bias, "variance": result.variance, "squared_error": result.mse}
+        )
     table = networks.points.join(pandas.DataFrame(parts))
     table["bias_and_variance"] = table["bias"] + table["variance"]
-    table["predicted_variance"] = table["s_after"] * table["mean_square_input"] / 0.1**2 * table["outputs"] ** 2
+    table["predicted_variance"] = (
+        table["s_after"] * table["mean_square_input"] / 0.1**2 * table["outputs"] ** 2
+    )
     gap = float((table["bias_and_variance"] / table["squared_error"] - 1).abs().max())
     # with a few runs a variance is hardly known, and the bias takes its share: the runs are the units that count
     n_runs = int(table["runs"].min())
@@ -242,7 +293,9 @@ def figure_10(networks: Networks) -> PartResult:
 
 def figure_11_amount(networks: Networks) -> PartResult:
     """Compare ResNet-18 and 34 on few and on many samples (Fig. 11a, b)."""
-    few, many = (group.reset_index(drop=True) for _, group in networks.points.groupby("family", sort=False))
+    few, many = (
+        group.reset_index(drop=True) for _, group in networks.points.groupby("family", sort=False)
+    )
     better = statistic_claim(
         "Fig. 11(a, b)", "loss and S match better with many samples than with few",
         "Pearson of the logs with many minus with few",
@@ -258,7 +311,10 @@ def _distances(stage: Table) -> numpy.ndarray:
     """Return |log10 of L over eq. (9)| of each draw, averaged over configurations."""
     s, loss = by_draw(stage, "s_after", "test_loss")
     first = stage.iloc[0]
-    options = {"n_outputs": int(first["outputs"]), "input_second_moment": first["mean_square_input"]}
+    options = {
+        "n_outputs": int(first["outputs"]),
+        "input_second_moment": first["mean_square_input"],
+    }
     return numpy.abs(numpy.log10(loss / (predicted_loss(1.0, **options) * numpy.sqrt(s)))).mean(0)
 
 
@@ -290,8 +346,14 @@ def figure_12(networks: Networks) -> PartResult:
         "s_after", "s_softmax", "test_loss",
     )  # fmt: skip
     return PartResult(
-        numbers={"raw": relation(fitted, "s_after"), "probabilities": relation(fitted, "s_softmax")},
-        claims=[relation_claim("Fig. 12", "L rises with S of the raw outputs", fitted, "s_after"), lost],
+        numbers={
+            "raw": relation(fitted, "s_after"),
+            "probabilities": relation(fitted, "s_softmax"),
+        },
+        claims=[
+            relation_claim("Fig. 12", "L rises with S of the raw outputs", fitted, "s_after"),
+            lost,
+        ],
         plots={"raw": ("s_after", "test_loss"), "probabilities": ("s_softmax", "test_loss")},
     )
 

@@ -48,7 +48,9 @@ def _join(parts: Iterable[Configurations]) -> Configurations:
 class Families:
     """Families of configurations at one scale, with its sizes, number of runs, and maximum number of epochs."""
 
-    def __init__(self, setting: RunSettings, runs: int | None = None, epochs: int | None = None) -> None:
+    def __init__(
+        self, setting: RunSettings, runs: int | None = None, epochs: int | None = None
+    ) -> None:
         self.sizes: Any = setting.read(__file__)
         self.runs: int = runs or self.sizes["runs"]
         self.base = RunSpec.from_dict(self.sizes["base"])
@@ -56,20 +58,32 @@ class Families:
             self.base = self.base.replace({"training.epochs": epochs})
 
     def _configure(
-        self, family: str, network: str, options: Iterable[Mapping[str, Any]], changes: Mapping[str, Any] | None = None
+        self,
+        family: str,
+        network: str,
+        options: Iterable[Mapping[str, Any]],
+        changes: Mapping[str, Any] | None = None,
     ) -> Configurations:
         base = self.base.replace({"network.name": network, **(changes or {})})
-        return [Configuration(family, base.replace({"network.options": item}), self.runs) for item in options]
+        return [
+            Configuration(family, base.replace({"network.options": item}), self.runs)
+            for item in options
+        ]
 
     def dense(
         self, family: str, depth: int, changes: Mapping[str, Any] | None = None, widths: Sequence[int] = (),
         **options: Any,
     ) -> Configurations:  # fmt: skip
         """Fully connected networks of one depth."""
-        shapes = [{"n_hidden": depth, "width": width, **options} for width in widths or self.sizes["widths"]]
+        shapes = [
+            {"n_hidden": depth, "width": width, **options}
+            for width in widths or self.sizes["widths"]
+        ]
         return self._configure(family, "fully_connected", shapes, changes)
 
-    def cnns(self, family: str, n_conv: int, sizes: Sequence[Sequence[int]] = (), **options: Any) -> Configurations:
+    def cnns(
+        self, family: str, n_conv: int, sizes: Sequence[Sequence[int]] = (), **options: Any
+    ) -> Configurations:
         """CNNs with `n_conv` convolutions."""
         shapes = [{"n_conv": n_conv, "channels": channels, "hidden": hidden, **options}
                   for channels, hidden in sizes or self.sizes["cnn_sizes"]]  # fmt: skip
@@ -80,7 +94,9 @@ class Families:
         options = sizes["options"].get(network, {}) | options
         return [{"width_multiplier": multiplier, **options} for multiplier in sizes["multipliers"]]
 
-    def popular(self, networks: str = "networks", train_size: str = "train_size", family: str = "") -> Configurations:
+    def popular(
+        self, networks: str = "networks", train_size: str = "train_size", family: str = ""
+    ) -> Configurations:
         """AlexNet, VGG and ResNet from Xavier uniform weights, in sizes of the scale."""
         sizes = self.sizes["popular"]
         changes = {
@@ -90,7 +106,8 @@ class Families:
             "training.learning_rate": 1e-3,
         }
         return _join(
-            self._configure(family or name, name, self._popular_shapes(name), changes) for name in sizes[networks]
+            self._configure(family or name, name, self._popular_shapes(name), changes)
+            for name in sizes[networks]
         )
 
     def unregularized_popular(self) -> Configurations:
@@ -105,7 +122,9 @@ class Families:
     def by_depth(self, changes: Mapping[str, Any] | None = None) -> Configurations:
         """Fully connected networks of several depths and widths (Fig. 2b)."""
         result = _join(self.dense(f"{m} hidden layers", m, changes) for m in self.sizes["depths"])
-        return result + _join(self.dense(f"{m} hidden layers", m, changes, [w]) for m, w in self.sizes["more"])
+        return result + _join(
+            self.dense(f"{m} hidden layers", m, changes, [w]) for m, w in self.sizes["more"]
+        )
 
     def other_images(self, name: str) -> Configurations:
         """Fully connected networks on other images (appendix F)."""
@@ -136,14 +155,23 @@ class Families:
     def housing(self) -> Configurations:
         """Fully connected networks for Boston housing, all on the same split (Figs. 5 and 10)."""
         sizes = self.sizes["housing"]
-        changes = {"data": sizes["data"], "network.initialization": "torch", "training.epochs": sizes["epochs"]}
-        result = _join(self.dense(f"{m} hidden layers", m, changes, sizes["widths"]) for m in sizes["depths"])
+        changes = {
+            "data": sizes["data"],
+            "network.initialization": "torch",
+            "training.epochs": sizes["epochs"],
+        }
+        result = _join(
+            self.dense(f"{m} hidden layers", m, changes, sizes["widths"]) for m in sizes["depths"]
+        )
         return [replace(item, redrawn=False) for item in result]
 
     def authors(self) -> Configurations:
         """The authors' stored results: four hidden layers on the same 1,000 images."""
         sizes = self.sizes["authors"]
-        return [replace(item, redrawn=False) for item in self.dense("authors", 4, sizes["changes"], sizes["widths"])]
+        return [
+            replace(item, redrawn=False)
+            for item in self.dense("authors", 4, sizes["changes"], sizes["widths"])
+        ]
 
 
 GRIDS: dict[str, Callable[[Families], Configurations]] = {
@@ -151,10 +179,14 @@ GRIDS: dict[str, Callable[[Families], Configurations]] = {
     "cnns_by_depth": Families.cnns_by_depth,
     # one hidden layer, and what another layer or a convolution adds to it
     "against_convolutions": lambda f: (
-        f.dense("FC, 1 hidden layer", 1) + f.dense("FC, 2 hidden layers", 2) + f.cnns("CNN, 1 convolution", 1)
+        f.dense("FC, 1 hidden layer", 1)
+        + f.dense("FC, 2 hidden layers", 2)
+        + f.cnns("CNN, 1 convolution", 1)
     ),
     "regularized_dense": lambda f: (
-        f.dense("none", 4) + f.dense("dropout", 4, dropout=0.5) + f.dense("batch normalisation", 4, batch_norm=True)
+        f.dense("none", 4)
+        + f.dense("dropout", 4, dropout=0.5)
+        + f.dense("batch normalisation", 4, batch_norm=True)
     ),
     "regularized_cnns": lambda f: (
         f.cnns("none", f.sizes["regularized_convolutions"])
@@ -167,11 +199,14 @@ GRIDS: dict[str, Callable[[Families], Configurations]] = {
     "popular_and_unregularized": lambda f: f.popular() + f.unregularized_popular(),
     "popular_and_initialized": lambda f: f.popular() + f.initialized(),
     "randomly_labelled": lambda f: (
-        f.dense("clean", 4, HE_NORMAL) + f.dense("random labels", 4, HE_NORMAL | {"data.label_noise": 1.0})
+        f.dense("clean", 4, HE_NORMAL)
+        + f.dense("random labels", 4, HE_NORMAL | {"data.label_noise": 1.0})
     ),
     # in the paper trained on all of CIFAR-10 (accuracies up to 87 %)
     "table_1": lambda f: f.popular("table_1", "table_1_train_size"),
-    "few_and_many": lambda f: f.popular("few_and_many", "few", family="few") + f.popular("few_and_many", family="many"),
+    "few_and_many": lambda f: (
+        f.popular("few_and_many", "few", family="few") + f.popular("few_and_many", family="many")
+    ),
     "stages": Families.stages,
     "housing": Families.housing,
     "mnist": lambda f: f.other_images("mnist"),
@@ -184,4 +219,6 @@ GRIDS: dict[str, Callable[[Families], Configurations]] = {
 
 def make_grid(setting: RunSettings, grid: str, runs: int | None = None) -> Configurations:
     """Return the configurations of a grid, with the scale's number of runs or another."""
-    return GRIDS[grid](Families(setting, runs, setting.read(__file__).get("until_fitted", {}).get(grid)))
+    return GRIDS[grid](
+        Families(setting, runs, setting.read(__file__).get("until_fitted", {}).get(grid))
+    )

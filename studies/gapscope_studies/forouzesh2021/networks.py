@@ -65,7 +65,9 @@ def compute_outputs(setting: RunSettings, configuration: Configuration) -> tuple
     return torch.stack(outputs), test
 
 
-def _time(name: str, measure: Any, network: nn.Module, samples: Samples, **options: Any) -> dict[str, float]:
+def _time(
+    name: str, measure: Any, network: nn.Module, samples: Samples, **options: Any
+) -> dict[str, float]:
     start = time.process_time()
     value = measure(network, samples.inputs, **options)
     return {name: float(value), f"{name}_seconds": time.process_time() - start}
@@ -118,7 +120,10 @@ def _measure_probabilities(network: nn.Module, test: Samples, few: Samples) -> d
 def measure_run(setting: RunSettings, spec: RunSpec) -> dict[str, float]:
     """Measure one finished run, on the scale's test samples unless a name states otherwise."""
     problem, test = load_samples(setting, spec)
-    few, train = _subsample(test, setting.read(__file__)["timed"]), _subsample(problem.train, len(test))
+    few, train = (
+        _subsample(test, setting.read(__file__)["timed"]),
+        _subsample(problem.train, len(test)),
+    )
     before, after = network_from_spec(spec, problem), load_run(setting, spec, problem)
     row = {
         **{f"train_{name}": value for name, value in evaluate(after, problem.train).items()},
@@ -135,8 +140,14 @@ def measure_run(setting: RunSettings, spec: RunSpec) -> dict[str, float]:
     }
     if test.is_classification:
         row |= _measure_probabilities(after, test, few)
-        return row | {"error": 1 - row["test_accuracy"], "s_calibrated": row["s_after"] / row["temperature"] ** 2}
-    return row | {"train_r2": 1 - row["train_loss"] / problem.train.y.double().var(0, correction=0).mean().item()}
+        return row | {
+            "error": 1 - row["test_accuracy"],
+            "s_calibrated": row["s_after"] / row["temperature"] ** 2,
+        }
+    return row | {
+        "train_r2": 1
+        - row["train_loss"] / problem.train.y.double().var(0, correction=0).mean().item()
+    }
 
 
 def measure_runs(setting: RunSettings, configurations: Sequence[Configuration]) -> Table:
@@ -151,7 +162,10 @@ def measure_runs(setting: RunSettings, configurations: Sequence[Configuration]) 
     return pandas.DataFrame(
         {"configuration": number, "family": item.family, "name": item.name}
         | {"initialization": item.spec.network.initialization}
-        | {name: item.spec.network.options.get(name) for name in ("n_hidden", "width", "n_conv", "channels")}
+        | {
+            name: item.spec.network.options.get(name)
+            for name in ("n_hidden", "width", "n_conv", "channels")
+        }
         | {"seed": spec.seed, "epochs": record.epochs_trained}
         | {"stopped": record.epochs_trained < spec.training.epochs}
         | {"curve": [float(row["test_loss"]) for row in record.history]}
@@ -179,7 +193,9 @@ def average_runs(table: Table) -> Table:
     for name in ("curve", "loss curve"):
         means[name] = groups[name].apply(lambda curves: list(downsample_curve(curves.to_list())))
     means["s_after_min"], means["s_after_max"] = groups["s_after"].min(), groups["s_after"].max()
-    means["fitted"] = means["train_accuracy"] >= FITTED_ACCURACY if "train_accuracy" in means else True
+    means["fitted"] = (
+        means["train_accuracy"] >= FITTED_ACCURACY if "train_accuracy" in means else True
+    )
     return means.reset_index(drop=True)
 
 
@@ -187,4 +203,6 @@ def by_draw(table: Table, *columns: str) -> numpy.ndarray:
     """Return values [columns, configurations, draws] of averaged runs, for common draws."""
     frames = list(table["draws"])
     seeds = sorted(set.intersection(*(set(frame.index) for frame in frames))) if frames else []
-    return numpy.array([[frame.loc[seeds, column] for frame in frames] for column in columns], dtype=float)
+    return numpy.array(
+        [[frame.loc[seeds, column] for frame in frames] for column in columns], dtype=float
+    )

@@ -98,7 +98,9 @@ def authors_row(width: int, name: str, ours: Any) -> dict[str, Any]:
     """Return one of the authors' stored results with ours (accuracy in per cent)."""
     printed = _read_printed("authors")
     printed = printed[(printed["width"] == width) & (printed["quantity"] == name)]
-    mean, deviation = (float(printed[key].iloc[0]) if len(printed) else math.nan for key in ("mean", "deviation"))
+    mean, deviation = (
+        float(printed[key].iloc[0]) if len(printed) else math.nan for key in ("mean", "deviation")
+    )
     scale = 100 if name == "test_accuracy" else 1
     our_mean, our_deviation = scale * ours.mean(), scale * ours.std(ddof=0)
     return {
@@ -131,9 +133,13 @@ def same_mean(row: Mapping[str, Any]) -> Claim:
 
 def authors(networks: Networks) -> PartResult:
     """Compare our runs with the authors' three stored results."""
-    inputs = math.prod(load_samples(networks.setting, networks.configurations[0].spec)[0].input_shape)
+    inputs = math.prod(
+        load_samples(networks.setting, networks.configurations[0].spec)[0].input_shape
+    )
     widths = networks.points["width"].astype(int)
-    theory = [expected_sensitivity(fully_connected_layers(inputs, [width] * 4), 10) for width in widths]
+    theory = [
+        expected_sensitivity(fully_connected_layers(inputs, [width] * 4), 10) for width in widths
+    ]
     table = networks.points.assign(s_over_eq_10=networks.points["s_before"] / theory)
     rows = [
         authors_row(int(width), name, group[name])
@@ -162,14 +168,18 @@ def _ranking_rows(points: Table, name: str) -> Rows:
             }
             for kind in ("kendall", "spearman"):
                 row[kind.capitalize()] = values[kind]
-                row[f"{kind.capitalize()} interval"] = f"[{values[f'{kind}_low']:.2f}, {values[f'{kind}_high']:.2f}]"
+                row[f"{kind.capitalize()} interval"] = (
+                    f"[{values[f'{kind}_low']:.2f}, {values[f'{kind}_high']:.2f}]"
+                )
             rows.append(row)
     return rows
 
 
 def _tau_lead_of_s(columns: Columns) -> float:
     """Return Kendall's tau of loss and S before training, minus that with the size."""
-    of_s, of_size = (kendall_tau(columns[name], columns["test_loss"]) for name in ("s_before", "parameters"))
+    of_s, of_size = (
+        kendall_tau(columns[name], columns["test_loss"]) for name in ("s_before", "parameters")
+    )
     return of_s - of_size
 
 

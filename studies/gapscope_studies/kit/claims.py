@@ -54,8 +54,12 @@ class ComparisonArm:
     train_loss: float | None = None
     curve: tuple[float, ...] = ()  # the compared score along training (see `downsample_curve`)
     falling: bool = False  # smaller scores are better
-    loss_curve: tuple[float, ...] = ()  # training loss, from which `done` is decided if it is stored
-    finished: bool | None = None  # without a curve: True if a stop rule ended training, False if it was cut off
+    loss_curve: tuple[
+        float, ...
+    ] = ()  # training loss, from which `done` is decided if it is stored
+    finished: bool | None = (
+        None  # without a curve: True if a stop rule ended training, False if it was cut off
+    )
     failed: str = ""  # scenarios in which it learned nothing: "in 2 of 40 scenarios"
 
     @property
@@ -79,17 +83,31 @@ class ComparisonArm:
         unused: tuple[str, ...] = ("curve", "falling") if self.loss_curve else ()
         if self.finished is not None:
             unused = ("curve", "falling", "loss_curve")
-        content = {name: value for name, value in vars(self).items() if name not in unused and value != _DEFAULTS[name]}
+        content = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in unused and value != _DEFAULTS[name]
+        }
         if "loss_curve" in content:
-            content["loss_curve"] = tuple(float(f"{value:.{CURVE_DIGITS}g}") for value in self.loss_curve)
+            content["loss_curve"] = tuple(
+                float(f"{value:.{CURVE_DIGITS}g}") for value in self.loss_curve
+            )
         return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ComparisonArm:
         """Read an arm from a result's JSON, which stores infinities and NaN as strings."""
-        curves = {name: tuple(map(float, content.get(name, ()))) for name in ("curve", "loss_curve")}
+        curves = {
+            name: tuple(map(float, content.get(name, ()))) for name in ("curve", "loss_curve")
+        }
         numbers = {name: content.get(name) for name in ("train_accuracy", "train_loss")}
-        return cls(**{**content, **curves, **{k: None if v is None else float(v) for k, v in numbers.items()}})
+        return cls(
+            **{
+                **content,
+                **curves,
+                **{k: None if v is None else float(v) for k, v in numbers.items()},
+            }
+        )
 
 
 _DEFAULTS = {item.name: item.default for item in fields(ComparisonArm)}
@@ -102,7 +120,11 @@ def downsample_curve(curves: Sequence[Sequence[float]], most: int = 40) -> tuple
     (0.0, 0.6)
     """
     shortest = min((len(curve) for curve in curves), default=0)
-    epochs = np.unique(np.linspace(0, shortest - 1, min(most, shortest)).round().astype(int)) if shortest else []
+    epochs = (
+        np.unique(np.linspace(0, shortest - 1, min(most, shortest)).round().astype(int))
+        if shortest
+        else []
+    )
     return tuple(round(float(np.mean([curve[epoch] for curve in curves])), 5) for epoch in epochs)
 
 
@@ -142,7 +164,9 @@ def _gain(values: np.ndarray) -> float:
 
 def _listed(names: Sequence[str]) -> str:
     """Join names, the first three of five or more."""
-    return ", ".join(names) if len(names) < 5 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+    return (
+        ", ".join(names) if len(names) < 5 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,10 +184,14 @@ class Claim:
     values: tuple[float, ...] = ()  # one per unit, where it has one
     above: float = -math.inf  # the claimed range of the number
     below: float = math.inf
-    paper: float | None = None  # number of the paper; a claim with it is held if ours is within a factor
+    paper: float | None = (
+        None  # number of the paper; a claim with it is held if ours is within a factor
+    )
     within: float = 2.0
     compared: tuple[ComparisonArm, ...] = ()  # networks, for the guard
-    untrained: str = ""  # evidence behind the number if no network is compared; the guard needs one of the two
+    untrained: str = (
+        ""  # evidence behind the number if no network is compared; the guard needs one of the two
+    )
     reach: float = REACH  # largest difference of training accuracies, and of losses in nats
     loss_reach: float = REACH
     unequal: str = ""  # reason for unequal training, needed without a limit
@@ -262,7 +290,9 @@ class Claim:
 
 def _did_not_learn(claim: Claim) -> list[str]:
     """Return the first doubt about training: not stored, at chance, or unequal."""
-    unknown = [arm.name for arm in claim.compared if arm.train_accuracy is None and arm.train_loss is None]
+    unknown = [
+        arm.name for arm in claim.compared if arm.train_accuracy is None and arm.train_loss is None
+    ]
     if unknown:
         return [f"no training accuracy or loss was kept of {_listed(unknown)}"]
     at_chance = []
@@ -278,14 +308,20 @@ def _did_not_learn(claim: Claim) -> list[str]:
     for score, reach, values in (
         ("accuracy", claim.reach, [(arm.train_accuracy, arm.name) for arm in claim.compared]),
         # the loss of regression, whose chance is 0, has the unit of its targets
-        ("loss", claim.loss_reach, [(arm.train_loss, arm.name) for arm in claim.compared if arm.chance > 0]),
+        (
+            "loss",
+            claim.loss_reach,
+            [(arm.train_loss, arm.name) for arm in claim.compared if arm.chance > 0],
+        ),
     ):
         stored = [(float(value), name) for value, name in values if value is not None]
         if len(stored) < 2 or (math.isinf(reach) and claim.unequal):
             continue
         (low, first), (high, last) = min(stored), max(stored)
         if not high - low <= (reach if math.isfinite(reach) else REACH):
-            return [f"did not learn alike: training {score} {low:.2g} ({first}) against {high:.2g} ({last})"]
+            return [
+                f"did not learn alike: training {score} {low:.2g} ({first}) against {high:.2g} ({last})"
+            ]
     return []
 
 
@@ -316,7 +352,9 @@ def span_of(quantity: str) -> tuple[float, float]:
     >>> span_of("share of runs"), span_of("Pearson of the logs after minus before"), span_of("validation loss")
     ((0.0, 1.0), (-2.0, 2.0), (-inf, inf))
     """
-    low, high = next((span for start, span in SPANS.items() if quantity.startswith(start)), (-math.inf, math.inf))
+    low, high = next(
+        (span for start, span in SPANS.items() if quantity.startswith(start)), (-math.inf, math.inf)
+    )
     if " minus " in quantity:
         return low - high, high - low
     return low, high
@@ -325,9 +363,19 @@ def span_of(quantity: str) -> tuple[float, float]:
 Coefficient = Callable[[np.ndarray, np.ndarray], float]
 
 
-def claim(source: str, says: str, quantity: str, values: Values, *, clusters: Clusters = None, **options: Any) -> Claim:
+def claim(
+    source: str,
+    says: str,
+    quantity: str,
+    values: Values,
+    *,
+    clusters: Clusters = None,
+    **options: Any,
+) -> Claim:
     """Return a claim about the mean of one value per run. Runs of one cluster count once."""
-    return estimate(source, says, quantity, mean(values, clusters), values=tuple(map(float, values)), **options)
+    return estimate(
+        source, says, quantity, mean(values, clusters), values=tuple(map(float, values)), **options
+    )
 
 
 def relation(
@@ -342,12 +390,26 @@ def relation(
 ) -> Claim:
     """Return a claim about a correlation of pairs, with a bootstrap interval over clusters."""
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    result = bootstrap(lambda rows: coefficient(a[rows], b[rows]), len(a), clusters).within(-1.0, 1.0)
-    return estimate(source, says, quantity, result, **{"unit": "clusters" if clusters else "networks", **options})
+    result = bootstrap(lambda rows: coefficient(a[rows], b[rows]), len(a), clusters).within(
+        -1.0, 1.0
+    )
+    return estimate(
+        source,
+        says,
+        quantity,
+        result,
+        **{"unit": "clusters" if clusters else "networks", **options},
+    )
 
 
 def estimate(
-    source: str, says: str, quantity: str, number: Interval, *, compared: Sequence[ComparisonArm], **options: Any
+    source: str,
+    says: str,
+    quantity: str,
+    number: Interval,
+    *,
+    compared: Sequence[ComparisonArm],
+    **options: Any,
 ) -> Claim:
     """Return a claim about a number with its interval (`options`: further fields).
 
@@ -364,7 +426,11 @@ def estimate(
 
 def identity(source: str, says: str, quantity: str, value: float, **options: Any) -> Claim:
     """Return a claim about the value of a formula (no count of runs, no best of a grid)."""
-    defaults = {"untrained": "" if options.get("compared") else "a formula, computed", "compared": (), "exact": True}
+    defaults = {
+        "untrained": "" if options.get("compared") else "a formula, computed",
+        "compared": (),
+        "exact": True,
+    }
     return estimate(source, says, quantity, Interval(value, value, value, 0), **defaults | options)
 
 
@@ -385,6 +451,7 @@ def counts(claims: Sequence[Claim]) -> str:
         n = Counter(claim.outcome for claim in claims if claim.ours == ours)
         if n:
             texts.append(
-                f"{name} {n.total()}: " + ", ".join(f"{n[outcome]} {outcome}" for outcome in OUTCOMES if n[outcome])
+                f"{name} {n.total()}: "
+                + ", ".join(f"{n[outcome]} {outcome}" for outcome in OUTCOMES if n[outcome])
             )
     return "; ".join(texts)

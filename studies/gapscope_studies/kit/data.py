@@ -29,7 +29,9 @@ def check_complete(specs: Iterable[RunSpec], root: str | None) -> None:
     """
     needed: dict[str, tuple[RunSpec, int]] = {}
     for spec in specs:
-        complete = re.match(r"[\d,]+", SOURCES[spec.data.name].sizes if spec.data.name in SOURCES else "")
+        complete = re.match(
+            r"[\d,]+", SOURCES[spec.data.name].sizes if spec.data.name in SOURCES else ""
+        )
         most = int(complete.group().replace(",", "")) if complete else 0
         size = most if spec.data.train_size is None else spec.data.train_size
         key = f"{spec.data.name} {sorted(spec.data.options.items())}"
@@ -67,7 +69,10 @@ def image_folder(folder: Path, make: Callable[[], Problem], most: int | None = N
 def quartile_classes(problem: Any) -> Problem:
     """Return a regression target as four classes, cut at the quartiles of the training split."""
     cuts = problem.train.targets[:, 0].quantile(torch.tensor([0.25, 0.5, 0.75]))
-    train, test = (replace(s, targets=torch.bucketize(s.targets[:, 0], cuts)) for s in (problem.train, problem.test))
+    train, test = (
+        replace(s, targets=torch.bucketize(s.targets[:, 0], cuts))
+        for s in (problem.train, problem.test)
+    )
     return Problem(problem.name, "classification", train, test, 4)
 
 
@@ -79,10 +84,19 @@ def shift_labels(labels: Tensor, rate: float, n_classes: int, generator: torch.G
     return noisy
 
 
-def noisy_subset(problem: Any, n: int, n_test: int, noise: float, seed: int, *, pairwise: bool = False) -> Problem:
+def noisy_subset(
+    problem: Any, n: int, n_test: int, noise: float, seed: int, *, pairwise: bool = False
+) -> Problem:
     """Return n random training samples with label noise, and the first test samples."""
-    order = torch.randperm(len(problem.train), generator=make_generator(seed, "training subset"))[:n]
-    train, test = problem.train.subset(order), problem.test.subset(torch.arange(min(n_test, len(problem.test))))
+    order = torch.randperm(len(problem.train), generator=make_generator(seed, "training subset"))[
+        :n
+    ]
+    train, test = (
+        problem.train.subset(order),
+        problem.test.subset(torch.arange(min(n_test, len(problem.test)))),
+    )
     corrupt = shift_labels if pairwise else inject_label_noise
     labels = corrupt(train.targets, noise, problem.n_outputs, make_generator(seed, "label noise"))
-    return Problem(problem.name, "classification", replace(train, targets=labels), test, problem.n_outputs)
+    return Problem(
+        problem.name, "classification", replace(train, targets=labels), test, problem.n_outputs
+    )

@@ -46,27 +46,61 @@ def open_rows(study: Study, results: Path) -> str:
     for part in study.parts:
         changed = stored_part(study, part, results)[1].get("outdated", [])
         if changed:
-            cells.append([part.name, "all", f"a new run with the committed settings: {', '.join(changed)}", "", ""])
-    columns = ("part", "open rows", "what would settle them", "one core", f"within {REACHABLE_HOURS:g} h")
+            cells.append(
+                [
+                    part.name,
+                    "all",
+                    f"a new run with the committed settings: {', '.join(changed)}",
+                    "",
+                    "",
+                ]
+            )
+    columns = (
+        "part",
+        "open rows",
+        "what would settle them",
+        "one core",
+        f"within {REACHABLE_HOURS:g} h",
+    )
     return f"## {study.name}\n\n{markdown_table(columns, cells)}" if cells else ""
 
 
 def section(study: Study, results: Path) -> str:
     """Return the Markdown of one study: counts, a row per decided claim, the rest folded."""
-    rows = sorted(rows_of(study, results), key=lambda row: (OUTCOMES.index(row.claim.outcome), row.claim.ours))
+    rows = sorted(
+        rows_of(study, results), key=lambda row: (OUTCOMES.index(row.claim.outcome), row.claim.ours)
+    )
     decided, rest = [], []
     for row in rows:
         is_decided = row.claim.outcome in (HELD, NOT_HELD)
         link = f"[{(is_decided and row.run) or row.part}]({row.page})" if row.page else ""
         (decided if is_decided else rest).append([*claim_row(row.claim), link])
-    lines = [f"## {study.title}", "", study.reference, "", f"Claims {counts([row.claim for row in rows])}.", ""]
+    lines = [
+        f"## {study.title}",
+        "",
+        study.reference,
+        "",
+        f"Claims {counts([row.claim for row in rows])}.",
+        "",
+    ]
     lines += [markdown_table(COLUMNS, decided)] if decided else []
     if rest:
         summary = f"<summary>Not decided: {len(rest)} claims, with the reason of each</summary>"
-        lines += ['<details markdown="1">', summary, "", markdown_table(COLUMNS, rest), "</details>", ""]
+        lines += [
+            '<details markdown="1">',
+            summary,
+            "",
+            markdown_table(COLUMNS, rest),
+            "</details>",
+            "",
+        ]
     scales = _scales(study, results)
     if scales:
-        lines += ['<details markdown="1">', "<summary>The paper's scale and ours, part by part</summary>", ""]
+        lines += [
+            '<details markdown="1">',
+            "<summary>The paper's scale and ours, part by part</summary>",
+            "",
+        ]
         lines += [markdown_table(("part", "the paper", "here"), scales), "</details>", ""]
     return "\n".join(lines)
 
@@ -75,9 +109,16 @@ def _scales(study: Study, results: Path) -> list[list[str]]:
     """Return a row per part with what the paper used, where it says so, and what was used here."""
     rows = []
     for part in study.parts:
-        stands = [row for row in stored_part(study, part, results)[1].get("stands_in_for", ()) if row["paper"]]
+        stands = [
+            row
+            for row in stored_part(study, part, results)[1].get("stands_in_for", ())
+            if row["paper"]
+        ]
         if stands:
-            cells = ("; ".join(f"{row['what']}: {row[who]}" for row in stands if row[who]) for who in ("paper", "here"))
+            cells = (
+                "; ".join(f"{row['what']}: {row[who]}" for row in stands if row[who])
+                for who in ("paper", "here")
+            )
             rows.append([part.name, *cells])
     return rows
 
@@ -180,10 +221,21 @@ def _progress(studies: Sequence[Study], results: Path) -> list[str]:
             contents = [stored_part(study, part, results)[1] for part in study.parts]
             contents = [content for content in contents if content.get("seconds_of_runs")]
             hours = sum(float(content["seconds_of_runs"]) for content in contents) / 3600
-            n = sum(claim.outcome in (HELD, NOT_HELD) for content in contents for claim in stored_claims(content))
+            n = sum(
+                claim.outcome in (HELD, NOT_HELD)
+                for content in contents
+                for claim in stored_claims(content)
+            )
             before = earlier["counts"].get(name, [0, 0, 0, 0])
             before, now = (f"{a}, {b}, {c} ({training})" for a, b, c, training in (before, now))
-            rows.append([name, before, now, f"{n / hours:.1f} ({n} in {hours:.1f} h)" if hours and not ours else ""])
+            rows.append(
+                [
+                    name,
+                    before,
+                    now,
+                    f"{n / hours:.1f} ({n} in {hours:.1f} h)" if hours and not ours else "",
+                ]
+            )
     return [
         f"At commit {earlier['commit']} ({earlier['date']}) and now: held, not held, open (of these "
         "for lack of training). Rows decided per hour of one core: those of parts whose time is known.",
@@ -197,7 +249,9 @@ def _findings(studies: Sequence[Study], results: Path) -> list[str]:
     rows = [(*finding, study.name) for study in studies for finding in findings(study, results)]
     lines = []
     for outcome, title in FINDINGS.items():
-        sentences = [f"- {sentence} ({name})" for result, sentence, _, name in rows if result == outcome]
+        sentences = [
+            f"- {sentence} ({name})" for result, sentence, _, name in rows if result == outcome
+        ]
         lines += [f"## {title}", "", *sentences, ""] if sentences else []
     return lines or ["No findings yet.", ""]
 

@@ -42,20 +42,37 @@ def legend(figure: Figure, title: str = "") -> None:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if handles:
-        style: Any = {"loc": "outside lower center", "fontsize": 8, "frameon": False, "title": title or None}
+        style: Any = {
+            "loc": "outside lower center",
+            "fontsize": 8,
+            "frameon": False,
+            "title": title or None,
+        }
         figure.legend([*handles.values()], [*handles], ncols=min(4, len(handles)), **style)
 
 
 def scatter(
-    axis: Axes, groups: Mapping[str, tuple[Values, Values]], hollow: Mapping[str, Sequence[bool]] | None = None
+    axis: Axes,
+    groups: Mapping[str, tuple[Values, Values]],
+    hollow: Mapping[str, Sequence[bool]] | None = None,
 ) -> None:
     """Plot groups of points by colour and marker, hollow if they did not fit their data."""
     for number, (name, (x, y)) in enumerate(groups.items()):
         color, marker = f"C{number % 10}", MARKERS[number % len(MARKERS)]
         is_hollow = np.array((hollow or {}).get(name, [False] * len(x)), dtype=bool)
         a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-        axis.scatter(a[~is_hollow], b[~is_hollow], s=26, marker=marker, color=color, linewidths=0.9, label=name)
-        axis.scatter(a[is_hollow], b[is_hollow], s=26, marker=marker, facecolors="none", edgecolors=color)
+        axis.scatter(
+            a[~is_hollow],
+            b[~is_hollow],
+            s=26,
+            marker=marker,
+            color=color,
+            linewidths=0.9,
+            label=name,
+        )
+        axis.scatter(
+            a[is_hollow], b[is_hollow], s=26, marker=marker, facecolors="none", edgecolors=color
+        )
 
 
 def lines(
@@ -91,7 +108,9 @@ def points(
     axis.grid(axis="y", alpha=0.3)
 
 
-def heat_map(axis: Axes, values: Any, rows: Sequence[str], columns: Sequence[str], *, digits: int = 2) -> None:
+def heat_map(
+    axis: Axes, values: Any, rows: Sequence[str], columns: Sequence[str], *, digits: int = 2
+) -> None:
     """Plot a table of numbers as colours, with the numbers in it."""
     grid = np.asarray(values, dtype=float)
     axis.imshow(grid, aspect="auto", cmap="viridis")

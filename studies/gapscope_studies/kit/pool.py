@@ -47,22 +47,31 @@ def evaluate_networks(
     import pandas
 
     name = name or getattr(function, "__name__", "") or "probed"
-    rows = setting.cached(f"{pool}-{name}", {key: partial(_apply, function, setting, pool, key) for key in ids})
+    rows = setting.cached(
+        f"{pool}-{name}", {key: partial(_apply, function, setting, pool, key) for key in ids}
+    )
     return pandas.DataFrame.from_dict(rows, orient="index")
 
 
-def make_arm(name: str, records: Sequence[Record], n_classes: int, *, stopped: bool = False) -> ComparisonArm:
+def make_arm(
+    name: str, records: Sequence[Record], n_classes: int, *, stopped: bool = False
+) -> ComparisonArm:
     """Return one side of a claim, with the training fit of its networks (`stopped` by a rule)."""
     finished = [record for record in records if record.status == "finished"]
     accuracies = [record.scores["train_accuracy"] for record in finished]
     losses = [record.scores["train_loss"] for record in finished if "train_loss" in record.scores]
-    training = [[float(row["train_loss"]) for row in record.history if "train_loss" in row] for record in finished]
+    training = [
+        [float(row["train_loss"]) for row in record.history if "train_loss" in row]
+        for record in finished
+    ]
     return ComparisonArm(
         name=name,
         train_accuracy=median(accuracies) if accuracies else float("nan"),
         chance=1 / n_classes,
         train_loss=median(losses) if losses else None,
-        curve=downsample_curve([[float(row["test_accuracy"]) for row in record.history] for record in finished]),
+        curve=downsample_curve(
+            [[float(row["test_accuracy"]) for row in record.history] for record in finished]
+        ),
         loss_curve=downsample_curve(training),
         finished=True if stopped else None,
     )
@@ -93,9 +102,13 @@ def scale_substitutions(
 
     data = []
     for problem in (prepare_data(spec, setting.data_root)[0] for spec in _distinct(specs)):
-        outputs = f"{problem.n_outputs} {'classes' if problem.task == 'classification' else 'targets'}"
+        outputs = (
+            f"{problem.n_outputs} {'classes' if problem.task == 'classification' else 'targets'}"
+        )
         sizes = f"{len(problem.train):,} training and {len(problem.test):,} test samples"
-        data.append(f"{problem.name}, {sizes}, {outputs}, {' x '.join(map(str, problem.input_shape))}")
+        data.append(
+            f"{problem.name}, {sizes}, {outputs}, {' x '.join(map(str, problem.input_shape))}"
+        )
     values_of: dict[str, dict[str, list[Any]]] = {}  # of every option of every architecture
     for spec in specs:
         options = values_of.setdefault(spec.network.name, {})
@@ -114,14 +127,21 @@ def scale_substitutions(
         "networks": str(len({spec.id for spec in specs})),
         "seeds": str(len({spec.seed for spec in specs})),
     }
-    rows = [{"what": what, "paper": paper.pop(what, ""), "here": value} for what, value in ours.items()]
+    rows = [
+        {"what": what, "paper": paper.pop(what, ""), "here": value} for what, value in ours.items()
+    ]
     return [*rows, *({"what": what, "paper": value, "here": ""} for what, value in paper.items())]
 
 
 def digest(problem: Problem) -> str:
     """Return the first 16 digits of the SHA-256 of training and test samples."""
     content = hashlib.sha256()
-    for tensor in (problem.train.inputs, problem.train.targets, problem.test.inputs, problem.test.targets):
+    for tensor in (
+        problem.train.inputs,
+        problem.train.targets,
+        problem.test.inputs,
+        problem.test.targets,
+    ):
         if tensor is not None:
             content.update(tensor.contiguous().numpy().tobytes())
     return content.hexdigest()[:16]
@@ -133,7 +153,9 @@ def data_hashes(setting: RunSettings, specs: Sequence[RunSpec]) -> dict[str, str
 
     hashes = {}
     for spec in _distinct(specs):
-        clean = spec.replace({"data.label_noise": 0.0, "data.blur_severity": 0, "data.target_noise": 0.0}).data
+        clean = spec.replace(
+            {"data.label_noise": 0.0, "data.blur_severity": 0, "data.target_noise": 0.0}
+        ).data
         problem, _ = prepare(clean, root=setting.data_root)
         hashes[f"{spec.data.name} {len(problem.train)}+{len(problem.test)}"] = digest(problem)
     return hashes
@@ -145,4 +167,7 @@ def outcome(
 ) -> Outcome:  # fmt: skip
     """Return an outcome with scale, seeds and data of its specs. `also` are rows of the scale."""
     data, rows = data_hashes(setting, specs), [*scale_substitutions(setting, specs, paper), *also]
-    return Outcome(**{"stands_in_for": rows, "seeds": sorted({spec.seed for spec in specs}), "data": data} | fields)
+    return Outcome(
+        **{"stands_in_for": rows, "seeds": sorted({spec.seed for spec in specs}), "data": data}
+        | fields
+    )

@@ -14,7 +14,9 @@ DECLARED = "changed_after_test_results"
 def git(folder: Path, *arguments: str) -> str:
     """Return the output of a git command ("" outside a repository)."""
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return ""
     return done.stdout.strip()
@@ -24,7 +26,11 @@ def commit() -> str:
     """Return the commit of this code, with "+" for changed files ("" outside a repository)."""
     folder = Path(__file__).parents[1]
     result = git(folder, "rev-parse", "HEAD")
-    return result + ("+" if result and git(folder, "status", "--porcelain", "-uno", "--", ".", "../../src") else "")
+    return result + (
+        "+"
+        if result and git(folder, "status", "--porcelain", "-uno", "--", ".", "../../src")
+        else ""
+    )
 
 
 def settings_history(paths: Iterable[Path]) -> list[dict[str, Any]]:
@@ -32,7 +38,10 @@ def settings_history(paths: Iterable[Path]) -> list[dict[str, Any]]:
     rows = []
     for path in dict.fromkeys(path.resolve() for path in paths):
         log = git(path.parent, "log", "--follow", "--format=%h %as", "--", path.name)
-        commits = [dict(zip(("commit", "date"), line.split(), strict=True)) for line in reversed(log.splitlines())]
+        commits = [
+            dict(zip(("commit", "date"), line.split(), strict=True))
+            for line in reversed(log.splitlines())
+        ]
         # whether test results had been seen cannot be read off the commits: the file declares it
         declared = tomllib.loads(path.read_text("utf-8")).get(DECLARED, "")
         rows.append({"file": path.name, "commits": commits, DECLARED: declared})
@@ -49,5 +58,7 @@ def history_in_words(history: Iterable[dict[str, Any]]) -> str:
         when = f"of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else ""
         texts.append(f"`{row['file']}` has {len(commits)} commits {when} ({names})." if commits else
                      f"`{row['file']}` is not in a repository.")  # fmt: skip
-        texts.append(f"Changed after test results had been seen: {row[DECLARED] or 'nothing that is declared.'}")
+        texts.append(
+            f"Changed after test results had been seen: {row[DECLARED] or 'nothing that is declared.'}"
+        )
     return " ".join(texts)

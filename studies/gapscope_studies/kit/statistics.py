@@ -16,7 +16,9 @@ from gapscope.statistics.intervals import bootstrap_weights, members
 Values = Sequence[float] | np.ndarray
 Clusters = Sequence[Hashable] | None
 Statistic = Callable[[np.ndarray], float]
-ENOUGH_FOR_PERCENTILES = 10  # of fewer independent units the percentiles of a bootstrap are too narrow
+ENOUGH_FOR_PERCENTILES = (
+    10  # of fewer independent units the percentiles of a bootstrap are too narrow
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ def widening(units: int) -> float:
     """
     if units < 2 or units >= ENOUGH_FOR_PERCENTILES:
         return 1.0
-    return float(stats.t.ppf(0.975, units - 1) / stats.norm.ppf(0.975)) * math.sqrt(units / (units - 1))
+    return float(stats.t.ppf(0.975, units - 1) / stats.norm.ppf(0.975)) * math.sqrt(
+        units / (units - 1)
+    )
 
 
 def _numbered(clusters: Clusters, n: int) -> np.ndarray:
@@ -77,7 +81,11 @@ def t_interval(values: Values) -> tuple[float, float]:
     """Return the 95 % interval of the mean, infinite without two finite values or more."""
     if len(values) < 2 or not np.isfinite(values).all():
         return -math.inf, math.inf
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = (
+        float(stats.t.ppf(0.975, len(values) - 1))
+        * float(np.std(values, ddof=1))
+        / math.sqrt(len(values))
+    )
     return float(np.mean(values)) - half, float(np.mean(values)) + half
 
 
@@ -89,7 +97,10 @@ def mean(values: Values, clusters: Clusters = None) -> Interval:
     """
     if not len(values):
         return Interval(math.nan, -math.inf, math.inf, 0)
-    means = [float(np.mean(np.asarray(values)[rows])) for rows in members(_numbered(clusters, len(values)))]
+    means = [
+        float(np.mean(np.asarray(values)[rows]))
+        for rows in members(_numbered(clusters, len(values)))
+    ]
     return Interval(float(np.mean(means)), *t_interval(means), len(means))
 
 
@@ -98,10 +109,14 @@ def _with_percentiles(value: float, resampled: np.ndarray, units: int) -> Interv
     resampled = resampled[~np.isnan(resampled)]
     low, high = np.quantile(resampled, [0.025, 0.975]) if len(resampled) else (-math.inf, math.inf)
     factor = widening(units)
-    return Interval(value, value + factor * (float(low) - value), value + factor * (float(high) - value), units)
+    return Interval(
+        value, value + factor * (float(low) - value), value + factor * (float(high) - value), units
+    )
 
 
-def bootstrap(statistic: Statistic, n: int, clusters: Clusters = None, *, draws: int = 2000, seed: int = 0) -> Interval:
+def bootstrap(
+    statistic: Statistic, n: int, clusters: Clusters = None, *, draws: int = 2000, seed: int = 0
+) -> Interval:
     """Return a statistic of the indices of n rows with its interval over clusters of rows.
 
     Whole clusters are resampled with replacement. Resamples for which the statistic is NaN are ignored.
@@ -153,7 +168,9 @@ def log_log(x: Values, y: Values, clusters: Clusters = None) -> tuple[Interval, 
     """
     pairs = np.array([x, y], dtype=float)
     positive = np.flatnonzero(np.isfinite(pairs).all(0) & (pairs > 0).all(0))
-    numbers = _numbered(None if clusters is None else [clusters[i] for i in positive.tolist()], len(positive))
+    numbers = _numbered(
+        None if clusters is None else [clusters[i] for i in positive.tolist()], len(positive)
+    )
     units = int(numbers.max(initial=-1)) + 1
     if len(positive) < 3:
         undefined = Interval(math.nan, -math.inf, math.inf, units)
@@ -166,5 +183,7 @@ def log_log(x: Values, y: Values, clusters: Clusters = None) -> tuple[Interval, 
     slopes = np.full(len(weights), np.nan)
     np.divide((weights * centred * b).sum(1), variances, out=slopes, where=variances > 1e-12)
     coefficients = weighted_pearson(weights, a[None], b[None])
-    correlation, slope = (_with_percentiles(float(values[0]), values[1:], units) for values in (coefficients, slopes))
+    correlation, slope = (
+        _with_percentiles(float(values[0]), values[1:], units) for values in (coefficients, slopes)
+    )
     return correlation.within(-1.0, 1.0), slope

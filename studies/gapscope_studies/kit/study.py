@@ -57,11 +57,14 @@ class RunSettings:
     say: Callable[[str], None] = print  # called with one line about each finished step
     # seconds of every network and job of a part by name, cached ones included
     spent: dict[str, float] = field(default_factory=dict, compare=False, repr=False)
-    settings: list[Path] = field(default_factory=list, compare=False, repr=False)  # files that were read
+    # files that were read
+    settings: list[Path] = field(default_factory=list, compare=False, repr=False)
 
     def __reduce__(self) -> Any:
         names = ("scale", "work", "data_root", "device")
-        return partial(RunSettings, **{name: getattr(self, name) for name in names}, workers=1, say=_ignore), ()
+        return partial(
+            RunSettings, **{name: getattr(self, name) for name in names}, workers=1, say=_ignore
+        ), ()
 
     def choose(self, *, smoke: Any, small: Any, paper: Any) -> Any:
         """Return the value for this scale."""
@@ -91,7 +94,9 @@ class RunSettings:
 
         def report(record: Record) -> None:
             gap = f"gap {record.gap:.3f}" if record.status == "finished" else record.message
-            self.say(f"  {pool}: {next(done)} more networks trained ({record.id}: {record.status}, {gap})")
+            self.say(
+                f"  {pool}: {next(done)} more networks trained ({record.id}: {record.status}, {gap})"
+            )
 
         self._check_data(specs)
         machine = {"workers": self.workers, "data_root": self.data_root, "device": self.device}
@@ -108,7 +113,9 @@ class RunSettings:
             jobs, self.work / name, workers=self.workers,
             on_done=lambda job, number, total: self.say(f"  {name}: {number} of {total}"),
         )  # fmt: skip
-        self.spent.update({f"{name}/{key}": float(result["seconds"]) for key, result in results.items()})
+        self.spent.update(
+            {f"{name}/{key}": float(result["seconds"]) for key, result in results.items()}
+        )
         return {key: result["answer"] for key, result in results.items()}
 
 
@@ -118,7 +125,9 @@ class Outcome:
 
     numbers: Mapping[str, Any]  # everything that was computed, as JSON-serializable values
     claims: Sequence[Claim] = ()
-    stands_in_for: Sequence[Mapping[str, str]] = ()  # rows "what", "paper", "here" (see `pool.scale_substitutions`)
+    stands_in_for: Sequence[
+        Mapping[str, str]
+    ] = ()  # rows "what", "paper", "here" (see `pool.scale_substitutions`)
     tables: Mapping[str, pandas.DataFrame] = field(default_factory=dict)
     figures: Mapping[str, Figure] = field(default_factory=dict)
     verdict: str = ""  # one or two sentences that a reader must know besides the claims
@@ -162,7 +171,10 @@ class Study:
         """Return outcome, sentence, and origin (ours or not) of every claim from stored results."""
         from gapscope_studies.kit.summary import rows_of
 
-        return [(row.claim.outcome, row.claim.sentence, row.claim.ours) for row in rows_of(self, results)]
+        return [
+            (row.claim.outcome, row.claim.sentence, row.claim.ours)
+            for row in rows_of(self, results)
+        ]
 
     def rewrite_pages(self, results: Path) -> None:
         """Rewrite the stored pages and their index from the JSON files."""
@@ -182,10 +194,19 @@ class Study:
         write_overview(studies, results)
 
     def run(
-        self, results: Path, *, scale: str, work: Path, parts: Sequence[str] = (), again: bool = False, **options: Any
+        self,
+        results: Path,
+        *,
+        scale: str,
+        work: Path,
+        parts: Sequence[str] = (),
+        again: bool = False,
+        **options: Any,
     ) -> list[Path]:
         """Run the parts without a result. `options` are further fields of `RunSettings`."""
-        return run_study(self, RunSettings(scale=scale, work=work, **options), results, parts=parts, again=again)
+        return run_study(
+            self, RunSettings(scale=scale, work=work, **options), results, parts=parts, again=again
+        )
 
 
 def _time_in_words(folder: Path, part: str, scale: str) -> str:
@@ -200,7 +221,12 @@ def _time_in_words(folder: Path, part: str, scale: str) -> str:
 
 
 def run_study(
-    study: Study, setting: RunSettings, results: Path, *, parts: Sequence[str] = (), again: bool = False
+    study: Study,
+    setting: RunSettings,
+    results: Path,
+    *,
+    parts: Sequence[str] = (),
+    again: bool = False,
 ) -> list[Path]:
     """Run parts without a result, and return the JSON files that were written.
 
@@ -214,7 +240,9 @@ def run_study(
         if path.exists() and not again:
             setting.say(f"{part.name}: done already ({path})")
             continue
-        setting.say(f"{part.name}: {part.title} ({_time_in_words(results / study.name, part.name, setting.scale)})")
+        setting.say(
+            f"{part.name}: {part.title} ({_time_in_words(results / study.name, part.name, setting.scale)})"
+        )
         spent = read_json(path)["seconds"] if path.exists() else 0.0
         start = time.perf_counter()
         setting.spent.clear()

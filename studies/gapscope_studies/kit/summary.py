@@ -13,7 +13,16 @@ from scipy import stats
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import read_json
-from gapscope_studies.kit.claims import BOTH_ANSWERS, HELD, MIN_UNITS, NOT_HELD, OPEN, OUTCOMES, Claim, not_run
+from gapscope_studies.kit.claims import (
+    BOTH_ANSWERS,
+    HELD,
+    MIN_UNITS,
+    NOT_HELD,
+    OPEN,
+    OUTCOMES,
+    Claim,
+    not_run,
+)
 from gapscope_studies.kit.page import scale_in_words
 
 if TYPE_CHECKING:
@@ -45,7 +54,12 @@ def _error(claim: Claim, bound: float) -> float:
 
 def p_value(claim: Claim) -> float | None:
     """Return the two-sided p-value (Student's t) against the nearest bound, or None."""
-    if claim.exact or claim.units < 2 or not math.isfinite(claim.low) or not math.isfinite(claim.high):
+    if (
+        claim.exact
+        or claim.units < 2
+        or not math.isfinite(claim.low)
+        or not math.isfinite(claim.high)
+    ):
         return None
     values = []
     for bound in _nearest(claim):
@@ -58,7 +72,9 @@ def p_value(claim: Claim) -> float | None:
 
 def p_values(claims: Sequence[Claim]) -> list[tuple[float, bool]]:
     """Return the p-values of the claims without doubts, and whether each is decided."""
-    allowed = [c for c in claims if not c.status and not c.doubts and c.outcome in (HELD, NOT_HELD, OPEN)]
+    allowed = [
+        c for c in claims if not c.status and not c.doubts and c.outcome in (HELD, NOT_HELD, OPEN)
+    ]
     pairs = [(p_value(claim), claim.outcome != OPEN) for claim in allowed]
     return [(p, decided) for p, decided in pairs if p is not None]
 
@@ -73,9 +89,16 @@ def units_needed(claim: Claim) -> int | None:
     needed = 0.0
     for bound in inside:
         distance = abs(claim.value - bound)
-        half = _error(claim, bound) * float(stats.norm.ppf(0.975))  # shrinks with the root of the number of units
-        needed = max(needed, claim.units * FOR_80_PERCENT * (half / distance) ** 2 if distance else math.inf)
-    return min(max(math.ceil(needed), claim.units + 1), MAX_UNITS + 1) if math.isfinite(needed) else MAX_UNITS + 1
+        # shrinks with the root of the number of units
+        half = _error(claim, bound) * float(stats.norm.ppf(0.975))
+        needed = max(
+            needed, claim.units * FOR_80_PERCENT * (half / distance) ** 2 if distance else math.inf
+        )
+    return (
+        min(max(math.ceil(needed), claim.units + 1), MAX_UNITS + 1)
+        if math.isfinite(needed)
+        else MAX_UNITS + 1
+    )
 
 
 def hours_needed(claim: Claim, content: Mapping[str, Any]) -> float | None:
@@ -115,7 +138,9 @@ class Finding:
     held: str = ""
     not_held: str = ""
     undecided: str = ""  # followed by the reason
-    picture: str = ""  # figure of the part that shows it; such a finding comes first on the page of all claims
+    picture: str = (
+        ""  # figure of the part that shows it; such a finding comes first on the page of all claims
+    )
 
     def render(self, rows: Sequence[Row]) -> tuple[str, str]:
         """Return the outcome with its sentence, by default that of the claim."""
@@ -132,10 +157,14 @@ class Finding:
 
     def _find(self, rows: Sequence[Row], says: str) -> Row:
         """Return the row of the one claim of the part with this statement, or that begins so."""
-        candidates = [row for row in rows if row.part == self.part and row.claim.statement.startswith(says)]
+        candidates = [
+            row for row in rows if row.part == self.part and row.claim.statement.startswith(says)
+        ]
         candidates = [row for row in candidates if row.claim.statement == says] or candidates
         if len(candidates) != 1:
-            raise InvalidInput(f"A finding must name one claim; {self.part}: {says!r} names {len(candidates)}.")
+            raise InvalidInput(
+                f"A finding must name one claim; {self.part}: {says!r} names {len(candidates)}."
+            )
         return candidates[0]
 
 
@@ -165,8 +194,14 @@ def rows_of(study: Study, results: Path) -> list[Row]:
     for part in study.parts:
         scale, content = stored_part(study, part, results)
         if content:
-            run, page = f"{scale}: {scale_in_words(content, most=2)}", f"{study.name}/{scale}/{part.name}.md"
-            rows += [Row(c, part.name, run, page, hours_needed(c, content)) for c in stored_claims(content)]
+            run, page = (
+                f"{scale}: {scale_in_words(content, most=2)}",
+                f"{study.name}/{scale}/{part.name}.md",
+            )
+            rows += [
+                Row(c, part.name, run, page, hours_needed(c, content))
+                for c in stored_claims(content)
+            ]
         elif part.says and not part.ours:
             why = "no result at small or paper scale"
             rows.append(Row(not_run(part.name, part.says.rstrip("."), why), part.name))
@@ -210,7 +245,9 @@ def lacks_training(claim: Claim) -> bool:
 
 def count_lacking_training(study: Study, results: Path, *, ours: bool) -> int:
     """Return the number of claims that are open since their networks were not trained enough."""
-    return sum(lacks_training(row.claim) for row in rows_of(study, results) if row.claim.ours == ours)
+    return sum(
+        lacks_training(row.claim) for row in rows_of(study, results) if row.claim.ours == ours
+    )
 
 
 def remedy_of(claim: Claim) -> str:

@@ -34,19 +34,27 @@ from gapscope_studies.labels import (
 
 def main() -> None:
     """Run the missing cells, and write the summary of all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parts = (targets, uneven, several, fitted, positions, beside_cleanlab)
     own = {part.__name__.rpartition(".")[2]: part for part in parts}
     parser.add_argument("what", choices=(*ranking.SCALES, *own, "hard_clean", "embeddings"))
     parser.add_argument("out", type=Path)
-    parser.add_argument("--cells", type=Path, default=Path("study-work/labels"), help="folder of finished cells")
+    parser.add_argument(
+        "--cells", type=Path, default=Path("study-work/labels"), help="folder of finished cells"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # CPU seconds are those of one thread
     if arguments.what in ("hard_clean", "embeddings"):
         content = getattr(noise_rates, arguments.what)()
     else:
         jobs = own[arguments.what].jobs() if arguments.what in own else ranking.jobs(arguments.what)
-        cells = [*run_cached(jobs, arguments.cells, workers=1, on_done=lambda *done: print(*done, flush=True)).values()]
+        cells = [
+            *run_cached(
+                jobs, arguments.cells, workers=1, on_done=lambda *done: print(*done, flush=True)
+            ).values()
+        ]
         if arguments.what in own:
             content = {"commit": commit(), **own[arguments.what].summarize(cells)}
         else:

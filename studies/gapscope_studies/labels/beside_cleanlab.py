@@ -31,7 +31,9 @@ SAMPLES = 600
 def _self_confidence(x: torch.Tensor, labels: torch.Tensor, seed: int) -> np.ndarray:
     folds = StratifiedKFold(5, shuffle=True, random_state=seed)
     learner = make_pipeline(StandardScaler(), LogisticRegression(max_iter=500))
-    probabilities: Any = cross_val_predict(learner, x.numpy(), labels.numpy(), cv=folds, method="predict_proba")
+    probabilities: Any = cross_val_predict(
+        learner, x.numpy(), labels.numpy(), cv=folds, method="predict_proba"
+    )
     return probabilities[np.arange(len(x)), labels.numpy()]
 
 
@@ -43,7 +45,9 @@ def _cell(name: str, seed: int) -> dict[str, Any]:
     x, y = features[chosen], classes[chosen].unique(return_inverse=True)[1]
     cells = []
     for rate in RATES:
-        labels = gs.data.inject_label_noise(y, rate, n_classes=int(y.max()) + 1, generator=generator)
+        labels = gs.data.inject_label_noise(
+            y, rate, n_classes=int(y.max()) + 1, generator=generator
+        )
         wrong = (labels != y).numpy()
         issues, seconds = timed(lambda given=labels: gs.find_label_issues(None, (x, given)))
         confidence, theirs = timed(lambda given=labels: _self_confidence(x, given, seed))
@@ -57,7 +61,11 @@ def _cell(name: str, seed: int) -> dict[str, Any]:
 
 def jobs() -> dict[str, Callable[[], dict[str, Any]]]:
     """Return the cells by name."""
-    return {f"beside cleanlab {name} {seed}": partial(_cell, name, seed) for name in DATA for seed in SEEDS}
+    return {
+        f"beside cleanlab {name} {seed}": partial(_cell, name, seed)
+        for name in DATA
+        for seed in SEEDS
+    }
 
 
 def summarize(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -51,7 +51,9 @@ def clean_samples(name: str, generator: torch.Generator) -> tuple[Tensor, Tensor
     return x[rows], y[rows].long()
 
 
-def instance_dependent(x: Tensor, labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:
+def instance_dependent(
+    x: Tensor, labels: Tensor, rate: float, n_classes: int, generator: torch.Generator
+) -> Tensor:
     """Corrupt labels to classes that depend on the sample (Xia et al. 2020, arXiv:2006.07836).
 
     Probabilities are normal about the rate, clipped to [0, 1]; odds of the classes are a random linear map.
@@ -61,19 +63,27 @@ def instance_dependent(x: Tensor, labels: Tensor, rate: float, n_classes: int, g
     maps = torch.randn(n_classes, x.shape[1], n_classes, generator=generator)
     odds = torch.stack([row @ maps[int(label)] for row, label in zip(x, labels, strict=True)])
     odds = odds.scatter(1, labels[:, None], -torch.inf).softmax(1)
-    errs = torch.rand(len(x), generator=generator) < (rate + 0.1 * torch.randn(len(x), generator=generator)).clamp(0, 1)
+    errs = torch.rand(len(x), generator=generator) < (
+        rate + 0.1 * torch.randn(len(x), generator=generator)
+    ).clamp(0, 1)
     return torch.where(errs, torch.multinomial(odds, 1, generator=generator).squeeze(1), labels)
 
 
-def class_similar(x: Tensor, labels: Tensor, rate: float, n_classes: int, generator: torch.Generator) -> Tensor:
+def class_similar(
+    x: Tensor, labels: Tensor, rate: float, n_classes: int, generator: torch.Generator
+) -> Tensor:
     """Corrupt labels with odds of a nearest-neighbour classifier's confusions, plus 0.1."""
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.neighbors import KNeighborsClassifier
 
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
-    predicted = cross_val_predict(KNeighborsClassifier(5), x.flatten(1).numpy(), labels.numpy(), cv=folds)
+    predicted = cross_val_predict(
+        KNeighborsClassifier(5), x.flatten(1).numpy(), labels.numpy(), cv=folds
+    )
     odds = torch.full((n_classes, n_classes), 0.1)
-    odds.index_put_((labels, torch.as_tensor(np.asarray(predicted))), torch.ones(len(labels)), accumulate=True)
+    odds.index_put_(
+        (labels, torch.as_tensor(np.asarray(predicted))), torch.ones(len(labels)), accumulate=True
+    )
     odds.fill_diagonal_(0.0)
     rows = torch.randperm(len(labels), generator=generator)[: round(rate * len(labels))]
     noisy = labels.clone()
@@ -89,7 +99,9 @@ def make_cell(name: str, kind: str, rate: float, seed: int) -> tuple[gs.Samples,
     if kind in ("symmetric", "pair-wise"):
         noisy = (inject_label_noise if kind == "symmetric" else shift_labels)(y, *noise)
     else:
-        noisy = (instance_dependent if kind == "instance-dependent" else class_similar)(x, y, *noise)
+        noisy = (instance_dependent if kind == "instance-dependent" else class_similar)(
+            x, y, *noise
+        )
     return gs.Samples(x, noisy), noisy != y, n_classes
 
 
@@ -98,4 +110,6 @@ def make_network(name: str, samples: gs.Samples, n_classes: int, seed: int) -> n
     network, options = DATASETS[name][2]
     generator = torch.Generator().manual_seed(derive_seed(seed, "initial weights"))
     shape = tuple(samples.inputs.shape[1:])
-    return gs.build_network(network, input_shape=shape, n_outputs=n_classes, generator=generator, **options)
+    return gs.build_network(
+        network, input_shape=shape, n_outputs=n_classes, generator=generator, **options
+    )

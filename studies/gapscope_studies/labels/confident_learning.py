@@ -30,7 +30,10 @@ def normalized_margin(labels: Ints, probabilities: Floats) -> Floats:
 def confident_joint(labels: Ints, probabilities: Floats) -> Floats:
     """Return calibrated counts [i, j] of samples with label i and true label j (eq. 3)."""
     n_classes = probabilities.shape[1]
-    means = [probabilities[labels == j, j].mean() if (labels == j).any() else np.inf for j in range(n_classes)]
+    means = [
+        probabilities[labels == j, j].mean() if (labels == j).any() else np.inf
+        for j in range(n_classes)
+    ]
     reached = probabilities >= np.array(means) - 1e-6
     classes, confident = np.where(reached, probabilities, -np.inf).argmax(1), reached.any(1)
     counts = np.zeros((n_classes, n_classes))
@@ -39,7 +42,9 @@ def confident_joint(labels: Ints, probabilities: Floats) -> Floats:
     return counts / counts.sum(1, keepdims=True) * np.bincount(labels, minlength=n_classes)[:, None]
 
 
-def prune_by_noise_rate(labels: Ints, probabilities: Floats, min_per_class: int = 5) -> NDArray[np.bool_]:
+def prune_by_noise_rate(
+    labels: Ints, probabilities: Floats, min_per_class: int = 5
+) -> NDArray[np.bool_]:
     """Return a mask of the samples that pruning by noise rate removes."""
     joint, pruned = confident_joint(labels, probabilities), np.zeros(len(labels), dtype=bool)
     for i in range(len(joint)):

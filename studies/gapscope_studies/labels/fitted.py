@@ -56,27 +56,41 @@ def _answer(x: torch.Tensor, noisy: torch.Tensor, probabilities: np.ndarray) -> 
 def run_cell(name: str, kind: str, subset: int) -> dict[str, Any]:
     """Ask about the predictions of all models at all rates of one kind of errors."""
     x, y = load_clean(name)
-    rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(derive_seed(subset, f"fitted {name}")))[:N]
+    rows = torch.randperm(
+        len(x), generator=torch.Generator().manual_seed(derive_seed(subset, f"fitted {name}"))
+    )[:N]
     features, (_, y) = x[rows].flatten(1), y[rows].unique(return_inverse=True)
     shown = x[rows]
     planes = sample_features(gs.Samples(features, y))
     answers = []
     for rate in RATES if kind == "even" else RATES[1:]:
-        generator = torch.Generator().manual_seed(derive_seed(subset, f"fitted {name} {kind} {rate}"))
+        generator = torch.Generator().manual_seed(
+            derive_seed(subset, f"fitted {name} {kind} {rate}")
+        )
         noisy = plant(kind, rate, planes, y, generator) if rate else y
-        known = {"data": name, "kind": kind, "rate": rate, "wrong": float((noisy != y).double().mean())}
+        known = {
+            "data": name,
+            "kind": kind,
+            "rate": rate,
+            "wrong": float((noisy != y).double().mean()),
+        }
         for model, build in MODELS.items():
             estimator = make_pipeline(StandardScaler(), build())
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
-                warnings.simplefilter("ignore", UserWarning)  # a class with fewer samples than folds
-                fitted = estimator.fit(features.numpy(), noisy.numpy()).predict_proba(features.numpy())
+                # a class with fewer samples than folds
+                warnings.simplefilter("ignore", UserWarning)
+                fitted = estimator.fit(features.numpy(), noisy.numpy()).predict_proba(
+                    features.numpy()
+                )
                 folds = StratifiedKFold(5, shuffle=True, random_state=subset)
                 held_out: Any = cross_val_predict(
                     estimator, features.numpy(), noisy.numpy(), cv=folds, method="predict_proba"
                 )
             for how, probabilities in (("fitted", fitted), ("five folds", held_out)):
-                answers.append({**known, "model": model, "how": how} | _answer(shown, noisy, probabilities))
+                answers.append(
+                    {**known, "model": model, "how": how} | _answer(shown, noisy, probabilities)
+                )
     return {"answers": answers}
 
 
@@ -98,7 +112,9 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     frame = pandas.DataFrame([answer for cell in cells for answer in cell["answers"]])
     keys = ["data", "kind", "rate", "wrong", "model"]
     frame["case"] = frame.groupby([*keys, "how"]).cumcount()
-    wide = frame.pivot_table(index=[*keys, "case"], columns="how", values=["recognized", "agrees"], aggfunc="first")
+    wide = frame.pivot_table(
+        index=[*keys, "case"], columns="how", values=["recognized", "agrees"], aggfunc="first"
+    )
     wide = wide.reset_index()
     excess = (wide["agrees", "fitted"] - wide["agrees", "five folds"]).astype(float)
     wide["harmful"] = excess >= 0.05

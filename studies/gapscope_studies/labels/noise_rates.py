@@ -22,7 +22,13 @@ from gapscope_studies.kit.data import shift_labels
 from gapscope_studies.labels.summary import scores, suspicion_of
 
 N = 400
-HARD = {"parity of 3 signs": 2, "xor of 2 signs": 2, "4 clusters per class": 3, "gaussian quantiles": 3, "cifar10": 10}
+HARD = {
+    "parity of 3 signs": 2,
+    "xor of 2 signs": 2,
+    "4 clusters per class": 3,
+    "gaussian quantiles": 3,
+    "cifar10": 10,
+}
 KNOWN = {"linear": 2, "digits": 10, "blobs": 5, "fashion_mnist": 10}
 RATES = (0.0, 0.1, 0.2, 0.35)
 N_EMBEDDED, RATES_EMBEDDED = 600, (0.0, 0.05, 0.1, 0.2)
@@ -35,7 +41,13 @@ def estimate(data: Any, truth: float, **options: Any) -> dict[str, Any]:
     except NotMeasurable:
         return {"answered": False}
     covered = noise.low - 1e-9 <= truth <= noise.high + 1e-9
-    return {"answered": True, "rate": noise.rate, "low": noise.low, "high": noise.high, "covered": covered}
+    return {
+        "answered": True,
+        "rate": noise.rate,
+        "low": noise.low,
+        "high": noise.high,
+        "covered": covered,
+    }
 
 
 def sample_clean(name: str, seed: int) -> tuple[Tensor, Tensor]:
@@ -86,7 +98,11 @@ def hard_clean() -> dict[str, Any]:
     """Count answers on hard, clean data, and on data with known rates."""
     start = time.process_time()
     hard = [count_answers(name, classes, 0.0, range(200, 240)) for name, classes in HARD.items()]
-    known = [count_answers(name, classes, rate, range(200, 210)) for name, classes in KNOWN.items() for rate in RATES]
+    known = [
+        count_answers(name, classes, rate, range(200, 210))
+        for name, classes in KNOWN.items()
+        for rate in RATES
+    ]
     return {
         "cpu_seconds": time.process_time() - start,
         "samples": N,
@@ -103,7 +119,11 @@ def hard_clean() -> dict[str, Any]:
 
 def embeddings() -> dict[str, Any]:
     """Estimate noise in labels of CIFAR-10 test images from features of a pretrained network."""
-    network, test, rows = build_pretrained("ResNet-20", None, Path()), gs.load_dataset("cifar10").test, []
+    network, test, rows = (
+        build_pretrained("ResNet-20", None, Path()),
+        gs.load_dataset("cifar10").test,
+        [],
+    )
     network.linear = nn.Identity()
     for seed in range(3):
         generator = torch.Generator().manual_seed(3001 + seed)

@@ -55,16 +55,23 @@ def noisy_pictures(name: str, generator: torch.Generator) -> tuple[Tensor, Tenso
     pictures = gs.load_dataset(name).train.inputs
     rows = torch.randperm(len(pictures), generator=generator)[:N_MASKS]
     x = nn.functional.avg_pool2d(pictures[rows].float(), 2)
-    return x + 0.5 * x.std() * torch.randn(x.shape, generator=generator), (x.mean(1) > x.mean()).long()
+    return x + 0.5 * x.std() * torch.randn(x.shape, generator=generator), (
+        x.mean(1) > x.mean()
+    ).long()
 
 
-def wrong_pixels(kind: str, rate: float, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+def wrong_pixels(
+    kind: str, rate: float, shape: Sequence[int], generator: torch.Generator
+) -> Tensor:
     """Return whether each pixel is wrong: single ones, or those of squares of four; half of the masks have none."""
     careless = (torch.rand(shape[0], generator=generator) < 0.5)[:, None, None]
     wrong = torch.rand(*shape, generator=generator) < rate
     if kind == "squares":
         corners = (torch.rand(*shape, generator=generator) < rate / 4).float()
-        wrong = nn.functional.max_pool2d(nn.functional.pad(corners, (1, 0, 1, 0))[:, None], 2, 1)[:, 0] > 0
+        wrong = (
+            nn.functional.max_pool2d(nn.functional.pad(corners, (1, 0, 1, 0))[:, None], 2, 1)[:, 0]
+            > 0
+        )
     return wrong & careless
 
 
@@ -88,7 +95,9 @@ def _plant(kind: str, rate: float, clean: Tensor, generator: torch.Generator) ->
     return given
 
 
-def _judge(issues: Any, others: Mapping[str, tuple[np.ndarray, np.ndarray]], wrong: np.ndarray) -> dict[str, Any]:
+def _judge(
+    issues: Any, others: Mapping[str, tuple[np.ndarray, np.ndarray]], wrong: np.ndarray
+) -> dict[str, Any]:
     """Return the scores of all rankings.
 
     Args:
@@ -99,12 +108,16 @@ def _judge(issues: Any, others: Mapping[str, tuple[np.ndarray, np.ndarray]], wro
     own = (suspicion_of_labels(issues, wrong.shape), suspicion_of_samples(issues, len(wrong)))
     rankings = {"gapscope": own} | {name: (-a, -b) for name, (a, b) in others.items()}
     any_wrong: Any = wrong.reshape(len(wrong), -1).any(1)
-    of_samples = {} if any_wrong.all() else {name: scores(b, any_wrong) for name, (_, b) in rankings.items()}
+    of_samples = (
+        {} if any_wrong.all() else {name: scores(b, any_wrong) for name, (_, b) in rankings.items()}
+    )
     of_labels = {name: scores(a.ravel(), wrong.ravel()) for name, (a, _) in rankings.items()}
     return {"labels": of_labels, "samples": of_samples, **answer_of(issues, wrong)}
 
 
-def _token_scores(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _token_scores(
+    labels: np.ndarray, probabilities: np.ndarray
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     from cleanlab.token_classification import rank  # pyright: ignore[reportMissingImports]
 
     found = {}
@@ -112,7 +125,10 @@ def _token_scores(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, tu
         of_line, of_token = rank.get_label_quality_scores(
             labels.tolist(), list(probabilities), sentence_score_method=method
         )
-        found[f"cleanlab, {method}"] = (np.stack([np.asarray(row) for row in of_token]), np.asarray(of_line))
+        found[f"cleanlab, {method}"] = (
+            np.stack([np.asarray(row) for row in of_token]),
+            np.asarray(of_line),
+        )
     return found
 
 
@@ -124,7 +140,9 @@ def lines(name: str, kind: str, rate: float, seed: int) -> list[dict[str, Any]]:
     given = _plant(kind, rate, clean, generator)
     wrong, labels = (given != clean).numpy(), given.numpy()
     ids, n_classes = torch.arange(N_LINES * LENGTH).reshape(N_LINES, LENGTH), int(given.max()) + 1
-    held, held_seconds = timed(lambda: gs.out_of_sample(features, gs.Samples(ids, given, task="tokens"), seed=seed))
+    held, held_seconds = timed(
+        lambda: gs.out_of_sample(features, gs.Samples(ids, given, task="tokens"), seed=seed)
+    )
     kernel = np.zeros((N_LINES, LENGTH, n_classes))
     kernel[tuple(held.positions.T)] = held.predictions
     groups = np.repeat(np.arange(N_LINES), LENGTH)
@@ -144,8 +162,13 @@ def lines(name: str, kind: str, rate: float, seed: int) -> list[dict[str, Any]]:
         issues, own = timed(lambda given_probabilities=probabilities: gs.find_label_issues(
             labels=gs.Samples(ids, given, task="tokens").y, pred_probs=given_probabilities
         ))  # fmt: skip
-        others, theirs = timed(lambda given_probabilities=probabilities: _token_scores(labels, given_probabilities))
-        known = {"source": source, "cpu_seconds": {"gapscope": cost + own, "cleanlab": cost + theirs}}
+        others, theirs = timed(
+            lambda given_probabilities=probabilities: _token_scores(labels, given_probabilities)
+        )
+        known = {
+            "source": source,
+            "cpu_seconds": {"gapscope": cost + own, "cleanlab": cost + theirs},
+        }
         answers.append(known | _judge(issues, others, wrong))
     return answers
 
@@ -163,11 +186,16 @@ def masks(name: str, kind: str, rate: float, seed: int) -> list[dict[str, Any]]:
     held, cost = timed(lambda: gs.out_of_sample(network, data, seed=seed))
     probabilities = np.zeros((*clean.shape, 2))
     probabilities[tuple(held.positions.T)] = held.predictions
-    issues, own = timed(lambda: gs.find_label_issues(None, data, pred_probs=probabilities, seed=seed))
+    issues, own = timed(
+        lambda: gs.find_label_issues(None, data, pred_probs=probabilities, seed=seed)
+    )
     (of_picture, of_pixel), theirs = timed(lambda: rank.get_label_quality_scores(
         data.y.numpy(), np.moveaxis(probabilities, -1, 1), method="softmin", verbose=False
     ))  # fmt: skip
-    known = {"source": "leave-one-picture-out", "cpu_seconds": {"gapscope": cost + own, "cleanlab": cost + theirs}}
+    known = {
+        "source": "leave-one-picture-out",
+        "cpu_seconds": {"gapscope": cost + own, "cleanlab": cost + theirs},
+    }
     return [known | _judge(issues, {"cleanlab, softmin": (of_pixel, of_picture)}, wrong.numpy())]
 
 
@@ -180,7 +208,9 @@ def _cell(task: str, name: str, kind: str, rate: float, seed: int) -> dict[str, 
 def jobs() -> dict[str, Callable[[], dict[str, Any]]]:
     """Return every cell by its name."""
     return {
-        f"positions-{task}-{name}-{kind}-{rate}-{seed}": partial(_cell, task, name, kind, rate, seed)
+        f"positions-{task}-{name}-{kind}-{rate}-{seed}": partial(
+            _cell, task, name, kind, rate, seed
+        )
         for task, kinds in KINDS.items()
         for name in DATA[task]
         for kind in kinds
@@ -204,22 +234,43 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     values = ["auroc", "average_precision"]
 
     def means(*by: str) -> list[dict[str, Any]]:
-        rows: Any = table.groupby([*by], sort=False)[values].mean().round(4).reset_index().to_dict("records")
+        rows: Any = (
+            table.groupby([*by], sort=False)[values]
+            .mean()
+            .round(4)
+            .reset_index()
+            .to_dict("records")
+        )
         return rows
 
-    wide = table.pivot_table(index=[*keys, "of"], columns="method", values="average_precision").reset_index()
+    wide = table.pivot_table(
+        index=[*keys, "of"], columns="method", values="average_precision"
+    ).reset_index()
     differences = []
     for (task, source, of), part in wide.groupby(["task", "source", "of"], sort=False):
-        for method in [name for name in table["method"].unique() if name != "gapscope" and part[name].notna().any()]:
+        for method in [
+            name
+            for name in table["method"].unique()
+            if name != "gapscope" and part[name].notna().any()
+        ]:
             gain = part["gapscope"] - part[method]
             groups = gain.groupby([part["data"], part["kind"]]).mean().to_numpy()
             draws = np.random.default_rng(0).choice(groups, (2000, len(groups))).mean(1)
             interval = [float(groups.mean()), *map(float, np.quantile(draws, [0.025, 0.975]))]
             ahead = f"{int((gain > 0).sum())} of {len(gain)}"
             differences.append(
-                {"task": task, "source": source, "of": of, "minus": method, "difference": interval, "ahead": ahead}
+                {
+                    "task": task,
+                    "source": source,
+                    "of": of,
+                    "minus": method,
+                    "difference": interval,
+                    "ahead": ahead,
+                }
             )
-    seconds = pandas.DataFrame([{"task": a["task"], "source": a["source"], **a["cpu_seconds"]} for a in answers])
+    seconds = pandas.DataFrame(
+        [{"task": a["task"], "source": a["source"], **a["cpu_seconds"]} for a in answers]
+    )
     return {
         "cleanlab": version("cleanlab"),
         "cells": len(cells),
@@ -229,5 +280,9 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "differences": differences,
         "flags": flag_means(answers, "task", "source"),
         "coverage": coverage(answers, "task", "source"),
-        "cpu_seconds": seconds.groupby(["task", "source"], sort=False).mean().round(3).reset_index().to_dict("records"),
+        "cpu_seconds": seconds.groupby(["task", "source"], sort=False)
+        .mean()
+        .round(3)
+        .reset_index()
+        .to_dict("records"),
     }

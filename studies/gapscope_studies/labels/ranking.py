@@ -40,24 +40,40 @@ def answer(issues: LabelIssues, wrong: Tensor) -> dict[str, Any]:
     if noise is None or issues.flagged is None:
         return {"rate": None, "low": None}
     cuts = [issues, *(issues.with_precision(target) for target in TARGETS)]
-    rows = [[cut.n_flagged, cut.expected_precision, int(wrong[cut.indices[: cut.n_flagged]].sum())] for cut in cuts]
-    interval = {"rate": noise.rate, "low": noise.low, "high": noise.high, "bound": noise.is_upper_bound}
+    rows = [
+        [cut.n_flagged, cut.expected_precision, int(wrong[cut.indices[: cut.n_flagged]].sum())]
+        for cut in cuts
+    ]
+    interval = {
+        "rate": noise.rate,
+        "low": noise.low,
+        "high": noise.high,
+        "bound": noise.is_upper_bound,
+    }
     return interval | {"cut": rows[0], "cuts": rows[1:]}
 
 
-def one_training(name: str, samples: gs.Samples, n_classes: int, seed: int) -> tuple[LabelIssues, LabelIssues]:
+def one_training(
+    name: str, samples: gs.Samples, n_classes: int, seed: int
+) -> tuple[LabelIssues, LabelIssues]:
     """Return label issues of one monitored run with canaries, and those of its margins alone."""
     n = len(samples)
-    canaries = gs.Canaries(samples.y, n_classes=n_classes, number=max(24, round(CANARIES * n)), seed=seed)
+    canaries = gs.Canaries(
+        samples.y, n_classes=n_classes, number=max(24, round(CANARIES * n)), seed=seed
+    )
     data = (samples.inputs, canaries.labels)
-    monitor = gs.Monitor(data, [], n_samples=n, alarm=gs.CanaryAlarm(canaries, restore=False), max_time_fraction=None)
+    monitor = gs.Monitor(
+        data, [], n_samples=n, alarm=gs.CanaryAlarm(canaries, restore=False), max_time_fraction=None
+    )
     spec = gs.TrainingSpec(**TRAINING, epochs=EPOCHS)
     gs.train(make_network(name, samples, n_classes, seed), data, spec, seed=seed, on_epoch=monitor)
     # without the inputs there is no kernel to average with
     return gs.find_label_issues(monitor, seed=seed), gs.find_label_issues(monitor.alarm, seed=seed)
 
 
-def network_probabilities(name: str, samples: gs.Samples, n_classes: int, seed: int, epochs: int) -> np.ndarray:
+def network_probabilities(
+    name: str, samples: gs.Samples, n_classes: int, seed: int, epochs: int
+) -> np.ndarray:
     """Return out-of-sample probabilities of the network by five-fold cross-validation."""
     n = len(samples)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(derive_seed(seed, "folds")))
@@ -109,10 +125,15 @@ def _confident_learning(
         margin = confident_learning.normalized_margin(labels, probabilities)
         suspicions = {
             method: -margin,
-            f"{method}, self-confidence": -confident_learning.self_confidence(labels, probabilities),
-            f"{method}, pruned first": confident_learning.prune_by_noise_rate(labels, probabilities) - margin,
+            f"{method}, self-confidence": -confident_learning.self_confidence(
+                labels, probabilities
+            ),
+            f"{method}, pruned first": confident_learning.prune_by_noise_rate(labels, probabilities)
+            - margin,
         }
-        methods |= {key: scores(each, truth) | {"seconds": seconds} for key, each in suspicions.items()}
+        methods |= {
+            key: scores(each, truth) | {"seconds": seconds} for key, each in suspicions.items()
+        }
     return methods
 
 
@@ -121,7 +142,9 @@ def run_cell(name: str, kind: str, rate: float, seed: int, ours_only: bool) -> d
     samples, wrong, n_classes = make_cell(name, kind, rate, seed)
     truth, methods = wrong.numpy(), {}
     networks: dict[str, Any] = {"no network": None}
-    if not ours_only and name != "CIFAR-10":  # there a kernel of 600 images costs as much as a training run
+    if (
+        not ours_only and name != "CIFAR-10"
+    ):  # there a kernel of 600 images costs as much as a training run
         networks["untrained network"] = make_network(name, samples, n_classes, seed)
     for method, network in networks.items():
         issues, seconds = time_call(partial(gs.find_label_issues, network, samples, seed=seed))

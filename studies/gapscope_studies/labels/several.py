@@ -30,7 +30,11 @@ RATES, SEEDS, N_LABELLED = (0.02, 0.05, 0.1), (1, 2, 3, 4), 600
 ATTRIBUTES = {
     "keel optdigits": ((0, 2, 4, 6, 8), (5, 6, 7, 8, 9), (0, 6, 8, 9)),
     "keel texture": ((0, 2, 4, 6, 8, 10), (6, 7, 8, 9, 10), (1, 4, 7)),
-    "banking77, other intents": ((0, 2, 4, 6, 8, 10, 12, 14), (8, 9, 10, 11, 12, 13, 14), (1, 4, 7, 10, 13)),
+    "banking77, other intents": (
+        (0, 2, 4, 6, 8, 10, 12, 14),
+        (8, 9, 10, 11, 12, 13, 14),
+        (1, 4, 7, 10, 13),
+    ),
 }
 KINDS = ("flipped", "forgotten")
 
@@ -69,7 +73,10 @@ def suspicion_of_samples(issues: Any, n: int) -> np.ndarray:
 def answer_of(issues: Any, wrong: np.ndarray) -> dict[str, float]:
     """Return the rate, the number of flagged labels, and their expected and observed precision."""
     noise = issues.noise
-    flagged = (issues.indices[: issues.n_flagged].numpy(), *issues.places[: issues.n_flagged].unbind(1))
+    flagged = (
+        issues.indices[: issues.n_flagged].numpy(),
+        *issues.places[: issues.n_flagged].unbind(1),
+    )
     return {
         "wrong": float(wrong.mean()),
         "low": float("nan") if noise is None else noise.low,
@@ -87,7 +94,9 @@ def attributes(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
     clean = torch.stack([torch.isin(y, torch.tensor(classes)) for classes in ATTRIBUTES[name]], 1)
     wrong = torch.rand(clean.shape, generator=generator) < rate
     if kind == "forgotten":
-        wrong = (torch.rand(clean.shape, generator=generator) < rate / clean.double().mean()) & clean
+        wrong = (
+            torch.rand(clean.shape, generator=generator) < rate / clean.double().mean()
+        ) & clean
     given = clean ^ wrong
     truth, data = wrong.numpy(), gs.Samples(x, given)
     issues, seconds = timed(lambda: gs.find_label_issues(None, data, seed=seed))
@@ -97,7 +106,8 @@ def attributes(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
     def folds() -> np.ndarray:
         model = LogisticRegression(max_iter=1000)
         columns: list[Any] = [
-            cross_val_predict(model, flat, given[:, k].numpy(), method="predict_proba") for k in range(3)
+            cross_val_predict(model, flat, given[:, k].numpy(), method="predict_proba")
+            for k in range(3)
         ]
         return np.stack([column[:, 1] for column in columns], 1)
 
@@ -110,10 +120,14 @@ def attributes(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
     }.items():
         suspicion[method] = (1 - np.where(labels, values, 1 - values), cost)
     methods = {
-        key: {**scores(value.ravel(), truth.ravel()), "cpu_seconds": cost} for key, (value, cost) in suspicion.items()
+        key: {**scores(value.ravel(), truth.ravel()), "cpu_seconds": cost}
+        for key, (value, cost) in suspicion.items()
     }
     samples = {"gapscope": suspicion_of_samples(issues, len(x))}
-    for method, values in {"cleanlab, same probabilities": held, "cleanlab, logistic regression": logistic}.items():
+    for method, values in {
+        "cleanlab, same probabilities": held,
+        "cleanlab, logistic regression": logistic,
+    }.items():
         samples[method] = 1 - _cleanlab_scores(labels, values)
     is_wrong: Any = truth.any(1)
     of_samples = {key: scores(value, is_wrong) for key, value in samples.items()}
@@ -128,7 +142,13 @@ def _cleanlab_scores(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarra
 
 
 def _cell(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
-    return {"data": name, "kind": kind, "rate": rate, "seed": seed, **attributes(name, kind, rate, seed)}
+    return {
+        "data": name,
+        "kind": kind,
+        "rate": rate,
+        "seed": seed,
+        **attributes(name, kind, rate, seed),
+    }
 
 
 def jobs() -> dict[str, Callable[[], dict[str, Any]]]:
@@ -144,13 +164,18 @@ def jobs() -> dict[str, Callable[[], dict[str, Any]]]:
 
 def coverage(answers: Sequence[dict[str, Any]], *by: str) -> list[dict[str, Any]]:
     """Return how many rates were answered, and how many intervals hold the label noise rate."""
-    table = pandas.DataFrame([{key: answer[key] for key in (*by, "wrong", "low", "high")} for answer in answers])
+    table = pandas.DataFrame(
+        [{key: answer[key] for key in (*by, "wrong", "low", "high")} for answer in answers]
+    )
     table = table.astype({"wrong": float, "low": float, "high": float})
     table["answered"] = table["high"].notna()
     table["covered"] = table["wrong"].between(table["low"] - 1e-9, table["high"] + 1e-9)
     table["width"] = table["high"] - table["low"]
     rows: Any = table.groupby([*by], sort=False).agg(
-        cells=("wrong", "size"), answered=("answered", "sum"), covered=("covered", "sum"), width=("width", "median")
+        cells=("wrong", "size"),
+        answered=("answered", "sum"),
+        covered=("covered", "sum"),
+        width=("width", "median"),
     )
     return rows.reset_index().to_dict("records")
 
@@ -158,7 +183,10 @@ def coverage(answers: Sequence[dict[str, Any]], *by: str) -> list[dict[str, Any]
 def flag_means(answers: Sequence[dict[str, Any]], *by: str) -> list[dict[str, Any]]:
     """Return the mean number of flagged labels, and expected and observed precision where one is promised."""
     table = pandas.DataFrame(
-        [{key: answer[key] for key in (*by, "flagged", "expected_precision", "precision")} for answer in answers]
+        [
+            {key: answer[key] for key in (*by, "flagged", "expected_precision", "precision")}
+            for answer in answers
+        ]
     ).astype({"expected_precision": float, "precision": float})
     table["promised"] = table["expected_precision"].notna()
     table = table[table["promised"]]
@@ -179,11 +207,19 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for key, of in (("methods", "labels"), ("samples", "samples"))
         for method, found in cell[key].items()
     ]
-    table = pandas.DataFrame(rows).astype({"auroc": float, "average_precision": float, "cpu_seconds": float})
+    table = pandas.DataFrame(rows).astype(
+        {"auroc": float, "average_precision": float, "cpu_seconds": float}
+    )
 
     def means(*by: str) -> list[dict[str, Any]]:
         values = ["auroc", "average_precision", "cpu_seconds"]
-        found: Any = table.groupby([*by], sort=False)[values].mean().round(4).reset_index().to_dict("records")
+        found: Any = (
+            table.groupby([*by], sort=False)[values]
+            .mean()
+            .round(4)
+            .reset_index()
+            .to_dict("records")
+        )
         return found
 
     return {

@@ -50,7 +50,8 @@ def scores(suspicion: NDArray[np.float64], wrong: NDArray[np.bool_]) -> dict[str
 def flatten(cells: Sequence[dict[str, Any]]) -> Table:
     """Return one row per cell and method."""
     return pandas.DataFrame(
-        {**cell, **answer, "cell": number, "method": method}  # cells of old runs have answers with a "method"
+        # cells of old runs have answers with a "method"
+        {**cell, **answer, "cell": number, "method": method}
         for number, cell in enumerate(cells)
         for method, answer in cell["methods"].items()
     )
@@ -63,12 +64,18 @@ def rankings(cells: Sequence[dict[str, Any]], *by: str) -> list[dict[str, Any]]:
         row: dict[str, Any] = dict(zip((*by, "method"), key, strict=True)) | {"cells": len(part)}
         for metric in METRICS:
             several = part["data"].nunique() > 1
-            row[metric] = to_list(mean(part[metric], [*part["data"]])) if several else float(part[metric].mean())
+            row[metric] = (
+                to_list(mean(part[metric], [*part["data"]]))
+                if several
+                else float(part[metric].mean())
+            )
         rows.append(row | {"cpu_seconds": float(part["seconds"].median())})
     return rows
 
 
-def differences(cells: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str]] = PAIRS) -> list[dict[str, Any]]:
+def differences(
+    cells: Sequence[dict[str, Any]], pairs: Sequence[tuple[str, str]] = PAIRS
+) -> list[dict[str, Any]]:
     """Return paired differences of scores between two methods, with intervals over data sets."""
     wide = flatten(cells).pivot(index=["cell", "data"], columns="method", values=[*METRICS])
     methods, rows = set(wide.columns.get_level_values("method")), []
@@ -88,8 +95,13 @@ def reliability(cells: Sequence[dict[str, Any]], method: str, bound: bool) -> li
     frame = flatten(cells)
     frame, rows = frame[(frame["method"] == method) & (frame["bound"] == bound)], []
     for k, name in enumerate(("default", "0.5", "0.6", "0.7", "0.8", "0.9") if len(frame) else ()):
-        cuts = [[default, *by_precision][k] for default, by_precision in zip(frame["cut"], frame["cuts"], strict=True)]
-        table: Table = pandas.DataFrame(cuts, columns=["flagged", "expected", "wrong"]).assign(data=[*frame["data"]])
+        cuts = [
+            [default, *by_precision][k]
+            for default, by_precision in zip(frame["cut"], frame["cuts"], strict=True)
+        ]
+        table: Table = pandas.DataFrame(cuts, columns=["flagged", "expected", "wrong"]).assign(
+            data=[*frame["data"]]
+        )
         table = table[table["flagged"] > 0]
         if not len(table):
             continue  # no list promises this precision
@@ -128,11 +140,20 @@ def coverage(cells: Sequence[dict[str, Any]], method: str) -> list[dict[str, Any
 
 def summarize(cells: list[dict[str, Any]]) -> dict[str, Any]:
     """Return all tables."""
-    ours = [name for name in ("no network", "untrained network", "one training") if name in cells[0]["methods"]]
+    ours = [
+        name
+        for name in ("no network", "untrained network", "one training")
+        if name in cells[0]["methods"]
+    ]
     return {
         "overall": rankings(cells),
         "by_data": rankings(cells, "data"),
         "differences": differences(cells),
-        "reliability": [row for name in ours for bound in (False, True) for row in reliability(cells, name, bound)],
+        "reliability": [
+            row
+            for name in ours
+            for bound in (False, True)
+            for row in reliability(cells, name, bound)
+        ],
         "coverage": [row for name in ours for row in coverage(cells, name)],
     }

@@ -28,7 +28,9 @@ OTHERS = ("cleanlab, random forest", "cleanlab, linear regression", "random fore
           "linear regression, five folds")  # fmt: skip
 
 
-def plant(targets: Tensor, kind: str, rate: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def plant(
+    targets: Tensor, kind: str, rate: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Return targets with planted errors, and a mask of the wrong ones."""
     rows = torch.randperm(len(targets), generator=generator)[: round(rate * len(targets))]
     noisy = targets.clone()
@@ -49,19 +51,31 @@ def own_issues(x: Tensor, y: Tensor) -> tuple[np.ndarray, np.ndarray, dict[str, 
     if issues.noise is None or issues.flagged is None:
         return suspicion, flags, {"answered": False}
     flags[issues.flagged.numpy()] = True
-    return suspicion, flags, {"answered": True, "rate": issues.noise.rate, "high": issues.noise.high}
+    return (
+        suspicion,
+        flags,
+        {"answered": True, "rate": issues.noise.rate, "high": issues.noise.high},
+    )
 
 
-def cleanlab_issues(model: Any, x: Tensor, y: Tensor, seed: int) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+def cleanlab_issues(
+    model: Any, x: Tensor, y: Tensor, seed: int
+) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
     """Return suspicion, flags and rate of cleanlab's default `CleanLearning` for regression."""
     from cleanlab.regression.learn import CleanLearning  # pyright: ignore[reportMissingImports]
 
     issues = CleanLearning(model, seed=seed).find_label_issues(x.numpy(), y.numpy())
     flags = issues["is_label_issue"].to_numpy()
-    return -issues["label_quality"].to_numpy(), flags, {"answered": True, "rate": float(flags.mean())}
+    return (
+        -issues["label_quality"].to_numpy(),
+        flags,
+        {"answered": True, "rate": float(flags.mean())},
+    )
 
 
-def fold_residuals(model: Any, x: Tensor, y: Tensor, seed: int) -> tuple[np.ndarray, None, dict[str, Any]]:
+def fold_residuals(
+    model: Any, x: Tensor, y: Tensor, seed: int
+) -> tuple[np.ndarray, None, dict[str, Any]]:
     """Return the absolute residual of each target by a model fitted to the other folds."""
     from sklearn.model_selection import KFold, cross_val_predict
 
@@ -78,30 +92,57 @@ def run_cell(name: str, kind: str, rate: float, seed: int) -> dict[str, Any]:
     train = gs.load_dataset(name).train
     generator = torch.Generator().manual_seed(derive_seed(seed, f"{name} {kind} {rate}"))
     rows = torch.randperm(len(train), generator=generator)[:N]
-    x, (y, wrong) = train.inputs[rows].double(), plant(train.y[rows, 0].double(), kind, rate, generator)
+    x, (y, wrong) = (
+        train.inputs[rows].double(),
+        plant(train.y[rows, 0].double(), kind, rate, generator),
+    )
     forest, linear = RandomForestRegressor(random_state=seed), LinearRegression()
-    baselines = (cleanlab_issues, forest), (cleanlab_issues, linear), (fold_residuals, forest), (fold_residuals, linear)
+    baselines = (
+        (cleanlab_issues, forest),
+        (cleanlab_issues, linear),
+        (fold_residuals, forest),
+        (fold_residuals, linear),
+    )
     functions: dict[str, Callable[[], Any]] = {OURS: partial(own_issues, x, y)}
     if rate:
-        functions |= {name: partial(f, model, x, y, seed) for name, (f, model) in zip(OTHERS, baselines, strict=True)}
+        functions |= {
+            name: partial(f, model, x, y, seed)
+            for name, (f, model) in zip(OTHERS, baselines, strict=True)
+        }
     methods = {}
     for method, function in functions.items():
         (suspicion, flags, answer), seconds = time_call(function)
-        methods[method] = (scores(suspicion, wrong.numpy()) if rate else {}) | answer | {"seconds": seconds}
+        methods[method] = (
+            (scores(suspicion, wrong.numpy()) if rate else {}) | answer | {"seconds": seconds}
+        )
         if flags is not None:
-            methods[method] |= {"flagged": int(flags.sum()), "hits": int((flags & wrong.numpy()).sum())}
-    return {"data": name, "kind": kind, "asked": rate, "wrong": int(wrong.sum()), "n": len(y), "methods": methods}
+            methods[method] |= {
+                "flagged": int(flags.sum()),
+                "hits": int((flags & wrong.numpy()).sum()),
+            }
+    return {
+        "data": name,
+        "kind": kind,
+        "asked": rate,
+        "wrong": int(wrong.sum()),
+        "n": len(y),
+        "methods": methods,
+    }
 
 
 def lists(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return flagged targets, precision, recall and rates per method, kind and planted rate."""
     frame, rows = flatten(cells), []
     for method in (OURS, *OTHERS[:2]):
-        for (kind, asked), part in frame[frame["method"] == method].groupby(["kind", "asked"], sort=False):
+        for (kind, asked), part in frame[frame["method"] == method].groupby(
+            ["kind", "asked"], sort=False
+        ):
             answers = part[part["answered"]]
             if answers.empty:
                 continue
-            flagged, hits, wrong = (int(answers[name].sum()) for name in ("flagged", "hits", "wrong"))
+            flagged, hits, wrong = (
+                int(answers[name].sum()) for name in ("flagged", "hits", "wrong")
+            )
             row = {
                 "method": method, "kind": kind if asked else "none", "planted": asked, "cells": len(part),
                 "answered": len(answers), "flagged": flagged, "precision": hits / flagged if flagged else None,

@@ -27,7 +27,13 @@ from gapscope.labels.class_labels import assess_labels, refuse_repeats
 from gapscope.labels.error_model import LOG_TEMPERATURES
 from gapscope.labels.kernel_views import ClassView, class_view, kernel_class_view
 from gapscope.labels.results import LabelIssues
-from gapscope.statistics.baselines import LINEAR, RBF, linear_spectrum, rbf_spectrum, sample_features
+from gapscope.statistics.baselines import (
+    LINEAR,
+    RBF,
+    linear_spectrum,
+    rbf_spectrum,
+    sample_features,
+)
 from gapscope_studies.labels.summary import scores
 from gapscope_studies.labels.uneven_data import EVALUATED, load_clean
 
@@ -54,7 +60,9 @@ def _flip(labels: Tensor, rates: Tensor, odds: Tensor, generator: torch.Generato
 def weak_classifier(features: Tensor, labels: Tensor) -> Tensor:
     """Return probabilities of the nearest class mean in six random projections."""
     generator = torch.Generator().manual_seed(0)
-    projected = features @ torch.randn(features.shape[1], 6, generator=generator, dtype=torch.float64)
+    projected = features @ torch.randn(
+        features.shape[1], 6, generator=generator, dtype=torch.float64
+    )
     n_classes = int(labels.max()) + 1
     means = torch.stack([projected[labels == label].mean(0) for label in range(n_classes)])
     distances = torch.cdist(projected, means).square()
@@ -73,7 +81,9 @@ def _scale_to(weights: Tensor, rate: float) -> Tensor:
     return (low * weights).clamp(max=MAX_SAMPLE_RATE)
 
 
-def plant(kind: str, rate: float, features: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+def plant(
+    kind: str, rate: float, features: Tensor, labels: Tensor, generator: torch.Generator
+) -> Tensor:
     """Return labels with errors of one kind at about this rate."""
     n_classes = int(labels.max()) + 1
     different = (1 - torch.eye(n_classes, dtype=torch.float64)) + 1e-12
@@ -83,7 +93,9 @@ def plant(kind: str, rate: float, features: Tensor, labels: Tensor, generator: t
     if kind == "pairs":
         return _flip(labels, even, torch.eye(n_classes, dtype=torch.float64).roll(1, 1), generator)
     if kind in ("one pair", "two classes"):
-        picked = torch.randperm(n_classes, generator=generator)[: 2 if kind == "one pair" or n_classes > 2 else 1]
+        picked = torch.randperm(n_classes, generator=generator)[
+            : 2 if kind == "one pair" or n_classes > 2 else 1
+        ]
         fraction = float(torch.isin(labels, picked).double().mean())
         rates = torch.zeros(n_classes, dtype=torch.float64)
         rates[picked] = min(rate / fraction, MAX_CLASS_RATE)
@@ -117,7 +129,10 @@ def describe(issues: LabelIssues, noise: Any, clean: Tensor, noisy: Tensor) -> d
     answer["clean accuracy"] = float(right.mean())
     if len(issues.precision_curve):
         cuts = [issues, *(issues.with_precision(target) for target in TARGETS)]
-        answer["cuts"] = [[cut.n_flagged, cut.expected_precision, int(wrong[: cut.n_flagged].sum())] for cut in cuts]
+        answer["cuts"] = [
+            [cut.n_flagged, cut.expected_precision, int(wrong[: cut.n_flagged].sum())]
+            for cut in cuts
+        ]
         differs = (issues.suggested_labels != issues.given_labels).numpy()
         told = issues.probability.numpy()[differs]
         at = np.clip(np.searchsorted(BINS, told, side="right") - 1, 0, len(BINS) - 2)
@@ -139,7 +154,9 @@ def tree_views(samples: gs.Samples, labels: Tensor, n_classes: int) -> list[Clas
 def run_cell(name: str, subset: int) -> dict[str, Any]:
     """Evaluate all kinds, rates and draws of errors on one subset of a data set."""
     x, y = load_clean(name)
-    rows = torch.randperm(len(x), generator=torch.Generator().manual_seed(derive_seed(subset, name)))[:N]
+    rows = torch.randperm(
+        len(x), generator=torch.Generator().manual_seed(derive_seed(subset, name))
+    )[:N]
     x, (_, y) = x[rows], y[rows].unique(return_inverse=True)
     samples, n_classes, answers = gs.Samples(x, y), int(y.max()) + 1, []
     features = sample_features(samples)
@@ -149,7 +166,10 @@ def run_cell(name: str, subset: int) -> dict[str, Any]:
             for draw in range(DRAWS):
                 seed = derive_seed(subset, f"{name} {kind} {rate} {draw}")
                 noisy = plant(kind, rate, features, y, torch.Generator().manual_seed(seed))
-                views = [kernel_class_view(name, kernel, noisy, n_classes) for name, kernel in kernels.items()]
+                views = [
+                    kernel_class_view(name, kernel, noisy, n_classes)
+                    for name, kernel in kernels.items()
+                ]
                 if kind in WITH_TREES and draw == 0:
                     views += tree_views(samples, noisy, n_classes)
                 view = min(views, key=lambda view: view.error)
@@ -172,7 +192,10 @@ def _cuts(frame: pandas.DataFrame) -> list[dict[str, Any]]:
     rows = []
     for k, name in enumerate(("default", *TARGETS)):
         counts = np.array(
-            [[cut[k][0], cut[k][0] * cut[k][1] if cut[k][0] else 0.0, cut[k][2]] for cut in frame["cuts"]]
+            [
+                [cut[k][0], cut[k][0] * cut[k][1] if cut[k][0] else 0.0, cut[k][2]]
+                for cut in frame["cuts"]
+            ]
         )
         rows.append({"cut": str(name)} | _told_and_found(counts))
     return rows
@@ -183,7 +206,9 @@ def _sets_within(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for cut in dict.fromkeys(row["cut"] for row in rows):
         excess = [
-            float(row["told"] - row["found"]) for row in rows if row["cut"] == cut and row["samples"] >= MIN_LISTED
+            float(row["told"] - row["found"])
+            for row in rows
+            if row["cut"] == cut and row["samples"] >= MIN_LISTED
         ]
         found.append(
             {
@@ -197,7 +222,9 @@ def _sets_within(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return coverage and width per kind and rate, and what was told and found, per data set too."""
-    frame = pandas.DataFrame([{"data": cell["data"], **answer} for cell in cells for answer in cell["answers"]])
+    frame = pandas.DataFrame(
+        [{"data": cell["data"], **answer} for cell in cells for answer in cell["answers"]]
+    )
     answered = frame[frame["answered"]].copy()
     answered["covered"] = answered["wrong"].between(answered["low"] - 1e-9, answered["high"] + 1e-9)
     answered["width"] = answered["high"] - answered["low"]
@@ -225,7 +252,11 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
         by_data.append(row)
     told = frame[frame["cuts"].notna() & frame["asked"].between(0.01, 0.3)]
     bins = np.array([*told["bins"]])
-    by_cut = [{"data": data, **row} for data, part in told.groupby("data", sort=False) for row in _cuts(part)]
+    by_cut = [
+        {"data": data, **row}
+        for data, part in told.groupby("data", sort=False)
+        for row in _cuts(part)
+    ]
     asked = frame[frame["asked"].between(0.01, 0.3)]
     return {
         "draws": len(frame),
@@ -239,13 +270,16 @@ def summarize(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "sets_within": _sets_within(by_cut),
         "promised": len(told) / len(asked),
         "probabilities": [
-            {"from": BINS[k], "to": BINS[k + 1]} | _told_and_found(bins[:, k]) for k in range(len(BINS) - 1)
+            {"from": BINS[k], "to": BINS[k + 1]} | _told_and_found(bins[:, k])
+            for k in range(len(BINS) - 1)
         ],
         "flagged_of_clean": float(
             np.mean(
                 [
                     cuts[0][0] / n
-                    for cuts, n in frame[(frame["asked"] == 0) & frame["cuts"].notna()][["cuts", "n"]].to_numpy()
+                    for cuts, n in frame[(frame["asked"] == 0) & frame["cuts"].notna()][
+                        ["cuts", "n"]
+                    ].to_numpy()
                 ]
             )
         ),

@@ -51,7 +51,9 @@ BATCH = 32
 
 def _thirds(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     values = y.squeeze(1)
-    return x, torch.bucketize(values, values.quantile(torch.tensor([1 / 3, 2 / 3], dtype=values.dtype)))
+    return x, torch.bucketize(
+        values, values.quantile(torch.tensor([1 / 3, 2 / 3], dtype=values.dtype))
+    )
 
 
 def _photographs(name: str) -> tuple[Tensor, Tensor]:
@@ -59,9 +61,17 @@ def _photographs(name: str) -> tuple[Tensor, Tensor]:
     from PIL import Image
 
     files = sorted((data_root() / name).rglob("*.jpg"))
-    files = [files[k] for k in torch.randperm(len(files), generator=torch.Generator().manual_seed(0))[:MAX_PHOTOGRAPHS]]
+    files = [
+        files[k]
+        for k in torch.randperm(len(files), generator=torch.Generator().manual_seed(0))[
+            :MAX_PHOTOGRAPHS
+        ]
+    ]
     names = sorted({file.parent.name for file in files})
-    pictures = [np.asarray(Image.open(file).convert("RGB").resize((SIDE, SIDE)), dtype=np.float32) for file in files]
+    pictures = [
+        np.asarray(Image.open(file).convert("RGB").resize((SIDE, SIDE)), dtype=np.float32)
+        for file in files
+    ]
     x = torch.tensor(np.stack(pictures)).permute(0, 3, 1, 2)
     return _picture_features(x), torch.tensor([names.index(file.parent.name) for file in files])
 
@@ -98,7 +108,9 @@ def _texts(first: int) -> tuple[Tensor, Tensor]:
     features = []
     for start in range(0, len(rows), BATCH):
         texts = [row["text"] for row in rows[start : start + BATCH]]
-        tokens = tokenizer(texts, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
+        tokens = tokenizer(
+            texts, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
+        )
         with torch.no_grad():
             hidden = network(**tokens).last_hidden_state
         mask = tokens["attention_mask"][..., None].float()

@@ -10,7 +10,15 @@ from functools import partial
 from gapscope_studies.kit.claims import cannot_run
 from gapscope_studies.kit.study import Part, Study
 from gapscope_studies.kit.summary import read_findings
-from gapscope_studies.luo2019 import advice, convolutional, excess, formulas, fully_connected, students, theory
+from gapscope_studies.luo2019 import (
+    advice,
+    convolutional,
+    excess,
+    formulas,
+    fully_connected,
+    students,
+    theory,
+)
 
 STUDY = Study(
     name="luo2019",

@@ -47,7 +47,10 @@ def _specs(world: Mapping[str, Any], batch_size: int) -> list[RunSpec]:
         "schedule": "exponential", "schedule_factor": 0.02 ** (1 / world["epochs"]),
     }  # fmt: skip
     content = {"data": world["data"], "network": world["network"], "training": training}
-    return [RunSpec.from_dict(content | {"seed": seed}).replace({"data.seed": seed}) for seed in range(world["seeds"])]
+    return [
+        RunSpec.from_dict(content | {"seed": seed}).replace({"data.seed": seed})
+        for seed in range(world["seeds"])
+    ]
 
 
 def _train_network(
@@ -58,17 +61,25 @@ def _train_network(
     network = network_from_spec(spec, problem)
     if before:
         layers = list(network.named_children())
-        layers.insert([name for name, _ in layers].index(before), (f"{before}_dropout", nn.Dropout(rate)))
+        layers.insert(
+            [name for name, _ in layers].index(before), (f"{before}_dropout", nn.Dropout(rate))
+        )
         network = nn.Sequential(OrderedDict(layers))
     history = train(network, problem.train, spec.training, seed=spec.seed).history
     network.eval()
     splits = {"train": problem.train, "test": problem.test}
-    result = {f"{split}_{name}": value for split, s in splits.items() for name, value in evaluate(network, s).items()}
+    result = {
+        f"{split}_{name}": value
+        for split, s in splits.items()
+        for name, value in evaluate(network, s).items()
+    }
     return network, problem, result | {"curve": [float(row["train_loss"]) for row in history]}
 
 
 def _measure_excess(network: nn.Module, samples: Samples, size: int) -> Estimate:
-    return batch_norm_excess(network, samples, batch_sizes=(size,), passes=PASSES, noise_draws=0, draws=1)[-1].measured
+    return batch_norm_excess(
+        network, samples, batch_sizes=(size,), passes=PASSES, noise_draws=0, draws=1
+    )[-1].measured
 
 
 def _apply_remedy(
@@ -76,7 +87,12 @@ def _apply_remedy(
 ) -> dict[str, Any]:
     """Train one network, and measure what batch statistics and remedy add to its loss."""
     large = size = spec.training.batch_size
-    decay: Any = {"batch_size": normal, "strength": amount, "batch_norm_size": large, "seed": spec.seed}
+    decay: Any = {
+        "batch_size": normal,
+        "strength": amount,
+        "batch_norm_size": large,
+        "seed": spec.seed,
+    }
     if remedy == "ghost batches":
         size = int(amount)
         spec = spec.replace({"normalization.kind": "ghost", "normalization.emulated_size": size})
@@ -84,14 +100,20 @@ def _apply_remedy(
         steps = max(1, len(prepare_data(spec, root)[0].train) // large)
         options = decay | {"every": steps, "draws": 2}
         spec = spec.replace({"training.penalties": [{"name": "gamma_decay", "options": options}]})
-    network, problem, result = _train_network(spec, root, before if remedy == "dropout" else "", amount)
+    network, problem, result = _train_network(
+        spec, root, before if remedy == "dropout" else "", amount
+    )
     excess, from_remedy = _measure_excess(network, problem.train, size), 0.0
     if remedy == "dropout":
         from_remedy = float(DropoutLoss(network, problem.train, [before]).excess(amount))
     if remedy == "gamma decay":
         penalty = make_penalty("gamma_decay", decay | {"draws": 4, "data": problem.train})
         from_remedy = penalty(network, problem.train.inputs[:2]).item()
-    return {**result, "amount": amount, "regularization": [excess + from_remedy, excess.standard_error or 0.0]}
+    return {
+        **result,
+        "amount": amount,
+        "regularization": [excess + from_remedy, excess.standard_error or 0.0],
+    }
 
 
 def _advise(root: str | None, spec: RunSpec, sizes: Sequence[int], large: int) -> dict[str, Any]:
@@ -99,15 +121,24 @@ def _advise(root: str | None, spec: RunSpec, sizes: Sequence[int], large: int) -
     network, problem, result = _train_network(spec, root)
     normal = spec.training.batch_size
     advice = advise_batch_norm(
-        network, problem.train, batch_size=normal, new_batch_size=large, passes=PASSES, time_budget=None
+        network,
+        problem.train,
+        batch_size=normal,
+        new_batch_size=large,
+        passes=PASSES,
+        time_budget=None,
     )
-    frozen = {size: _measure_excess(network, problem.train, size) for size in sizes if size != large}
+    frozen = {
+        size: _measure_excess(network, problem.train, size) for size in sizes if size != large
+    }
     frozen |= {normal: advice.total.excess, large: advice.total.new_excess}
     return {
         **result,
         "amount": 0.0,
         "regularization": [float(advice.total.excess), advice.total.excess.standard_error or 0.0],
-        "frozen": {str(size): [float(e), e.standard_error or 0.0] for size, e in sorted(frozen.items())},
+        "frozen": {
+            str(size): [float(e), e.standard_error or 0.0] for size, e in sorted(frozen.items())
+        },
         "advice": advice.to_dict(),
     }
 
@@ -123,12 +154,19 @@ def _train_methods(setting: RunSettings, world: Mapping[str, Any]) -> Table:
     jobs, names = {}, {}
     for method, size, remedy in remedies:
         for spec in _specs(world, size):
-            advice, amount, before = start[spec.seed]["advice"], float(normal) if remedy else 0.0, ""
+            advice, amount, before = (
+                start[spec.seed]["advice"],
+                float(normal) if remedy else 0.0,
+                "",
+            )
             if remedy in ("dropout", "gamma decay"):
                 estimate = advice["dropout" if remedy == "dropout" else "decay_strength"]
                 if estimate is None:  # the advice abstains
                     continue
-                amount, before = estimate["value"], advice["dropout_before"][0] if remedy == "dropout" else ""
+                amount, before = (
+                    estimate["value"],
+                    advice["dropout_before"][0] if remedy == "dropout" else "",
+                )
             names[method, spec.seed] = name = f"{spec.id}-{remedy.replace(' ', '-')}-{amount:.6g}"
             jobs[name] = partial(_apply_remedy, root, spec, normal, remedy, amount, before)
     result = setting.cached("advice", jobs)
@@ -137,7 +175,11 @@ def _train_methods(setting: RunSettings, world: Mapping[str, Any]) -> Table:
     table = pandas.DataFrame(
         {"method": method, "seed": seed, "run": run, "measured": run["regularization"][0], **run}
         # remedies restore what batches of the normal size have
-        | {"predicted": start[seed]["frozen"][str(normal) if " with " in method else method.split()[-1]][0]}
+        | {
+            "predicted": start[seed]["frozen"][
+                str(normal) if " with " in method else method.split()[-1]
+            ][0]
+        }
         for method, seed, run in rows
     )
     table["gap"] = table["train_accuracy"] - table["test_accuracy"]
@@ -148,12 +190,17 @@ def _train_methods(setting: RunSettings, world: Mapping[str, Any]) -> Table:
 def _figure(runs: Table) -> Figure:
     figure, axes = plots.panels(3)
     intervals = {
-        column: {str(name): mean(values.to_numpy()) for name, values in runs.groupby("method", sort=False)[column]}
+        column: {
+            str(name): mean(values.to_numpy())
+            for name, values in runs.groupby("method", sort=False)[column]
+        }
         for column in ("predicted", "measured", "gap", "test_loss")
     }
     predicted: Any = {"marker": "s", "color": "C0", "label": "predicted from small batches"}
     plots.points(axes[0], intervals["predicted"], shift=0.12, **predicted)
-    plots.points(axes[0], intervals["measured"], shift=-0.12, color="C1", label="measured after training")
+    plots.points(
+        axes[0], intervals["measured"], shift=-0.12, color="C1", label="measured after training"
+    )
     plots.points(axes[1], intervals["gap"])
     plots.points(axes[2], intervals["test_loss"])
     titles = ("regularization, in units of the loss", "gap of accuracy", "test loss")
@@ -172,7 +219,11 @@ def _claims(runs: Table, world: Mapping[str, Any], chance: float) -> list[Claim]
         return claim("advice", says, "difference of test loss", differences(runs, one, other, "test_loss"),
                      ours=True, compared=(arms[one], arms[other]), **more)  # fmt: skip
 
-    claims = [difference(alone, small, f"{world['large']} alone have a larger test loss than {small}", above=0.0)]
+    claims = [
+        difference(
+            alone, small, f"{world['large']} alone have a larger test loss than {small}", above=0.0
+        )
+    ]
     for name, group in list(groups.items())[1:]:
         says = f"{name}: the predicted regularization is right within a factor of {RIGHT_WITHIN}"
         claims.append(claim("advice", says, "measured over predicted", group["ratio"], above=1 / RIGHT_WITHIN,
@@ -190,7 +241,9 @@ def follow_advice(setting: RunSettings, name: str) -> Outcome:
     specs = [spec for size in (world["normal"], *world["sizes"]) for spec in _specs(world, size)]
     groups = runs.groupby("method", sort=False)
     titles = {"predicted": "predicted", "measured": "measured", "ratio": "measured over predicted"}
-    table = interval_table(runs, "method", titles | {score: score.replace("_", " ") for score in SCORES})
+    table = interval_table(
+        runs, "method", titles | {score: score.replace("_", " ") for score in SCORES}
+    )
     amounts = groups["amount"].mean()
     table.insert(1, "amount", [f"{amount:.3g}" if amount else "" for amount in amounts])
     table.loc[0, "measured over predicted"] = ""  # batches of the normal size predict themselves

@@ -55,9 +55,13 @@ def figure_2ab(setting: RunSettings) -> Outcome:
     specs = {
         f"BN {normal}": make_specs(setting, "resnet", normal),
         f"BN {large}": make_specs(setting, "resnet", large),
-        f"ghost BN {large}/{normal}": make_specs(setting, "resnet", large, kind="ghost", emulated_size=normal),
+        f"ghost BN {large}/{normal}": make_specs(
+            setting, "resnet", large, kind="ghost", emulated_size=normal
+        ),
         f"PN {large}": make_specs(setting, "resnet", large, kind="population"),
-        f"PN {large} + decay": make_specs(setting, "resnet", large, kind="population", emulated_size=normal),
+        f"PN {large} + decay": make_specs(
+            setting, "resnet", large, kind="population", emulated_size=normal
+        ),
     }
     runs = train_methods(setting, specs)
     bn, bn_large, ghost, pn, decayed = specs
@@ -83,20 +87,40 @@ def figure_2cd(setting: RunSettings) -> Outcome:
         "WN + variance-only BN": {"kind": "variance_only", "weight_norm": True},
         "BN": {},
     }
-    runs = train_methods(setting, {name: make_specs(setting, "cnn", normal, **kind) for name, kind in kinds.items()})
+    runs = train_methods(
+        setting, {name: make_specs(setting, "cnn", normal, **kind) for name, kind in kinds.items()}
+    )
     sgd, wn, mean_only, variance_only, bn = kinds
     rows = [
         ("BN has a lower validation loss than WN", bn, wn, "smaller", "test_loss"),
         ("BN has a lower validation loss than SGD without it", bn, sgd, "smaller", "test_loss"),
         ("mean-only BN improves WN", mean_only, wn, "smaller", "test_loss"),
         ("variance-only BN improves WN", variance_only, wn, "smaller", "test_loss"),
-        ("both statistics have a lower validation loss than the mean alone", bn, mean_only, "smaller", "test_loss"),
-        ("both statistics are better than the variance alone", bn, variance_only, "smaller", "test_loss"),
+        (
+            "both statistics have a lower validation loss than the mean alone",
+            bn,
+            mean_only,
+            "smaller",
+            "test_loss",
+        ),
+        (
+            "both statistics are better than the variance alone",
+            bn,
+            variance_only,
+            "smaller",
+            "test_loss",
+        ),
         # a loss above ln 10 is overconfidence on images that are memorized: what generalizes is the accuracy
         ("BN has a higher accuracy than WN", bn, wn, "larger", "test_accuracy"),
         ("BN has a higher accuracy than SGD without it", bn, sgd, "larger", "test_accuracy"),
         ("mean-only BN has a higher accuracy than WN", mean_only, wn, "larger", "test_accuracy"),
-        ("both statistics have a higher accuracy than the mean alone", bn, mean_only, "larger", "test_accuracy"),
+        (
+            "both statistics have a higher accuracy than the mean alone",
+            bn,
+            mean_only,
+            "larger",
+            "test_accuracy",
+        ),
     ]
     claims = claims_of("Fig. 2c-d", runs, rows)
     return compare_methods(setting, runs, CNN | {"batch size": "128"}, claims=claims)
@@ -112,7 +136,9 @@ def figure_2ef(setting: RunSettings) -> Outcome:
     table = runs[runs["status"] == "finished"].copy()
     table["BN in"] = table["method"].str.partition(",")[0]
     tensors = [load_tensors(weights_of(setting, POOL, key))[0] for key in table["id"]]
-    gammas = [weights[f"{layer}.weight"] for weights, layer in zip(tensors, table["BN in"], strict=True)]
+    gammas = [
+        weights[f"{layer}.weight"] for weights, layer in zip(tensors, table["BN in"], strict=True)
+    ]
     table["gamma^2"] = [gamma.square().mean().item() for gamma in gammas]
     table["validation loss"] = table["test_loss"]
     table["validation minus training loss"] = table["test_loss"] - table["train_loss"]
@@ -154,7 +180,9 @@ def figure_2gh(setting: RunSettings) -> Outcome:
         f"BN {large}": make_specs(setting, "resnet", large),
         f"BN {large} + dropout": make_specs(setting, "resnet", large, options=dropped),
         f"WN {normal}": make_specs(setting, "resnet", normal, options=PLAIN, weight_norm=True),
-        f"WN {normal} + dropout": make_specs(setting, "resnet", normal, options=plain_dropped, weight_norm=True),
+        f"WN {normal} + dropout": make_specs(
+            setting, "resnet", normal, options=plain_dropped, weight_norm=True
+        ),
     }
     runs = train_methods(setting, specs)
     bn, bn_large, bn_dropped, wn, wn_dropped = specs
@@ -176,7 +204,9 @@ def _on_images(setting: RunSettings, batch_size: int, **normalization: Any) -> l
     if normalization.get("kind") == "population":
         normalization["population_samples"] = scale["population_samples"]
     folder, most = scale["images"], scale.get("most")
-    if most is not None:  # in place of ImageNet's folder below the data root, written once into the work folder
+    if (
+        most is not None
+    ):  # in place of ImageNet's folder below the data root, written once into the work folder
         problem = partial(load_dataset, folder, root=setting.data_root)
         folder = str(image_folder(setting.work / "images", problem, most).resolve())
     options = {"folder": folder, "side": scale["side"]}
@@ -188,7 +218,9 @@ def _on_images(setting: RunSettings, batch_size: int, **normalization: Any) -> l
         "training.schedule_factor": 0.1,
         "training.schedule_epochs": max(1, round(0.3 * epochs)),
     }
-    return [spec.replace(changes) for spec in make_specs(setting, "resnet", batch_size, **normalization)]
+    return [
+        spec.replace(changes) for spec in make_specs(setting, "resnet", batch_size, **normalization)
+    ]
 
 
 def figure_3(setting: RunSettings) -> Outcome:
@@ -198,7 +230,11 @@ def figure_3(setting: RunSettings) -> Outcome:
         f"BN {normal}": _on_images(setting, normal),
         f"BN {large}": _on_images(setting, large),
         f"PN {large} + decay": _on_images(
-            setting, large, kind="population", emulated_size=normal, seeds=setting.read(__file__)["fig3"].get("decayed")
+            setting,
+            large,
+            kind="population",
+            emulated_size=normal,
+            seeds=setting.read(__file__)["fig3"].get("decayed"),
         ),
     }
     runs = train_methods(setting, specs)
@@ -206,7 +242,13 @@ def figure_3(setting: RunSettings) -> Outcome:
     rows = [
         ("BN's validation loss grows with the batch size", bn_large, bn, "larger", "test_loss"),
         ("BN's accuracy falls with the batch size", bn_large, bn, "smaller", "test_accuracy"),
-        ("PN + gamma decay is better than BN in large batches", decayed, bn_large, "larger", "test_accuracy"),
+        (
+            "PN + gamma decay is better than BN in large batches",
+            decayed,
+            bn_large,
+            "larger",
+            "test_accuracy",
+        ),
     ]
     paper = RESNET | {"data": "ImageNet of 32 x 32 pixels, 1,000 classes"}
     return compare_methods(setting, runs, paper, claims=claims_of("Fig. 3", runs, rows))
@@ -214,9 +256,13 @@ def figure_3(setting: RunSettings) -> Outcome:
 
 def effective_norms(network: nn.Module, inputs: Tensor) -> dict[str, float]:
     r"""Return Frobenius norms of $\gamma_i w_i / \bar\sigma_i$, of $w$ without batch norm."""
-    norms = {name: layer for name, layer in network.named_modules() if isinstance(layer, BATCH_KINDS)}
+    norms = {
+        name: layer for name, layer in network.named_modules() if isinstance(layer, BATCH_KINDS)
+    }
     norm_behind = (
-        {layer: norms[name] for name, layer in preceding_layers(network, norms, inputs).items()} if norms else {}
+        {layer: norms[name] for name, layer in preceding_layers(network, norms, inputs).items()}
+        if norms
+        else {}
     )
     result = {}
     for name in TUNED_LAYERS:
@@ -229,7 +275,9 @@ def effective_norms(network: nn.Module, inputs: Tensor) -> dict[str, float]:
     return result
 
 
-def fine_tune(setting: RunSettings, spec: RunSpec, epochs: int, without: bool) -> list[dict[str, Any]]:
+def fine_tune(
+    setting: RunSettings, spec: RunSpec, epochs: int, without: bool
+) -> list[dict[str, Any]]:
     """Continue training at rate 1e-3, and return losses and norms from its start on."""
     network, problem = load_network(setting, POOL, spec.id)
     inputs = problem.train.inputs[:2]
@@ -239,10 +287,14 @@ def fine_tune(setting: RunSettings, spec: RunSpec, epochs: int, without: bool) -
     def measure(network: nn.Module) -> dict[str, Any]:
         row: dict[str, Any] = dict(effective_norms(network.eval(), inputs))
         row |= {f"train_{name}": value for name, value in evaluate(network, problem.train).items()}
-        return row | {f"test_{name}": value for name, value in evaluate(network, problem.test).items()}
+        return row | {
+            f"test_{name}": value for name, value in evaluate(network, problem.test).items()
+        }
 
     before = {"epoch": 0} | measure(network)
-    settings = TrainingSpec(learning_rate=1e-3, momentum=0.9, batch_size=spec.training.batch_size, epochs=epochs)
+    settings = TrainingSpec(
+        learning_rate=1e-3, momentum=0.9, batch_size=spec.training.batch_size, epochs=epochs
+    )
 
     def record(network: nn.Module, row: dict[str, Any]) -> None:
         row |= measure(network)
@@ -261,24 +313,38 @@ def figure_4(setting: RunSettings) -> Outcome:
     epochs = scale["fig4"]["epochs"]
     specs = make_specs(setting, "cnn", scale["normal"], seeds=scale["fig4"].get("seeds"))
     runs = train_methods(setting, {"BN": specs})
-    finished = [spec for spec, status in zip(specs, runs["status"], strict=True) if status == "finished"]
+    finished = [
+        spec for spec, status in zip(specs, runs["status"], strict=True) if status == "finished"
+    ]
     names = (*TUNED_LAYERS, "train_loss", "test_loss")
     curves: dict[str, dict[str, np.ndarray]] = {}  # kind -> norm or loss -> values [runs, epochs]
     for kind, without in ((WITHOUT, True), (CONTINUED, False)):
         jobs = {f"{spec.id}-{epochs}-{without:d}": partial(fine_tune, setting, spec, epochs, without)
                 for spec in finished}  # fmt: skip
         results = setting.cached("fine-tuning", jobs).values()
-        curves[kind] = {name: np.array([[row[name] for row in rows] for rows in results]) for name in names}
+        curves[kind] = {
+            name: np.array([[row[name] for row in rows] for rows in results]) for name in names
+        }
     figure, axes = plots.panels(6)
     for axis, name in zip(axes, names, strict=True):
-        plots.lines(axis, {kind: values[name] for kind, values in curves.items()}, range(epochs + 1))
-        title = rf"$\|w\|$ of {name}" if name in TUNED_LAYERS else name.replace("_", " ").replace("test", "validation")
+        plots.lines(
+            axis, {kind: values[name] for kind, values in curves.items()}, range(epochs + 1)
+        )
+        title = (
+            rf"$\|w\|$ of {name}"
+            if name in TUNED_LAYERS
+            else name.replace("_", " ").replace("test", "validation")
+        )
         plots.set_labels(axis, title=title, xlabel="epoch of fine-tuning")
     plots.legend(figure)
     growth, change = {}, {}
     for kind, values in curves.items():
-        growth[kind] = {name: (values[name][:, -1] / values[name][:, 0]).tolist() for name in TUNED_LAYERS}
-        change[kind] = {name: (values[name][:, -1] - values[name][:, 0]).tolist() for name in names[-2:]}
+        growth[kind] = {
+            name: (values[name][:, -1] / values[name][:, 0]).tolist() for name in TUNED_LAYERS
+        }
+        change[kind] = {
+            name: (values[name][:, -1] - values[name][:, 0]).tolist() for name in names[-2:]
+        }
     guard: Any = {"compared": (arm_of(runs, "BN"),)}
     claims = [
         claim("Fig. 4", f"the norm of {name} grows once BN is gone, more than if BN continues",
@@ -292,6 +358,10 @@ def figure_4(setting: RunSettings) -> Outcome:
         claim("Fig. 4", "the validation loss rises", "change of the validation loss", change[WITHOUT]["test_loss"],
               above=0.0, **guard),
     ]  # fmt: skip
-    paper = PAPER | {"network": "CNN of six layers", "batch size": "128", "epochs of fine-tuning": "500"}
+    paper = PAPER | {
+        "network": "CNN of six layers",
+        "batch size": "128",
+        "epochs of fine-tuning": "500",
+    }
     return outcome(setting, specs, paper, numbers={"growth": growth, "change": change}, claims=claims,
                    figures={"norms": figure})  # fmt: skip

@@ -55,7 +55,9 @@ class TwoLogits(nn.Module):
 def softplus_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return A(h) - y h [n] with A' = softplus: the paper's likelihood of a ReLU unit (App. C.1, C.2)."""
     # A(h) = integral of softplus from 0 to h
-    partition = outputs * (nn.functional.softplus(outputs * (_NODES + 1) / 2) @ _WEIGHTS[:, None] / 2)
+    partition = outputs * (
+        nn.functional.softplus(outputs * (_NODES + 1) / 2) @ _WEIGHTS[:, None] / 2
+    )
     return (partition - targets * outputs)[:, 0]
 
 
@@ -72,7 +74,9 @@ def unit_population(model: str, n: int, generator: torch.Generator) -> Samples:
     u = torch.randn(n, 1, generator=generator, dtype=torch.float64)
     h = SLOPE * u + SHIFT
     if model == "logistic":
-        return Samples(u, (torch.rand(n, generator=generator, dtype=torch.float64) < h[:, 0].sigmoid()).long())
+        return Samples(
+            u, (torch.rand(n, generator=generator, dtype=torch.float64) < h[:, 0].sigmoid()).long()
+        )
     noise = torch.randn(n, 1, generator=generator, dtype=torch.float64)
     if model == "softplus":  # A' is the mean and A'' = sigmoid the variance
         return Samples(u, nn.functional.softplus(h) + h.sigmoid().sqrt() * noise)
@@ -100,7 +104,9 @@ def fit_unit(model: str, samples: Samples) -> nn.Module:
     return network
 
 
-def _printed(network: nn.Module, samples: Samples, size: int, loss: Loss | None) -> dict[str, dict[str, float]]:
+def _printed(
+    network: nn.Module, samples: Samples, size: int, loss: Loss | None
+) -> dict[str, dict[str, float]]:
     """Return the paper's decay by layer, with the two readings of its term from the deviation.
 
     "hessian" has second derivatives of the loss in both terms, as the proof of theorem 1 and App. C.4 print them (the
@@ -110,7 +116,9 @@ def _printed(network: nn.Module, samples: Samples, size: int, loss: Loss | None)
     drawn without replacement.
     """
     network = copy.deepcopy(network)
-    refresh_population(network, samples, samples=len(samples), layers=list(batch_norm_layers(network)))
+    refresh_population(
+        network, samples, samples=len(samples), layers=list(batch_norm_layers(network))
+    )
     options: dict[str, Any] = {"batch_size": size, "covariance": "diagonal", "loss": loss}
     hessian = gamma_decay(network, samples, **options)
     score = gamma_decay(network, samples, curvature="squared_score", **options)
@@ -118,7 +126,10 @@ def _printed(network: nn.Module, samples: Samples, size: int, loss: Loss | None)
     result: dict[str, dict[str, float]] = {"hessian": {}, "stated": {}}
     for name, layer in hessian.items():
         from_deviation = (layer.excess_kurtosis + 2) / 4
-        for kind, information in (("hessian", layer.curvature_gamma), ("stated", score[name].curvature_gamma)):
+        for kind, information in (
+            ("hessian", layer.curvature_gamma),
+            ("stated", score[name].curvature_gamma),
+        ):
             zeta = factor * (from_deviation * information + layer.curvature_beta)
             result[kind][name] = float((zeta * layer.gamma.square()).sum())
     return result
@@ -140,7 +151,9 @@ def compare(
         for name in layers:
             common: Any = {"batch_sizes": (size,), "layers": [name], "chunk_size": 1024, "generator": generator,
                            "loss": loss}  # fmt: skip
-            [row] = batch_norm_excess(network, samples, passes=passes * size // sizes[0], noise_draws=draws, **common)
+            [row] = batch_norm_excess(
+                network, samples, passes=passes * size // sizes[0], noise_draws=draws, **common
+            )
             [second] = batch_norm_excess(network, samples, passes=1, noise_draws=0, **common)
             measured, shipped = row.measured, row.predicted
             rows.append({
@@ -157,16 +170,27 @@ def _of_network(
     setting: RunSettings, spec: RunSpec, kind: str, sizes: Sequence[int], effort: Mapping[str, Any]
 ) -> list[Row]:
     network, problem = load_network(setting, POOL, spec.id)
-    network, samples = network.double(), Samples(problem.train.inputs.double(), problem.train.targets)
-    layers = [name for name in batch_norm_layers(network) if name.startswith("conv") or kind == FULLY_CONNECTED]
+    network, samples = (
+        network.double(),
+        Samples(problem.train.inputs.double(), problem.train.targets),
+    )
+    layers = [
+        name
+        for name in batch_norm_layers(network)
+        if name.startswith("conv") or kind == FULLY_CONNECTED
+    ]
     rows = compare(network, samples, sizes, layers, spec.seed, **effort)
     return [row | {"kind": kind, "layer": row["layer"].removesuffix("_norm")} for row in rows]
 
 
 def _of_unit(model: str, seed: int, sizes: Sequence[int], effort: Mapping[str, Any]) -> list[Row]:
-    samples = unit_population(model, effort["n"], torch.Generator().manual_seed(derive_seed(seed, model)))
+    samples = unit_population(
+        model, effort["n"], torch.Generator().manual_seed(derive_seed(seed, model))
+    )
     rest = {name: value for name, value in effort.items() if name != "n"}
-    rows = compare(fit_unit(model, samples), samples, sizes, ["0"], seed, loss=unit_loss(model), **rest)
+    rows = compare(
+        fit_unit(model, samples), samples, sizes, ["0"], seed, loss=unit_loss(model), **rest
+    )
     return [row | {"kind": UNIT, "layer": model} for row in rows]
 
 
@@ -181,7 +205,9 @@ def _specs(scale: Mapping[str, Any]) -> dict[str, list[RunSpec]]:
     for kind, (name, of_network, pixels) in networks.items():
         network = NetworkSpec(name=name, options=of_network, initialization="he_normal").to_dict()
         spec = base.replace({"network": network, "data.pixels_averaged": pixels})
-        result[kind] = [spec.replace({"seed": seed, "data.seed": seed}) for seed in range(scale["seeds"])]
+        result[kind] = [
+            spec.replace({"seed": seed, "data.seed": seed}) for seed in range(scale["seeds"])
+        ]
     return result
 
 
@@ -200,7 +226,9 @@ def compare_all(setting: RunSettings, specs: Mapping[str, Sequence[RunSpec]]) ->
         for spec, record in zip(of_kind, setting.train(POOL, of_kind, measures=()), strict=True):
             if record.status == "finished":
                 seeds[spec.id] = spec.seed
-                jobs[spec.id] = partial(_of_network, setting, spec, kind, options["sizes"], efforts[kind])
+                jobs[spec.id] = partial(
+                    _of_network, setting, spec, kind, options["sizes"], efforts[kind]
+                )
     result = setting.cached("excess", jobs)
     return [row | {"seed": seeds[name]} for name, rows in result.items() for row in rows]
 
@@ -213,7 +241,9 @@ def ratio(rows: Any, prediction: str) -> float:
 def standard_error(rows: Any) -> float:
     """Return the standard error of the ratio to the shipped prediction."""
     of_predicted = ratio(rows, "shipped") ** 2 * (rows["shipped_error"].astype(float) ** 2).sum()
-    return float(((rows["standard_error"] ** 2).sum() + of_predicted) ** 0.5 / abs(rows["shipped"].sum()))
+    return float(
+        ((rows["standard_error"] ** 2).sum() + of_predicted) ** 0.5 / abs(rows["shipped"].sum())
+    )
 
 
 def _figure(table: pandas.DataFrame) -> Figure:
@@ -222,8 +252,13 @@ def _figure(table: pandas.DataFrame) -> Figure:
     for axis, kind in zip(axes, (UNIT, FULLY_CONNECTED, CONVOLUTION), strict=True):
         for _, of_layer in table[table["kind"] == kind].groupby("layer", sort=False):
             groups = [group for _, group in of_layer.groupby("batch_size")]
-            ratios = {title: np.array([ratio(g, name) for g in groups]) for name, title in PREDICTIONS.items()}
-            plots.lines(axis, {t: np.where(v > 0, v, np.nan) for t, v in ratios.items()}, sizes, style="o-")
+            ratios = {
+                title: np.array([ratio(g, name) for g in groups])
+                for name, title in PREDICTIONS.items()
+            }
+            plots.lines(
+                axis, {t: np.where(v > 0, v, np.nan) for t, v in ratios.items()}, sizes, style="o-"
+            )
         axis.axhspan(1 / FACTOR, FACTOR, color="0.9", zorder=0)
         plots.set_labels(axis, title=kind, xscale="log", yscale="log", ylim=(0.01, 30), xlabel="batch size M",
                          ylabel="measured over predicted")  # fmt: skip
@@ -248,7 +283,10 @@ def excess(setting: RunSettings) -> Outcome:
         ("App. C.1", UNIT, "hessian", f"{PRINTED} (as proved)", False),
         ("App. C.4", FULLY_CONNECTED, "hessian", PRINTED, False),
         ("App. C.4", CONVOLUTION, "hessian", f"{PRINTED} (positions as copies)", True),
-        *(("eq. 3", kind, "shipped", shipped, True) for kind in (UNIT, FULLY_CONNECTED, CONVOLUTION)),
+        *(
+            ("eq. 3", kind, "shipped", shipped, True)
+            for kind in (UNIT, FULLY_CONNECTED, CONVOLUTION)
+        ),
     ]
     # one value per seed: measured over predicted, summed over the layers of a kind at all batch sizes
     claims = [

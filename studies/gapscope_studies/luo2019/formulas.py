@@ -47,16 +47,26 @@ def _prior_claims(batch_size: int = 32) -> list[Claim]:
     population = [0.0, 1.0, 4.0, -3.0, 10.0]
     ratio = variance_of_batch_mean(population, 4) / (float(np.var(population)) / 4)
     quantity = "relative distance to that over all batches of 4"
-    claims = [identity("Sec. 2", "mu_B has the variance sigma_P^2 / M", quantity, abs(ratio - 1), below=1e-9)]
+    claims = [
+        identity(
+            "Sec. 2", "mu_B has the variance sigma_P^2 / M", quantity, abs(ratio - 1), below=1e-9
+        )
+    ]
     printed = 2 / (4 * batch_size)  # (rho + 2) / 4M with the excess kurtosis of a Gaussian, 0
     for std, value, says in (
         (1.0, printed, "sigma_B has the variance (rho + 2) / 4M where sigma_P is 1"),
         (3.0, printed, "sigma_B has the variance (rho + 2) / 4M where sigma_P is 3"),
-        (3.0, 9 * printed, "sigma_B has that variance times sigma_P^2 where sigma_P is 3 (corrected)"),
+        (
+            3.0,
+            9 * printed,
+            "sigma_B has that variance times sigma_P^2 where sigma_P is 3 (corrected)",
+        ),
     ):
         distance = abs(value / variance_of_batch_std(batch_size, std) - 1)
         quantity = "relative distance to the exact variance of a Gaussian batch of 32"
-        claims.append(identity("Sec. 2", says, quantity, distance, below=0.05, ours=value != printed))
+        claims.append(
+            identity("Sec. 2", says, quantity, distance, below=0.05, ours=value != printed)
+        )
     return claims
 
 
@@ -65,7 +75,9 @@ def population_and_weight_norm(scale: float = 0.3) -> float:
     random = np.random.default_rng(0)
     x = random.standard_normal((50, 6))
     x -= x.mean(0)
-    x = x @ np.linalg.inv(np.linalg.cholesky(x.T @ x / len(x))).T * math.sqrt(scale) + random.standard_normal(6)
+    x = x @ np.linalg.inv(np.linalg.cholesky(x.T @ x / len(x))).T * math.sqrt(
+        scale
+    ) + random.standard_normal(6)
     w, gamma, beta = random.standard_normal(6), 0.7, -0.2
     h = x @ w
     normalized = gamma * (h - h.mean()) / h.std() + beta
@@ -90,12 +102,16 @@ def _stability_claims() -> list[Claim]:
     points = {zeta: float(fixed_point(zeta=zeta).gamma) for zeta in ZETAS}
     gains = [dynamics_jacobian(gamma, 1.0, 1.0, learning_rate=rate, zeta=zeta)[0, 0] / rate
              for zeta, gamma in points.items() for rate in (0.1, 1.0, 5.0)]  # fmt: skip
-    excess = {zeta: largest_stable_rate(zeta) / float(max_learning_rate(zeta=zeta)) - 1 for zeta in (0.0, 0.25)}
+    excess = {
+        zeta: largest_stable_rate(zeta) / float(max_learning_rate(zeta=zeta)) - 1
+        for zeta in (0.0, 0.25)
+    }
     agreement = []  # products of -lambda_R and eta_max - eta_eff: positive if their signs always agree
     for zeta, gamma in points.items():
         highest = float(max_learning_rate(zeta=zeta))
         for share in (0.1, 0.5, 0.9, 1.1, 2.0, 5.0):
-            rates = stability_eigenvalues(share * highest / gamma, zeta=zeta)  # at length 1 eta_eff is rate * gamma
+            # at length 1 eta_eff is rate * gamma
+            rates = stability_eigenvalues(share * highest / gamma, zeta=zeta)
             agreement.append(float(rates.overlap) * (share - 1) * highest)
     return [
         identity("Prop. 3", "the gain returns to its fixed point: lambda_Q < 0",

@@ -71,7 +71,9 @@ def hidden_values(network: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
     def keep(name: str, module: nn.Module, values: tuple[Tensor, ...]) -> None:
         result[name] = values[0].clone()
 
-    relus = {name: module for name, module in network.named_modules() if isinstance(module, nn.ReLU)}
+    relus = {
+        name: module for name, module in network.named_modules() if isinstance(module, nn.ReLU)
+    }
     with torch.no_grad(), forward_hooks(relus, keep, before=True):
         network(inputs)
     return result
@@ -103,7 +105,9 @@ def reliance(network: nn.Module, problem: Problem) -> float:
     for name, values in hidden_values(network, problem.test.inputs[:2]).items():
         for neuron in range(values.shape[1]):
 
-            def remove(name: str, module: nn.Module, inputs: Any, output: Tensor, neuron: int = neuron) -> Tensor:
+            def remove(
+                name: str, module: nn.Module, inputs: Any, output: Tensor, neuron: int = neuron
+            ) -> Tensor:
                 return output.index_fill(1, torch.tensor([neuron]), 0.0)
 
             with forward_hooks({name: network.get_submodule(name)}, remove):
@@ -115,7 +119,10 @@ def neuron_numbers(network: nn.Module, problem: Problem) -> dict[str, float]:
     """The four numbers of a trained network, on test inputs, averaged over hidden layers."""
     values = hidden_values(network, problem.test.inputs).values()
     of_layers = {"inequality": inequality, "kurtosis": kurtosis, "correlation": correlation}
-    result = {name: float(np.mean([number(layer) for layer in values])) for name, number in of_layers.items()}
+    result = {
+        name: float(np.mean([number(layer) for layer in values]))
+        for name, number in of_layers.items()
+    }
     return result | {"reliance": reliance(network, problem)}
 
 
@@ -125,7 +132,9 @@ def neurons(setting: RunSettings) -> Outcome:
     specs = {name: make_specs(setting, "neurons", normal, **kind) for name, kind in METHODS.items()}
     runs = train_methods(setting, specs)
     finished = runs[runs["status"] == "finished"]
-    finished = finished.join(evaluate_networks(setting, POOL, neuron_numbers, finished["id"]).astype(float), on="id")
+    finished = finished.join(
+        evaluate_networks(setting, POOL, neuron_numbers, finished["id"]).astype(float), on="id"
+    )
     claims = []
     figure, axes = plots.panels(len(CLAIMS), width=3.0, height=2.4)
     for axis, (number, (quantity, name, says)) in zip(axes, CLAIMS.items(), strict=True):
@@ -151,11 +160,18 @@ class ConstantDecay(Penalty):
         self.strength = strength
 
     def value(
-        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+        self,
+        network: nn.Module,
+        inputs: Tensor,
+        outputs: Tensor,
+        targets: Tensor | None,
+        observed: Any,
     ) -> Tensor:
         """Return the penalty."""
         gammas = [module.weight for module in network.modules() if isinstance(module, BATCH_KINDS)]
-        return self.strength * sum((gamma.square().sum() for gamma in gammas), outputs.new_zeros(()))
+        return self.strength * sum(
+            (gamma.square().sum() for gamma in gammas), outputs.new_zeros(())
+        )
 
 
 def _specs(setting: RunSettings, *, large: bool) -> list[RunSpec]:
@@ -176,27 +192,41 @@ def train_one(
     if spec.data.train_size is not None:  # else half of all images is kept back
         spec = spec.replace({"data.train_size": 2 * spec.data.train_size})
     problem, _ = prepare_data(spec, setting.data_root)
-    samples, kept_back = (problem.train.subset(half) for half in torch.arange(len(problem.train)).chunk(2))
+    samples, kept_back = (
+        problem.train.subset(half) for half in torch.arange(len(problem.train)).chunk(2)
+    )
     network = network_from_spec(spec.replace({"network.options.dropout": dropout}), problem)
     for number in (1, 2):
         layer: Any = network.get_submodule(f"fc{number}_dropout")
         layer.p = dropout if number == dropout_layer else 0.0
     penalties: list[Penalty] = [ConstantDecay(constant)] if constant else []
     if gamma_decay:
-        penalties.append(GammaDecayPenalty(batch_size=sizes["normal"], batch_norm_size=sizes["large"], seed=seed))
-    result = train(network, samples, spec.training, seed=seed, test=problem.test, penalties=penalties)
+        penalties.append(
+            GammaDecayPenalty(batch_size=sizes["normal"], batch_norm_size=sizes["large"], seed=seed)
+        )
+    result = train(
+        network, samples, spec.training, seed=seed, test=problem.test, penalties=penalties
+    )
     parts = {"train": samples, "kept_back": kept_back, "test": problem.test}
-    results = {f"{name}_{key}": value for name, part in parts.items() for key, value in evaluate(network, part).items()}
+    results = {
+        f"{name}_{key}": value
+        for name, part in parts.items()
+        for key, value in evaluate(network, part).items()
+    }
     return {"status": result.status, **results, "curve": [float(row["test_loss"]) for row in result.history],
             "accuracies": [float(row["test_accuracy"]) for row in result.history]}  # fmt: skip
 
 
-def _train_all(setting: RunSettings, methods: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]) -> Table:
+def _train_all(
+    setting: RunSettings, methods: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]
+) -> Table:
     jobs = {f"{seed} {name}": partial(train_one, setting, seed, **options)
             for seed in seeds for name, options in methods.items()}  # fmt: skip
     result = setting.cached("constant-decay", jobs)
     return pandas.DataFrame(
-        {"method": name, "seed": seed, **result[f"{seed} {name}"]} for name in methods for seed in seeds
+        {"method": name, "seed": seed, **result[f"{seed} {name}"]}
+        for name in methods
+        for seed in seeds
     )
 
 
@@ -206,10 +236,14 @@ def _decay_claims(runs: Table) -> list[Claim]:
     def arms(*methods: str, curve: str = "curve") -> list[Any]:
         return [dictionary_arm(name, runs[runs["method"] == name], 0.1, curve) for name in methods]
 
-    def difference(says: str, one: str, other: str, score: str, *, source: str = SOURCE, **more: Any) -> Claim:
+    def difference(
+        says: str, one: str, other: str, score: str, *, source: str = SOURCE, **more: Any
+    ) -> Claim:
         compared = arms(one, other, curve="curve" if score == "test_loss" else "accuracies")
         quantity = f"{SCORES[score]} of {one} minus {other}"
-        return claim(source, says, quantity, differences(runs, one, other, score), compared=compared, **more)
+        return claim(
+            source, says, quantity, differences(runs, one, other, score), compared=compared, **more
+        )
 
     lost, regained = (differences(runs, bn_large, other, "test_loss") for other in (bn, constant))
     return [
@@ -227,12 +261,22 @@ def _decay_claims(runs: Table) -> list[Claim]:
 def constant_decay(setting: RunSettings) -> Outcome:
     """Compare constant gamma decay in large batches, and dropout before and after BN."""
     scale = setting.read(__file__)
-    normal, large, options, n_seeds = scale["normal"], scale["large"], scale["constant_decay"], scale["seeds"]
+    normal, large, options, n_seeds = (
+        scale["normal"],
+        scale["large"],
+        scale["constant_decay"],
+        scale["seeds"],
+    )
     # the constant with the least loss on images kept back, over seeds that no claim uses
-    trials = {f"tuned, {constant:g}": {"large": True, "constant": constant} for constant in options["constants"]}
+    trials = {
+        f"tuned, {constant:g}": {"large": True, "constant": constant}
+        for constant in options["constants"]
+    }
     trial_runs = _train_all(setting, trials, range(n_seeds, n_seeds + options["tuning_seeds"]))
     losses = trial_runs.groupby("method", sort=False)["kept_back_loss"].mean().to_list()
-    tuning = pandas.DataFrame({"constant": options["constants"], "loss on images kept back": losses})
+    tuning = pandas.DataFrame(
+        {"constant": options["constants"], "loss on images kept back": losses}
+    )
     constant = options["constants"][int(np.argmin(losses))]
     methods: dict[str, dict[str, Any]] = {
         f"BN {normal}": {},

@@ -34,7 +34,10 @@ SCORES = {
     "test_accuracy": "validation accuracy",
 }
 PANELS = ("train_loss", "test_loss", "test_accuracy")
-PAPER = {"data": "CIFAR-10, 50,000 training images, 10 classes, 3 x 32 x 32", "batch size": "128, 1,024"}
+PAPER = {
+    "data": "CIFAR-10, 50,000 training images, 10 classes, 3 x 32 x 32",
+    "batch size": "128, 1,024",
+}
 
 
 def scale_epochs(scale: Mapping[str, Any], batch_size: int, epochs: int) -> int:
@@ -60,7 +63,9 @@ def make_specs(
     rate = base.training.learning_rate * batch_size / 128
     if normalization.get("weight_norm"):
         # narrow networks get vectors of the lengths that full ones have, which set how fast directions turn
-        normalization["directions_std"] = DIRECTIONS_STD / base.network.options.get("width_multiplier", 1.0) ** 0.5
+        normalization["directions_std"] = (
+            DIRECTIONS_STD / base.network.options.get("width_multiplier", 1.0) ** 0.5
+        )
         rate *= scale["slower_weight_norm"] if architecture == "resnet" else 1.0
     if normalization.get("kind") == "population":
         normalization.setdefault("population_samples", scale["population_samples"])
@@ -75,22 +80,42 @@ def make_specs(
         "training.schedule_factor": short if scale["short_schedule"] else (1 - 1e-4) ** steps,
     }
     changes |= {f"normalization.{name}": value for name, value in normalization.items()}
-    return [base.replace(changes | {"seed": seed, "data.seed": seed}) for seed in range(seeds or scale["seeds"])]
+    return [
+        base.replace(changes | {"seed": seed, "data.seed": seed})
+        for seed in range(seeds or scale["seeds"])
+    ]
 
 
 def train_methods(setting: RunSettings, methods: Mapping[str, Sequence[RunSpec]]) -> Table:
     """Train missing networks, and return one row per run (no scores if it diverged)."""
     # seed by seed, so that a stopped study has whole seeds
-    specs = sorted((spec for of_method in methods.values() for spec in of_method), key=lambda spec: spec.seed)
+    specs = sorted(
+        (spec for of_method in methods.values() for spec in of_method), key=lambda spec: spec.seed
+    )
     records = {record.id: record for record in setting.train(POOL, specs, measures=())}
     n_classes = prepare_data(specs[0], setting.data_root)[0].n_outputs
     rows = []
     for name, of_method in methods.items():
         for spec in of_method:
             record = records[spec.id]
-            scores = record.scores if record.status == "finished" else dict.fromkeys(SCORES, math.nan)
-            columns = {"id": spec.id, "status": record.status, "n_classes": n_classes, "record": record}
-            rows.append({"method": name, "seed": spec.seed, "batch": spec.training.batch_size, **columns, **scores})
+            scores = (
+                record.scores if record.status == "finished" else dict.fromkeys(SCORES, math.nan)
+            )
+            columns = {
+                "id": spec.id,
+                "status": record.status,
+                "n_classes": n_classes,
+                "record": record,
+            }
+            rows.append(
+                {
+                    "method": name,
+                    "seed": spec.seed,
+                    "batch": spec.training.batch_size,
+                    **columns,
+                    **scores,
+                }
+            )
     return pandas.DataFrame(rows)
 
 
@@ -113,7 +138,9 @@ def accuracy_controls(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
             has_accuracy.add(frozenset((one, other)))
             fields = {**(more[0] if more else {}), "source": "control", "ours": True}
             opposite = "larger" if sign == "smaller" else "smaller"
-            controls.append((f"by accuracy: {statement}", one, other, opposite, "test_accuracy", fields))
+            controls.append(
+                (f"by accuracy: {statement}", one, other, opposite, "test_accuracy", fields)
+            )
     return controls
 
 
@@ -127,10 +154,16 @@ def claims_of(source: str, runs: Table, rows: Sequence[Sequence[Any]]) -> list[C
     claims = []
     for statement, one, other, sign, score, *more in [*rows, *accuracy_controls(rows)]:
         # a method of fewer seeds is compared on these alone
-        common = set.intersection(*(set(runs.loc[runs["method"] == name, "seed"]) for name in (one, other)))
+        common = set.intersection(
+            *(set(runs.loc[runs["method"] == name, "seed"]) for name in (one, other))
+        )
         pair = runs[runs["seed"].isin(common)]
         finished = pair[pair["status"] == "finished"]
-        fields = {"source": source, "above" if sign == "larger" else "below": 0.0, **(more[0] if more else {})}
+        fields = {
+            "source": source,
+            "above" if sign == "larger" else "below": 0.0,
+            **(more[0] if more else {}),
+        }
         claims.append(
             claim(says=statement, quantity=f"{SCORES[score]} of {one} minus {other}",
                   values=differences(finished, one, other, score), compared=(arm_of(pair, one), arm_of(pair, other)),
@@ -143,7 +176,13 @@ def _curves(runs: Table) -> Figure:
     figure, axes = plots.panels(len(PANELS))
     for axis, score in zip(axes, PANELS, strict=True):
         values = {
-            str(name): np.array([[float(row[score]) for row in r.history] for r in records if r.status == "finished"])
+            str(name): np.array(
+                [
+                    [float(row[score]) for row in r.history]
+                    for r in records
+                    if r.status == "finished"
+                ]
+            )
             for name, records in runs.groupby("method", sort=False)["record"]
         }
         plots.lines(axis, values)
@@ -165,11 +204,14 @@ def compare_methods(
     """
     groups = runs.groupby("method", sort=False)
     numbers = {
-        name: {score: group[score].dropna().to_list() for score in SCORES} | {"status": group["status"].to_list()}
+        name: {score: group[score].dropna().to_list() for score in SCORES}
+        | {"status": group["status"].to_list()}
         for name, group in groups
     }
     table = interval_table(runs, ("method", "batch"), SCORES)
-    table["diverged"] = [f"{(group['status'] != 'finished').sum()} of {len(group)}" for _, group in groups]
+    table["diverged"] = [
+        f"{(group['status'] != 'finished').sum()} of {len(group)}" for _, group in groups
+    ]
     figures = figures or {}
     return outcome(
         setting, [RunSpec.from_dict(record.spec) for record in runs["record"]], {**PAPER, **paper},

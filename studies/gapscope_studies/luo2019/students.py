@@ -86,8 +86,12 @@ def simulate_point(plan: Plan, load: float, seed: int = 0) -> Point:
     if plan.student == "linear":
         end, decayed = least_squares_students(task), least_squares_students(task, zeta=plan.zeta)
     else:
-        end = train_students(task, method="sgd", student="relu", epochs=plan.full_epochs, anneal=False)
-        decayed = train_students(task, method="weight_norm", student="relu", zeta=plan.zeta, epochs=plan.full_epochs)
+        end = train_students(
+            task, method="sgd", student="relu", epochs=plan.full_epochs, anneal=False
+        )
+        decayed = train_students(
+            task, method="weight_norm", student="relu", zeta=plan.zeta, epochs=plan.full_epochs
+        )
     result = {
         method: train_students(
             task, method=method, student=plan.student, batch_size=min(plan.batch_size, task.inputs.shape[1]),
@@ -98,7 +102,10 @@ def simulate_point(plan: Plan, load: float, seed: int = 0) -> Point:
     last = result["batch_norm"].weights[-1]
     lengths = np.linalg.norm(last, axis=-1) * np.linalg.norm(end.weights, axis=-1)
     errors = {
-        method: {str(b): e.tolist() for b, e in zip(plan.budgets, students.generalization_error, strict=True)}
+        method: {
+            str(b): e.tolist()
+            for b, e in zip(plan.budgets, students.generalization_error, strict=True)
+        }
         for method, students in result.items()
     }
     return {
@@ -118,14 +125,18 @@ def _apart(errors: Sequence[Sequence[float]], target: Sequence[float], rows: Any
     0.25
     """
     means = [np.mean(np.asarray(e)[slice(None) if rows is None else rows]) for e in errors]
-    return max(abs(float(m) / t - 1) for m, t in zip(means, target, strict=True) if math.isfinite(t))
+    return max(
+        abs(float(m) / t - 1) for m, t in zip(means, target, strict=True) if math.isfinite(t)
+    )
 
 
 def _errors(points: Sequence[Point], method: str, epochs: int) -> list[list[float]]:
     return [point[method][str(epochs)] for point in points]
 
 
-def _claims(plan: Plan, points: list[Point], best: Mapping[str, int], decay: Sequence[float]) -> list[Claim]:
+def _claims(
+    plan: Plan, points: list[Point], best: Mapping[str, int], decay: Sequence[float]
+) -> list[Claim]:
     """Return claims that batch norm is on the curve of gamma decay."""
     source = "Fig. 1a" if plan.student == "linear" else "Fig. 1b"
 
@@ -157,7 +168,9 @@ def _peak_claims(points: list[Point]) -> list[Claim]:
     top = int(np.argmax([np.mean(point["plain"]) for point in points]))
     loads, sgd = [point["load"] for point in points], np.array(points[top]["plain"])
     # the largest of a few loads says no more than that the peak lies between its neighbours
-    peak = Interval(loads[top], loads[max(top - 1, 0)], loads[min(top + 1, len(loads) - 1)], len(sgd))
+    peak = Interval(
+        loads[top], loads[max(top - 1, 0)], loads[min(top + 1, len(loads) - 1)], len(sgd)
+    )
     below = [point["plain"] for point in points if point["load"] < 2]
     closed = [1 - load / 4 + load * NOISE / (2 * (2 - load)) for load in loads if load < 2]
     off = bootstrap(lambda rows: _apart(below, closed, rows), len(below[0]), draws=500)
@@ -181,7 +194,10 @@ def _linear_claims(plan: Plan, points: list[Point], decay: Sequence[float]) -> l
     peak = np.log(at[1.0] / np.maximum(*(at[load] for load in nearest)))
     name = f"decay 1/{round(1 / plan.zeta)}"
     at_peak = next(point for point in points if point["load"] == 1.0)["batch_norm"]
-    first, last = (np.log(np.array(at_peak[str(epochs)]) / at_one) for epochs in (plan.budgets[0], plan.longest))
+    first, last = (
+        np.log(np.array(at_peak[str(epochs)]) / at_one)
+        for epochs in (plan.budgets[0], plan.longest)
+    )
     stopping = "log of batch norm's error over the curve at P/N = 1"
     return [
         identity("Fig. 1a", f"decay {NOISE:g} is the lowest curve everywhere", "largest excess over the other decay",
@@ -216,7 +232,10 @@ def _table(plan: Plan, points: list[Point]) -> pandas.DataFrame:
             f"decay {plan.zeta:.3g} to the end": str(mean(point["decayed"])),
         }
         for method, title in METHODS.items():
-            row |= {f"{title}, {epochs} epochs": str(mean(point[method][str(epochs)])) for epochs in plan.budgets}
+            row |= {
+                f"{title}, {epochs} epochs": str(mean(point[method][str(epochs)]))
+                for epochs in plan.budgets
+            }
         rows.append(row | {"cosine with SGD's end": str(mean(point["cosine"]))})
     return pandas.DataFrame(rows)
 
@@ -225,20 +244,35 @@ def _figure(plan: Plan, points: list[Point], best: int) -> Figure:
     figure, [axis] = plots.panels(1, width=7.2, height=4.6)
     axis.plot(GRID, np.minimum(plan.curve(GRID, 0.0), 10), "C0", label="SGD, closed form")
     if plan.student == "linear":
-        axis.plot(GRID, plan.curve(GRID, plan.zeta), "C2", label=f"decay {plan.zeta:.3g} (1/2M), closed form")
+        axis.plot(
+            GRID,
+            plan.curve(GRID, plan.zeta),
+            "C2",
+            label=f"decay {plan.zeta:.3g} (1/2M), closed form",
+        )
         axis.plot(GRID, plan.curve(GRID, NOISE), "C3", label=f"decay {NOISE:g}, closed form")
     else:
         noiseless = student_generalization(GRID, student="relu", noise_variance=0.0)
         axis.plot(GRID, noiseless, "C3", label="SGD without noise, closed form")
     series = {
         "SGD to the end": ([point["plain"] for point in points], "o", "C0"),
-        f"gamma decay {plan.zeta:.3g} to the end": ([point["decayed"] for point in points], "^", "C2"),
+        f"gamma decay {plan.zeta:.3g} to the end": (
+            [point["decayed"] for point in points],
+            "^",
+            "C2",
+        ),
         f"batch norm, {best} epochs": (_errors(points, "batch_norm", best), "s", "black"),
-        f"batch norm, {plan.longest} epochs": (_errors(points, "batch_norm", plan.longest), "s", "0.6"),
+        f"batch norm, {plan.longest} epochs": (
+            _errors(points, "batch_norm", plan.longest),
+            "s",
+            "0.6",
+        ),
         f"SGD in batches, {best} epochs": (_errors(points, "batches", best), "x", "C1"),
     }
     for name, (errors, marker, color) in series.items():
-        plots.lines(axis, {name: np.transpose(errors)}, plan.loads, style=marker, colors={name: color})
+        plots.lines(
+            axis, {name: np.transpose(errors)}, plan.loads, style=marker, colors={name: color}
+        )
     axis.set_ylim((0, 2) if plan.student == "linear" else (0.5, 2.2))
     title = f"{plan.student} students, batches of {plan.batch_size}, N = {plan.n_inputs}"
     plots.set_labels(axis, title=title, xlabel="load P/N", ylabel="generalization error")
@@ -253,7 +287,9 @@ def figure_1(setting: RunSettings, student: Student) -> Outcome:
     name = f"{student}-{plan.n_inputs}-{plan.students}-{plan.longest}-{plan.full_epochs}"
     jobs = {f"{name}-{load:g}": partial(simulate_point, plan, load) for load in plan.loads}
     points = list(setting.cached("students", jobs).values())
-    end, decay = ([float(np.mean(point[kind])) for point in points] for kind in ("plain", "decayed"))
+    end, decay = (
+        [float(np.mean(point[kind])) for point in points] for kind in ("plain", "decayed")
+    )
     if student == "linear":
         decay = [float(plan.curve(load, plan.zeta)) for load in plan.loads]
     distances = pandas.DataFrame(
@@ -262,7 +298,9 @@ def figure_1(setting: RunSettings, student: Student) -> Outcome:
         for method, title in METHODS.items() for epochs in plan.budgets
     )  # fmt: skip
     # the budget at which each method comes nearest to gamma decay
-    nearest: Any = distances.loc[distances.groupby("method")["to_decay"].idxmin()].set_index("method")["epochs"]
+    nearest: Any = distances.loc[distances.groupby("method")["to_decay"].idxmin()].set_index(
+        "method"
+    )["epochs"]
     best = {method: int(nearest[title]) for method, title in METHODS.items()}
     more = _linear_claims(plan, points, decay) if student == "linear" else _peak_claims(points)
     return Outcome(

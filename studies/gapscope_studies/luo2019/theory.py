@@ -52,7 +52,11 @@ class Approach(NamedTuple):
     zeta: float
 
 
-APPROACHES = (Approach("BN", "weight_norm", ZETA), Approach("WN", "weight_norm", 0.0), Approach("SGD", "sgd", 0.0))
+APPROACHES = (
+    Approach("BN", "weight_norm", ZETA),
+    Approach("WN", "weight_norm", 0.0),
+    Approach("SGD", "sgd", 0.0),
+)
 
 
 def overlap_rate(approach: Approach, student: Student) -> float:
@@ -70,7 +74,9 @@ def largest_settling_rate(student: Student, tolerance: float) -> float:
     """Return the largest rate at which SGD comes to rest at the teacher, by bisection."""
 
     def settles(rate: float) -> bool:
-        path = learning_dynamics([500.0], learning_rate=rate, method="sgd", student=student, gamma=0.99, overlap=0.99)
+        path = learning_dynamics(
+            [500.0], learning_rate=rate, method="sgd", student=student, gamma=0.99, overlap=0.99
+        )
         return bool(path.overlap[-1] > 0.99999)
 
     low, high = 0.5, 4.0
@@ -105,7 +111,9 @@ def _row(until: float, approach: Approach, student: Student) -> Row:
 def table_1(setting: RunSettings) -> Outcome:
     """Compare closed forms of fixed points and learning rates with the equations (Table 1)."""
     scale = setting.read(__file__)["theory"]
-    rows = [_row(scale["until"], approach, student) for student in STUDENTS for approach in APPROACHES]
+    rows = [
+        _row(scale["until"], approach, student) for student in STUDENTS for approach in APPROACHES
+    ]
     settling = {student: largest_settling_rate(student, scale["tolerance"]) for student in STUDENTS}
     table: Table = pandas.DataFrame(rows)
     by_name = table.set_index(["approach", "student"])
@@ -147,14 +155,29 @@ def _deviations(scale: Row) -> tuple[list[Row], Figure]:
     pairs = [(student, approach) for student in STUDENTS for approach in APPROACHES]
     for axis, (student, approach) in zip(axes, pairs, strict=True):
         rate = RATE if student == "relu" else 3 * RATE
-        common: Any = {"learning_rate": rate, "method": approach.method, "student": student, "zeta": approach.zeta}
-        sample = simulate_learning(times, generator=np.random.default_rng(SEED), **common, **scale["simulated"])
+        common: Any = {
+            "learning_rate": rate,
+            "method": approach.method,
+            "student": student,
+            "zeta": approach.zeta,
+        }
+        sample = simulate_learning(
+            times, generator=np.random.default_rng(SEED), **common, **scale["simulated"]
+        )
         path = learning_dynamics(times, **common)
         row: Row = {"student": student, "approach": approach.name, "η": rate}
         for number, (name, label) in enumerate(PARAMETERS.items()):
             expected, simulated = getattr(path, name), getattr(sample, name)
             axis.plot(times, expected, color=f"C{number}", label=f"{label}, equations")
-            axis.plot(times, simulated.mean(1), "o", color=f"C{number}", ms=3, mfc="none", label=f"{label}, simulated")
+            axis.plot(
+                times,
+                simulated.mean(1),
+                "o",
+                color=f"C{number}",
+                ms=3,
+                mfc="none",
+                label=f"{label}, simulated",
+            )
             apart = simulated - expected[:, None]
             row[f"{name}: largest of the mean"] = float(np.abs(apart.mean(1)).max())
             row[f"{name}: one student, rms"] = float(np.sqrt((apart**2).mean()))
@@ -173,7 +196,9 @@ def _rms_by_size(sizes: list[int], students: int, until: float) -> tuple[list[Ro
     rows, each = [], []
     for size in sizes:
         generator = np.random.default_rng([SEED, size])
-        sample = simulate_learning(times, n_inputs=size, students=students, generator=generator, **common)
+        sample = simulate_learning(
+            times, n_inputs=size, students=students, generator=generator, **common
+        )
         each.append(np.sqrt(np.mean((sample.overlap - path.overlap[:, None]) ** 2, axis=0)))
         result = mean(each[-1])
         rows.append({"N": size, "rms of R": result.value, "half of 95 % interval": (result.high - result.low) / 2,
@@ -185,7 +210,11 @@ def printed_step(size: int, until: float, students: int) -> Float[np.ndarray, " 
     """Return deviations of ReLU gains in the second half, for steps of eta, not eta / N."""
     generator = np.random.default_rng(SEED)
     teachers = draw_teachers(size, students, generator)
-    weights, gains, later = teachers + generator.standard_normal(teachers.shape), np.full(students, 0.5), []
+    weights, gains, later = (
+        teachers + generator.standard_normal(teachers.shape),
+        np.full(students, 0.5),
+        [],
+    )
     for _ in range(round(until * size)):
         x = generator.standard_normal((students, 1, size)) / np.sqrt(size)
         labels = activate(pre_activations(x, teachers), "relu")
@@ -222,9 +251,14 @@ def dynamics(setting: RunSettings) -> Outcome:
     """Compare the equations of the order parameters with simulated online SGD."""
     scale = setting.read(__file__)["theory"]
     rows, figure = _deviations(scale)
-    (sizes, powers), integrals = _rms_by_size(**scale["by_size"]), _integrals(scale["integral_draws"])
+    (sizes, powers), integrals = (
+        _rms_by_size(**scale["by_size"]),
+        _integrals(scale["integral_draws"]),
+    )
     jumps = printed_step(**scale["printed_step"]).tolist()
-    largest = max(value for row in rows for name, value in row.items() if name.endswith("largest of the mean"))
+    largest = max(
+        value for row in rows for name, value in row.items() if name.endswith("largest of the mean")
+    )
     students: Any = {"unit": "students", "compared": (), "untrained": "simulated students"}
     claims = [
         identity("Eqs. 6-10", "the equations describe simulated students", "largest deviation of their mean", largest,
@@ -234,8 +268,14 @@ def dynamics(setting: RunSettings) -> Outcome:
         claim("Eq. 5", "the gain settles when it moves by eta, as printed", "standard deviation of the gain", jumps,
               below=0.01, **students),
     ]  # fmt: skip
-    for kind, says in (("as printed", "I2 is as printed"), ("corrected", "I2 is as corrected (pi for pi R)")):
-        beyond = max(abs(row[f"I2 {kind}"] - row["I2 drawn"]) - 4 * row["standard error"] for row in integrals)
+    for kind, says in (
+        ("as printed", "I2 is as printed"),
+        ("corrected", "I2 is as corrected (pi for pi R)"),
+    ):
+        beyond = max(
+            abs(row[f"I2 {kind}"] - row["I2 drawn"]) - 4 * row["standard error"]
+            for row in integrals
+        )
         claims.append(identity("Eq. 15", says, "largest distance to the drawn value beyond four standard errors",
                                beyond, below=1e-9, ours=kind == "corrected"))  # fmt: skip
     return Outcome(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, slices
-from gapscope.gradients.tape import record_forward
+from gapscope.gradients.recording import record_forward
 from gapscope.gradients.verification import verify
 from gapscope.inspection.losses import sample_losses
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs
@@ -54,7 +54,9 @@ def excess_kurtosis(values: Float[Tensor, " n"]) -> float:
     return float(square.square().mean()) / variance**2 - 3 if variance > 0 else 0.0
 
 
-def alignment(cosines: Float[Tensor, " n"], *, kurtosis: bool = True, smallest: float = 0.05) -> float:
+def alignment(
+    cosines: Float[Tensor, " n"], *, kurtosis: bool = True, smallest: float = 0.05
+) -> float:
     """Return the mean cosine of gradients and weights over the excess kurtosis + 1.2.
 
     After Hoelzl, Rueckert and Kaissis (NeurIPS 2025, arXiv:2510.25480, Sec. 4), for the last layer. The authors do not
@@ -87,8 +89,12 @@ def evidence_criterion(network: nn.Module, samples: Samples) -> float:
     at positive values. Weights with the same gradient at all samples (dead units) are ignored.
     """
     if len(samples) < 2 or samples.targets is None:
-        raise InvalidInput(f"evidence_criterion needs two samples or more with targets; got {len(samples)} samples.")
-    totals: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}  # sums over samples of the gradient and of its square
+        raise InvalidInput(
+            f"evidence_criterion needs two samples or more with targets; got {len(samples)} samples."
+        )
+    totals: dict[
+        tuple[int, ...], tuple[Tensor, Tensor]
+    ] = {}  # sums over samples of the gradient and of its square
     with inspection_mode(network):
         x = prepare_inputs(network, samples.inputs)
         for part in slices(len(x), _CHUNK):
@@ -97,7 +103,9 @@ def evidence_criterion(network: nn.Module, samples: Samples) -> float:
             loss = sample_losses(outputs, samples.targets[part].to(x.device)).sum()
             (by_outputs,) = torch.autograd.grad(loss, outputs, retain_graph=True)
             for key, contribution in tape.contributions(outputs, by_outputs[None]).items():
-                rows = torch.cat([values[0].flatten(1) for values in contribution.dense()], dim=1).double()
+                rows = torch.cat(
+                    [values[0].flatten(1) for values in contribution.dense()], dim=1
+                ).double()
                 first, second = totals.get(key, (torch.zeros(()), torch.zeros(())))
                 totals[key] = (first + rows.sum(0), second + rows.square().sum(0))
     m, quotients, n_weights = len(samples), 0.0, 0
@@ -131,7 +139,9 @@ class EvidenceAlarm(Alarm):
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Evaluate `evidence_criterion`. See `Alarm.observe`."""
-        criterion = evidence_criterion(network, samples.subset(torch.arange(min(self.n_samples, len(samples)))))
+        criterion = evidence_criterion(
+            network, samples.subset(torch.arange(min(self.n_samples, len(samples))))
+        )
         if criterion > self.threshold:
             self._raise(epoch)
         elif not self.raised:

@@ -52,7 +52,9 @@ def evaluate_rule(rule: Rule, settings: Settings, run: Run) -> Verdict:
     final, peak = float(accuracy[-3:].mean()), int(accuracy.argmax())
     best = float(accuracy[peak])
     kept = final if stop is None else float(accuracy[stop.at])
-    premature = stop is not None and bool(accuracy[stop.at :].max() > accuracy[: stop.at + 1].max() + LATER_GAIN)
+    premature = stop is not None and bool(
+        accuracy[stop.at :].max() > accuracy[: stop.at + 1].max() + LATER_GAIN
+    )
     return Verdict(
         kind=run.case.kind,
         noise=run.case.noise,
@@ -78,7 +80,10 @@ def cost(verdicts: Sequence[Verdict]) -> float:
 
 def tune(rule: Rule, runs: Sequence[Run]) -> Settings:
     """Return the first settings of the smallest cost on these runs."""
-    return min(rule.settings(), key=lambda settings: cost([evaluate_rule(rule, settings, run) for run in runs]))
+    return min(
+        rule.settings(),
+        key=lambda settings: cost([evaluate_rule(rule, settings, run) for run in runs]),
+    )
 
 
 def _mean(values: Sequence[Any]) -> float:
@@ -90,7 +95,9 @@ STATISTICS: dict[str, Callable[[Sequence[Verdict]], float]] = {
     "raised where it overfits": lambda verdicts: _mean([v.raised for v in verdicts if v.overfits]),
     "false alarms": lambda verdicts: _mean([v.raised for v in verdicts if v.stays]),
     "premature": lambda verdicts: _mean([v.premature for v in verdicts]),
-    "delay": lambda verdicts: float(np.median([v.delay for v in verdicts if v.overfits and v.raised] or [np.nan])),
+    "delay": lambda verdicts: float(
+        np.median([v.delay for v in verdicts if v.overfits and v.raised] or [np.nan])
+    ),
     "kept": lambda verdicts: _mean([v.kept for v in verdicts]),
     "kept - final": lambda verdicts: _mean([v.kept - v.final for v in verdicts]),
     "rolled back": lambda verdicts: _mean([v.rolled_back for v in verdicts]),

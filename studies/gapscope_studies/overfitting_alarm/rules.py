@@ -28,7 +28,12 @@ from gapscope_studies.overfitting_alarm.alarms import (
 from gapscope_studies.overfitting_alarm.runs import Run
 
 Settings = dict[str, float]
-WHOLE, SPLIT, CANARIES = "whole", "split", "canaries"  # network whose test accuracy counts; see `Run`
+# network whose test accuracy counts; see `Run`
+WHOLE, SPLIT, CANARIES = (
+    "whole",
+    "split",
+    "canaries",
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,10 @@ class Rule:
 
     def settings(self) -> list[Settings]:
         """Return all combinations of candidate settings."""
-        return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+        return [
+            dict(zip(self.grid, values, strict=True))
+            for values in itertools.product(*self.grid.values())
+        ]
 
 
 def _replay(alarm: Alarm, observations: Iterable[object]) -> Stop | None:
@@ -54,7 +62,9 @@ def _replay(alarm: Alarm, observations: Iterable[object]) -> Stop | None:
     return None
 
 
-def first_fall(values: Iterable[float], *, window: float, fall: float, patience: float, skip: float = 0) -> Stop | None:
+def first_fall(
+    values: Iterable[float], *, window: float, fall: float, patience: float, skip: float = 0
+) -> Stop | None:
     """Return the first fall of the mean over `window` values, after the first `skip` values."""
     alarm = ReplayedAlarm(window=int(window), fall=fall, patience=int(patience))
     return _replay(alarm, (alarm.follow(value, i) for i, value in enumerate(values) if i >= skip))
@@ -77,7 +87,9 @@ def first_drop(values: Sequence[float], *, fall: float, patience: int, window: i
     return None
 
 
-def first_plateau(values: Sequence[float], *, growth: float, patience: int, window: int) -> Stop | None:
+def first_plateau(
+    values: Sequence[float], *, growth: float, patience: int, window: int
+) -> Stop | None:
     """Return the first index where smoothed values grew by less than `growth` in `patience`."""
     smooth = _smooth(values, window)
     flat = [i for i in range(patience, len(smooth)) if smooth[i] - smooth[i - patience] < growth]
@@ -103,13 +115,18 @@ def _alignment(run: Run, *, kurtosis: float, skip: float, **settings: float) -> 
 def _shared(run: Run, *, patience: float, **settings: Any) -> Stop | None:
     alarm, labels = SharedLearning(patience=int(patience), **settings), run.tensors["labels"]
     epochs = enumerate(zip(run.tensors["outputs"], run.tensors["neighbours"], strict=True))
-    return _replay(alarm, (alarm.update(z.double().softmax(1), labels, near.long(), i) for i, (z, near) in epochs))
+    return _replay(
+        alarm,
+        (alarm.update(z.double().softmax(1), labels, near.long(), i) for i, (z, near) in epochs),
+    )
 
 
 def _left_out(run: Run, **settings: float) -> Stop | None:
     """Follow the agreement with leave-one-out predictions, the first signal of `JointAlarm`."""
     predictions = run.tensors["initial"].double().clamp(0, 1)
-    return first_fall((agreement(z.double().softmax(1), predictions) for z in run.tensors["outputs"]), **settings)
+    return first_fall(
+        (agreement(z.double().softmax(1), predictions) for z in run.tensors["outputs"]), **settings
+    )
 
 
 def _joint(run: Run, *, window: float, fall: float, patience: float) -> Stop | None:
@@ -119,13 +136,16 @@ def _joint(run: Run, *, window: float, fall: float, patience: float) -> Stop | N
     def observations() -> Iterable[object]:
         series = (run.tensors[name] for name in ("outputs", "neighbours", "cosines"))
         for i, (z, near, cosines) in enumerate(zip(*series, strict=True)):
-            yield alarm.update(z.double().softmax(1), labels, predictions, near.long(), cosines.double(), i)
+            yield alarm.update(
+                z.double().softmax(1), labels, predictions, near.long(), cosines.double(), i
+            )
 
     return _replay(alarm, observations())
 
 
 def _canaries(run: Run, *, window: float, patience: float, **settings: Any) -> Stop | None:
-    canaries = Canaries(torch.zeros(100, dtype=torch.int64), n_classes=2)  # replaying restores nothing
+    # replaying restores nothing
+    canaries = Canaries(torch.zeros(100, dtype=torch.int64), n_classes=2)
     alarm = CanaryAlarm(canaries, window=int(window), patience=int(patience), **settings)
     labels, is_canary = run.tensors["canary_labels"], run.tensors["is_canary"]
     outputs = enumerate(run.tensors["canary_outputs"])
@@ -152,8 +172,12 @@ STOPS: dict[str, Callable[..., Stop | None]] = {
     "evidence": lambda run, **settings: first_exceeded(run.columns["evidence"], **settings),
     "canaries": _canaries,
     "late joiners": _late_joiners,
-    "training loss": lambda run, **settings: first_plateau(_negative_log(run.columns["train_loss"]), **settings),
-    "10 % split, loss": lambda run, **settings: first_drop(_negative_log(run.split["loss"]), **settings),
+    "training loss": lambda run, **settings: first_plateau(
+        _negative_log(run.columns["train_loss"]), **settings
+    ),
+    "10 % split, loss": lambda run, **settings: first_drop(
+        _negative_log(run.split["loss"]), **settings
+    ),
     "10 % split, accuracy": lambda run, **settings: first_drop(run.split["accuracy"], **settings),
 }
 _FIELDS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

@@ -54,7 +54,8 @@ class Case:
     test: int
     noise: float
     pairwise: bool  # class c becomes class c + 1 (modulo the number of classes), or any other one
-    classes: tuple[int, int] | None  # the first class and the number of classes that are taken; None for all
+    # the first class and the number of classes that are taken; None for all
+    classes: tuple[int, int] | None
     quartiles: bool  # the classes are the quartiles of a regression target
 
     @property
@@ -87,12 +88,19 @@ def cases(setting: RunSettings, pool: str) -> list[Case]:
     """Return the networks to tune rules on ("tuning") or to evaluate them on ("judging")."""
     kinds = setting.read(__file__, "kinds")[pool]
     if setting.scale == "smoke":
-        short = {"training": {"epochs": 6, "optimizer": "adam", "learning_rate": 0.01}, "n": 120, "test": 100}
+        short = {
+            "training": {"epochs": 6, "optimizer": "adam", "learning_rate": 0.01},
+            "n": 120,
+            "test": 100,
+        }
         short |= {"noises": [[0.0, "symmetric"], [0.4, "pairwise"]]}
         return _cases_of(next(kind for kind in kinds if kind["data"]["name"] == "digits") | short)
     repeats = 5 if setting.scale == "paper" else 1
     return [
-        case for i in range(repeats) for kind in kinds for case in _cases_of(kind | {"seed": kind["seed"] + 1000 * i})
+        case
+        for i in range(repeats)
+        for kind in kinds
+        for case in _cases_of(kind | {"seed": kind["seed"] + 1000 * i})
     ]
 
 
@@ -113,9 +121,13 @@ def problem_of(case: Case, root: str | None) -> Problem:
     if case.quartiles:
         problem = quartile_classes(problem)
     if case.classes is not None:
-        train, test = (_select_classes(samples, *case.classes) for samples in (problem.train, problem.test))
+        train, test = (
+            _select_classes(samples, *case.classes) for samples in (problem.train, problem.test)
+        )
         problem = Problem(problem.name, "classification", train, test, case.classes[1])
-    return noisy_subset(problem, case.n, case.test, case.noise, case.spec.seed, pairwise=case.pairwise)
+    return noisy_subset(
+        problem, case.n, case.test, case.noise, case.spec.seed, pairwise=case.pairwise
+    )
 
 
 @dataclass(frozen=True)
@@ -148,7 +160,9 @@ class _NeighbourRecorder(SharedLearning):
         super().__init__(neighbours=neighbours)
         self.history: list[Tensor] = []
 
-    def update(self, probabilities: Tensor, labels: Tensor, neighbours: Tensor, epoch: int) -> dict[str, float]:
+    def update(
+        self, probabilities: Tensor, labels: Tensor, neighbours: Tensor, epoch: int
+    ) -> dict[str, float]:
         self.history.append(neighbours.short())
         return super().update(probabilities, labels, neighbours, epoch)
 
@@ -167,22 +181,30 @@ class _Recorder:
         self.seconds[name] += time.process_time() - start
         return answer
 
-    def train(self, samples: Samples, record: Callable[[nn.Module, Row], None], **options: Any) -> float:
+    def train(
+        self, samples: Samples, record: Callable[[nn.Module, Row], None], **options: Any
+    ) -> float:
         """Train, and return the seconds without records, whose rows have the test accuracy."""
 
         def on_epoch(network: nn.Module, row: Row) -> None:
-            row["test_accuracy"] = self.time("test", evaluate, network, self.problem.test)["accuracy"]
+            row["test_accuracy"] = self.time("test", evaluate, network, self.problem.test)[
+                "accuracy"
+            ]
             record(network, row)
 
         spec, before, start = self.case.spec, sum(self.seconds.values()), time.process_time()
         network = options.pop("network", None) or network_from_spec(spec, self.problem)
-        result = train(network, samples, spec.training, seed=spec.seed, on_epoch=on_epoch, **options)
+        result = train(
+            network, samples, spec.training, seed=spec.seed, on_epoch=on_epoch, **options
+        )
         if result.status == "diverged":
             raise _Diverged
         return time.process_time() - start - (sum(self.seconds.values()) - before)
 
 
-def _record_whole(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], dict[str, float]]:
+def _record_whole(
+    case: Case, problem: Problem
+) -> tuple[Columns, dict[str, Tensor], dict[str, float]]:
     """Train on all samples, observed by the alarms that do not change the training."""
     recorder = _Recorder(case, problem)
     monitored = Monitor(problem.train, (), n_samples=MONITORED).samples
@@ -190,11 +212,15 @@ def _record_whole(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tens
     shared_learning = _NeighbourRecorder(min(20, len(monitored) // 4))
     alarms: dict[str, Alarm] = {
         "shared_learning": shared_learning,
-        "gradient_disparity": GradientDisparityAlarm(batch_size=min(16, len(monitored) // 4), seed=case.spec.seed),
+        "gradient_disparity": GradientDisparityAlarm(
+            batch_size=min(16, len(monitored) // 4), seed=case.spec.seed
+        ),
         "evidence": EvidenceAlarm(n_samples=EVIDENCE_SAMPLES),
     }
     network = network_from_spec(case.spec, problem)
-    initial = recorder.time("initial_kernel", kernel_leave_one_out, network, monitored.inputs, labels)
+    initial = recorder.time(
+        "initial_kernel", kernel_leave_one_out, network, monitored.inputs, labels
+    )
     classes = torch.zeros(case.n, dtype=torch.int16)
     columns: Columns = {name: [] for name in COLUMNS}
     series: dict[str, list[Tensor]] = {"predicted": [], "outputs": [], "cosines": []}
@@ -204,8 +230,12 @@ def _record_whole(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tens
 
     def record(network: nn.Module, row: Row) -> None:
         series["predicted"].append(classes.clone())
-        series["outputs"].append(recorder.time("label_wave", outputs_of, network, monitored).float())
-        alignments = recorder.time("gradient_weight_alignment", observed_alignments, network, monitored, labels)
+        series["outputs"].append(
+            recorder.time("label_wave", outputs_of, network, monitored).float()
+        )
+        alignments = recorder.time(
+            "gradient_weight_alignment", observed_alignments, network, monitored, labels
+        )
         series["cosines"].append(alignments.float())
         for name, alarm in alarms.items():
             readings = recorder.time(name, alarm.observe, network, monitored, row["epoch"])
@@ -213,7 +243,9 @@ def _record_whole(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tens
         for name in COLUMNS:
             columns[name].append(float(row[name]))
 
-    recorder.seconds["training"] = recorder.train(problem.train, record, network=network, on_batch=on_batch)
+    recorder.seconds["training"] = recorder.train(
+        problem.train, record, network=network, on_batch=on_batch
+    )
     tensors = {name: torch.stack(values) for name, values in series.items()}
     tensors |= {"neighbours": torch.stack(shared_learning.history), "labels": labels}
     return columns, tensors | {"initial": initial.predictions.float()}, dict(recorder.seconds)
@@ -241,10 +273,15 @@ def _record_split(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tens
 
 def _record_canaries(case: Case, problem: Problem) -> tuple[Columns, dict[str, Tensor], float]:
     """Train with canaries to the end. A rule replays the epochs until its alarm."""
-    canaries, recorder = Canaries(problem.train.y, n_classes=problem.n_outputs), _Recorder(case, problem)
+    canaries, recorder = (
+        Canaries(problem.train.y, n_classes=problem.n_outputs),
+        _Recorder(case, problem),
+    )
     train = replace(problem.train, targets=canaries.labels)
     generator = make_generator(case.spec.seed, "watched beside canaries")
-    rows = torch.cat([canaries.positions, torch.randperm(case.n, generator=generator)[:MONITORED]]).unique()
+    rows = torch.cat(
+        [canaries.positions, torch.randperm(case.n, generator=generator)[:MONITORED]]
+    ).unique()
     monitored = train.subset(rows)
     labels: Any = monitored.targets
     outputs: list[Tensor] = []
@@ -256,7 +293,11 @@ def _record_canaries(case: Case, problem: Problem) -> tuple[Columns, dict[str, T
 
     recorder.train(train, record)
     is_canary = torch.isin(rows, canaries.positions)
-    tensors = {"canary_outputs": torch.stack(outputs), "canary_labels": labels, "is_canary": is_canary}
+    tensors = {
+        "canary_outputs": torch.stack(outputs),
+        "canary_labels": labels,
+        "is_canary": is_canary,
+    }
     return {"test_accuracy": accuracy}, tensors, recorder.seconds["canaries"]
 
 
@@ -284,9 +325,22 @@ def runs(setting: RunSettings, plan: Sequence[Case]) -> list[Run]:
         answer = answers[case.id]
         if "diverged" not in answer:
             columns, split, with_canaries = (
-                {name: [float(value) for value in values] for name, values in answer[network].items()}
+                {
+                    name: [float(value) for value in values]
+                    for name, values in answer[network].items()
+                }
                 for network in ("columns", "split", "with_canaries")
             )
             tensors, _ = load_tensors(paths[case.id])
-            result.append(Run(case, columns, split, with_canaries, tensors, answer["seconds"], answer.get("date", "")))
+            result.append(
+                Run(
+                    case,
+                    columns,
+                    split,
+                    with_canaries,
+                    tensors,
+                    answer["seconds"],
+                    answer.get("date", ""),
+                )
+            )
     return result

@@ -58,13 +58,19 @@ GROUPS: dict[str, Callable[[float], bool]] = {
 
 def frozen_settings(setting: RunSettings) -> tuple[str, dict[str, Settings]]:
     """Return the default rule and all settings, fixed before the judging pool was trained."""
-    content = setting.read(FROZEN, "frozen")  # it also has the settings of rules that have left the study
+    # it also has the settings of rules that have left the study
+    content = setting.read(FROZEN, "frozen")
     return content["default"], {name: dict(content["rules"][name]) for name in RULES}
 
 
 def _counts(verdicts: Sequence[Verdict]) -> dict[str, int]:
     overfit, stay = (sum(getattr(v, name) for v in verdicts) for name in ("overfits", "stays"))
-    return {"runs": len(verdicts), "overfit": overfit, "stay": stay, "clean": sum(v.noise == 0 for v in verdicts)}
+    return {
+        "runs": len(verdicts),
+        "overfit": overfit,
+        "stay": stay,
+        "clean": sum(v.noise == 0 for v in verdicts),
+    }
 
 
 def _scale(setting: RunSettings, plan: Sequence[Case], recorded: Sequence[Run]) -> dict[str, Any]:
@@ -102,7 +108,11 @@ def tuning(setting: RunSettings) -> Outcome:
         for name, rule in RULES.items()
     )
     return Outcome(
-        numbers={"counts": _counts(next(iter(verdicts.values()))), "chosen": best, "table": table.to_dict("records")},
+        numbers={
+            "counts": _counts(next(iter(verdicts.values()))),
+            "chosen": best,
+            "table": table.to_dict("records"),
+        },
         tables={"Tuned rules, on the runs that they were tuned on": table},
         verdict=(
             f"Cost: accuracy lost against the best, plus {100 * FALSE_ALARM_COST:g} points for each alarm on a run "
@@ -113,12 +123,19 @@ def tuning(setting: RunSettings) -> Outcome:
 
 
 def _verdicts(settings: Mapping[str, Settings], recorded: Sequence[Run]) -> Verdicts:
-    return {name: [evaluate_rule(rule, settings[name], run) for run in recorded] for name, rule in RULES.items()}
+    return {
+        name: [evaluate_rule(rule, settings[name], run) for run in recorded]
+        for name, rule in RULES.items()
+    }
 
 
-def _over_kinds(statistic: Callable[[list[Any]], float], items: Sequence[Any], kinds: Sequence[str]) -> Interval:
+def _over_kinds(
+    statistic: Callable[[list[Any]], float], items: Sequence[Any], kinds: Sequence[str]
+) -> Interval:
     """Return a statistic of runs with its interval over kinds (the same resamples for all)."""
-    return bootstrap(lambda rows: statistic([items[i] for i in rows]), len(items), kinds, draws=1000)
+    return bootstrap(
+        lambda rows: statistic([items[i] for i in rows]), len(items), kinds, draws=1000
+    )
 
 
 def _ends(interval: Interval) -> tuple[float, float, float]:
@@ -126,28 +143,39 @@ def _ends(interval: Interval) -> tuple[float, float, float]:
     return (interval.value, *ends)
 
 
-def _accuracies(recorded: Sequence[Run], settings: Mapping[str, Settings], verdicts: Verdicts) -> pandas.DataFrame:
+def _accuracies(
+    recorded: Sequence[Run], settings: Mapping[str, Settings], verdicts: Verdicts
+) -> pandas.DataFrame:
     """Return the test accuracy that each rule and baseline (columns) keeps per run (rows)."""
     name = "10 % split, loss"
     baselines = pandas.DataFrame(baselines_of(run, RULES[name], settings[name]) for run in recorded)
     columns = {name: [v.kept for v in items] for name, items in verdicts.items()}
-    columns |= {f"{name}, rolled back": [v.rolled_back for v in items] for name, items in verdicts.items()}
+    columns |= {
+        f"{name}, rolled back": [v.rolled_back for v in items] for name, items in verdicts.items()
+    }
     return pandas.concat([pandas.DataFrame(columns), baselines], axis=1)
 
 
-def _gains(ours: pandas.Series, baselines: pandas.DataFrame, cases: Sequence[Case]) -> dict[str, dict[str, Interval]]:
+def _gains(
+    ours: pandas.Series, baselines: pandas.DataFrame, cases: Sequence[Case]
+) -> dict[str, dict[str, Interval]]:
     """Return paired gains over each baseline by group of noise, with intervals over kinds."""
     table: dict[str, dict[str, Interval]] = {str(name): {} for name in baselines}
     for group, holds in GROUPS.items():
         rows = [i for i, case in enumerate(cases) if holds(case.noise)]
         kinds = [cases[i].kind for i in rows]
         for name in table:
-            table[name][group] = bootstrap_mean((ours - baselines[name]).iloc[rows], kinds, draws=1000)
+            table[name][group] = bootstrap_mean(
+                (ours - baselines[name]).iloc[rows], kinds, draws=1000
+            )
     return table
 
 
 def _claims(
-    recorded: Sequence[Run], verdicts: Sequence[Verdict], gains: Mapping[str, Any], gain_of_peak: Interval
+    recorded: Sequence[Run],
+    verdicts: Sequence[Verdict],
+    gains: Mapping[str, Any],
+    gain_of_peak: Interval,
 ) -> list[Claim]:
     """Return the claims about the default rule, all ours. Runs of a kind are one unit."""
     arms = []
@@ -155,14 +183,22 @@ def _claims(
         members = [run for run in recorded if run.case.kind == kind]
         case = members[0].case
         accuracy, loss = (
-            float(np.median([run.columns[name][-1] for run in members])) for name in ("train_accuracy", "train_loss")
+            float(np.median([run.columns[name][-1] for run in members]))
+            for name in ("train_accuracy", "train_loss")
         )
         n_classes = 4 if case.quartiles else case.classes[1] if case.classes else 10
         arms.append(
-            ComparisonArm(name=kind, chance=1 / n_classes, finished=True, train_accuracy=accuracy, train_loss=loss)
+            ComparisonArm(
+                name=kind,
+                chance=1 / n_classes,
+                finished=True,
+                train_accuracy=accuracy,
+                train_loss=loss,
+            )
         )
     hits, alarms = (
-        _over_kinds(STATISTICS[name], verdicts, [v.kind for v in verdicts]) for name in ("hit rate", "false alarms")
+        _over_kinds(STATISTICS[name], verdicts, [v.kind for v in verdicts])
+        for name in ("hit rate", "false alarms")
     )
     quantity = "test accuracy kept, difference"
     rows = [
@@ -192,7 +228,9 @@ def _examples(recorded: Sequence[Run], rule: Rule, settings: Settings) -> Figure
         by_noise = {run.case.noise: run for run in recorded if run.case.kind == kind}
         for number, (noise, run) in enumerate(sorted(by_noise.items())):
             accuracy, color = run.columns["test_accuracy"], f"C{number}"
-            axis.plot(range(1, len(accuracy) + 1), accuracy, color=color, lw=1, label=f"{noise:.0%}")
+            axis.plot(
+                range(1, len(accuracy) + 1), accuracy, color=color, lw=1, label=f"{noise:.0%}"
+            )
             stop = rule.stops(run, **settings)
             if stop is not None:
                 axis.plot(stop.at + 1, accuracy[stop.at], "v", color=color, ms=7)
@@ -213,17 +251,31 @@ def judge(setting: RunSettings, plan: Sequence[Case], recorded: Sequence[Run]) -
     shares = {}  # CPU time of the observations over that of the training, NaN for rules with further training runs
     training = sum(run.seconds["training"] for run in recorded)
     for name, items in verdicts.items():
-        statistics[name] = {key: _over_kinds(statistic, items, kinds) for key, statistic in STATISTICS.items()}
+        statistics[name] = {
+            key: _over_kinds(statistic, items, kinds) for key, statistic in STATISTICS.items()
+        }
         spent = sum(run.seconds[alarm] for run in recorded for alarm in TIMED.get(name, ()))
         shares[name] = spent / training if name in TIMED else math.nan
     accuracies = _accuracies(recorded, settings, verdicts)
     gains = _gains(accuracies[default], accuracies, cases)
-    gain_of_peak = _gains(accuracies[f"{default}, rolled back"], accuracies[[default]], cases)[default]["all runs"]
+    gain_of_peak = _gains(accuracies[f"{default}, rolled back"], accuracies[[default]], cases)[
+        default
+    ]["all runs"]
     by_noise = accuracies.assign(noise=noises).groupby("noise").mean()
     by_noise.insert(0, "runs", pandas.Series(noises).value_counts())
     by_noise = by_noise.reset_index()
-    by_kind = {kind: [v for v in verdicts[default] if v.kind == kind] for kind in dict.fromkeys(kinds)}
-    names = ("hit rate", "false alarms", "premature", "delay", "kept", "kept - final", "best - kept")
+    by_kind = {
+        kind: [v for v in verdicts[default] if v.kind == kind] for kind in dict.fromkeys(kinds)
+    }
+    names = (
+        "hit rate",
+        "false alarms",
+        "premature",
+        "delay",
+        "kept",
+        "kept - final",
+        "best - kept",
+    )
     return Outcome(
         numbers={
             "counts": _counts(verdicts[default]) | {"planned": len(plan)},

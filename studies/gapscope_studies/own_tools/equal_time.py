@@ -55,7 +55,12 @@ class LabelSmoothing(Penalty):
         self.strength = strength
 
     def value(
-        self, network: nn.Module, inputs: Tensor, outputs: Tensor, targets: Tensor | None, observed: Any
+        self,
+        network: nn.Module,
+        inputs: Tensor,
+        outputs: Tensor,
+        targets: Tensor | None,
+        observed: Any,
     ) -> Tensor:
         """Return the difference to the cross-entropy, a mean over the batch."""
         assert targets is not None  # the loop passes them, see needs_targets
@@ -66,10 +71,16 @@ class LabelSmoothing(Penalty):
 # method -> changes of the training configuration, options of the network
 METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "early stopping alone": ({}, {}),
-    "weight decay": ({"penalties": (PenaltySpec(name="weight", options={"strength": 2.5e-4}),)}, {}),
+    "weight decay": (
+        {"penalties": (PenaltySpec(name="weight", options={"strength": 2.5e-4}),)},
+        {},
+    ),
     "dropout": ({}, {"dropout": 0.2}),
     "label smoothing": ({}, {}),
-    "generalized cross-entropy": ({"loss": LossSpec(name="generalized_cross_entropy", options={"q": 0.7})}, {}),
+    "generalized cross-entropy": (
+        {"loss": LossSpec(name="generalized_cross_entropy", options={"q": 0.7})},
+        {},
+    ),
     "penalty, every step": ({"penalties": _penalty()}, {}),
     "penalty, every fourth step": ({"penalties": _penalty(every=4)}, {}),
 }
@@ -89,7 +100,9 @@ def _reduced(samples: Samples) -> Samples:
     return replace(samples, inputs=inputs)
 
 
-def run(data: str, method: str, seed: int, root: Path, budgets: Sequence[float] = BUDGETS) -> dict[str, Any]:
+def run(
+    data: str, method: str, seed: int, root: Path, budgets: Sequence[float] = BUDGETS
+) -> dict[str, Any]:
     """Return CPU seconds, validated accuracy and test accuracy after every epoch."""
     problem = gs.load_dataset(data, root=root)
     generator = torch.Generator().manual_seed(seed)
@@ -101,7 +114,11 @@ def run(data: str, method: str, seed: int, root: Path, budgets: Sequence[float] 
     changes, options = METHODS[method]
     torch.manual_seed(seed)
     network = gs.build_network(
-        "resnet20", input_shape=tuple(train.inputs.shape[1:]), n_outputs=10, width_multiplier=0.5, **options
+        "resnet20",
+        input_shape=tuple(train.inputs.shape[1:]),
+        n_outputs=10,
+        width_multiplier=0.5,
+        **options,
     )
     rows: list[list[float]] = []
     clock = [time.process_time(), 0.0]
@@ -118,7 +135,14 @@ def run(data: str, method: str, seed: int, root: Path, budgets: Sequence[float] 
     spec = replace(PLAIN, **changes)
     penalties = [LabelSmoothing(0.1)] if method == "label smoothing" else None
     with contextlib.suppress(_BudgetUsed):
-        gs.train(network, (train.inputs[inside], labels[inside]), spec, seed=seed, penalties=penalties, on_epoch=record)
+        gs.train(
+            network,
+            (train.inputs[inside], labels[inside]),
+            spec,
+            seed=seed,
+            penalties=penalties,
+            on_epoch=record,
+        )
     return {"data": data, "method": method, "seed": seed, "rows": rows}
 
 
@@ -134,7 +158,11 @@ def summarize(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for data in DATA:
         for seconds in BUDGETS:
             for method in METHODS:
-                found = [at_budget(r["rows"], seconds) for r in runs if (r["data"], r["method"]) == (data, method)]
+                found = [
+                    at_budget(r["rows"], seconds)
+                    for r in runs
+                    if (r["data"], r["method"]) == (data, method)
+                ]
                 known = [value for value in found if value is not None]
                 if not known:
                     continue
@@ -149,7 +177,9 @@ def summarize(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                         "seconds": seconds,
                         "method": method,
                         "accuracy": float(np.mean(known)),
-                        "standard_error": float(np.std(known, ddof=1) / len(known) ** 0.5) if len(known) > 1 else None,
+                        "standard_error": float(np.std(known, ddof=1) / len(known) ** 0.5)
+                        if len(known) > 1
+                        else None,
                         "seeds": len(known),
                         "epochs": float(np.mean(epochs)),
                     }
@@ -161,7 +191,9 @@ def by_budget(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return one row per data set and method: its accuracies over the budgets, best at the largest budget first."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for row in summary:
-        named = rows.setdefault((row["data"], row["method"]), {"data": row["data"], "method": row["method"]})
+        named = rows.setdefault(
+            (row["data"], row["method"]), {"data": row["data"], "method": row["method"]}
+        )
         named[f"{row['seconds']:g} s"] = row["accuracy"]
     last = f"{BUDGETS[-1]:g} s"
     return sorted(rows.values(), key=lambda row: (row["data"], -row.get(last, 0.0)))
@@ -173,10 +205,29 @@ def draw(summary: Sequence[Mapping[str, Any]], path: Path) -> None:
     for axis, data in zip(axes, DATA, strict=True):
         for number, method in enumerate(METHODS):
             rows = [row for row in summary if (row["data"], row["method"]) == (data, method)]
-            seconds, accuracies = [row["seconds"] for row in rows], [row["accuracy"] for row in rows]
+            seconds, accuracies = (
+                [row["seconds"] for row in rows],
+                [row["accuracy"] for row in rows],
+            )
             errors = [row["standard_error"] for row in rows]
-            axis.errorbar(seconds, accuracies, errors, color=f"C{number}", marker="o", ms=3, lw=1.3, label=method)
-        set_labels(axis, title=data, xlabel="CPU seconds", ylabel="test accuracy", xscale="log", xticks=BUDGETS)
+            axis.errorbar(
+                seconds,
+                accuracies,
+                errors,
+                color=f"C{number}",
+                marker="o",
+                ms=3,
+                lw=1.3,
+                label=method,
+            )
+        set_labels(
+            axis,
+            title=data,
+            xlabel="CPU seconds",
+            ylabel="test accuracy",
+            xscale="log",
+            xticks=BUDGETS,
+        )
         axis.set_xticklabels([f"{seconds:g}" for seconds in BUDGETS])
         axis.minorticks_off()
     legend(figure)
@@ -185,7 +236,9 @@ def draw(summary: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def main() -> None:
     """Run the missing trainings, and write the summary of all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("path", type=Path)
     parser.add_argument("--root", type=Path, default=None)
     parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))

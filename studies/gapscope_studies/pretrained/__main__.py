@@ -38,12 +38,19 @@ def _ntk_jobs(rule: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def _order(rule: Mapping[str, Any], all_jobs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _order(
+    rule: Mapping[str, Any], all_jobs: Mapping[str, Mapping[str, Any]]
+) -> list[tuple[str, str]]:
     """Return part and name of every cell: data set by data set, then the NTK, then untrained networks."""
     data = [*rule["data"]]
     names = [(part, name) for part in all_jobs for name in all_jobs[part]]
     return sorted(
-        names, key=lambda pair: ("untrained" in pair[1], pair[0].startswith("ntk"), data.index(pair[1].split(" ")[1]))
+        names,
+        key=lambda pair: (
+            "untrained" in pair[1],
+            pair[0].startswith("ntk"),
+            data.index(pair[1].split(" ")[1]),
+        ),
     )
 
 
@@ -55,10 +62,16 @@ def _finished(names: Iterable[str], folder: Path) -> list[Any]:
 
 def main() -> None:
     """Run the missing cells, and write the summaries: data set by data set, untrained networks last."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
-    parser.add_argument("--cells", type=Path, default=Path("study-work/pretrained"), help="folder of finished cells")
-    parser.add_argument("--summarize", action="store_true", help="summarize finished cells, and run none")
+    parser.add_argument(
+        "--cells", type=Path, default=Path("study-work/pretrained"), help="folder of finished cells"
+    )
+    parser.add_argument(
+        "--summarize", action="store_true", help="summarize finished cells, and run none"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # CPU seconds are those of one thread
     rule: dict[str, Any] = tomllib.loads(RULE.read_text(encoding="utf-8"))
@@ -87,7 +100,13 @@ def main() -> None:
         numbers = {"planned": len(selected), **getattr(summary, part)(rows, rule["bars"])}
         if part == "accuracy":
             numbers |= {"features": costs, "choice": summary.choice(rows, rule["bars"])}
-        content = {"environment": environment(), "commit": commit(), "rule": rule, **numbers, "results": rows}
+        content = {
+            "environment": environment(),
+            "commit": commit(),
+            "rule": rule,
+            **numbers,
+            "results": rows,
+        }
         write_atomically(arguments.out / f"{part}.json", light_json(to_json(content)))
 
 

@@ -29,7 +29,12 @@ from gapscope_studies.labels.summary import scores, suspicion_of
 from gapscope_studies.labels.uneven import plant
 from gapscope_studies.pretrained.features import features, load
 
-FORECAST, CURVE, FOLDS, HOLD_OUT = "forecast_accuracy", "learning_curve", "linear probe, five folds", "20 % hold-out"
+FORECAST, CURVE, FOLDS, HOLD_OUT = (
+    "forecast_accuracy",
+    "learning_curve",
+    "linear probe, five folds",
+    "20 % hold-out",
+)
 LOGME, SIZE = "LogME", "parameter count"
 MAX_ITERATIONS = 300
 
@@ -93,7 +98,9 @@ def _hold_out(x: np.ndarray, y: np.ndarray, fraction: float, seed: int) -> dict[
     return {"value": float(fitted.score(x[first], y[first])), "cpu_seconds": seconds}
 
 
-def accuracy(rule: dict[str, Any], folder: Path, data: str, network: str, n: int, seed: int) -> dict[str, Any]:
+def accuracy(
+    rule: dict[str, Any], folder: Path, data: str, network: str, n: int, seed: int
+) -> dict[str, Any]:
     """Return the truth, and every prediction of it with its CPU seconds."""
     values, facts = features(rule, data, network, folder)
     settings = rule["accuracy"]
@@ -108,7 +115,9 @@ def accuracy(rule: dict[str, Any], folder: Path, data: str, network: str, n: int
     }
     if "untrained" not in network and n >= settings["min_curve_size"]:
         methods[CURVE] = _curve(x, labels, seed)
-    evidence, seconds = _timed(lambda: log_evidence_per_sample(x, target_matrix(labels, int(y.max()) + 1)))
+    evidence, seconds = _timed(
+        lambda: log_evidence_per_sample(x, target_matrix(labels, int(y.max()) + 1))
+    )
     scores_only = {LOGME: {"value": evidence, "cpu_seconds": seconds},
                    SIZE: {"value": facts["parameters"], "cpu_seconds": 0.0}}  # fmt: skip
     return {
@@ -118,7 +127,9 @@ def accuracy(rule: dict[str, Any], folder: Path, data: str, network: str, n: int
     }  # fmt: skip
 
 
-def labels(rule: dict[str, Any], folder: Path, data: str, network: str, kind: str, seed: int) -> dict[str, Any]:
+def labels(
+    rule: dict[str, Any], folder: Path, data: str, network: str, kind: str, seed: int
+) -> dict[str, Any]:
     """Return AUROC and average precision of planted label errors, by `find_label_issues` and by cleanlab's score."""
     settings = rule["labels"]
     values, _ = features(rule, data, network, folder)
@@ -132,7 +143,9 @@ def labels(rule: dict[str, Any], folder: Path, data: str, network: str, kind: st
 
     def held_out() -> np.ndarray:
         folds = StratifiedKFold(rule["accuracy"]["folds"], shuffle=True, random_state=seed)
-        predicted: Any = cross_val_predict(probe(), x.numpy(), given, cv=folds, method="predict_proba")
+        predicted: Any = cross_val_predict(
+            probe(), x.numpy(), given, cv=folds, method="predict_proba"
+        )
         present = np.unique(given)
         everything = np.zeros((len(given), int(clean.max()) + 1))
         everything[:, present] = predicted

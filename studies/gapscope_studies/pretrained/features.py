@@ -82,7 +82,11 @@ def _python_lines() -> list[tuple[str, str]]:
                 text = line.strip()
                 if len(text) >= MIN_CHARACTERS and not text.startswith("#"):
                     package_of.setdefault(text, set()).add(package)
-    return [(text, next(iter(packages))) for text, packages in sorted(package_of.items()) if len(packages) == 1]
+    return [
+        (text, next(iter(packages)))
+        for text, packages in sorted(package_of.items())
+        if len(packages) == 1
+    ]
 
 
 def _texts(name: str, pool: int, test: int) -> tuple[list[str], Tensor, int]:
@@ -93,9 +97,15 @@ def _texts(name: str, pool: int, test: int) -> tuple[list[str], Tensor, int]:
         for half in ("train", "test"):
             with (data_root() / name / f"{half}.csv").open(encoding="utf-8") as file:
                 halves.append([(row["text"], row["category"]) for row in csv.DictReader(file)])
-        rows = _shuffle(halves[0], f"{name} train", pool) + _shuffle(halves[1], f"{name} test", test)
+        rows = _shuffle(halves[0], f"{name} train", pool) + _shuffle(
+            halves[1], f"{name} test", test
+        )
     classes = sorted({label for _, label in rows})
-    return [text for text, _ in rows], torch.tensor([classes.index(label) for _, label in rows]), pool
+    return (
+        [text for text, _ in rows],
+        torch.tensor([classes.index(label) for _, label in rows]),
+        pool,
+    )
 
 
 @cache
@@ -130,7 +140,9 @@ def build_text_encoder(*, pretrained: bool) -> tuple[Any, Any]:
         return AutoModel.from_pretrained(folder, local_files_only=True).eval(), tokenizer
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(0, "MiniLM"))
-        return AutoModel.from_config(AutoConfig.from_pretrained(folder, local_files_only=True)).eval(), tokenizer
+        return AutoModel.from_config(
+            AutoConfig.from_pretrained(folder, local_files_only=True)
+        ).eval(), tokenizer
 
 
 def pixels(network: str, x: Tensor, side: int) -> Tensor:
@@ -138,7 +150,9 @@ def pixels(network: str, x: Tensor, side: int) -> Tensor:
     small = network.startswith("ResNet")
     side = SMALL_SIDE if small else side
     if x.shape[-1] != side:
-        x = nn.functional.interpolate(x, (side, side), mode="bilinear", antialias=True, align_corners=False)
+        x = nn.functional.interpolate(
+            x, (side, side), mode="bilinear", antialias=True, align_corners=False
+        )
     return normalize(x) if small else 2 * x - 1
 
 
@@ -148,7 +162,9 @@ def build(name: str) -> nn.Module:
     if name.startswith("EfficientNet"):
         return efficientnet(pretrained=pretrained)
     return (
-        build_pretrained("ResNet-44" if "44" in name else "ResNet-20", None, Path()) if pretrained else _untrained(name)
+        build_pretrained("ResNet-44" if "44" in name else "ResNet-20", None, Path())
+        if pretrained
+        else _untrained(name)
     )
 
 
@@ -171,7 +187,9 @@ def _compute(rule: dict[str, Any], data: str, network: str) -> tuple[Tensor, dic
         values = gs.embed(model, dict(tokens))
         content = "\n".join(x).encode()
     else:
-        side = rule["networks"]["photograph_side" if settings["kind"] == "photographs" else "picture_side"]
+        side = rule["networks"][
+            "photograph_side" if settings["kind"] == "photographs" else "picture_side"
+        ]
         model = build(network)
         # parts, so that the enlarged pictures fit into memory
         values = torch.cat([gs.embed(model, pixels(network, part, side)) for part in x.split(250)])
@@ -184,7 +202,9 @@ def _compute(rule: dict[str, Any], data: str, network: str) -> tuple[Tensor, dic
     return values.float(), facts
 
 
-def features(rule: dict[str, Any], data: str, network: str, folder: Path) -> tuple[Tensor, dict[str, Any]]:
+def features(
+    rule: dict[str, Any], data: str, network: str, folder: Path
+) -> tuple[Tensor, dict[str, Any]]:
     """Return the features [n, d] of pool and test samples, and their cost; they are stored in a folder."""
     path = folder / f"{data} {network}.safetensors"
     if not path.exists():

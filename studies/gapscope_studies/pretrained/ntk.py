@@ -30,17 +30,23 @@ RIDGES = tuple(10.0**k for k in range(-4, 3))
 class ProjectedGradients:
     """Projected gradients of sums of outputs, for the weights of every layer of a network but its head."""
 
-    def __init__(self, network: nn.Module, seed: int, *, rows: int = ROWS, columns: int = COLUMNS) -> None:
+    def __init__(
+        self, network: nn.Module, seed: int, *, rows: int = ROWS, columns: int = COLUMNS
+    ) -> None:
         self.network, self.rows, self.columns = network, rows, columns
         self.parts: dict[nn.Module, Tensor] = {}
         generator = torch.Generator().manual_seed(seed)
         self.projections: dict[nn.Module, tuple[Tensor, Tensor]] = {}
         self._busy = False
-        layers = [module for module in network.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+        layers = [
+            module for module in network.modules() if isinstance(module, nn.Conv2d | nn.Linear)
+        ]
         for module in layers[:-1]:
             self.projections[module] = self._project(module, generator)
 
-    def _project(self, module: nn.Conv2d | nn.Linear, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _project(
+        self, module: nn.Conv2d | nn.Linear, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         def signs(*shape: int) -> Tensor:
             return 2.0 * torch.randint(0, 2, shape, generator=generator) - 1.0
 
@@ -78,7 +84,9 @@ class ProjectedGradients:
             columns = self._apply(module, right, x).flatten(2)
             part = rows @ columns.transpose(1, 2)
         else:
-            sums = [(gradient * self._apply(module, kernels, x)).flatten(2).sum(2) for kernels in right]
+            sums = [
+                (gradient * self._apply(module, kernels, x)).flatten(2).sum(2) for kernels in right
+            ]
             part = torch.stack([each @ left.flatten(1).T for each in sums], 2)
         self.parts[module] = self.parts.get(module, 0.0) + part.flatten(1)
 
@@ -99,13 +107,20 @@ class ProjectedGradients:
                 self.parts.clear()
                 (self.network(part) @ combination).sum().backward()
                 self.network.zero_grad(set_to_none=True)
-                rows.append(torch.cat([self.parts[module] for module in self.projections if module in self.parts], 1))
+                rows.append(
+                    torch.cat(
+                        [self.parts[module] for module in self.projections if module in self.parts],
+                        1,
+                    )
+                )
         return torch.cat(rows)
 
 
 def with_head(network: Any, n_classes: int, seed: int) -> nn.Module:
     """Replace the last linear layer by a new one, from which a fine-tune would start."""
-    name, last = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)][-1]
+    name, last = [
+        (name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)
+    ][-1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         setattr(network, name, nn.Linear(last.in_features, n_classes))
@@ -132,7 +147,11 @@ def ridge_accuracies(kernel: Tensor, n: int, y: Tensor, n_classes: int) -> tuple
         residuals = weights / inverse.diagonal()[:, None]
         held_out = (targets - residuals).argmax(1) == y[:n]
         predicted = (kernel[n:, :n] @ weights).argmax(1) == y[n:]
-        row = (float(residuals.square().sum()), float(held_out.double().mean()), float(predicted.double().mean()))
+        row = (
+            float(residuals.square().sum()),
+            float(held_out.double().mean()),
+            float(predicted.double().mean()),
+        )
         best = min(best, row)
     return best[1:]
 

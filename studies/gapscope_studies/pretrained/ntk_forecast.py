@@ -31,7 +31,9 @@ class TextClassifier(nn.Module):
         return self.head((hidden * weights).sum(1) / weights.sum(1))
 
 
-def start(network: str, x: Any, n_classes: int, settings: dict[str, Any], seed: int) -> tuple[nn.Module, Tensor]:
+def start(
+    network: str, x: Any, n_classes: int, settings: dict[str, Any], seed: int
+) -> tuple[nn.Module, Tensor]:
     """Return a pretrained network with a new head, and inputs in its form."""
     if network != "MiniLM":
         return with_head(build(network), n_classes, seed), pixels(network, x, settings["side"])
@@ -57,7 +59,9 @@ def evaluate(network: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(hidden), outputs
 
 
-def fine_tune(network: nn.Module, x: Tensor, y: Tensor, settings: dict[str, Any], rate: float, seed: int) -> None:
+def fine_tune(
+    network: nn.Module, x: Tensor, y: Tensor, settings: dict[str, Any], rate: float, seed: int
+) -> None:
     """Train all layers, batch norm in evaluation mode."""
     head = {id(parameter) for parameter in head_of(network).parameters()}
     groups = [{"params": [p for p in network.parameters() if id(p) not in head], "lr": rate},
@@ -74,7 +78,9 @@ def fine_tune(network: nn.Module, x: Tensor, y: Tensor, settings: dict[str, Any]
             schedule.step()
 
 
-def projected_kernel(network: nn.Module, x: Tensor, n_classes: int, combinations: int, seed: int) -> Tensor:
+def projected_kernel(
+    network: nn.Module, x: Tensor, n_classes: int, combinations: int, seed: int
+) -> Tensor:
     """Return the NTK [n, n] from projected gradients of random sums of the outputs, float64."""
     gradients = ProjectedGradients(network, derive_seed(seed, "projection"))
     generator = torch.Generator().manual_seed(derive_seed(seed, "combinations"))
@@ -105,7 +111,10 @@ def cell(rule: dict[str, Any], data: str, seed: int) -> dict[str, Any]:
         return value
 
     features = timed("features", lambda: evaluate(model, inputs[:n])[0]).double()
-    ntk = timed("NTK", lambda: projected_kernel(model, inputs[:n], n_classes, settings["combinations"], seed))
+    ntk = timed(
+        "NTK",
+        lambda: projected_kernel(model, inputs[:n], n_classes, settings["combinations"], seed),
+    )
     of_features = features @ features.T
     forecasts = {
         name: ridge_accuracies(kernel, n, labels[:n], n_classes)[0] for name, kernel in (
@@ -117,7 +126,12 @@ def cell(rule: dict[str, Any], data: str, seed: int) -> dict[str, Any]:
     held = evaluate(model, inputs[n:])[0].numpy()
     fitted = probe().fit(features.float().numpy(), labels[:n].numpy())
     rate = settings["rate"][network]
-    timed("fine-tune", lambda: fine_tune(model, inputs[:n], labels[:n], settings, rate, derive_seed(seed, "order")))
+    timed(
+        "fine-tune",
+        lambda: fine_tune(
+            model, inputs[:n], labels[:n], settings, rate, derive_seed(seed, "order")
+        ),
+    )
     tuned = evaluate(model, inputs[n:])[1].argmax(1)
     truths = {
         "linear probe": float(fitted.score(held, labels[n:].numpy())),

@@ -22,7 +22,9 @@ def _predictions(cells: Cells) -> pandas.DataFrame:
     for cell in cells:
         for method, answer in cell["methods"].items():
             facts = {key: cell[key] for key in ("data", "network", "n", "seed", "truth")}
-            rows.append({"low": None, "high": None, "answered": True, **facts, "method": method, **answer})
+            rows.append(
+                {"low": None, "high": None, "answered": True, **facts, "method": method, **answer}
+            )
     table = pandas.DataFrame(rows)
     table["error"] = table["value"] - table["truth"]
     return table
@@ -48,7 +50,9 @@ def accuracy(cells: Cells, bars: Mapping[str, float]) -> dict[str, Any]:
     """Return errors and coverage by method, size, data set and network, and paired differences of errors."""
     table = _predictions(cells)
     pretrained = table[~table["network"].str.contains("untrained")]
-    overall = [{"method": m, **_error_row(pretrained[pretrained["method"] == m])} for m in PREDICTIONS]
+    overall = [
+        {"method": m, **_error_row(pretrained[pretrained["method"] == m])} for m in PREDICTIONS
+    ]
     grouped = {
         f"by {key}": [
             {key: value, "method": method, **_error_row(part[part["method"] == method])}
@@ -78,13 +82,19 @@ def accuracy(cells: Cells, bars: Mapping[str, float]) -> dict[str, Any]:
         "differences": differences,
         "bars": [
             _bar("coverage of the forecast", overall[0]["coverage"], above=bars["coverage"]),
-            _bar("error minus that of a 20 % hold-out", of[HOLD_OUT], below=bars["forecast_minus_hold_out"]),
+            _bar(
+                "error minus that of a 20 % hold-out",
+                of[HOLD_OUT],
+                below=bars["forecast_minus_hold_out"],
+            ),
             _bar("error minus that of five folds", of[FOLDS], below=bars["forecast_minus_folds"]),
         ],
     }
 
 
-def _bar(what: str, interval: Sequence[float], *, above: float | None = None, below: float | None = None) -> Any:
+def _bar(
+    what: str, interval: Sequence[float], *, above: float | None = None, below: float | None = None
+) -> Any:
     """Return whether a value is on the right side of its bar, and whether its interval is."""
     value, low, high = interval
     if above is not None:
@@ -128,7 +138,9 @@ def choice(cells: Cells, bars: Mapping[str, float]) -> dict[str, Any]:
                          "cpu_seconds": float(np.median(seconds))})  # fmt: skip
         result[name] = rows
     regret = result["pretrained"][0]["regret"]
-    return result | {"bars": [_bar("regret of a choice by the forecast", regret, below=bars["choice_regret"])]}
+    return result | {
+        "bars": [_bar("regret of a choice by the forecast", regret, below=bars["choice_regret"])]
+    }
 
 
 def labels(cells: Cells, bars: Mapping[str, float]) -> dict[str, Any]:
@@ -152,11 +164,21 @@ def labels(cells: Cells, bars: Mapping[str, float]) -> dict[str, Any]:
         })  # fmt: skip
     return {
         "cells": len(cells),
-        "by kind": table.groupby(["kind", "method"], sort=False)[numbers].mean().reset_index().to_dict("records"),
-        "by data": table.groupby(["data", "method"], sort=False)[numbers].mean().reset_index().to_dict("records"),
+        "by kind": table.groupby(["kind", "method"], sort=False)[numbers]
+        .mean()
+        .reset_index()
+        .to_dict("records"),
+        "by data": table.groupby(["data", "method"], sort=False)[numbers]
+        .mean()
+        .reset_index()
+        .to_dict("records"),
         "differences": differences,
         "bars": [
-            _bar("AUROC minus cleanlab's", differences[0]["auroc"], above=bars["labels_minus_cleanlab"]),
+            _bar(
+                "AUROC minus cleanlab's",
+                differences[0]["auroc"],
+                above=bars["labels_minus_cleanlab"],
+            ),
         ],
     }
 
@@ -169,8 +191,14 @@ def ntk(cells: Cells, bars: Mapping[str, float]) -> dict[str, Any]:
     gain = to_list(bootstrap_mean(table["gain"], table["data"].tolist()))
     return {
         "cells": len(cells),
-        "by network": table.groupby("network", sort=False)[numbers].mean().reset_index().to_dict("records"),
-        "by data": table.groupby(["data", "network"], sort=False)[numbers].mean().reset_index().to_dict("records"),
+        "by network": table.groupby("network", sort=False)[numbers]
+        .mean()
+        .reset_index()
+        .to_dict("records"),
+        "by data": table.groupby(["data", "network"], sort=False)[numbers]
+        .mean()
+        .reset_index()
+        .to_dict("records"),
         "gain": gain,
         "bars": [_bar("gain of the NTK in addition to features", gain, above=bars["ntk_gain"])],
     }
@@ -181,7 +209,9 @@ def ntk_forecast(cells: Cells, bars: Mapping[str, float]) -> dict[str, Any]:
     truths = list(cells[0]["truths"])
     data = [cell["data"] for cell in cells]
     errors = {
-        (method, truth): np.array([cell["forecasts"][method] - cell["truths"][truth] for cell in cells])
+        (method, truth): np.array(
+            [cell["forecasts"][method] - cell["truths"][truth] for cell in cells]
+        )
         for method in cells[0]["forecasts"]
         for truth in truths
     }
@@ -197,7 +227,19 @@ def ntk_forecast(cells: Cells, bars: Mapping[str, float]) -> dict[str, Any]:
         for cell in cells
     ])  # fmt: skip
     by_data = table.groupby(["data", "network"], sort=False).mean().reset_index().to_dict("records")
-    judged = next(row for row in rows if (row["method"], row["truth"]) == ("features and NTK", "fine-tune"))
-    bar = _bar("error with the NTK minus that of the features", judged["minus features"], below=bars["ntk_forecast"])
+    judged = next(
+        row for row in rows if (row["method"], row["truth"]) == ("features and NTK", "fine-tune")
+    )
+    bar = _bar(
+        "error with the NTK minus that of the features",
+        judged["minus features"],
+        below=bars["ntk_forecast"],
+    )
     is_better = bar["verdict"] != "not met" and judged["minus features"][2] < 0
-    return {"cells": len(cells), "errors": rows, "by data": by_data, "bars": [bar], "NTK joins the forecast": is_better}
+    return {
+        "cells": len(cells),
+        "errors": rows,
+        "by data": by_data,
+        "bars": [bar],
+        "NTK joins the forecast": is_better,
+    }

@@ -48,7 +48,9 @@ def bench(setting: RunSettings, *, name: str) -> Outcome:
     tuning = protocol.tune(setting, setup)
     table, specs = protocol.run_scenarios(setting, setup, tuning, bench_scenarios(setup), count)
     result = mean_table(table, "noise", "size")
-    wide: Any = result.pivot(index=["noise", "size"], columns="method", values="final")[list(setup.colours)]
+    wide: Any = result.pivot(index=["noise", "size"], columns="method", values="final")[
+        list(setup.colours)
+    ]
     figure, axes = panels(len(setup.methods), width=2.4, height=2.4)
     for axis, method in zip(axes, setup.methods, strict=True):
         grid = wide[method.name].unstack("size")
@@ -56,7 +58,9 @@ def bench(setting: RunSettings, *, name: str) -> Outcome:
         heat_map(axis, grid, noises, [str(size) for size in grid.columns], digits=0)
         set_labels(axis, title=method.name, xlabel="training samples")
     # sizes are nested and all scenarios of a seed share its images: the seeds are what is independent
-    rows: Any = table.pivot_table(index=["noise", "size", "seed"], columns="method", values="final", sort=False)
+    rows: Any = table.pivot_table(
+        index=["noise", "size", "seed"], columns="method", values="final", sort=False
+    )
     seeds = rows.index.get_level_values("seed").to_list()
     # MGS is best in most scenarios: a method that failed can only add to it
     arms = [arm for arm in arms_of(setup, table) if arm.name == "MGS" or not arm.failed]
@@ -99,7 +103,8 @@ def robustness(setting: RunSettings) -> Outcome:
     tuning = protocol.tune(setting, setup)
     changes = variations(setting, setup)
     every = [scenario for scenarios in changes.values() for scenario in scenarios]
-    _, specs = protocol.run_scenarios(setting, setup, tuning, every, count)  # all at once, then by variable
+    # all at once, then by variable
+    _, specs = protocol.run_scenarios(setting, setup, tuning, every, count)
     tables = {
         variable: protocol.run_scenarios(setting, setup, tuning, scenarios, count)[0]
         for variable, scenarios in changes.items()
@@ -107,8 +112,19 @@ def robustness(setting: RunSettings) -> Outcome:
     result = quantile_table(tables)
     figure, axes = panels(len(tables), width=3.2, height=2.4)
     for axis, (variable, rows) in zip(axes, result.groupby("variable", sort=False), strict=True):
-        points(axis, {row["method"]: Interval(row["50 %"], row["10 %"], row["90 %"], 0) for _, row in rows.iterrows()})
-        set_labels(axis, title=f"{variable} changed", xlabel="accuracy (%): median, 10 to 90 %", xlim=(0, 100))
+        points(
+            axis,
+            {
+                row["method"]: Interval(row["50 %"], row["10 %"], row["90 %"], 0)
+                for _, row in rows.iterrows()
+            },
+        )
+        set_labels(
+            axis,
+            title=f"{variable} changed",
+            xlabel="accuracy (%): median, 10 to 90 %",
+            xlim=(0, 100),
+        )
     columns = ["noise", "size", "batch size", "learning rate", "epochs", "method", "seed", "final"]
     runs = [row for table in tables.values() for row in table[columns].to_dict("records")]
     return with_tuning(
@@ -123,7 +139,10 @@ def _robustness_claims(setup: Setup, variable: str, table: Table) -> list[Claim]
     """Return claims on median and spread of MGS against the best other method, per seed."""
     guard: dict[str, Any] = {"compared": arms_of(setup, table), **REGULARIZED}
     by_seed: Any = table.groupby(["seed", "method"])["final"]
-    medians, spread = by_seed.median().unstack(), (by_seed.quantile(0.9) - by_seed.quantile(0.1)).unstack()
+    medians, spread = (
+        by_seed.median().unstack(),
+        (by_seed.quantile(0.9) - by_seed.quantile(0.1)).unstack(),
+    )
     others = medians.columns.drop("MGS")
     regularized = others.drop("Unregularised")  # which is steadily bad
     claims = [claim("Fig. 5", f"MGS has the highest median accuracy when the {variable} is changed",

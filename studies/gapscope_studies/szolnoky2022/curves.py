@@ -23,7 +23,11 @@ from gapscope_studies.szolnoky2022.protocol import HALF_WIDTH, POINTS, plane
 from gapscope_studies.szolnoky2022.setups import Setup, make_setup
 from gapscope_studies.szolnoky2022.tables import DROP, arms_of, with_tuning
 
-PANELS = {"test_accuracy": "test accuracy (%)", "trace": "log10 of tr K / nC", "logdet": "log det K"}
+PANELS = {
+    "test_accuracy": "test accuracy (%)",
+    "trace": "log10 of tr K / nC",
+    "logdet": "log det K",
+}
 # Two penalties differ subtly within two points of accuracy: any of them gains more over no regularization (2.1 to 4.1).
 SUBTLE_POINTS = 2.0
 SERIES = ("curve", "loss curve")  # columns of `last_recordings` that hold lists
@@ -91,7 +95,9 @@ def difference_claims(
 def growth_claims(source: str, setup: Setup, runs: Table) -> list[Claim]:
     """Return claims that every method slows the growth of the trace."""
     quantity = "growth of log tr K under {} minus unregularized"
-    return difference_claims(source, setup, runs, "growth", "{} slows the growth of tr K", quantity, below=0.0)
+    return difference_claims(
+        source, setup, runs, "growth", "{} slows the growth of tr K", quantity, below=0.0
+    )
 
 
 def rank_claim(source: str, setup: Setup, runs: Table) -> Claim:
@@ -116,18 +122,26 @@ def slope_change(epochs: Any, accuracy: Any, trace: Any) -> float:
     -1.0
     """
     x, y = numpy.asarray(epochs, dtype=float), numpy.log(numpy.asarray(trace, dtype=float))
-    middle = 2 + int(numpy.convolve(numpy.asarray(accuracy, dtype=float), numpy.ones(5) / 5, "valid").argmax())
+    middle = 2 + int(
+        numpy.convolve(numpy.asarray(accuracy, dtype=float), numpy.ones(5) / 5, "valid").argmax()
+    )
     around, after = slice(middle - 2, middle + 3), slice(middle + 2, None)
     if len(x[after]) < 5:
         return math.nan
-    return float(numpy.polyfit(x[around], y[around], 1)[0] - numpy.polyfit(x[after], y[after], 1)[0])
+    return float(
+        numpy.polyfit(x[around], y[around], 1)[0] - numpy.polyfit(x[after], y[after], 1)[0]
+    )
 
 
 def plateau_claims(source: str, setup: Setup, table: Table, runs: Table) -> list[Claim]:
     """Return claims that tr K levels off at the peak of test accuracy (Sec. 3)."""
     claims = []
     for name in ("Unregularised", "Weight"):
-        groups = table[(table["method"] == name) & (table["epoch"] > 0)].sort_values("epoch").groupby("seed")
+        groups = (
+            table[(table["method"] == name) & (table["epoch"] > 0)]
+            .sort_values("epoch")
+            .groupby("seed")
+        )
         slopes = [slope_change(run["epoch"], run["test_accuracy"], run["trace"])
                   for _, run in groups if not run["diverged"].any()]  # fmt: skip
         claims.append(
@@ -172,7 +186,9 @@ def draw_curves(setup: Setup, table: Table, columns: Sequence[str]) -> Figure:
     return figure
 
 
-def metrics_along_training(setting: RunSettings, *, name: str, source: str, paper: dict[str, str]) -> Outcome:
+def metrics_along_training(
+    setting: RunSettings, *, name: str, source: str, paper: dict[str, str]
+) -> Outcome:
     """Monitor every method, tuned once, in the middle scenario (Figs. 3 and 4)."""
     setup = make_setup(setting, name)
     tuning = protocol.tune(setting, setup)
@@ -205,7 +221,11 @@ def circle_density(radius: numpy.ndarray, circle: float, noise: float) -> numpy.
     $\exp(-(r - a)^2 / 2 s^2) e^{-ra/s^2} I_0(ra/s^2) / (2 \pi s^2)$ for a circle of radius a and noise s.
     """
     scaled = radius * circle / noise**2
-    return numpy.exp(-((radius - circle) ** 2) / (2 * noise**2)) * i0e(scaled) / (2 * numpy.pi * noise**2)
+    return (
+        numpy.exp(-((radius - circle) ** 2) / (2 * noise**2))
+        * i0e(scaled)
+        / (2 * numpy.pi * noise**2)
+    )
 
 
 def true_model(factor: float, noise: float) -> tuple[numpy.ndarray, numpy.ndarray]:
@@ -215,7 +235,9 @@ def true_model(factor: float, noise: float) -> tuple[numpy.ndarray, numpy.ndarra
     return inner > outer, (outer + inner) / (outer + inner).sum()
 
 
-def disagreement(probabilities: Sequence[float] | numpy.ndarray, factor: float, noise: float) -> float:
+def disagreement(
+    probabilities: Sequence[float] | numpy.ndarray, factor: float, noise: float
+) -> float:
     """Return the fraction of the data that a network classifies unlike the true model."""
     inside, weight = true_model(factor, noise)
     return float(weight[(numpy.asarray(probabilities) > 0.5) != inside].sum())
@@ -233,13 +255,29 @@ def _draw(axis: Axes, values: Sequence[float], setting: RunSettings, setup: Setu
     axis.contourf(side, side, numpy.reshape(values, (POINTS, POINTS)), levels=[0, 0.5, 1],
                   colors=["#dbe5f3", "#f8ddd6"])  # fmt: skip
     inside, _ = true_model(*_circles(setup))
-    axis.contour(side, side, inside.reshape(POINTS, POINTS), levels=[0.5], colors="k", linestyles="--", linewidths=0.7)
+    axis.contour(
+        side,
+        side,
+        inside.reshape(POINTS, POINTS),
+        levels=[0.5],
+        colors="k",
+        linestyles="--",
+        linewidths=0.7,
+    )
     for label, colour in ((0, "tab:blue"), (1, "tab:red")):
         axis.plot(*samples.inputs[samples.y == label].numpy().T, ".", color=colour, ms=3)
-    axis.set(xticks=[], yticks=[], aspect="equal", xlim=(-HALF_WIDTH, HALF_WIDTH), ylim=(-HALF_WIDTH, HALF_WIDTH))
+    axis.set(
+        xticks=[],
+        yticks=[],
+        aspect="equal",
+        xlim=(-HALF_WIDTH, HALF_WIDTH),
+        ylim=(-HALF_WIDTH, HALF_WIDTH),
+    )
 
 
-def draw_boundaries(setting: RunSettings, setup: Setup, planes: Mapping[tuple[str, int], Sequence[float]]) -> Figure:
+def draw_boundaries(
+    setting: RunSettings, setup: Setup, planes: Mapping[tuple[str, int], Sequence[float]]
+) -> Figure:
     """Plot the decision boundary of every method's first run."""
     figure, axes = panels(len(setup.methods), width=1.75, height=2.0)
     for axis, method in zip(axes, setup.methods, strict=True):

@@ -20,7 +20,9 @@ def _jacobian(network: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Return gradients of every output by all weights, float64 [n * classes, weights]."""
     weights = list(network.parameters())
     rows = [
-        torch.cat([part.flatten() for part in torch.autograd.grad(output, weights, retain_graph=True)])
+        torch.cat(
+            [part.flatten() for part in torch.autograd.grad(output, weights, retain_graph=True)]
+        )
         for output in network(x).flatten()
     ]
     return torch.stack(rows)
@@ -36,12 +38,19 @@ def interlacing_violation(kernel: torch.Tensor) -> float:
     True
     """
     centring = torch.eye(len(kernel), dtype=kernel.dtype) - 1 / len(kernel)
-    uncentred, centred = torch.linalg.eigvalsh(kernel), torch.linalg.eigvalsh(centring @ kernel @ centring)
+    uncentred, centred = (
+        torch.linalg.eigvalsh(kernel),
+        torch.linalg.eigvalsh(centring @ kernel @ centring),
+    )
     return float(torch.cat([centred - uncentred, uncentred[:-1] - centred[1:]]).max())
 
 
 def step_error(
-    network: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, moved: torch.Tensor, kernel: torch.Tensor
+    network: torch.nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    moved: torch.Tensor,
+    kernel: torch.Tensor,
 ) -> float:
     r"""Return the relative error of $-K \nabla_f L$ as the change of outputs per unit of the learning rate.
 
@@ -68,7 +77,9 @@ def step_error(
 def exact_checks(setting: RunSettings) -> Outcome:
     """Check steps of gradient descent, and trace, determinant and spectrum of the kernel J J^T."""
     torch.manual_seed(0)
-    network = build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=CLASSES, width=16).double()
+    network = build_network(
+        "fully_connected", input_shape=(1, 8, 8), n_outputs=CLASSES, width=16
+    ).double()
     data = load_dataset("digits", root=setting.data_root).train
     x, y = data.inputs[:N].double(), data.y[:N]
     jacobian = _jacobian(network, x)
@@ -81,9 +92,15 @@ def exact_checks(setting: RunSettings) -> Outcome:
     dense = float(torch.linalg.slogdet(kernel).logabsdet)
 
     def row(source: str, says: str, quantity: str, value: float, most: float = ROUNDING) -> Claim:
-        return identity(source, f"{says} (a check of the code)", quantity, value, below=most, ours=True)
+        return identity(
+            source, f"{says} (a check of the code)", quantity, value, below=most, ours=True
+        )
 
-    one, other = slice(0, CLASSES), slice(CLASSES, 2 * CLASSES)  # outputs of the first and of the second sample
+    # outputs of the first and of the second sample
+    one, other = (
+        slice(0, CLASSES),
+        slice(CLASSES, 2 * CLASSES),
+    )
     steps = {
         ("eq. 1", "a step on a sample changes its own outputs by -eta k(x, x) grad L"): (
             x[:1], y[:1], x[:1], kernel[one, one],

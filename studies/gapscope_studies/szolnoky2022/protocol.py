@@ -35,7 +35,13 @@ TUNING_SEED = 1000
 # log det K is that of the n x n kernel, summed over outputs; the trace is a mean over samples and outputs
 OPTIONS = {"ntk_logdet": {"outputs": "traced"}}
 HALF_WIDTH, POINTS = 2.0, 61
-HISTORY = ("epoch", "test_accuracy", "train_loss", "train_accuracy")  # of a row of the training's history
+# of a row of the training's history
+HISTORY = (
+    "epoch",
+    "test_accuracy",
+    "train_loss",
+    "train_accuracy",
+)
 Scenario = Mapping[str, Any]
 
 
@@ -50,10 +56,14 @@ def held_out_scores(spec: RunSpec, fold: int, folds: int, data_root: str | None)
     held_out = problem.train.subset(parts.pop(fold))
     network = network_from_spec(spec, problem)
     result = train(network, problem.train.subset(torch.cat(parts)), spec.training, seed=spec.seed)
-    return {"status": result.status} | (evaluate(network, held_out) if result.status == "finished" else {})
+    return {"status": result.status} | (
+        evaluate(network, held_out) if result.status == "finished" else {}
+    )
 
 
-def tuning_row(setup: Setup, method: str, strength: float, folds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def tuning_row(
+    setup: Setup, method: str, strength: float, folds: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """Return the mean score over folds (per cent or loss), the worst where one diverged."""
     factor = 100 if setup.metric == "accuracy" else 1
     values = [factor * item[setup.metric] for item in folds if item["status"] == "finished"]
@@ -74,11 +84,21 @@ def tune(setting: RunSettings, setup: Setup) -> Table:
     `chosen` marks the selected strengths. What `tuned.csv` has of the same base network, method and strength is reused.
     """
     base, column = setup.with_seed(TUNING_SEED), f"held-out {setup.metric}"
-    trials = [(method, strength) for method in setup.methods for strength in method.strengths(setup.n_strengths)]
+    trials = [
+        (method, strength)
+        for method in setup.methods
+        for strength in method.strengths(setup.n_strengths)
+    ]
     stored: Table = pandas.read_csv(Path(__file__).with_name("tuned.csv"), comment="#")
-    stored = stored[stored["base"] == base.id].drop(columns=["setup", "base"]).rename(columns={"score": column})
+    stored = (
+        stored[stored["base"] == base.id]
+        .drop(columns=["setup", "base"])
+        .rename(columns={"score": column})
+    )
     names = {*zip(stored["method"], stored["strength"], strict=True)}
-    missing = [(method, strength) for method, strength in trials if (method.name, strength) not in names]
+    missing = [
+        (method, strength) for method, strength in trials if (method.name, strength) not in names
+    ]
     tables = [stored, _tune_missing(setting, setup, base, missing)] if missing else [stored]
     order = [(method.name, strength) for method, strength in trials]
     table = pandas.concat([each for each in tables if len(each)]).set_index(["method", "strength"])
@@ -88,7 +108,9 @@ def tune(setting: RunSettings, setup: Setup) -> Table:
     return table
 
 
-def _tune_missing(setting: RunSettings, setup: Setup, base: RunSpec, trials: Sequence[tuple[Method, float]]) -> Table:
+def _tune_missing(
+    setting: RunSettings, setup: Setup, base: RunSpec, trials: Sequence[tuple[Method, float]]
+) -> Table:
     jobs: dict[str, Any] = {}
     rows = []
     for method, strength in trials:
@@ -125,7 +147,9 @@ def scenario_row(setup: Setup, method: str, spec: RunSpec, record: Record) -> di
         "method": method,
         "seed": spec.seed,
         "final": curve[-1],
-        "best": best(value for value in curve if not math.isnan(value)) if len(curve) > 1 else curve[-1],
+        "best": best(value for value in curve if not math.isnan(value))
+        if len(curve) > 1
+        else curve[-1],
         "diverged": record.status != "finished",
         "train_accuracy": record.scores.get("train_accuracy", setup.chance / 100),
         "curve": curve,
@@ -150,14 +174,18 @@ def run_scenarios(
     specs = list(dict.fromkeys(spec for _, spec in specs_by_method))
     pool = f"{setup.base.network.name}-{setup.base.data.name}"
     records = dict(zip(specs, setting.train(pool, specs, measures=()), strict=True))
-    return pandas.DataFrame(scenario_row(setup, method, spec, records[spec]) for method, spec in specs_by_method), specs
+    return pandas.DataFrame(
+        scenario_row(setup, method, spec, records[spec]) for method, spec in specs_by_method
+    ), specs
 
 
 def constant_prediction_loss(setting: RunSettings, setup: Setup) -> float:
     """Return the test loss of the mean training target, averaged over runs without noise."""
     losses = []
     for seed in range(setup.runs):
-        problem, _ = prepare_data(setup.with_seed(seed).replace({"data.target_noise": 0.0}), setting.data_root)
+        problem, _ = prepare_data(
+            setup.with_seed(seed).replace({"data.target_noise": 0.0}), setting.data_root
+        )
         constant = problem.train.y.mean(0).expand_as(problem.test.y)
         losses.append(float(default_loss(constant, problem.test.y)))
     return float(numpy.mean(losses))
@@ -209,7 +237,9 @@ def monitor_run(spec: RunSpec, every: int, n_samples: int, data_root: str | None
         rows.append(result)
 
     record(network, {"epoch": 0})
-    status = train(network, problem.train, spec.training, seed=spec.seed, test=problem.test, on_epoch=record).status
+    status = train(
+        network, problem.train, spec.training, seed=spec.seed, test=problem.test, on_epoch=record
+    ).status
     content: dict[str, Any] = {"status": status, "rows": rows}
     if flat and status == "finished":
         with inspection_mode(network):
@@ -220,13 +250,20 @@ def monitor_run(spec: RunSpec, every: int, n_samples: int, data_root: str | None
 
 def fill_recordings(content: Mapping[str, Any], setup: Setup, every: int) -> list[dict[str, Any]]:
     """Return the recordings of a run, filled up after divergence (accuracies in per cent)."""
-    rows: list[dict[str, Any]] = [{column: float(value) for column, value in row.items()} for row in content["rows"]]
+    rows: list[dict[str, Any]] = [
+        {column: float(value) for column, value in row.items()} for row in content["rows"]
+    ]
     for row in rows:
         for column in ("test_accuracy", "train_accuracy"):
             row[column] = 100 * row.get(column, math.nan)
     if content["status"] != "finished":
         missing = range(round(rows[-1]["epoch"]) + every, setup.base.training.epochs + 1, every)
-        after = {"diverged": True, "test_accuracy": setup.chance, "trace": math.nan, "logdet": math.nan}
+        after = {
+            "diverged": True,
+            "test_accuracy": setup.chance,
+            "trace": math.nan,
+            "logdet": math.nan,
+        }
         rows += [after | {"epoch": float(epoch)} for epoch in missing]
     return rows
 

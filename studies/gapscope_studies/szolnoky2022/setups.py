@@ -50,7 +50,9 @@ class Method:
             changes[self.path] = strength
         if self.penalty:
             name, options = self.penalty["name"], self.penalty.get("options", {})
-            changes["training.penalties"] = [{"name": name, "options": {"strength": strength, **options}}]
+            changes["training.penalties"] = [
+                {"name": name, "options": {"strength": strength, **options}}
+            ]
         if self.cyclical:
             changes["training.schedule_epochs"] = spec.training.epochs // 2 // 2
         return spec.replace(changes)
@@ -72,7 +74,8 @@ class Setup:
     runs: int  # networks a method and scenario, with their own training samples, corruption and initial weights
     metric: str = "accuracy"  # or "loss", of the test split
     chance: float = 10.0  # metric that a diverged network is given: that of guessing, in per cent; NaN for losses
-    watched: Mapping[str, int] = field(default_factory=dict)  # "every" so many epochs, on "n_samples"
+    # "every" so many epochs, on "n_samples"
+    watched: Mapping[str, int] = field(default_factory=dict)
     bench_sizes: Sequence[int] = ()
     bench_noises: Sequence[float] = ()
     printed_noises: Sequence[float] = ()  # of the paper's tables, those that are run
@@ -115,10 +118,14 @@ def make_setup(setting: RunSettings, name: str, *more: str, printed: bool = Fals
     larger = content.pop("printed", {})
     if printed:
         content = _merge(content, larger)
-    base = RunSpec.from_dict({table: content.pop(table, {}) for table in ("data", "network", "training")})
+    base = RunSpec.from_dict(
+        {table: content.pop(table, {}) for table in ("data", "network", "training")}
+    )
     ranges, names = content.pop("ranges", {}), (*FIVE_METHODS, *content.pop("also", ()), *more)
     methods = tuple(
-        replace(METHODS[method], low=ranges[method][0], high=ranges[method][1]) if method in ranges else METHODS[method]
+        replace(METHODS[method], low=ranges[method][0], high=ranges[method][1])
+        if method in ranges
+        else METHODS[method]
         for method in names
     )
     shared = {name: common[name] for name in ("printed_noises", "bench_noises")} | common["effort"]

@@ -71,7 +71,9 @@ def _points(face: Face) -> Tensor:
         "mouth_center_top_lip": (middle, face["mouth_y"] - face["upper_lip"]),
         "mouth_center_bottom_lip": (middle, face["mouth_y"] + face["lower_lip"]),
     }
-    mirrored = {name.replace("left", "right"): (-x, y) for name, (x, y) in points.items() if "left" in name}
+    mirrored = {
+        name.replace("left", "right"): (-x, y) for name, (x, y) in points.items() if "left" in name
+    }
     points |= mirrored
     return torch.stack([torch.stack(points[name], -1) for name in KEYPOINTS], 1)
 
@@ -92,7 +94,11 @@ class _Canvas:
         self.face = {name: value[:, None, None] for name, value in face.items()}
         across = torch.arange(SIDE, dtype=torch.float32)[None, None, :] - self.face["center_x"]
         down = torch.arange(SIDE, dtype=torch.float32)[None, :, None] - self.face["center_y"]
-        cos, sin, scale = self.face["rotation"].cos(), self.face["rotation"].sin(), self.face["scale"]
+        cos, sin, scale = (
+            self.face["rotation"].cos(),
+            self.face["rotation"].sin(),
+            self.face["scale"],
+        )
         self.x = (cos * across + sin * down) / scale
         self.y = (cos * down - sin * across) / scale
         self.grey = self.face["background"].expand_as(self.x).clone()
@@ -104,12 +110,18 @@ class _Canvas:
         cover = (0.5 - distance * self.face["scale"]).clamp_(0, 1).mul_(opacity)
         self.grey.lerp_(grey.expand_as(self.grey), cover)
 
-    def ellipse(self, x: Tensor | float, y: Tensor | float, half_width: Tensor, half_height: Tensor) -> Tensor:
+    def ellipse(
+        self, x: Tensor | float, y: Tensor | float, half_width: Tensor, half_height: Tensor
+    ) -> Tensor:
         """Distance to an ellipse, accurate near its edge up to a factor."""
-        radius = (((self.x - x) / half_width).square_() + ((self.y - y) / half_height).square_()).sqrt_()
+        radius = (
+            ((self.x - x) / half_width).square_() + ((self.y - y) / half_height).square_()
+        ).sqrt_()
         return (radius - 1) * torch.minimum(half_width, half_height)
 
-    def stroke(self, start: tuple[Tensor, Tensor], end: tuple[Tensor, Tensor], half_width: Tensor) -> Tensor:
+    def stroke(
+        self, start: tuple[Tensor, Tensor], end: tuple[Tensor, Tensor], half_width: Tensor
+    ) -> Tensor:
         """Distance to a straight stroke with round ends."""
         along_x, along_y = end[0] - start[0], end[1] - start[1]
         from_x, from_y = self.x - start[0], self.y - start[1]
@@ -146,12 +158,16 @@ def _paint_face(face: Face) -> Tensor:
     tip = face["nose_x"], face["nose_y"]
     bridge = face["nose_x"] / 2, face["eye_y"] + 2
     canvas.paint(canvas.stroke(bridge, tip, face["brow_width"]), dark, opacity=0.25)
-    canvas.paint(canvas.ellipse(*tip, 2 + face["brow_width"], face["brow_width"] + 0.5), dark, opacity=0.5)
+    canvas.paint(
+        canvas.ellipse(*tip, 2 + face["brow_width"], face["brow_width"] + 0.5), dark, opacity=0.5
+    )
     canvas.paint(canvas.mouth(), dark)
     return canvas.grey.mul_(canvas.light)
 
 
-def render_faces(n: int, generator: torch.Generator) -> tuple[UInt8[Tensor, "n 1 96 96"], Float32[Tensor, "n 30"]]:
+def render_faces(
+    n: int, generator: torch.Generator
+) -> tuple[UInt8[Tensor, "n 1 96 96"], Float32[Tensor, "n 30"]]:
     """Return pixels 0 to 255 of n synthetic faces and their keypoints, exact up to float32.
 
     Position, size, rotation, proportions, expression, grey values, direction and strength of light, and noise are

@@ -42,7 +42,10 @@ def mean_table(table: Table, *by: str) -> Table:
     """Return mean and deviation of the final metric and mean of the best, sorted by noise."""
     groups = table.groupby([*(by or ("noise",)), "method"], sort=False)
     result = groups.agg(
-        final=("final", "mean"), sd=("final", "std"), best=("best", "mean"), diverged=("diverged", "sum")
+        final=("final", "mean"),
+        sd=("final", "std"),
+        best=("best", "mean"),
+        diverged=("diverged", "sum"),
     )
     return result.reset_index().sort_values("noise", kind="stable", ignore_index=True)
 
@@ -56,7 +59,8 @@ def compare_with_paper(ours: Table, paper: Table | None) -> Table:
         return f"{row.final:.1f}{spread} ({row.best:.1f}){diverged}"
 
     return pandas.DataFrame(
-        {"noise": f"{noise:g}", "source": source} | {row.method: cell(row) for row in group.itertuples()}
+        {"noise": f"{noise:g}", "source": source}
+        | {row.method: cell(row) for row in group.itertuples()}
         for noise in ours["noise"].unique()
         for source, table in (("ours", ours), ("paper", paper))
         if table is not None and len(group := table[table["noise"] == noise])
@@ -69,11 +73,17 @@ def compare_with_paper(ours: Table, paper: Table | None) -> Table:
 def arm_of(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonArm:
     """Return one method's training fit, by accuracy or by the loss saved of `constant`."""
     finished, failed = rows[~rows["diverged"]], ""
-    if not setup.lower_is_better and "size" in rows:  # scenarios in which the median run learned nothing
+    if (
+        not setup.lower_is_better and "size" in rows
+    ):  # scenarios in which the median run learned nothing
         reached = rows.groupby(["noise", "size"])["train_accuracy"].median()
         count = int((reached <= setup.chance / 100 + ABOVE_CHANCE).sum())
         failed = f"in {count} of {len(reached)} scenarios" if count else ""
-    accuracy = 1 - rows["final"].median() / constant if setup.lower_is_better else rows["train_accuracy"].median()
+    accuracy = (
+        1 - rows["final"].median() / constant
+        if setup.lower_is_better
+        else rows["train_accuracy"].median()
+    )
     loss = rows["train_loss"].median() if "train_loss" in rows else math.nan
     return ComparisonArm(
         name=str(rows["method"].iloc[0]),
@@ -81,7 +91,9 @@ def arm_of(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonA
         train_loss=None if math.isnan(loss) else float(loss),
         chance=0.0 if setup.lower_is_better else setup.chance / 100,
         curve=downsample_curve(finished["curve"].to_list()),
-        loss_curve=downsample_curve(finished["loss curve"].to_list()) if "loss curve" in finished else (),
+        loss_curve=downsample_curve(finished["loss curve"].to_list())
+        if "loss curve" in finished
+        else (),
         falling=setup.lower_is_better,
         failed=failed,
     )
@@ -94,7 +106,11 @@ def arms_of(setup: Setup, table: Table, *names: str) -> tuple[ComparisonArm, ...
 
 
 def spread_claim(
-    source: str, at: str, mgs: tuple[float, int], other: tuple[float, int], arms: Sequence[ComparisonArm]
+    source: str,
+    at: str,
+    mgs: tuple[float, int],
+    other: tuple[float, int],
+    arms: Sequence[ComparisonArm],
 ) -> Claim:
     """Return the claim that the final metric varies less with MGS than without regularization.
 
@@ -103,7 +119,10 @@ def spread_claim(
     """
     (deviation, n), (of_other, n_other) = mgs, other
     ratio = deviation / of_other
-    low, high = (ratio / float(stats.f.ppf(quantile, n - 1, n_other - 1)) ** 0.5 for quantile in (0.975, 0.025))
+    low, high = (
+        ratio / float(stats.f.ppf(quantile, n - 1, n_other - 1)) ** 0.5
+        for quantile in (0.975, 0.025)
+    )
     return estimate(
         source, f"{at} MGS varies less from run to run than without regularization",
         "standard deviation of the final metric, MGS over unregularized", Interval(ratio, low, high, min(n, n_other)),
@@ -111,7 +130,9 @@ def spread_claim(
     )  # fmt: skip
 
 
-def table_claims(setup: Setup, source: str, table: Table, printed: Table, unit: str, constant: float) -> list[Claim]:
+def table_claims(
+    setup: Setup, source: str, table: Table, printed: Table, unit: str, constant: float
+) -> list[Claim]:
     """Return claims per noise level that MGS ends above the unregularized network.
 
     Where the paper has it so, MGS also ends above all others, at their end and at their best epochs. That it ends above
@@ -123,21 +144,49 @@ def table_claims(setup: Setup, source: str, table: Table, printed: Table, unit: 
     def add_gain(says: str, mgs: Table, other: Table, column: str = "final", **more: Any) -> None:
         name = str(other["method"].iloc[0])
         # where MGS should win because the other learns wrong labels, only MGS must have learned what is compared
-        arms = tuple(arm_of(setup, side, constant) for side in ([mgs] if name == "Unregularised" else [mgs, other]))
-        quantity = f"gain of MGS over {name}{' at its best epoch' if column == 'best' else ''} ({unit})"
+        arms = tuple(
+            arm_of(setup, side, constant)
+            for side in ([mgs] if name == "Unregularised" else [mgs, other])
+        )
+        quantity = (
+            f"gain of MGS over {name}{' at its best epoch' if column == 'best' else ''} ({unit})"
+        )
         values = sign * (mgs["final"].to_numpy() - other[column].to_numpy())
-        claims.append(claim(source, says, quantity, values, above=0.0, compared=arms, **REGULARIZED, **more))
+        claims.append(
+            claim(source, says, quantity, values, above=0.0, compared=arms, **REGULARIZED, **more)
+        )
 
     for noise, group in table.groupby("noise"):
-        at = f"at noise of {noise:g} pixels" if setup.lower_is_better else f"at {100 * noise:.0f} % wrong labels"
-        rows = {str(name): each.sort_values("seed") for name, each in group.groupby("method", sort=False)}
-        mgs, robust = rows.pop("MGS"), {name: rows.pop(name) for name in ROBUST_LOSSES if name in rows}
+        at = (
+            f"at noise of {noise:g} pixels"
+            if setup.lower_is_better
+            else f"at {100 * noise:.0f} % wrong labels"
+        )
+        rows = {
+            str(name): each.sort_values("seed")
+            for name, each in group.groupby("method", sort=False)
+        }
+        mgs, robust = (
+            rows.pop("MGS"),
+            {name: rows.pop(name) for name in ROBUST_LOSSES if name in rows},
+        )
         paper = printed[printed["noise"] == noise].set_index("method")
         # the size of the lead is the paper's where network and data are
-        lead = paper.loc["MGS", "final"] - paper.loc["Unregularised", "final"] if source == "Table 1" else None
-        add_gain(f"{at} MGS ends better than without regularization", mgs, rows["Unregularised"], paper=lead)
+        lead = (
+            paper.loc["MGS", "final"] - paper.loc["Unregularised", "final"]
+            if source == "Table 1"
+            else None
+        )
+        add_gain(
+            f"{at} MGS ends better than without regularization",
+            mgs,
+            rows["Unregularised"],
+            paper=lead,
+        )
         if source == "Table 1" and paper.loc["MGS", "sd"] < paper.loc["Unregularised", "sd"]:
-            spread, other = ((float(each["final"].std()), len(each)) for each in (mgs, rows["Unregularised"]))
+            spread, other = (
+                (float(each["final"].std()), len(each)) for each in (mgs, rows["Unregularised"])
+            )
             claims.append(spread_claim(source, at, spread, other, [arm_of(setup, mgs, constant)]))
         for column, says in (
             ("final", "best of all methods"),
@@ -147,7 +196,9 @@ def table_claims(setup: Setup, source: str, table: Table, printed: Table, unit: 
                 best = max(rows.values(), key=lambda each, by=column: sign * each[by].mean())
                 add_gain(f"{at} MGS ends {says}", mgs, best, column)
         if source == "Table A.2":  # "Dropout falls into the same category as the other methods"
-            values = sign * (rows["Dropout"]["final"].to_numpy() - rows["Unregularised"]["final"].to_numpy())
+            values = sign * (
+                rows["Dropout"]["final"].to_numpy() - rows["Unregularised"]["final"].to_numpy()
+            )
             arms = [arm_of(setup, rows["Dropout"], constant)]
             claims.append(claim(source, f"{at} dropout ends no better than without regularization",
                                 f"gain of Dropout over Unregularised ({unit})", values, below=0.0, compared=arms,
@@ -177,7 +228,12 @@ def with_tuning(
         f"they are ({setup.folds_scored} of {setup.folds} folds, one seed), then frozen"
         f"{f' (best at the edge of what was tried: {edge})' if edge else ''}."
     )
-    paper = {"epochs": "not known (supplement lost)", "batch size": "not known", "seeds": "not known", **paper}
+    paper = {
+        "epochs": "not known (supplement lost)",
+        "batch size": "not known",
+        "seeds": "not known",
+        **paper,
+    }
     return outcome(
         setting, specs, paper, numbers={**numbers, "strengths": protocol.chosen_strengths(tuning)},
         tables={**tables, "Strengths tried": tuning}, verdict=verdict, **more,
@@ -192,7 +248,12 @@ def curves_figure(setup: Setup, table: Table, label: str) -> Figure:
         finished = table[(table["noise"] == noise) & ~table["diverged"]]
         lines(axis, {name: each["curve"].to_list() for name, each in finished.groupby("method", sort=False)},
               colors=setup.colours)  # fmt: skip
-        set_labels(axis, title=f"noise {noise:g}", xlabel="epoch", yscale="log" if setup.lower_is_better else "linear")
+        set_labels(
+            axis,
+            title=f"noise {noise:g}",
+            xlabel="epoch",
+            yscale="log" if setup.lower_is_better else "linear",
+        )
     set_labels(axes[0], ylabel=label)
     legend(figure)
     return figure
@@ -226,7 +287,9 @@ def paper_table(
     }
     constant = math.nan
     if setup.lower_is_better:
-        numbers["constant_prediction"] = constant = protocol.constant_prediction_loss(setting, setup)
+        numbers["constant_prediction"] = constant = protocol.constant_prediction_loss(
+            setting, setup
+        )
     return with_tuning(
         setting, setup, tuning, specs, paper, numbers=numbers,
         claims=table_claims(setup, source, table, printed, unit, constant),
@@ -246,10 +309,24 @@ def tuning_part(setting: RunSettings) -> Outcome:
     for axis, method in zip(axes, methods, strict=True):
         rows = table[table["method"] == method.name]
         best = rows[rows["chosen"]]
-        axis.errorbar(rows["strength"], rows[column], rows["sd over folds"], color=method.colour, marker="o", ms=4)
+        axis.errorbar(
+            rows["strength"],
+            rows[column],
+            rows["sd over folds"],
+            color=method.colour,
+            marker="o",
+            ms=4,
+        )
         axis.plot(best["strength"], best[column], "o", ms=10, mfc="none", color="k")
-        axis.axhline(table[table["method"] == "Unregularised"][column].iloc[0], color="0.6", ls="--", lw=1)
-        set_labels(axis, title=method.name, xlabel="strength", xscale="log" if method.logarithmic else "linear")
+        axis.axhline(
+            table[table["method"] == "Unregularised"][column].iloc[0], color="0.6", ls="--", lw=1
+        )
+        set_labels(
+            axis,
+            title=method.name,
+            xlabel="strength",
+            xscale="log" if method.logarithmic else "linear",
+        )
     set_labels(axes[0], ylabel=column)
     return with_tuning(
         setting, setup, table, [setup.with_seed(protocol.TUNING_SEED)], {}, tables={},

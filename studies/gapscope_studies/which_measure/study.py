@@ -41,7 +41,9 @@ CLASSES = {"cifar10": 10, "cifar100": 20, "digits": 10}
 SIZE_COLUMN = "m.parameter_count"
 MIN_ACCURACY = 0.75
 NOISE = "_noise"
-NUMBERS: list[str] = tomllib.loads(Path(__file__).with_name("measures.toml").read_text(encoding="utf-8"))["numbers"]
+NUMBERS: list[str] = tomllib.loads(
+    Path(__file__).with_name("measures.toml").read_text(encoding="utf-8")
+)["numbers"]
 MEASURES = list(dict.fromkeys(name.partition(".")[0] for name in NUMBERS))
 SCORES: dict[str, Callable[[LeaderboardRow], float]] = {
     "partial r": lambda row: row.partial.value,
@@ -52,7 +54,11 @@ SCORES: dict[str, Callable[[LeaderboardRow], float]] = {
 
 
 def _varying(table: pandas.DataFrame) -> list[str]:
-    return [str(name) for name in table.columns if str(name).startswith("hp.") and table[name].nunique() > 1]
+    return [
+        str(name)
+        for name in table.columns
+        if str(name).startswith("hp.") and table[name].nunique() > 1
+    ]
 
 
 def _rank(table: pandas.DataFrame, setting: RunSettings) -> Leaderboard:
@@ -62,7 +68,9 @@ def _rank(table: pandas.DataFrame, setting: RunSettings) -> Leaderboard:
 
 def _arm(records: Sequence[Record], pool: str) -> ComparisonArm:
     name = RunSpec.from_dict(records[0].spec).data.name
-    return make_arm(f"networks on {POOLS[pool]} without wrong labels", records, CLASSES[name], stopped=True)
+    return make_arm(
+        f"networks on {POOLS[pool]} without wrong labels", records, CLASSES[name], stopped=True
+    )
 
 
 def _evidence_claim(
@@ -70,7 +78,9 @@ def _evidence_claim(
 ) -> Claim:
     # the count is a lower bound: a test may be too weak for some measures
     interval = Interval(count, count, most, units)
-    return estimate("ours", statement, quantity, interval, above=0.5, ours=True, compared=arms, unit="networks")
+    return estimate(
+        "ours", statement, quantity, interval, above=0.5, ours=True, compared=arms, unit="networks"
+    )
 
 
 # --- networks as tables for `rank_measures`: gap, hyperparameters hp.*, measures m.*
@@ -83,7 +93,8 @@ def specs_of(setting: RunSettings, pool: str) -> list[RunSpec]:
         spec.replace({"seed": first + number, "data.seed": first + number})
         for number, spec in enumerate(setting.grid(__file__, pool))
     ]
-    return random.Random(0).sample(specs, len(specs))  # a stopped run leaves a fair sample of the grid
+    # a stopped run leaves a fair sample of the grid
+    return random.Random(0).sample(specs, len(specs))
 
 
 def networks(setting: RunSettings, pool: str) -> list[Record]:
@@ -102,7 +113,11 @@ def networks(setting: RunSettings, pool: str) -> list[Record]:
 def held_out_samples(train: Samples, problem: Any) -> Samples:
     """Return all images of both splits that a network was not trained on."""
     known = {image.numpy().tobytes() for image in train.inputs}
-    unused = [row for row, image in enumerate(problem.train.inputs) if image.numpy().tobytes() not in known]
+    unused = [
+        row
+        for row, image in enumerate(problem.train.inputs)
+        if image.numpy().tobytes() not in known
+    ]
     test, rest = problem.test, problem.train.subset(torch.tensor(unused))
     return Samples(torch.cat([test.inputs, rest.inputs]), torch.cat([test.targets, rest.targets]))
 
@@ -111,7 +126,9 @@ def _held_out_accuracy(setting: RunSettings, pool: str, spec: RunSpec) -> float:
     network, problem = load_network(setting, pool, spec.id)
     # the same for all networks of a data set, so that it is loaded once
     data = {"train_size": None, "test_size": None, "balanced": False, "label_noise": 0.0, "seed": 0}
-    whole, _ = prepare_data(spec.replace({f"data.{name}": value for name, value in data.items()}), setting.data_root)
+    whole, _ = prepare_data(
+        spec.replace({f"data.{name}": value for name, value in data.items()}), setting.data_root
+    )
     return evaluate(network, held_out_samples(problem.train, whole))["accuracy"]
 
 
@@ -122,7 +139,10 @@ def table_of(setting: RunSettings, pool: str, records: list[Record]) -> pandas.D
     accuracies = setting.cached(f"{pool}-held-out", jobs)
     rows = []
     for record in records:
-        spec, values = specs[record.id], {reading.name: reading.value for reading in record.readings}
+        spec, values = (
+            specs[record.id],
+            {reading.name: reading.value for reading in record.readings},
+        )
         options, penalties = spec.network.options, spec.training.penalties
         rows.append(
             {
@@ -176,7 +196,9 @@ def _in_both(first: Leaderboard, second: Leaderboard) -> list[dict[str, Any]]:
         if row.role != "measure" or row.measure not in in_second:
             continue
         other = in_second[row.measure]
-        agree = row.verdict == other.verdict == EVIDENCE and row.partial.value * other.partial.value > 0
+        agree = (
+            row.verdict == other.verdict == EVIDENCE and row.partial.value * other.partial.value > 0
+        )
         either = EVIDENCE in (row.verdict, other.verdict)
         scores = {
             f"{name}, {pool}": score(result) for name, score in SCORES.items()
@@ -185,10 +207,14 @@ def _in_both(first: Leaderboard, second: Leaderboard) -> list[dict[str, Any]]:
         verdict = "trust" if agree else "unsettled" if either else "no evidence"
         rows.append({"measure": row.measure.removeprefix("m."), "verdict": verdict, **scores})
     order = ("trust", "unsettled", "no evidence")
-    return sorted(rows, key=lambda row: (order.index(row["verdict"]), -abs(row["partial r, CIFAR-10"])))
+    return sorted(
+        rows, key=lambda row: (order.index(row["verdict"]), -abs(row["partial r, CIFAR-10"]))
+    )
 
 
-def _prediction(board: Leaderboard, second: pandas.DataFrame, arms: Sequence[ComparisonArm]) -> Claim:
+def _prediction(
+    board: Leaderboard, second: pandas.DataFrame, arms: Sequence[ComparisonArm]
+) -> Claim:
     """Return the claim on absolute errors of the size minus those of the best measure."""
     rows = [row for row in board if row.role == "measure"]
     best = max(rows, key=lambda row: numpy.nan_to_num(row.r_squared.value, nan=-numpy.inf)).measure
@@ -208,7 +234,11 @@ def taus_within(table: pandas.DataFrame, measure: str, setting: str) -> list[flo
     """Return tau-b with the gap per group of networks that differ in one setting alone."""
     others = [name for name in _varying(table) if name != setting]
     groups = [part for _, part in table.groupby(others, sort=False)] if others else [table]
-    columns = [part[[measure, "gap"]].to_numpy(dtype=float).T for part in groups if part[setting].nunique() > 1]
+    columns = [
+        part[[measure, "gap"]].to_numpy(dtype=float).T
+        for part in groups
+        if part[setting].nunique() > 1
+    ]
     return [tau for tau in (kendall_tau(*pair) for pair in columns) if not numpy.isnan(tau)]
 
 
@@ -233,7 +263,9 @@ def _one_setting(
         "tau, CIFAR-100": _mean(taus),
         "tau of the size, CIFAR-100": _mean(taus_of_size),
     }
-    statement = f"where only {what} changes, {name}, which orders best on CIFAR-10, orders on CIFAR-100 too"
+    statement = (
+        f"where only {what} changes, {name}, which orders best on CIFAR-10, orders on CIFAR-100 too"
+    )
     return claim("ours", statement, "mean tau in the direction it has on CIFAR-10", [sign * tau for tau in taus],
                  above=0.0, unit="groups", compared=arms, ours=True), row  # fmt: skip
 

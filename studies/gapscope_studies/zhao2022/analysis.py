@@ -22,7 +22,11 @@ NAMES = {ZETA: "zeta", KAPPA: "kappa"}
 # the paper's sign of the correlation with the gap
 SIGNS = {ZETA: 1, KAPPA: -1}
 FEATURES = ("lower_fence", "lower_quartile", "median", "upper_quartile", "upper_fence")
-MARGINS = [f"margin_signature.{tap}.{feature}" for tap in ("input", "h1", "h2", "h3") for feature in FEATURES]
+MARGINS = [
+    f"margin_signature.{tap}.{feature}"
+    for tap in ("input", "h1", "h2", "h3")
+    for feature in FEATURES
+]
 PAPER = {
     "data": "CIFAR-100, 50,000 training and 10,000 test images",
     "network": "VGG-16, 512 units in its last convolution",
@@ -48,7 +52,9 @@ def format_coefficient(row: Mapping[str, Any], coefficient: str = "pearson") -> 
     return "–" if math.isnan(value) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def arms_of(table: Table, by: str = "corruption", name: str = "{:.0%} corrupted") -> tuple[ComparisonArm, ...]:
+def arms_of(
+    table: Table, by: str = "corruption", name: str = "{:.0%} corrupted"
+) -> tuple[ComparisonArm, ...]:
     """Return the fit of each group's networks to their (corrupted) labels, for the guard.
 
     Training of a noise level has ended where every network fits its labels, the paper's own criterion.
@@ -59,13 +65,17 @@ def arms_of(table: Table, by: str = "corruption", name: str = "{:.0%} corrupted"
             train_accuracy=float(group["train_accuracy"].mean()),
             chance=float(group["chance"].iloc[0]),
             curve=downsample_curve(group["curve"].to_list()),
-            finished=True if by == "corruption" and (group["train_accuracy"] >= MIN_TRAIN_ACCURACY).all() else None,
+            finished=True
+            if by == "corruption" and (group["train_accuracy"] >= MIN_TRAIN_ACCURACY).all()
+            else None,
         )
         for level, group in table.groupby(by)
     )
 
 
-def cluster_fields(table: Table, cluster: str = "corruption", unit: str = "noise levels") -> dict[str, Any]:
+def cluster_fields(
+    table: Table, cluster: str = "corruption", unit: str = "noise levels"
+) -> dict[str, Any]:
     """Return fields of a claim whose units are noise levels.
 
     Networks of one noise level share corrupted labels and most of their gap.
@@ -78,7 +88,9 @@ def bound_of(sign: int) -> dict[str, Any]:
     return {"above": 0.0} if sign > 0 else {"below": 0.0}
 
 
-def sign_claims(source: str, table: Table, units: Mapping[str, str] | None = None, **more: Any) -> list[Claim]:
+def sign_claims(
+    source: str, table: Table, units: Mapping[str, str] | None = None, **more: Any
+) -> list[Claim]:
     """Return claims that the gap rises with zeta and falls with kappa."""
     return [
         relation(source, f"the gap {'rises' if sign > 0 else 'falls'} with {NAMES[name]}",

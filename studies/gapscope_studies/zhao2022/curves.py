@@ -34,17 +34,27 @@ def plain_sparsities(
     """Return zeta and kappa with their curves by corruption, and the records of the networks."""
     records = grids.train_finished(setting, pool, plain, **options)
     ids = {record.id for record in records}
-    return {spec.data.label_noise: grids.sparsity(setting, pool, spec) for spec in plain if spec.id in ids}, records
+    return {
+        spec.data.label_noise: grids.sparsity(setting, pool, spec)
+        for spec in plain
+        if spec.id in ids
+    }, records
 
 
-def repeated_sparsities(setting: RunSettings) -> tuple[list[RunSpec], list[Sparsities], list[Record]]:
+def repeated_sparsities(
+    setting: RunSettings,
+) -> tuple[list[RunSpec], list[Sparsities], list[Record]]:
     """Return networks, sparsities per draw of weights, and records of Figs. 1 and 2."""
     pool, specs = grids.first_pool(setting)
     first, *repeats = grids.repeats_of_plain(setting, specs)
     result = [plain_sparsities(setting, pool, first)]
     result += [plain_sparsities(setting, f"{pool}-again", plain, measures=()) for plain in repeats]
     records = [record for _, of_draw in result for record in of_draw]
-    return [spec for plain in (first, *repeats) for spec in plain], [each for each, _ in result], records
+    return (
+        [spec for plain in (first, *repeats) for spec in plain],
+        [each for each, _ in result],
+        records,
+    )
 
 
 def class_table(item: UnitSparsity) -> Table:
@@ -55,7 +65,9 @@ def class_table(item: UnitSparsity) -> Table:
         "zeta": item.class_zeta,
         "kappa": item.class_kappa,
     }
-    return pandas.DataFrame({name: values.tolist() for name, values in columns.items()}, index=list(item.classes))
+    return pandas.DataFrame(
+        {name: values.tolist() for name, values in columns.items()}, index=list(item.classes)
+    )
 
 
 def mean_table(draw: Sparsities) -> Table:
@@ -66,7 +78,10 @@ def mean_table(draw: Sparsities) -> Table:
         for name, values in class_table(item).items():
             array = values.to_numpy()
             mean = bootstrap(lambda rows, array=array: float(array[rows].mean()), len(array))
-            row |= {str(name): mean.value, f"{name}, 95 % over classes": f"[{mean.low:.2f}, {mean.high:.2f}]"}
+            row |= {
+                str(name): mean.value,
+                f"{name}, 95 % over classes": f"[{mean.low:.2f}, {mean.high:.2f}]",
+            }
         rows.append(row | {"classes never at chance": item.n_never_at_chance})
     return pandas.DataFrame(rows)
 
@@ -75,7 +90,11 @@ def plot_curves(draw: Sparsities) -> Figure:
     """Plot E and E_r of each network's first class with turning points and area (Figs. 1, 2A)."""
     figure, axes = panels(len(draw), height=2.4)
     for axis, (title, item) in zip(axes, draw.items(), strict=True):
-        n, first, last = numpy.arange(item.n_units + 1), item.curves[0].numpy(), item.reversed_curves[0].numpy()
+        n, first, last = (
+            numpy.arange(item.n_units + 1),
+            item.curves[0].numpy(),
+            item.reversed_curves[0].numpy(),
+        )
         axis.fill_between(n, first, last, color="0.88")
         for curve, point, colour, label in (
             (first, int(item.turning_points[0]), "C0", "E, most active first"),
@@ -84,7 +103,13 @@ def plot_curves(draw: Sparsities) -> Figure:
             axis.plot(n, curve, color=colour, label=label)
             axis.scatter([point], [curve[point]], color=colour, edgecolors="black", zorder=3, s=28)
         title = f"{title:.0%} corrupted" if isinstance(title, float) else title
-        set_labels(axis, title=title, ylim=(-0.04, 1.04), xlabel="units removed", ylabel="accuracy on the class")
+        set_labels(
+            axis,
+            title=title,
+            ylim=(-0.04, 1.04),
+            xlabel="units removed",
+            ylabel="accuracy on the class",
+        )
     legend(figure)
     return figure
 
@@ -92,7 +117,13 @@ def plot_curves(draw: Sparsities) -> Figure:
 def plot_classes(draw: Sparsities) -> Figure:
     """Plot (zeta, kappa) of every class, one colour per network (Fig. 2B)."""
     figure, (axis,) = panels(1, width=4.6, height=3.6)
-    scatter(axis, {str(title): (item.class_zeta.numpy(), item.class_kappa.numpy()) for title, item in draw.items()})
+    scatter(
+        axis,
+        {
+            str(title): (item.class_zeta.numpy(), item.class_kappa.numpy())
+            for title, item in draw.items()
+        },
+    )
     set_labels(axis, xlabel="zeta of a class", ylabel="kappa of a class")
     axis.legend(fontsize=7, frameon=False)
     return figure
@@ -108,12 +139,17 @@ def _arms(records: Sequence[Record], draw: Sparsities) -> tuple[ComparisonArm, .
     return tuple(arms)
 
 
-def trend_claims(source: str, repeats: Sequence[Sparsities], records: Sequence[Record]) -> list[Claim]:
+def trend_claims(
+    source: str, repeats: Sequence[Sparsities], records: Sequence[Record]
+) -> list[Claim]:
     """Return claims that means over classes rise or fall with corruption, one value per draw."""
     claims = []
     for name, sign in TRENDS.items():
         trends = [
-            pearson(numpy.array([*draw]), numpy.array([class_table(item)[name].mean() for item in draw.values()]))
+            pearson(
+                numpy.array([*draw]),
+                numpy.array([class_table(item)[name].mean() for item in draw.values()]),
+            )
             for draw in repeats
         ]
         claims.append(
@@ -136,7 +172,11 @@ def figure_1(setting: RunSettings) -> Outcome:
     first = repeats[0]
     low, high = min(first), max(first)
     # how much larger numbers are with clean than with random labels, one row per class
-    differences = [class_table(draw[low]) - class_table(draw[high]) for draw in repeats if low in draw and high in draw]
+    differences = [
+        class_table(draw[low]) - class_table(draw[high])
+        for draw in repeats
+        if low in draw and high in draw
+    ]
     both = _arms(records, {level: first[level] for level in (low, high)})
     claims = [
         claim("Fig. 1", f"{name} is {'larger' if sign > 0 else 'smaller'} where a network generalizes",
@@ -147,7 +187,9 @@ def figure_1(setting: RunSettings) -> Outcome:
     ]  # fmt: skip
     common = differences[0].dropna()
     numbers = {
-        "shares": {name: float((sign * common[name] > 0).mean()) for name, sign in GENERALIZING.items()},
+        "shares": {
+            name: float((sign * common[name] > 0).mean()) for name, sign in GENERALIZING.items()
+        },
         "clean": class_table(first[low]).to_dict("list"),
         "random": class_table(first[high]).to_dict("list"),
     }

@@ -41,8 +41,16 @@ from gapscope_studies.zhao2022.analysis import (
 COLUMNS = ["corruption", "batch_norm", "train_accuracy", "test_accuracy", "gap", ZETA, KAPPA]
 OF_HELD_OUT = "zeta and kappa tell the gap of a network that was left out"
 N_HELD_OUT = 8  # the paper's test networks
-DRAWS, SSR_OF_DRAW = "draws of weights and images", "sum of squared residuals of the fit to one draw"
-IMAGENET = {"data": "ImageNet, 1,000 classes, 224 x 224 pixels", "network": "VGG-16", "networks": "5", "epochs": "74"}
+DRAWS, SSR_OF_DRAW = (
+    "draws of weights and images",
+    "sum of squared residuals of the fit to one draw",
+)
+IMAGENET = {
+    "data": "ImageNet, 1,000 classes, 224 x 224 pixels",
+    "network": "VGG-16",
+    "networks": "5",
+    "epochs": "74",
+}
 BASELINES = {
     "train_loss": "train loss",
     "log ntk_trace": "log NTK trace",
@@ -56,7 +64,9 @@ SUBSETS: dict[str, Callable[[Table], Any]] = {
     "fitted, no batch norm": lambda t: t["fitted"] & ~t["batch_norm"],
     "fitted, batch norm": lambda t: t["fitted"] & t["batch_norm"],
     "fitted, clean labels": lambda t: t["fitted"] & (t["corruption"] == 0),
-    "fitted, clean labels, no batch norm": lambda t: t["fitted"] & (t["corruption"] == 0) & ~t["batch_norm"],
+    "fitted, clean labels, no batch norm": lambda t: (
+        t["fitted"] & (t["corruption"] == 0) & ~t["batch_norm"]
+    ),
     "not fitted": lambda t: ~t["fitted"],
 }
 CENTRED = {
@@ -74,7 +84,8 @@ def figure_3ab(setting: RunSettings) -> Outcome:
     table = grids.measure_networks(setting, pool, specs)
     result: Table = correlations(table, [ZETA, KAPPA], baseline=None)
     coefficients = pandas.DataFrame(
-        {"gap and": name} | {kind: format_coefficient(row, kind) for kind in ("pearson", "spearman", "kendall")}
+        {"gap and": name}
+        | {kind: format_coefficient(row, kind) for kind in ("pearson", "spearman", "kendall")}
         for name, row in result.iterrows()
     )
     falls = relation("Fig. 3(A)", "kappa falls with zeta", "Pearson of zeta and kappa", pearson, table[ZETA],
@@ -97,7 +108,8 @@ def repeated_splits(estimator: GapEstimator, table: Table, n_splits: int = 100) 
     """
     models = {"estimator": estimator, **baselines(table)}
     result: dict[str, Table] = {
-        name: cross_val_predict(model, table, scheme="splits", n_splits=n_splits) for name, model in models.items()
+        name: cross_val_predict(model, table, scheme="splits", n_splits=n_splits)
+        for name, model in models.items()
     }
     squares = {name: (rows["prediction"] - rows["target"]) ** 2 for name, rows in result.items()}
     of_model = result["estimator"]
@@ -127,7 +139,9 @@ def _plot_one_split(estimator: GapEstimator, table: Table) -> Figure:
     held_out: Table = cross_val_predict(estimator, table, scheme="splits", n_splits=1)
     rest = table.drop(held_out.index)
     fit = estimator.fit(rest, rest["gap"]).predict(rest)
-    return _plot_estimates({"fitted on": (rest["gap"], fit), "held out": (held_out["target"], held_out["prediction"])})
+    return _plot_estimates(
+        {"fitted on": (rest["gap"], fit), "held out": (held_out["target"], held_out["prediction"])}
+    )
 
 
 def _plot_estimates(groups: Mapping[str, tuple[Any, Any]]) -> Figure:
@@ -151,7 +165,9 @@ def _plot_sums(sums: Mapping[str, Sequence[float]]) -> Figure:
     return figure
 
 
-def fit_claim(source: str, table: Table, paper: float, units: Mapping[str, str] | None = None) -> Claim:
+def fit_claim(
+    source: str, table: Table, paper: float, units: Mapping[str, str] | None = None
+) -> Claim:
     """Return the claim that the linear model fits the gap as closely as in the paper."""
     x = numpy.column_stack([table[[ZETA, KAPPA]].to_numpy(dtype=float), numpy.ones(len(table))])
     gap, fields = table["gap"].to_numpy(dtype=float), cluster_fields(table, **units or {})
@@ -174,7 +190,12 @@ def ssr_claim(source: str, says: str, table: Table, model: GapEstimator, paper: 
 def ssr_per_draw(model: GapEstimator, tables: Sequence[Table]) -> list[float]:
     """Return the sum of squared residuals of the model fitted to each draw of the networks."""
     return [
-        float(((model.fit(table, table["gap"]).predict(table) - table["gap"].to_numpy(dtype=float)) ** 2).sum())
+        float(
+            (
+                (model.fit(table, table["gap"]).predict(table) - table["gap"].to_numpy(dtype=float))
+                ** 2
+            ).sum()
+        )
         for table in tables
     ]
 
@@ -241,7 +262,10 @@ def other_architecture(
     specs = [spec for draw in draws for spec in draw]
     table = grids.measure_networks(setting, pool, specs)
     plain = [curves.plain_sparsities(setting, pool, grids.plain_networks(draw)) for draw in draws]
-    sparsities, records = [result for result, _ in plain], [record for _, of_draw in plain for record in of_draw]
+    sparsities, records = (
+        [result for result, _ in plain],
+        [record for _, of_draw in plain for record in of_draw],
+    )
     means, of_draw = curves.mean_table(sparsities[0]), split_draws(table, draws)
     squares, spread = ssr_per_draw(sparsity_model(), of_draw), ssr_per_draw(mean_gap(), of_draw)
     # networks of one draw share their images
@@ -273,7 +297,8 @@ def other_architecture(
 def wide_lenets(setting: RunSettings) -> Outcome:
     """Correlate zeta and kappa with the gap over LeNets with 64 units in the layer that is measured."""
     draws = grids.draws_of(
-        grids.paper_grid(setting, "wide"), setting.read(__file__)["grid"]["networks"]["wide"]["draws"]
+        grids.paper_grid(setting, "wide"),
+        setting.read(__file__)["grid"]["networks"]["wide"]["draws"],
     )
     specs = [spec for draw in draws for spec in draw]
     table = grids.measure_networks(setting, "wide", specs)
@@ -299,8 +324,13 @@ def figure_4(setting: RunSettings) -> Outcome:
     table["paper's gap"] = table["model"].map(printed["train_accuracy"] - printed["test_accuracy"])
     of_draw = split_draws(table, draws)
     squares, spread = ssr_per_draw(sparsity_model(), of_draw), ssr_per_draw(mean_gap(), of_draw)
-    result = {name: [pearson(each[column], each["gap"]) for each in of_draw] for column, name in NAMES.items()}
-    order = [kendall_tau(each["model"].map(ord).to_numpy(), each["gap"].to_numpy()) for each in of_draw]
+    result = {
+        name: [pearson(each[column], each["gap"]) for each in of_draw]
+        for column, name in NAMES.items()
+    }
+    order = [
+        kendall_tau(each["model"].map(ord).to_numpy(), each["gap"].to_numpy()) for each in of_draw
+    ]
     sparsities = [
         {f"model {names[spec.id]}": grids.sparsity(setting, "photographs", spec)
          for spec in draw if spec.id in table.index}
@@ -354,9 +384,13 @@ def conditions(setting: RunSettings) -> Outcome:
     numbers, rows, claims, figures = [], [], [], {}
     for pool, specs in pools.items():
         table = grids.measure_networks(setting, pool, specs)
-        settings = [column for column in table.columns if str(column).startswith(("network.", "training."))]
+        settings = [
+            column for column in table.columns if str(column).startswith(("network.", "training."))
+        ]
         # the training configuration: all but data and seed
-        table["recipe"] = [" ".join(map(str, row)) for row in table[settings].to_numpy(dtype=object)]
+        table["recipe"] = [
+            " ".join(map(str, row)) for row in table[settings].to_numpy(dtype=object)
+        ]
         for reading in ("ntk_trace", "output_sensitivity"):
             table[f"log {reading}"] = numpy.log(table[reading])
         parts = subsets(table)
@@ -366,12 +400,18 @@ def conditions(setting: RunSettings) -> Outcome:
             result: Table = correlations(part, [*SIGNS, *BASELINES], baseline=None)
             numbers.append({**row, "found": result.to_dict("index")})
             rows.append(
-                row | {text: format_coefficient(result.loc[key]) for key, text in {**NAMES, **BASELINES}.items()}
+                row
+                | {
+                    text: format_coefficient(result.loc[key])
+                    for key, text in {**NAMES, **BASELINES}.items()
+                }
             )
         for name in ("fitted", "not fitted"):
             if name in parts:
                 claims += sign_claims(f"pool {pool}, {name}", parts[name], ours=True)
-        figures[pool] = scatter_pairs(table, [(ZETA, "gap"), (KAPPA, "gap"), ("log ntk_trace", "gap")])
+        figures[pool] = scatter_pairs(
+            table, [(ZETA, "gap"), (KAPPA, "gap"), ("log ntk_trace", "gap")]
+        )
     return outcome(
         setting, [spec for specs in pools.values() for spec in specs], {"data": "not in the paper"},
         numbers={"rows": numbers}, claims=claims, figures=figures,

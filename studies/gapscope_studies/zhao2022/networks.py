@@ -35,7 +35,9 @@ MODELS: dict[str, tuple[float, dict[str, Any]]] = {
 # --- the paper's grids
 
 
-def stratified(recipes: Sequence[dict[str, Any]], n: int, balanced: Sequence[str], seed: int) -> list[dict[str, Any]]:
+def stratified(
+    recipes: Sequence[dict[str, Any]], n: int, balanced: Sequence[str], seed: int
+) -> list[dict[str, Any]]:
     """Sample n training configurations, equally many per combination of `balanced`.
 
     >>> sample = stratified([{"a": a, "b": b} for a in (0, 1) for b in range(9)], 4, ["a"], 0)
@@ -53,8 +55,14 @@ def _changes(recipe: dict[str, Any]) -> dict[str, Any]:
     """Return the changed settings of a training configuration."""
     # Keras adds l2 times the sum of squares, biases included, as our penalty
     penalties = [{"name": "weight", "options": {"strength": recipe["l2"]}}] if recipe["l2"] else []
-    changes = {f"network.options.{name}": recipe[name] for name in ("batch_norm", "dropout") if name in recipe}
-    changes |= {f"training.{name}": recipe[name] for name in ("momentum", "learning_rate", "batch_size")}
+    changes = {
+        f"network.options.{name}": recipe[name]
+        for name in ("batch_norm", "dropout")
+        if name in recipe
+    }
+    changes |= {
+        f"training.{name}": recipe[name] for name in ("momentum", "learning_rate", "batch_size")
+    }
     return changes | {
         "training.nesterov": recipe["momentum"] > 0,
         "training.augmentation": "flip_shift_rotate" if recipe["augmented"] else "none",
@@ -71,20 +79,36 @@ def paper_grid(setting: RunSettings, pool: str) -> list[RunSpec]:
     content = setting.read(__file__)
     network, fractions = content["grid"]["networks"][pool], content["fractions"]
     axes = {**content["grid"]["axes"], **network.get("axes", {})}
-    varied = {name: values for name, values in axes.items() if pool == "vgg" or name not in ("batch_norm", "dropout")}
+    varied = {
+        name: values
+        for name, values in axes.items()
+        if pool == "vgg" or name not in ("batch_norm", "dropout")
+    }
     base = RunSpec.from_dict(content["grid"]["base"]).replace(
-        {"network.name": network["name"], "network.options": network["options"], **network.get("changes", {})}
+        {
+            "network.name": network["name"],
+            "network.options": network["options"],
+            **network.get("changes", {}),
+        }
     )
-    recipes = [dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())]
+    recipes = [
+        dict(zip(varied, values, strict=True)) for values in itertools.product(*varied.values())
+    ]
     plain = {name: PLAIN.get(name, values[0]) for name, values in varied.items()}
     remaining = [recipe for recipe in recipes if recipe != plain]
     balanced = [name for name in ("batch_norm", "augmented") if name in varied]
     result = []
     for place, fraction in enumerate(fractions):
         n_configurations = network["n"] // len(fractions) + (place < network["n"] % len(fractions))
-        for number, recipe in enumerate([plain, *stratified(remaining, n_configurations - 1, balanced, seed=place)]):
+        for number, recipe in enumerate(
+            [plain, *stratified(remaining, n_configurations - 1, balanced, seed=place)]
+        ):
             images = {"data.seed": len(result)} if network.get("own_images") else {}
-            result.append(base.replace({"data.label_noise": fraction, "seed": number, **images, **_changes(recipe)}))
+            result.append(
+                base.replace(
+                    {"data.label_noise": fraction, "seed": number, **images, **_changes(recipe)}
+                )
+            )
     return result
 
 
@@ -92,19 +116,27 @@ def plain_networks(specs: Sequence[RunSpec]) -> list[RunSpec]:
     """Return specs that differ from the first in corruption (seed, images) alone."""
     same = {"data.label_noise": 0.0, "data.seed": 0, "seed": 0}
     plain = specs[0].replace(same).id
-    return sorted((spec for spec in specs if spec.replace(same).id == plain), key=lambda spec: spec.data.label_noise)
+    return sorted(
+        (spec for spec in specs if spec.replace(same).id == plain),
+        key=lambda spec: spec.data.label_noise,
+    )
 
 
 def draws_of(specs: Sequence[RunSpec], n: int) -> list[list[RunSpec]]:
     """Return the same networks `n` times, each time with other weights and training samples."""
-    again = ([spec.replace({"seed": spec.seed + 1000 * k, "data.seed": k}) for spec in specs] for k in range(1, n))
+    again = (
+        [spec.replace({"seed": spec.seed + 1000 * k, "data.seed": k}) for spec in specs]
+        for k in range(1, n)
+    )
     return [list(specs), *again]
 
 
 def repeats_of_plain(setting: RunSettings, specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
     """Return draws of the plain networks that have the scale's fractions of corrupted labels."""
     content = setting.read(__file__)
-    plain = [spec for spec in plain_networks(specs) if spec.data.label_noise in content["fractions"]]
+    plain = [
+        spec for spec in plain_networks(specs) if spec.data.label_noise in content["fractions"]
+    ]
     return draws_of(plain, content["plain_repeats"])
 
 
@@ -128,7 +160,9 @@ def varied_pool(setting: RunSettings, name: str) -> list[RunSpec]:
         *itertools.product(shapes, noises),
         *itertools.product([{**option, "dropout": 0.2} for option in narrow], noises[1::3]),
         *itertools.product(narrow, [{"data.train_size": size} for size in pool["sizes"]]),
-        *itertools.product(narrow, [noise | {"training.epochs": varied["early"]} for noise in noises[::2]]),
+        *itertools.product(
+            narrow, [noise | {"training.epochs": varied["early"]} for noise in noises[::2]]
+        ),
     ]
     result = [
         base.replace({"network.options": options, **changes, "seed": number + 1000 * k})
@@ -171,7 +205,9 @@ def use_photographs(setting: RunSettings) -> RunSettings:
     stand_in = setting.read(__file__)["photographs"].get("stand_in")
     if stand_in is None:
         return setting
-    image_folder(setting.work / "imagenet", lambda: prepare(DataSpec(**stand_in), root=setting.data_root)[0])
+    image_folder(
+        setting.work / "imagenet", lambda: prepare(DataSpec(**stand_in), root=setting.data_root)[0]
+    )
     return replace(setting, data_root=str(setting.work))
 
 
@@ -184,9 +220,13 @@ def sparsity(setting: RunSettings, pool: str, spec: RunSpec) -> UnitSparsity:
     return unit_sparsity(network, problem.train.inputs, problem.train.y)
 
 
-def train_finished(setting: RunSettings, pool: str, specs: Sequence[RunSpec], **options: Any) -> list[Record]:
+def train_finished(
+    setting: RunSettings, pool: str, specs: Sequence[RunSpec], **options: Any
+) -> list[Record]:
     """Train and measure missing networks, and return finished records in order of the specs."""
-    return [record for record in setting.train(pool, specs, **options) if record.status == "finished"]
+    return [
+        record for record in setting.train(pool, specs, **options) if record.status == "finished"
+    ]
 
 
 def measure_networks(setting: RunSettings, pool: str, specs: Sequence[RunSpec]) -> Table:
@@ -203,7 +243,8 @@ def measure_networks(setting: RunSettings, pool: str, specs: Sequence[RunSpec]) 
         corruption=table["data.label_noise"].astype(float),
         batch_norm=norm,
         fitted=table["train_accuracy"] >= MIN_TRAIN_ACCURACY,
-        family=table["network.name"] + [", batch norm" if value else ", no batch norm" for value in norm],
+        family=table["network.name"]
+        + [", batch norm" if value else ", no batch norm" for value in norm],
         chance=1 / prepare_data(specs[0], setting.data_root)[0].n_outputs,
         curve=[[float(row["test_accuracy"]) for row in record.history] for record in records],
     )

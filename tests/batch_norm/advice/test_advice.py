@@ -41,7 +41,9 @@ def signs() -> Data:
 
 @pytest.fixture(scope="module")
 def advice(signs: Data) -> BatchNormAdvice:
-    return gapscope.advise_batch_norm(one_layer(), signs, batch_size=20, new_batch_size=100, passes=30, draws=16)
+    return gapscope.advise_batch_norm(
+        one_layer(), signs, batch_size=20, new_batch_size=100, passes=30, draws=16
+    )
 
 
 def variance(batch_size: int) -> float:
@@ -55,7 +57,9 @@ def test_the_regularization_follows_the_one_over_m_law(advice: BatchNormAdvice) 
     for excess, size in ((total.excess, 20), (total.new_excess, 100)):
         assert excess.standard_error is not None and excess.standard_error < 0.1 * variance(size)
         # 1/sigma_B - 1 is of order 1/M here (a two-point distribution): the excess has a further part of order 1/M^2
-        assert float(excess) == pytest.approx(variance(size), abs=4 * excess.standard_error + 2 / size**2)
+        assert float(excess) == pytest.approx(
+            variance(size), abs=4 * excess.standard_error + 2 / size**2
+        )
     assert advice.missing == pytest.approx(total.excess - total.new_excess)
 
 
@@ -77,14 +81,20 @@ def test_following_the_advice_restores_the_loss(advice: BatchNormAdvice, signs: 
         for batch in part
     ]
     assert sum(losses) / len(losses) == pytest.approx(float(advice.total.excess), rel=0.08)
-    penalty = GammaDecayPenalty(float(advice.decay_strength), batch_size=20, batch_norm_size=100, draws=None)
+    penalty = GammaDecayPenalty(
+        float(advice.decay_strength), batch_size=20, batch_norm_size=100, draws=None
+    )
     assert penalty(one_layer(), u, y).item() == pytest.approx(float(advice.missing), rel=0.01)
 
 
 def test_gammas_of_zero_regularize_nothing(signs: Data) -> None:
-    advice = gapscope.advise_batch_norm(one_layer(gamma=0.0), signs, batch_size=20, new_batch_size=100)
+    advice = gapscope.advise_batch_norm(
+        one_layer(gamma=0.0), signs, batch_size=20, new_batch_size=100
+    )
     assert advice.total.excess == advice.total.decay == advice.missing == 0
-    assert advice.dropout is None and advice.decay_strength is None and not advice.loses_regularization
+    assert (
+        advice.dropout is None and advice.decay_strength is None and not advice.loses_regularization
+    )
     assert "no change is needed" in advice.sentences[1] and len(advice.sentences) == 2
 
 
@@ -117,7 +127,11 @@ def test_a_budget_leaves_out_layers_and_holds() -> None:
     assert time.process_time() - before < 30
     # a layer takes 4 passes with batches and 4 with noise, and 8 are kept back for all layers
     assert [layer.layer for layer in part.layers] == ["1", "4"] and part.left_out == ("8",)
-    assert part.layers == whole.layers[:2] and part.missing == whole.missing and part.dropout == whole.dropout
+    assert (
+        part.layers == whole.layers[:2]
+        and part.missing == whole.missing
+        and part.dropout == whole.dropout
+    )
     assert part.total.excess == whole.total.excess and part.total.decay == whole.total.decay
     assert part.total.predicted != whole.total.predicted  # one layer of second order
     assert "1 of 3 layers have no row" in repr(part) and whole.left_out == ()
@@ -146,10 +160,18 @@ def test_without_batch_statistics_all_regularization_is_missing() -> None:
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     advice = gapscope.advise_batch_norm(network, data, batch_size=16, passes=4)
     assert advice.missing == advice.total.excess > 0 and advice.ghost_size is None
-    assert [layer.layer for layer in advice.layers] == ["1", "4", "8"] and advice.dropout_before == ("10",)
+    assert [layer.layer for layer in advice.layers] == [
+        "1",
+        "4",
+        "8",
+    ] and advice.dropout_before == ("10",)
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
     shown = repr(advice)
-    assert "all layers" in shown and "Without batch statistics all of it is lost" in shown and "Caution" in shown
+    assert (
+        "all layers" in shown
+        and "Without batch statistics all of it is lost" in shown
+        and "Caution" in shown
+    )
     content = advice.to_dict()
     assert content["missing"]["value"] == float(advice.missing) and len(content["layers"]) == 4
 
@@ -162,7 +184,9 @@ def test_dropout_loss_is_that_of_the_closed_form(signs: Data) -> None:
     for rate in (0.1, 0.5):
         result = dropout.excess(rate)
         assert result.standard_error is not None and result.standard_error < 0.02
-        assert float(result) == pytest.approx(rate / (1 - rate), abs=4 * result.standard_error + 1e-9)
+        assert float(result) == pytest.approx(
+            rate / (1 - rate), abs=4 * result.standard_error + 1e-9
+        )
     assert dropout.excess(0.0) == 0
     assert dropout.matching_rate(Estimate(20.0, 0.0)) is None
 
@@ -192,11 +216,15 @@ def test_sentences_on_regularization_its_loss_and_remedies(half_missing: BatchNo
     assert present.endswith(
         "to the training loss of 1 (10.0 %); the largest part is that of first (80 % of the layers' sum)."
     )
-    assert change == "Batches of 64 would add 0.05 ± 0.001: 50 % of the regularization would be lost."
+    assert (
+        change == "Batches of 64 would add 0.05 ± 0.001: 50 % of the regularization would be lost."
+    )
     assert "replace_batch_norm(network, 'ghost', ghost_size=32)" in ghost
     assert dropout == "A dropout rate of 0.1 ± 0.01 before head adds as much to the loss."
     assert "GammaDecayPenalty(1.1, batch_size=32, batch_norm_size=64)" in decay
-    assert len(half_missing.caveats) == 1 and half_missing.caveats[0].startswith("these numbers are for the current")
+    assert len(half_missing.caveats) == 1 and half_missing.caveats[0].startswith(
+        "these numbers are for the current"
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,7 +235,14 @@ def test_sentences_on_regularization_its_loss_and_remedies(half_missing: BatchNo
         ({"samples": 200}, "are a large fraction of the 200 samples"),
         ({"dropout": Estimate(0.7, 0.01)}, "a dropout rate of 0.70 is large noise"),
         ({"decay_strength": Estimate(3.0, 0.1)}, "needs a strength of 3, theory predicts 1"),
-        ({"total": replace(regularization("all layers", 0.1, 0.05), predicted=Estimate(0.2, 0.001))}, "predicts 0.2"),
+        (
+            {
+                "total": replace(
+                    regularization("all layers", 0.1, 0.05), predicted=Estimate(0.2, 0.001)
+                )
+            },
+            "predicts 0.2",
+        ),
     ],
 )
 def test_each_caveat_appears_only_if_it_applies(

@@ -29,7 +29,9 @@ from gapscope.inspection.losses import Loss, sample_losses
 
 
 def quartic(outputs: Tensor, targets: Tensor) -> Tensor:
-    return ((outputs - targets) ** 4).mean(1) + outputs[:, 0] * outputs[:, 1] + outputs.square().sum(1)
+    return (
+        ((outputs - targets) ** 4).mean(1) + outputs[:, 0] * outputs[:, 1] + outputs.square().sum(1)
+    )
 
 
 def own_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -37,14 +39,17 @@ def own_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("loss", "labels"), [(sample_losses, True), (sample_losses, False), (own_cross_entropy, True), (quartic, False)]
+    ("loss", "labels"),
+    [(sample_losses, True), (sample_losses, False), (own_cross_entropy, True), (quartic, False)],
 )
 def test_factor_of_the_hessian_by_outputs(loss: Loss, labels: bool) -> None:
     outputs = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     targets = torch.randint(0, 3, (6,)) if labels else torch.randn(6, 3, dtype=torch.float64)
     factor = output_hessian_factor(loss, outputs, targets)
     for i in range(6):
-        dense = torch.autograd.functional.hessian(lambda o, i=i: loss(o[None], targets[i : i + 1])[0], outputs[i])
+        dense = torch.autograd.functional.hessian(
+            lambda o, i=i: loss(o[None], targets[i : i + 1])[0], outputs[i]
+        )
         torch.testing.assert_close(factor[i] @ factor[i].T, dense)
         gradient = torch.func.grad(lambda o, i=i: loss(o[None], targets[i : i + 1])[0])(outputs[i])
         torch.testing.assert_close(output_gradient(loss, outputs, targets)[i], gradient)
@@ -56,10 +61,14 @@ def test_directions_are_those_of_the_factor(loss: Loss) -> None:
     outputs = torch.randn(6, 3, generator=generator, dtype=torch.float64)
     targets = torch.randint(0, 3, (6,), generator=generator)
     factor = output_hessian_factor(loss, outputs, targets)
-    torch.testing.assert_close(torch.stack([*hessian_directions(loss, outputs, targets, None)], 2), factor)
+    torch.testing.assert_close(
+        torch.stack([*hessian_directions(loss, outputs, targets, None)], 2), factor
+    )
     signs = torch.randint(0, 2, (4, 6, 3), generator=generator) * 2 - 1
     expected = torch.einsum("nkr,dnr->dnk", factor, signs.double())
-    torch.testing.assert_close(torch.stack([*hessian_directions(loss, outputs, targets, signs)]), expected)
+    torch.testing.assert_close(
+        torch.stack([*hessian_directions(loss, outputs, targets, signs)]), expected
+    )
 
 
 def test_factor_of_one_logit_of_two_classes() -> None:
@@ -84,11 +93,16 @@ def test_derivatives_by_gamma_and_beta_sample_by_sample(make: type[nn.Module]) -
     samples = images(5)
     outputs, taps = tapped_forward(network, layers, samples.inputs)
     direction = torch.randn(5, 3, dtype=torch.float64)
-    result = {name: (by_gamma, by_beta) for name, by_gamma, by_beta in derivatives_along(outputs, taps, direction)}
+    result = {
+        name: (by_gamma, by_beta)
+        for name, by_gamma, by_beta in derivatives_along(outputs, taps, direction)
+    }
     for i in range(5):
         value = (network(samples.inputs[i : i + 1]) * direction[i]).sum()
         for name, layer in layers.items():
-            by_gamma, by_beta = torch.autograd.grad(value, [layer.weight, layer.bias], retain_graph=True)
+            by_gamma, by_beta = torch.autograd.grad(
+                value, [layer.weight, layer.bias], retain_graph=True
+            )
             torch.testing.assert_close(result[name][0][i], by_gamma)
             torch.testing.assert_close(result[name][1][i], by_beta)
 
@@ -130,8 +144,12 @@ def test_statistics_of_random_batches(u: Tensor) -> None:
     torch.testing.assert_close(size * a.square().mean(0), v1, rtol=0.1, atol=0)
     torch.testing.assert_close(size * s.var(0), v2 / 4, rtol=0.15, atol=0)
     torch.testing.assert_close(size * (a * s).mean(0), v12 / 2, rtol=0.15, atol=0)
-    torch.testing.assert_close(size * (1 / (1 + s) - 1).mean(0), v1 / 2 + 3 * v2 / 8, rtol=0.4, atol=0)
-    torch.testing.assert_close(size * (a.T @ a) / len(a), noise.rr, rtol=0, atol=0.1 * float(v1.max()))
+    torch.testing.assert_close(
+        size * (1 / (1 + s) - 1).mean(0), v1 / 2 + 3 * v2 / 8, rtol=0.4, atol=0
+    )
+    torch.testing.assert_close(
+        size * (a.T @ a) / len(a), noise.rr, rtol=0, atol=0.1 * float(v1.max())
+    )
 
 
 def test_covariance_of_gaussian_samples() -> None:
@@ -139,7 +157,9 @@ def test_covariance_of_gaussian_samples() -> None:
     root = torch.randn(6, 6, generator=generator, dtype=torch.float64)
     root[5] = root[4]  # singular
     covariance = root @ root.T
-    blocks = SecondMoments(covariance[:3, :3], covariance[3:, 3:], covariance[:3, 3:], covariance[3:, :3])
+    blocks = SecondMoments(
+        covariance[:3, :3], covariance[3:, 3:], covariance[:3, 3:], covariance[3:, :3]
+    )
     diagonals = blocks.diagonals()
     pp, rr, pr, rp = (block.diag() for block in diagonals)
     by_channel = torch.cat([torch.cat([pp, pr], 1), torch.cat([rp, rr], 1)])
@@ -154,17 +174,28 @@ def test_noise_of_few_samples_has_their_covariance(n: int) -> None:
     u = torch.randn(n, C, 5, generator=torch.Generator().manual_seed(0))
     samples = sums_of(u, full=True).sampler()(100_000, torch.Generator().manual_seed(1))
     expected = torch.cov(torch.cat([u.square().mean(2), u.mean(2)], 1).double().T, correction=0)
-    torch.testing.assert_close(torch.cov(samples.T), expected, rtol=0, atol=0.03 * float(expected.diagonal().max()))
+    torch.testing.assert_close(
+        torch.cov(samples.T), expected, rtol=0, atol=0.03 * float(expected.diagonal().max())
+    )
 
 
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
 @pytest.mark.parametrize("affine", [True, False])
-def test_the_decay_is_all_of_a_quadratic_loss_of_a_linear_network(covariance: str, affine: bool) -> None:
+def test_the_decay_is_all_of_a_quadratic_loss_of_a_linear_network(
+    covariance: str, affine: bool
+) -> None:
     network = nn.Sequential(nn.BatchNorm1d(4, affine=affine), nn.Linear(4, 2)).double()
     x = torch.randn(300, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x[:, 1] += x[:, 0]
     network(x)
-    layer = gamma_decay(network, (x, x[:, :2]), batch_size=10, noise_draws=30, covariance=covariance)["0"]  # type: ignore[arg-type]
+    layers = gamma_decay(
+        network,
+        (x, x[:, :2]),
+        batch_size=10,
+        noise_draws=30,
+        covariance=covariance,  # type: ignore[arg-type]
+    )
+    layer = layers["0"]
     assert layer.sampled is not None and layer.sampled.standard_error is not None
     assert 0 < layer.sampled.standard_error < 0.05 * layer.decay
     assert abs(layer.sampled - layer.decay) < 4 * layer.sampled.standard_error
@@ -186,5 +217,7 @@ def test_the_excess_includes_kinks() -> None:
     subject = EvaluationData(nn.Sequential(network), {"0": network}, Samples(h, h), absolute, 500)
     only_mean = SecondMoments(zero, one, zero, zero)
     sampler, generator = gaussian_sampler(only_mean), torch.Generator().manual_seed(0)
-    result = even_loss_excess(subject, "0", sampler, h.abs().squeeze(1), scale=0.2, draws=20, generator=generator)
+    result = even_loss_excess(
+        subject, "0", sampler, h.abs().squeeze(1), scale=0.2, draws=20, generator=generator
+    )
     assert result == pytest.approx(0.2**2 / 6, rel=0.1)

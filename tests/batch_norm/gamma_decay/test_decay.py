@@ -29,7 +29,9 @@ def normalized(network: Any, name: str) -> Tensor:
     """u [n, C, positions] of one layer."""
     recorded = []
     with torch.no_grad():
-        hook = network.get_submodule(name).register_forward_pre_hook(lambda _, inputs: recorded.append(inputs[0]))
+        hook = network.get_submodule(name).register_forward_pre_hook(
+            lambda _, inputs: recorded.append(inputs[0])
+        )
         network(images(N).inputs)
         hook.remove()
     h, layer = recorded[0], network.get_submodule(name)
@@ -60,7 +62,8 @@ def dense(network: Any, name: str) -> dict[str, Tensor]:
     p = network(images(N).inputs).softmax(1).detach()
     by_outputs = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
     curvature = torch.einsum("nka,nkl,nlb->ab", jacobian, by_outputs, jacobian) / N
-    noise = torch.cat([-u.square().mean(2) / 2, -u.mean(2)], 1)  # first order of (1/(1+s) - 1, -a) of a batch of one
+    # first order of (1/(1+s) - 1, -a) of a batch of one
+    noise = torch.cat([-u.square().mean(2) / 2, -u.mean(2)], 1)
     noise = noise - noise.mean(0)
     gamma = network.get_submodule(name).weight.detach()
     both = (noise.T @ noise / N) * curvature / 2
@@ -94,7 +97,9 @@ def test_against_the_definition(network: Any, name: str, chunk_size: int) -> Non
     torch.testing.assert_close(result.std_variance, FACTOR * expected["v2"] / 4)
     torch.testing.assert_close(result.covariance, FACTOR * expected["v12"] / 2)
     gamma = network.get_submodule(name).weight.detach()
-    assert float(result.decay) == pytest.approx(float(FACTOR * gamma @ expected["coupling"] @ gamma))
+    assert float(result.decay) == pytest.approx(
+        float(FACTOR * gamma @ expected["coupling"] @ gamma)
+    )
     assert result.predicted == pytest.approx(float(result.decay) + float(result.first_order.sum()))
     assert result.decay.exact and bool((torch.linalg.eigvalsh(result.coupling) > -1e-12).all())
 
@@ -114,7 +119,9 @@ def test_fully_connected_statistics_are_those_of_the_paper(network: Any) -> None
     layer = gamma_decay(network, images(N), batch_size=M, replacement=True)["8"]
     shrunk = network[8].running_var / (network[8].running_var + network[8].eps)
     torch.testing.assert_close(layer.mean_variance, shrunk / M)
-    torch.testing.assert_close(layer.std_variance, shrunk**2 * (layer.excess_kurtosis + 2) / (4 * M))
+    torch.testing.assert_close(
+        layer.std_variance, shrunk**2 * (layer.excess_kurtosis + 2) / (4 * M)
+    )
     torch.testing.assert_close(layer.covariance, shrunk**1.5 * layer.skewness / (2 * M))
 
 
@@ -125,21 +132,29 @@ def test_gauss_newton_of_a_relu_network_is_its_hessian(network: Any) -> None:
         for part, curvature in (("weight", layer.curvature_gamma), ("bias", layer.curvature_beta)):
 
             def loss(values: Tensor, parameter: str = f"{name}.{part}") -> Tensor:
-                outputs = torch.func.functional_call(network, {parameter: values}, (samples.inputs,))
+                outputs = torch.func.functional_call(
+                    network, {parameter: values}, (samples.inputs,)
+                )
                 return nn.functional.cross_entropy(outputs, samples.y)
 
-            hessian = torch.autograd.functional.hessian(loss, network.get_parameter(f"{name}.{part}").detach())
+            hessian = torch.autograd.functional.hessian(
+                loss, network.get_parameter(f"{name}.{part}").detach()
+            )
             torch.testing.assert_close(curvature, torch.as_tensor(hessian).diagonal())
 
 
 def test_squared_score_is_the_printed_fisher_information(network: Any) -> None:
-    result = gamma_decay(network, images(N), batch_size=M, curvature="squared_score", covariance="diagonal")
+    result = gamma_decay(
+        network, images(N), batch_size=M, curvature="squared_score", covariance="diagonal"
+    )
     for name, layer in result.items():
         _, gradient = per_sample_derivatives(network, name)
         c = len(layer.gamma)
         torch.testing.assert_close(layer.curvature_gamma, gradient[:, :c].square().mean(0))
         torch.testing.assert_close(layer.curvature_beta, gradient[:, c:].square().mean(0))
-        torch.testing.assert_close(layer.curvature_cross, (gradient[:, :c] * gradient[:, c:]).mean(0))
+        torch.testing.assert_close(
+            layer.curvature_cross, (gradient[:, :c] * gradient[:, c:]).mean(0)
+        )
 
 
 @pytest.mark.parametrize("covariance", ["full", "diagonal"])
@@ -160,8 +175,12 @@ def test_draws_agree_within_their_standard_error(network: Any, covariance: Covar
 def test_draws_do_not_depend_on_chunks_and_repeat(network: Any) -> None:
     one = gamma_decay(network, images(N), batch_size=M, draws=3, noise_draws=2, chunk_size=7)
     other = gamma_decay(network, images(N), batch_size=M, draws=3, noise_draws=2, chunk_size=30)
-    third = gamma_decay(network, images(N), batch_size=M, draws=3, generator=torch.Generator().manual_seed(1))
-    assert float(one.decay) == pytest.approx(float(other.decay)) != pytest.approx(float(third.decay))
+    third = gamma_decay(
+        network, images(N), batch_size=M, draws=3, generator=torch.Generator().manual_seed(1)
+    )
+    assert (
+        float(one.decay) == pytest.approx(float(other.decay)) != pytest.approx(float(third.decay))
+    )
     for name in one:
         assert float(one[name].predicted) == pytest.approx(float(other[name].predicted))
     assert one.for_batch_size(4)["1"].sampled is None
@@ -172,7 +191,9 @@ def test_in_place_activations_and_forward_order() -> None:
     result = gamma_decay(network, images(N), batch_size=M)
     assert list(result) == ["norm1", "norm2", "last"]
     network.relu = nn.ReLU()
-    assert float(gamma_decay(network, images(N), batch_size=M).decay) == pytest.approx(float(result.decay))
+    assert float(gamma_decay(network, images(N), batch_size=M).decay) == pytest.approx(
+        float(result.decay)
+    )
 
 
 def test_no_trace_is_left(network: Any) -> None:
@@ -184,7 +205,9 @@ def test_no_trace_is_left(network: Any) -> None:
     assert network.training and torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert all(parameter.grad is None for parameter in network.parameters())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in network.modules()
+    )
     network.eval()
 
 
@@ -195,6 +218,8 @@ def test_another_batch_size_without_measuring(network: Any) -> None:
         assert float(decay.for_batch_size(size).predicted) == pytest.approx(float(again.predicted))
         assert decay.for_batch_size(size).batch_size == size
     replaced = gamma_decay(network, images(N), batch_size=M, replacement=True)
-    assert float(replaced.for_batch_size(1000).decay) == pytest.approx(float(replaced.decay) * M / 1000)
+    assert float(replaced.for_batch_size(1000).decay) == pytest.approx(
+        float(replaced.decay) * M / 1000
+    )
     with pytest.raises(InvalidInput, match=r"samples.*\[1, 29\]; got 30"):
         decay.for_batch_size(30)

@@ -15,7 +15,12 @@ from torch import Tensor, nn
 
 from batch_norm.some_networks import images, plain, warmed_up
 from gapscope.batch_norm.gamma_decay.decay import gamma_decay
-from gapscope.batch_norm.gamma_decay.measured_excess import ALL_LAYERS, ExcessRow, batch_norm_excess, random_batches
+from gapscope.batch_norm.gamma_decay.measured_excess import (
+    ALL_LAYERS,
+    ExcessRow,
+    batch_norm_excess,
+    random_batches,
+)
 from gapscope.batch_norm.refresh import refresh_population
 
 N = 60_000
@@ -72,12 +77,25 @@ def one_layer(
 
 
 def measured(
-    model: str, distribution: str, size: int, *, off: float = 1.0, batches: int = 30_000, **options: Any
+    model: str,
+    distribution: str,
+    size: int,
+    *,
+    off: float = 1.0,
+    batches: int = 30_000,
+    **options: Any,
 ) -> ExcessRow:
     network, data, loss = one_layer(model, population(distribution), off=off)
     passes = max(1, round(batches * size / N))
     return batch_norm_excess(
-        network, data, batch_sizes=(size,), loss=loss, passes=passes, noise_draws=0, chunk_size=N, **options
+        network,
+        data,
+        batch_sizes=(size,),
+        loss=loss,
+        passes=passes,
+        noise_draws=0,
+        chunk_size=N,
+        **options,
     )[0]
 
 
@@ -101,7 +119,8 @@ def test_at_the_optimum(model: str, distribution: str, tolerances: dict[int, flo
 
 
 @pytest.mark.parametrize(
-    "model", ["linear", *(pytest.param(m, marks=pytest.mark.thorough) for m in MODELS if m != "relu")]
+    "model",
+    ["linear", *(pytest.param(m, marks=pytest.mark.thorough) for m in MODELS if m != "relu")],
 )
 @pytest.mark.parametrize("off", [0.6, pytest.param(1.5, marks=pytest.mark.thorough)])
 def test_off_the_optimum_the_in_batch_form_holds(model: str, off: float) -> None:
@@ -128,7 +147,9 @@ def test_measured_is_the_definition() -> None:
         for batches in random_batches(24, size, 2, 2, generator):
             for batch in batches:
                 batch_norm_loss = F.cross_entropy(noisy(x[batch]), y[batch])
-                values.append((batch_norm_loss - F.cross_entropy(refreshed(x[batch]), y[batch])).item())
+                values.append(
+                    (batch_norm_loss - F.cross_entropy(refreshed(x[batch]), y[batch])).item()
+                )
     rows = batch_norm_excess(
         network, samples, batch_sizes=(size,), passes=2, noise_draws=3, chunk_size=13,
         generator=torch.Generator().manual_seed(4),
@@ -136,7 +157,8 @@ def test_measured_is_the_definition() -> None:
     assert [row.layer for row in rows] == list(differences)
     for row in rows:
         values = torch.tensor(differences[row.layer], dtype=torch.float64)
-        assert row.measured == pytest.approx(float(values.mean()), rel=1e-9)  # every pass deals all samples
+        # every pass deals all samples
+        assert row.measured == pytest.approx(float(values.mean()), rel=1e-9)
         assert row.batch_size == size and row.measured.standard_error is not None
     predicted = gamma_decay(refreshed, samples, batch_size=size, noise_draws=3)
     assert float(rows[0].predicted) == pytest.approx(float(predicted["1"].predicted))
@@ -148,7 +170,9 @@ def test_standard_error_is_the_spread_of_repeats() -> None:
     generator = torch.Generator().manual_seed(7)
     data = (u[:2016], y[:2016])
     rows = [
-        batch_norm_excess(network, data, batch_sizes=(32,), loss=loss, passes=2, generator=generator)[0].measured
+        batch_norm_excess(
+            network, data, batch_sizes=(32,), loss=loss, passes=2, generator=generator
+        )[0].measured
         for _ in range(40)
     ]
     spread = float(torch.tensor([float(row) for row in rows]).std())
@@ -161,7 +185,9 @@ def test_the_network_is_unchanged_and_results_repeat() -> None:
     before = {name: value.clone() for name, value in network.state_dict().items()}
     first = batch_norm_excess(network, images(30), batch_sizes=(8,), passes=1, layers=["8"])
     assert first.to_pandas().loc[("8", 8), "ratio"] == first[0].ratio
-    assert network.training and all(torch.equal(v, before[name]) for name, v in network.state_dict().items())
+    assert network.training and all(
+        torch.equal(v, before[name]) for name, v in network.state_dict().items()
+    )
     assert first == batch_norm_excess(network, images(30), batch_sizes=(8,), passes=1, layers=["8"])
 
 
@@ -194,8 +220,12 @@ def test_fully_connected_layers(epochs: int) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = train_on_digits(fully_connected(), epochs)
-    rows = batch_norm_excess(network, digits(), batch_sizes=(32, 128), passes=100, chunk_size=1000, noise_draws=10)
-    second_order = batch_norm_excess(network, digits(), batch_sizes=(32, 128), passes=1, chunk_size=1000, noise_draws=0)
+    rows = batch_norm_excess(
+        network, digits(), batch_sizes=(32, 128), passes=100, chunk_size=1000, noise_draws=10
+    )
+    second_order = batch_norm_excess(
+        network, digits(), batch_sizes=(32, 128), passes=1, chunk_size=1000, noise_draws=0
+    )
     for row, other in zip(rows, second_order, strict=True):
         error = 2 * (row.measured.standard_error or 0) / row.predicted
         if row.layer != ALL_LAYERS:

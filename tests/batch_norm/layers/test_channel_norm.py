@@ -41,7 +41,9 @@ def build(kind: str, dimensions: int = 2, **options: Any) -> ChannelNorm:
 
 
 def inputs(*shape: int, seed: int = 0) -> Tensor:
-    return 1 + 2 * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return 1 + 2 * torch.randn(
+        shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
 
 
 def function_of(layer: nn.Module) -> tuple[Callable[..., Tensor], list[Tensor]]:
@@ -50,7 +52,9 @@ def function_of(layer: nn.Module) -> tuple[Callable[..., Tensor], list[Tensor]]:
     def function(h: Tensor, *values: Tensor) -> Tensor:
         return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (h,))
 
-    return function, [parameter.detach().clone().requires_grad_() for parameter in layer.parameters()]
+    return function, [
+        parameter.detach().clone().requires_grad_() for parameter in layer.parameters()
+    ]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "population"])
@@ -145,7 +149,9 @@ def test_automatic_mixed_precision(kind: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @EVERY_KIND
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's compiler, of its own
+@pytest.mark.filterwarnings(
+    "ignore:.*should not be instantiated:DeprecationWarning"
+)  # torch's compiler, of its own
 def test_compilation_without_a_graph_break(kind: str, backend: str) -> None:
     plain = build(kind).float()
     compiled = torch.compile(copy.deepcopy(plain), backend=backend, fullgraph=True)
@@ -155,7 +161,9 @@ def test_compilation_without_a_graph_break(kind: str, backend: str) -> None:
         y = layer(h)
         y.sin().sum().backward()
         assert h.grad is not None
-        results.append([y.detach(), h.grad, *(p.grad for p in layer.parameters()), *layer.buffers()])
+        results.append(
+            [y.detach(), h.grad, *(p.grad for p in layer.parameters()), *layer.buffers()]
+        )
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     torch._dynamo.reset()
@@ -172,7 +180,9 @@ def test_state_dictionary_round_trip_and_reset(kind: str) -> None:
     fresh = type(layer)(3, **KINDS[kind][1]).double()
     for name, value in fresh.state_dict().items():
         assert torch.equal(layer.state_dict()[name], value)
-    assert torch.equal(pickle.loads(pickle.dumps(layer))(h), layer(h)) and "affine=True" in repr(layer)
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(h), layer(h)) and "affine=True" in repr(
+        layer
+    )
 
 
 @pytest.mark.parametrize("kind", ["mean only", "variance only", "ghost"])
@@ -204,7 +214,11 @@ def test_an_infinity_stays_in_the_running_mean_as_in_torch(kind: str) -> None:
         layer(h)
         plain(h)
     assert plain.running_mean is not None and layer.running_mean is not None
-    assert layer.running_mean.isinf().tolist() == plain.running_mean.isinf().tolist() == [False, True, False]
+    assert (
+        layer.running_mean.isinf().tolist()
+        == plain.running_mean.isinf().tolist()
+        == [False, True, False]
+    )
 
 
 @EVERY_KIND

@@ -25,12 +25,18 @@ from gapscope.batch_norm.layers.weight import initialize_from_data, weight_norma
 
 
 def values(*shape: int) -> Tensor:
-    return 1 + 2 * torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return 1 + 2 * torch.randn(
+        shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize(
     ("dtype", "sum_dtype", "offset"),
-    [(torch.float32, torch.float32, 1000), (torch.float64, torch.float64, 1000), (torch.bfloat16, torch.float32, 0)],
+    [
+        (torch.float32, torch.float32, 1000),
+        (torch.float64, torch.float64, 1000),
+        (torch.bfloat16, torch.float32, 0),
+    ],
 )
 def test_mean_and_variance(dtype: torch.dtype, sum_dtype: torch.dtype, offset: int) -> None:
     """Also far from zero; half precision is summed in single precision."""
@@ -40,7 +46,9 @@ def test_mean_and_variance(dtype: torch.dtype, sum_dtype: torch.dtype, offset: i
     torch.testing.assert_close(mean, h.double().mean((0, 2, 3)).to(sum_dtype))
     torch.testing.assert_close(with_mean(h, sum_dtype)[1], mean)
     expected = h.double().var((0, 2, 3), unbiased=False).to(sum_dtype)
-    torch.testing.assert_close(variance, expected, rtol=1e-4 if offset else None, atol=0 if offset else None)
+    torch.testing.assert_close(
+        variance, expected, rtol=1e-4 if offset else None, atol=0 if offset else None
+    )
 
 
 def with_affine(layer: Any) -> tuple[Any, Tensor, Tensor]:
@@ -72,16 +80,22 @@ def test_formula_of_variance_only(rms: bool) -> None:
     values = h.transpose(0, 1).flatten(1)
     biased = values.square().mean(1) if rms else values.var(1, unbiased=False)
     tracked = biased if rms else values.var(1)
-    torch.testing.assert_close(layer(h), gamma * h / (biased + layer.eps).sqrt()[:, None, None] + beta)
+    torch.testing.assert_close(
+        layer(h), gamma * h / (biased + layer.eps).sqrt()[:, None, None] + beta
+    )
     running = 0.75 + 0.25 * tracked
     torch.testing.assert_close(layer.running_var, running)
-    torch.testing.assert_close(layer.eval()(h), gamma * h / (running + layer.eps).sqrt()[:, None, None] + beta)
+    torch.testing.assert_close(
+        layer.eval()(h), gamma * h / (running + layer.eps).sqrt()[:, None, None] + beta
+    )
 
 
 def test_a_constant_channel_is_divided_by_the_root_of_eps() -> None:
     h = torch.full((4, 1), 3.0)
     torch.testing.assert_close(VarianceOnlyBatchNorm1d(1, eps=1e-4)(h), 100 * h)
-    torch.testing.assert_close(VarianceOnlyBatchNorm1d(1, eps=1e-4, rms=True)(h), h / (9 + 1e-4) ** 0.5)
+    torch.testing.assert_close(
+        VarianceOnlyBatchNorm1d(1, eps=1e-4, rms=True)(h), h / (9 + 1e-4) ** 0.5
+    )
     assert torch.equal(VarianceOnlyBatchNorm1d(1)(torch.zeros(4, 1)), torch.zeros(4, 1))
 
 
@@ -96,7 +110,9 @@ def filled(layer: PopulationNorm2d) -> PopulationNorm2d:
 @pytest.fixture
 def h() -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    return (2 + 3 * torch.randn(6, 4, 3, 3, generator=generator, dtype=torch.float64)).requires_grad_()
+    return (
+        2 + 3 * torch.randn(6, 4, 3, 3, generator=generator, dtype=torch.float64)
+    ).requires_grad_()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -124,10 +140,17 @@ def test_gradient_is_that_of_batch_renormalization(h: Tensor, affine: bool) -> N
     g = torch.randn(h.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     ours = torch.autograd.grad(layer(h), [h, *layer.parameters()], g)
 
-    gamma, beta = (p.detach().clone().requires_grad_() for p in (layer.weight, layer.bias)) if affine else (None, None)
+    gamma, beta = (
+        (p.detach().clone().requires_grad_() for p in (layer.weight, layer.bias))
+        if affine
+        else (None, None)
+    )
     spread = (h.var((0, 2, 3), unbiased=False) + layer.eps).sqrt()
     population = (layer.running_var + layer.eps).sqrt()
-    r, d = (spread / population).detach(), ((h.mean((0, 2, 3)) - layer.running_mean) / population).detach()
+    r, d = (
+        (spread / population).detach(),
+        ((h.mean((0, 2, 3)) - layer.running_mean) / population).detach(),
+    )
     normalized = (h - h.mean((0, 2, 3))[:, None, None]) / spread[:, None, None]
     y = normalized * r[:, None, None] + d[:, None, None]
     if gamma is not None and beta is not None:
@@ -141,15 +164,24 @@ def test_gradient_is_that_of_batch_renormalization(h: Tensor, affine: bool) -> N
 def test_detached_gradient_is_the_plain_one(h: Tensor) -> None:
     layer: Any = filled(PopulationNorm2d(4, detach=True).double())
     (gradient,) = torch.autograd.grad(layer(h).sum(), h)
-    expected = (layer.weight / (layer.running_var + layer.eps).sqrt())[:, None, None].expand(6, 4, 3, 3)
+    expected = (layer.weight / (layer.running_var + layer.eps).sqrt())[:, None, None].expand(
+        6, 4, 3, 3
+    )
     torch.testing.assert_close(gradient, expected.detach())
     single = PopulationNorm1d(2, detach=True)
     assert single(torch.ones(1, 2)).isfinite().all()
 
 
 @settings(deadline=None, max_examples=25)
-@given(n=st.integers(2, 23), ghost_size=st.integers(2, 9), channels=st.integers(1, 4), side=st.integers(1, 3))
-def test_every_part_is_batch_normalized_by_itself(n: int, ghost_size: int, channels: int, side: int) -> None:
+@given(
+    n=st.integers(2, 23),
+    ghost_size=st.integers(2, 9),
+    channels=st.integers(1, 4),
+    side=st.integers(1, 3),
+)
+def test_every_part_is_batch_normalized_by_itself(
+    n: int, ghost_size: int, channels: int, side: int
+) -> None:
     h = torch.randn(n, channels, side, side, dtype=torch.float64)
     layer: Any = GhostBatchNorm2d(channels, ghost_size, momentum=1.0).double()
     nn.init.uniform_(layer.weight)
@@ -158,7 +190,9 @@ def test_every_part_is_batch_normalized_by_itself(n: int, ghost_size: int, chann
     parts = max(1, n // ghost_size)
     large, size = n % parts, n // parts
     block = torch.arange(large * (size + 1)), torch.arange(large * (size + 1), n)
-    members = [block[0][i::large] for i in range(large)] + [block[1][i :: parts - large] for i in range(parts - large)]
+    members = [block[0][i::large] for i in range(large)] + [
+        block[1][i :: parts - large] for i in range(parts - large)
+    ]
     statistics = []
     for part in members:
         plain: Any = nn.BatchNorm2d(channels, momentum=1.0).double()
@@ -193,7 +227,12 @@ def test_weight_normalization_keeps_the_function() -> None:
 
 def test_initialization_from_data_standardizes_every_layer() -> None:
     network: Any = nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.Tanh(), nn.Conv2d(4, 5, 3), nn.Flatten(), nn.Linear(20, 6), nn.Linear(6, 2, bias=False)
+        nn.Conv2d(2, 4, 3),
+        nn.Tanh(),
+        nn.Conv2d(4, 5, 3),
+        nn.Flatten(),
+        nn.Linear(20, 6),
+        nn.Linear(6, 2, bias=False),
     )
     network = weight_normalize(network.double())
     x = images(64).inputs
@@ -202,13 +241,22 @@ def test_initialization_from_data_standardizes_every_layer() -> None:
     assert 0.03 < direction.std() < 0.07
     for module in network:
         x = module(x)
-        if isinstance(module, nn.Conv2d) or (isinstance(module, nn.Linear) and module.bias is not None):
+        if isinstance(module, nn.Conv2d) or (
+            isinstance(module, nn.Linear) and module.bias is not None
+        ):
             channels = x.transpose(0, 1).flatten(1)
-            torch.testing.assert_close(channels.mean(1), torch.zeros(len(channels), dtype=torch.float64))
-            torch.testing.assert_close(channels.std(1, unbiased=False), torch.ones(len(channels), dtype=torch.float64))
+            torch.testing.assert_close(
+                channels.mean(1), torch.zeros(len(channels), dtype=torch.float64)
+            )
+            torch.testing.assert_close(
+                channels.std(1, unbiased=False), torch.ones(len(channels), dtype=torch.float64)
+            )
     torch.testing.assert_close(x.std(0, unbiased=False), torch.ones(2, dtype=torch.float64))
 
 
 def test_a_constant_channel_keeps_length_one() -> None:
     layer: Any = initialize_from_data(weight_normalize(nn.Linear(2, 1)), torch.ones(4, 2))
-    assert layer.parametrizations.weight.original0.item() == 1.0 and layer(torch.ones(4, 2)).abs().max() < 1e-6
+    assert (
+        layer.parametrizations.weight.original0.item() == 1.0
+        and layer(torch.ones(4, 2)).abs().max() < 1e-6
+    )

@@ -69,7 +69,10 @@ def some(name: str, samples: Samples) -> Alarm:
     """An alarm of a name that can look at 24 samples with few classes."""
     if name == "canaries":
         return CanaryAlarm(Canaries(samples.y, number=6), window=1)
-    small = {"shared_learning": {"neighbours": 4}, "gradient_disparity": {"batch_size": 4, "patience": 1}}
+    small = {
+        "shared_learning": {"neighbours": 4},
+        "gradient_disparity": {"batch_size": 4, "patience": 1},
+    }
     return make_alarm(name, **small.get(name, {}))
 
 
@@ -84,7 +87,9 @@ def test_every_alarm_watches_the_networks_that_people_come_with(name: str, make:
     numbers = [monitor.observe(network, epoch) for epoch in (1, 2)]
     assert all(set(row) == set(numbers[0]) and "alarm.raised" in row for row in numbers)
     assert all(isinstance(value, float) for row in numbers for value in row.values())
-    assert monitor.alarm is not None and repr(monitor.alarm).startswith(type(monitor.alarm).__name__)
+    assert monitor.alarm is not None and repr(monitor.alarm).startswith(
+        type(monitor.alarm).__name__
+    )
     assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())
 
 
@@ -93,10 +98,14 @@ def noisy(n: int = 40) -> tuple[nn.Module, Samples]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = nn.Sequential(nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 3))
-    return network, Samples(torch.randn(n, 5, generator=generator), torch.randint(0, 3, (n,), generator=generator))
+    return network, Samples(
+        torch.randn(n, 5, generator=generator), torch.randint(0, 3, (n,), generator=generator)
+    )
 
 
-def observations(alarm: Alarm, network: nn.Module, samples: Samples, epochs: range) -> list[dict[str, float]]:
+def observations(
+    alarm: Alarm, network: nn.Module, samples: Samples, epochs: range
+) -> list[dict[str, float]]:
     """What an alarm says of a network that is disturbed a little more after each epoch."""
     generator, result = torch.Generator().manual_seed(epochs.start), []
     for epoch in epochs:
@@ -132,7 +141,9 @@ def test_the_state_of_another_alarm_raises() -> None:
 @pytest.mark.parametrize("name", ALARMS)
 def test_regression_is_watched_or_raises_one_message(name: str) -> None:
     network, classes = noisy()
-    samples = Samples(classes.inputs, torch.randn(40, 3, generator=torch.Generator().manual_seed(1)))
+    samples = Samples(
+        classes.inputs, torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+    )
     alarm = some(name, classes)
     if name in REGRESSION:
         numbers = Monitor(samples, [], alarm=alarm).observe(network, 1)

@@ -40,10 +40,23 @@ def sequence(*pairs: tuple[float, float]) -> list[torch.Tensor]:
 
 def test_the_alarm_by_hand() -> None:
     labels, false = torch.zeros(40, dtype=torch.int64), torch.arange(40) >= 30
-    alarm = CanaryAlarm(Canaries(labels, n_classes=2, number=10), window=1, patience=1, fall=0.05, smallest_noise=0.0)
+    alarm = CanaryAlarm(
+        Canaries(labels, n_classes=2, number=10),
+        window=1,
+        patience=1,
+        fall=0.05,
+        smallest_noise=0.0,
+    )
     steps = sequence((0.5, 0.5), (0.8, 0.3), (0.9, 0.44), (0.95, 0.7))
-    numbers = [alarm.update(outputs, labels, false, epoch) for epoch, outputs in enumerate(steps, start=1)]
-    assert [round(row["alarm.ordinary"] - row["alarm.canaries"], 6) for row in numbers] == [0, 0.5, 0.46, 0.25]
+    numbers = [
+        alarm.update(outputs, labels, false, epoch) for epoch, outputs in enumerate(steps, start=1)
+    ]
+    assert [round(row["alarm.ordinary"] - row["alarm.canaries"], 6) for row in numbers] == [
+        0,
+        0.5,
+        0.46,
+        0.25,
+    ]
     assert (alarm.raised_at, alarm.peak) == (4, 2)
     # margins are the logits of label 0: their means lie apart, so that no label is said to be wrong
     assert numbers[-1]["alarm.noise_rate"] == 0
@@ -54,7 +67,9 @@ def test_the_alarm_by_hand() -> None:
 
 def test_few_wrong_labels_raise_nothing() -> None:
     labels, false = torch.zeros(40, dtype=torch.int64), torch.arange(40) >= 30
-    alarm = CanaryAlarm(Canaries(labels, n_classes=2, number=10), window=1, patience=1, smallest_noise=0.1)
+    alarm = CanaryAlarm(
+        Canaries(labels, n_classes=2, number=10), window=1, patience=1, smallest_noise=0.1
+    )
     for epoch, outputs in enumerate(sequence((0.5, 0.5), (0.8, 0.3), (0.95, 0.7)), start=1):
         alarm.update(outputs, labels, false, epoch)
     assert alarm.noise_rate < 0.1 and not alarm.raised
@@ -85,10 +100,14 @@ def test_a_training_restores_the_labels_it_reads_when_the_alarm_is_raised(tmp_pa
     trained(monitor.alarm.raised_at + 1, tmp_path)
     resumed, again, restored = trained(14, tmp_path)
     assert torch.equal(restored.labels, y) and again.rows == monitor.rows
-    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), resumed.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(network.parameters(), resumed.parameters(), strict=True)
+    )
 
 
 def test_samples_on_another_device_raise() -> None:
     alarm = CanaryAlarm(Canaries(torch.zeros(60, dtype=torch.int64), n_classes=2))
     with pytest.raises(InvalidInput, match="Got 10 of 60"):
-        alarm.observe(nn.Linear(2, 2), Samples(torch.zeros(10, 2), torch.zeros(10, dtype=torch.int64)), 1)
+        alarm.observe(
+            nn.Linear(2, 2), Samples(torch.zeros(10, 2), torch.zeros(10, dtype=torch.int64)), 1
+        )

@@ -9,7 +9,10 @@ from torch import nn
 from gapscope.base.errors import InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
-from gapscope.training.alarms.gradient_disparity import GradientDisparityAlarm, scaled_gradient_disparity
+from gapscope.training.alarms.gradient_disparity import (
+    GradientDisparityAlarm,
+    scaled_gradient_disparity,
+)
 
 
 def tiny(targets: torch.Tensor) -> tuple[nn.Module, Samples]:
@@ -27,7 +30,9 @@ VALUES = torch.randn(40, 3, generator=torch.Generator().manual_seed(1), dtype=to
 @pytest.mark.parametrize("targets", [LABELS, VALUES], ids=["classes", "regression"])
 def test_disparity_against_a_loop(targets: torch.Tensor) -> None:
     network, samples = tiny(targets)
-    result = GradientDisparityAlarm(batch_size=6, batches=5, seed=3).observe(network, samples, 7)["alarm.disparity"]
+    result = GradientDisparityAlarm(batch_size=6, batches=5, seed=3).observe(network, samples, 7)[
+        "alarm.disparity"
+    ]
     generator = torch.Generator().manual_seed(derive_seed(3, "mini-batches of epoch 7"))
     order, gradients = torch.randperm(40, generator=generator), []
     for i in range(5):
@@ -39,7 +44,9 @@ def test_disparity_against_a_loop(targets: torch.Tensor) -> None:
             losses = (outputs - targets[batch]).square().sum(1)
         network.zero_grad()
         (losses.mean() / losses.std()).backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
+        gradients.append(
+            torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+        )
     distances = [float((gradients[i] - gradients[j]).norm()) for i in range(5) for j in range(i)]
     assert result == pytest.approx(sum(distances) / 10)
 
@@ -54,4 +61,6 @@ def test_five_observations_above_the_smallest_raise_it() -> None:
 def test_too_few_samples_are_named() -> None:
     network, samples = tiny(LABELS)
     with pytest.raises(InvalidInput, match="32 samples; got 40"):
-        scaled_gradient_disparity(network, samples, batch_size=32, batches=4, generator=torch.Generator())
+        scaled_gradient_disparity(
+            network, samples, batch_size=32, batches=4, generator=torch.Generator()
+        )

@@ -34,7 +34,9 @@ def test_own_and_shared_probabilities_by_hand() -> None:
         "alarm.shared_probability": pytest.approx(shared),
         "alarm.support": pytest.approx(shared - 3 * (own - shared)),
         "alarm.fall": 0.0,
-        "alarm.conflict": pytest.approx(2 / 3),  # neighbours of the first and the last say (.4, .6) and (.75, .25)
+        "alarm.conflict": pytest.approx(
+            2 / 3
+        ),  # neighbours of the first and the last say (.4, .6) and (.75, .25)
         "alarm.raised": 0.0,
     }
 
@@ -46,13 +48,18 @@ def test_both_sides_of_a_difference_use_the_neighbours_of_today() -> None:
     alarm = SharedLearning(threshold=0)
     alarm.update(sure, labels, good, 1)
     numbers = alarm.update(sure, labels, bad, 2)
-    assert (numbers["alarm.support"], numbers["alarm.fall"]) == (pytest.approx(3 * 0.1 - 2 * 0.9), 0.0)
+    assert (numbers["alarm.support"], numbers["alarm.fall"]) == (
+        pytest.approx(3 * 0.1 - 2 * 0.9),
+        0.0,
+    )
     assert not alarm.raised
 
 
 def test_neighbours_are_recomputed_at_growing_distances(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
-    samples = Samples(torch.randn(30, 4, generator=generator), torch.randint(0, 3, (30,), generator=generator))
+    samples = Samples(
+        torch.randn(30, 4, generator=generator), torch.randint(0, 3, (30,), generator=generator)
+    )
     computed: list[int] = []
     epoch = 0
 
@@ -92,7 +99,9 @@ def test_the_threshold_is_in_standard_errors(fall: float, raised: int | None) ->
 
 @pytest.mark.parametrize(("fall", "raised"), [(0.019, None), (0.021, 2)])
 def test_small_falls_do_not_count_however_sure(fall: float, raised: int | None) -> None:
-    assert fed(SharedLearning(smallest_fall=0.02), rows(0.5, 0.5 - fall, spread=0)).raised_at == raised
+    assert (
+        fed(SharedLearning(smallest_fall=0.02), rows(0.5, 0.5 - fall, spread=0)).raised_at == raised
+    )
 
 
 def test_patience_counts_observations_in_a_row() -> None:
@@ -103,7 +112,9 @@ def test_patience_counts_observations_in_a_row() -> None:
 
 
 @pytest.mark.parametrize(("smallest_conflict", "raised"), [(0.25, 2), (0.26, None)])
-def test_no_alarm_where_labels_agree_with_their_neighbours(smallest_conflict: float, raised: int | None) -> None:
+def test_no_alarm_where_labels_agree_with_their_neighbours(
+    smallest_conflict: float, raised: int | None
+) -> None:
     labels = torch.tensor([0] * 75 + [1] * 25)  # each has the whole first class as its neighbours
     neighbours = torch.arange(75).expand(100, 75)
     alarm = SharedLearning(threshold=3, smallest_conflict=smallest_conflict)
@@ -126,7 +137,9 @@ def cosines_by_autograd(network: nn.Sequential, samples: Samples) -> torch.Tenso
     weight, result = network[-1].weight, []
     assert isinstance(weight, torch.Tensor)
     for x, y in zip(samples.inputs, samples.y, strict=True):
-        (gradient,) = torch.autograd.grad(nn.functional.cross_entropy(network(x[None]), y[None]), weight)
+        (gradient,) = torch.autograd.grad(
+            nn.functional.cross_entropy(network(x[None]), y[None]), weight
+        )
         result.append(-(gradient * weight).sum() / (gradient.norm() * weight.norm()))
     return torch.stack(result).detach()
 
@@ -138,14 +151,19 @@ def test_each_signal_against_its_own_oracle() -> None:
     loo = kernel_leave_one_out(network, samples.inputs, samples.y).predictions.clamp(0, 1)
     generator = torch.Generator().manual_seed(1)
     for epoch in range(1, 5):
-        result, cosines = joint.observe(network, samples, epoch), cosines_by_autograd(network, samples)
+        result, cosines = (
+            joint.observe(network, samples, epoch),
+            cosines_by_autograd(network, samples),
+        )
         assert torch.allclose(observed_alignments(network, samples, samples.y), cosines)
         signals = [
             float((network(samples.inputs).detach().softmax(1) * loo).sum(1).mean()),
             float(cosines.mean()),
             shared.observe(network, samples, epoch)["alarm.support"],
         ]
-        assert [result[f"alarm.{name}"] for name in ("agreement", "alignment", "support")] == pytest.approx(signals)
+        assert [
+            result[f"alarm.{name}"] for name in ("agreement", "alignment", "support")
+        ] == pytest.approx(signals)
         assert result["alarm.value"] == pytest.approx(sum(signals))
         with torch.no_grad():
             for parameter in network.parameters():
@@ -154,7 +172,10 @@ def test_each_signal_against_its_own_oracle() -> None:
 
 def test_a_fall_of_the_sum_raises_it() -> None:
     alarm, labels = JointAlarm(window=1, patience=1, fall=0.1), torch.zeros(8, dtype=torch.int64)
-    neighbours, predictions = (torch.arange(8)[:, None] + 1) % 8, torch.tensor([[0.5, 0.5]]).expand(8, 2)
+    neighbours, predictions = (
+        (torch.arange(8)[:, None] + 1) % 8,
+        torch.tensor([[0.5, 0.5]]).expand(8, 2),
+    )
     for epoch, p in enumerate([0.5, 0.8, 0.75, 0.6], start=1):
         probabilities = torch.tensor([[p, 1 - p]]).expand(8, 2)  # agreement 1/2, support p
         alarm.update(probabilities, labels, predictions, neighbours, torch.zeros(8), epoch)

@@ -13,7 +13,11 @@ from gapscope.base.budget import DEFAULT_BUDGET, BudgetSpent, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, did_you_mean
 from gapscope.base.samples import Samples, slices
 from gapscope.base.targets import require_targets
-from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularization, is_significantly_positive
+from gapscope.batch_norm.advice.result import (
+    BatchNormAdvice,
+    LayerRegularization,
+    is_significantly_positive,
+)
 from gapscope.batch_norm.gamma_decay.curvature import (
     check_batch_sizes,
     copy_with_population,
@@ -46,8 +50,16 @@ BACKWARD_PASSES = 4.0
 def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
     """Return the name of the linear or convolutional layer that runs last."""
     order: list[str] = []
-    candidates = {name: module for name, module in named_modules(network).items() if isinstance(module, Weighted)}
-    with inspection_mode(network), forward_hooks(candidates, lambda name, *_: order.append(name)), torch.no_grad():
+    candidates = {
+        name: module
+        for name, module in named_modules(network).items()
+        if isinstance(module, Weighted)
+    }
+    with (
+        inspection_mode(network),
+        forward_hooks(candidates, lambda name, *_: order.append(name)),
+        torch.no_grad(),
+    ):
         network(prepare_inputs(network, samples.inputs[:1]))
     if not order:
         raise NotMeasurable(
@@ -81,7 +93,11 @@ class DropoutLoss:
                     f"dropout_before must name layers of the network; got {name!r}.{did_you_mean(name, modules)}"
                 )
         check_range("draws", draws, 1)
-        self.network, self.samples, self.targets = network, samples, require_targets(samples.targets)
+        self.network, self.samples, self.targets = (
+            network,
+            samples,
+            require_targets(samples.targets),
+        )
         self.layers = {name: modules[name] for name in layers}
         self.draws, self.seed = draws, seed
         with inspection_mode(network):
@@ -150,7 +166,11 @@ class DropoutLoss:
 
         if self.excess(MAX_RATE) <= target:
             return None
-        rate = float(brentq(lambda p: float(self.excess(p)) - float(target), 0.0, MAX_RATE, xtol=2e-4))  # type: ignore[arg-type]
+
+        def missing(rate: float) -> float:
+            return float(self.excess(rate)) - float(target)
+
+        rate = float(brentq(missing, 0.0, MAX_RATE, xtol=2e-4))  # type: ignore[arg-type]
         higher = min(1.2 * rate + 1e-3, 0.95)
         excess = self.excess(rate)
         slope = (self.excess(higher) - excess) / (higher - rate)
@@ -163,7 +183,9 @@ def _regularizations(
 ) -> list[LayerRegularization]:
     """Return one entry per layer, the last one for all layers at once."""
     gamma_squared = {
-        name: layer.num_features if layer.weight is None else float(layer.weight.detach().double().square().sum())
+        name: layer.num_features
+        if layer.weight is None
+        else float(layer.weight.detach().double().square().sum())
         for name, layer in batch_norm_layers(network).items()
     }
     gamma_squared[ALL_LAYERS] = sum(gamma_squared.values())
@@ -190,7 +212,12 @@ def _strength(
 
 
 def _plan(
-    network: nn.Module, samples: Samples, budget: CpuBudget, n_outputs: int, refresh_chunk: int, n_estimates: int
+    network: nn.Module,
+    samples: Samples,
+    budget: CpuBudget,
+    n_outputs: int,
+    refresh_chunk: int,
+    n_estimates: int,
 ) -> int | None:
     """Return the random directions of the curvature, None for all of them.
 
@@ -273,11 +300,15 @@ def advise_batch_norm(
     check_batch_sizes("batch_size", sizes[:1], len(samples))
     check_batch_sizes("new_batch_size", sizes[1:], len(samples))
     if batch_size == new_batch_size:
-        raise InvalidInput(f"new_batch_size must differ from batch_size; got {batch_size} twice. Omit one.")
+        raise InvalidInput(
+            f"new_batch_size must differ from batch_size; got {batch_size} twice. Omit one."
+        )
     with inspection_mode(network):
         outputs = network(prepare_inputs(network, samples.inputs[:1]))
         refresh_chunk = population_chunk(network, samples.inputs, chunk_size)
-    directions = _plan(network, samples, budget, outputs.shape[1], refresh_chunk, len(sizes) * passes)
+    directions = _plan(
+        network, samples, budget, outputs.shape[1], refresh_chunk, len(sizes) * passes
+    )
     exact, names = copy_with_population(network, samples, None, refresh_chunk)
     rows = excess_of_population(
         exact, samples, budget, layers=names, batch_sizes=sizes, passes=passes, noise_draws=2, chunk_size=chunk_size,
@@ -298,13 +329,19 @@ def advise_batch_norm(
         running_loss=evaluate(network, samples, chunk_size=chunk_size)["loss"],
         layers=tuple(layer for layer in layers if layer.layer != ALL_LAYERS),
         total=total,
-        left_out=tuple(name for name in batch_norm_layers(exact) if name not in {layer.layer for layer in layers}),
+        left_out=tuple(
+            name
+            for name in batch_norm_layers(exact)
+            if name not in {layer.layer for layer in layers}
+        ),
         missing=missing,
         ghost_size=batch_size if batch_size < (new_batch_size or 0) else None,
         dropout=dropout.matching_rate(missing) if is_missing else None,
         dropout_before=before,
         directions=directions,
         decay_strength=(
-            _strength(missing, total.decay, len(samples), batch_size, new_batch_size) if is_missing else None
+            _strength(missing, total.decay, len(samples), batch_size, new_batch_size)
+            if is_missing
+            else None
         ),
     )

@@ -97,7 +97,10 @@ class BatchNormAdvice(Result):
     def caveats(self) -> tuple[str, ...]:
         """Caveats for these numbers, most severe first (the last always applies)."""
         caveats, excess, predicted = [], self.total.excess, self.total.predicted
-        error, largest = self.missing.standard_error or 0.0, max(self.batch_size, self.new_batch_size or 0)
+        error, largest = (
+            self.missing.standard_error or 0.0,
+            max(self.batch_size, self.new_batch_size or 0),
+        )
         difference = abs(excess - predicted)
         noise = 3 * ((excess.standard_error or 0) + (predicted.standard_error or 0))
         if self.left_out:
@@ -118,7 +121,9 @@ class BatchNormAdvice(Result):
                 f"{float(excess):.3g}: the strength of gamma decay is approximate."
             )
         if self.loses_regularization and error > 0.2 * self.missing:
-            caveats.append(f"the missing amount, {_value(self.missing)}, is uncertain: use more passes or samples.")
+            caveats.append(
+                f"the missing amount, {_value(self.missing)}, is uncertain: use more passes or samples."
+            )
         if abs(self.running_loss - self.loss) > max(self.total.excess, 0.05 * self.loss):
             caveats.append(
                 f"the loss is {self.running_loss:.3g} with running statistics, {self.loss:.3g} with exact ones: the "
@@ -166,16 +171,32 @@ class BatchNormAdvice(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-serializable values."""
-        names = ("batch_size", "new_batch_size", "samples", "loss", "running_loss", "ghost_size", "dropout_before")
+        names = (
+            "batch_size",
+            "new_batch_size",
+            "samples",
+            "loss",
+            "running_loss",
+            "ghost_size",
+            "dropout_before",
+        )
         return {
-            **{name: to_builtin(getattr(self, name)) for name in (*names, "missing", "dropout", "decay_strength")},
+            **{
+                name: to_builtin(getattr(self, name))
+                for name in (*names, "missing", "dropout", "decay_strength")
+            },
             "layers": self.to_pandas().to_dict("records"),
             "advice": list(self.sentences),
             "caveats": list(self.caveats),
         }
 
     def __repr__(self) -> str:
-        lines = [self.to_pandas().to_string(index=False, float_format="%.4g"), "", *self.sentences, ""]
+        lines = [
+            self.to_pandas().to_string(index=False, float_format="%.4g"),
+            "",
+            *self.sentences,
+            "",
+        ]
         return "\n".join([*lines, *(f"Caution: {caveat}" for caveat in self.caveats)])
 
 
@@ -185,9 +206,8 @@ def _value(estimate: Estimate) -> str:
 
 def _present(advice: BatchNormAdvice) -> str:
     total = advice.total.excess
-    text = (
-        f"Batch norm with batches of {advice.batch_size} adds {_value(total)} to the training loss of {advice.loss:.3g}"
-    )
+    text = f"Batch norm with batches of {advice.batch_size} adds {_value(total)} "
+    text += f"to the training loss of {advice.loss:.3g}"
     text += f" ({percent(total / advice.loss, 1)})" if advice.loss else ""
     if len(advice.layers) > 1 and total > 0 and not advice.left_out:
         largest = max(advice.layers, key=lambda layer: float(layer.excess))
@@ -236,7 +256,9 @@ def _remedies(advice: BatchNormAdvice) -> list[str]:
     lines.append(f"{rate} before {layers} adds as much to the loss.")
     if advice.decay_strength is not None:
         arguments = f"{float(advice.decay_strength):.2g}, batch_size={advice.batch_size}"
-        arguments += "" if advice.new_batch_size is None else f", batch_norm_size={advice.new_batch_size}"
+        arguments += (
+            "" if advice.new_batch_size is None else f", batch_norm_size={advice.new_batch_size}"
+        )
         if advice.new_batch_size is None:
             network = " with population norm"
         else:

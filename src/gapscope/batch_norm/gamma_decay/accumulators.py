@@ -9,7 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gapscope.batch_norm.gamma_decay.curvature import EvaluationData, mean_estimate, normalized_input
+from gapscope.batch_norm.gamma_decay.curvature import (
+    EvaluationData,
+    mean_estimate,
+    normalized_input,
+)
 from gapscope.batch_norm.gamma_decay.layer_decay import LayerDecay, quadratic
 from gapscope.batch_norm.layers._channel_norm import per_channel
 from gapscope.inspection.hooks import forward_hooks
@@ -34,7 +38,9 @@ class SecondMoments(NamedTuple):
 
     def diagonals(self) -> SecondMoments:
         """Return the moments per channel, without pairs."""
-        return SecondMoments(*(block.diagonal().clone() if block.ndim == 2 else block for block in self))
+        return SecondMoments(
+            *(block.diagonal().clone() if block.ndim == 2 else block for block in self)
+        )
 
 
 def _products(values: Tensor, full: bool) -> Tensor:
@@ -94,14 +100,20 @@ class LayerAccumulator:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
         self.full, self.n, self.channels = full, 0, channels
-        self.noise, self.noise_sum = _ProductSum(channels, full=full, device=device), zeros(2 * channels)
+        self.noise, self.noise_sum = (
+            _ProductSum(channels, full=full, device=device),
+            zeros(2 * channels),
+        )
         self.rows: list[Tensor] = []  # of the noise, up to one per row of its matrix
         self.gradient, self.gradient_times_noise = zeros(2, channels), zeros(2, channels)
         self.curvature = [_ProductSum(channels, full=full, device=device) for _ in range(draws)]
         self.moments = ChannelMoments(order=4)
 
     def add(
-        self, u: Float[Tensor, "n c positions"], by_gamma: Float[Tensor, "n c"], by_beta: Float[Tensor, "n c"]
+        self,
+        u: Float[Tensor, "n c positions"],
+        by_gamma: Float[Tensor, "n c"],
+        by_beta: Float[Tensor, "n c"],
     ) -> None:
         """Add normalized inputs, and derivatives of each sample's loss by gamma and beta."""
         noise = torch.cat([u.square().mean(2), u.mean(2)], 1).double()  # [n, 2C]: q_j, a_j
@@ -121,7 +133,8 @@ class LayerAccumulator:
 
     def noise_covariance(self) -> SecondMoments:
         """Return covariances over samples of (q, a), the statistics of a batch of one sample."""
-        mean = self.noise_sum[None] / self.n  # Cov(x, y) = E[x y] - E[x] E[y], here with one row of means
+        # Cov(x, y) = E[x y] - E[x] E[y], here with one row of means
+        mean = self.noise_sum[None] / self.n
         return _blocks(self.noise.total() / self.n - _products(mean, self.full))
 
     def sampler(self) -> Sampler:
@@ -185,7 +198,10 @@ def _linear_sampler(root: Tensor) -> Sampler:
     """Return a sampler of Gaussian vectors with covariance root root^T."""
 
     def sample(n: int, generator: torch.Generator) -> Tensor:
-        return torch.randn(n, root.shape[1], generator=generator, dtype=torch.float64).to(root.device) @ root.T
+        return (
+            torch.randn(n, root.shape[1], generator=generator, dtype=torch.float64).to(root.device)
+            @ root.T
+        )
 
     return sample
 
@@ -200,13 +216,18 @@ def gaussian_sampler(noise: SecondMoments) -> Sampler:
         rest = (noise.rr - slope.square()).clamp_min(0).sqrt()
 
         def sample_channels(n: int, generator: torch.Generator) -> Tensor:
-            x, y = torch.randn(2, n, len(rest), generator=generator, dtype=torch.float64).to(rest.device)
+            x, y = torch.randn(2, n, len(rest), generator=generator, dtype=torch.float64).to(
+                rest.device
+            )
             return torch.cat([deviation * x, slope * x + rest * y], 1)
 
         return sample_channels
-    covariance = torch.cat([torch.cat([noise.pp, noise.pr], 1), torch.cat([noise.rp, noise.rr], 1)], 0)
+    covariance = torch.cat(
+        [torch.cat([noise.pp, noise.pr], 1), torch.cat([noise.rp, noise.rr], 1)], 0
+    )
     values, vectors = torch.linalg.eigh(covariance)
-    return _linear_sampler(vectors * values.clamp_min(0).sqrt())  # not Cholesky: the covariance may be singular
+    # not Cholesky: the covariance may be singular
+    return _linear_sampler(vectors * values.clamp_min(0).sqrt())
 
 
 def _noise_hook(statistics: Tensor) -> Callable[..., Tensor]:
@@ -216,7 +237,9 @@ def _noise_hook(statistics: Tensor) -> Callable[..., Tensor]:
         # gamma (1 - s) u + beta - gamma a, where s = q / 2 to first order: the change is gamma (-q u / 2 - a)
         q, a = statistics.to(output.dtype)[..., None].chunk(2, 1)
         change = (-q / 2 * normalized_input(layer, inputs[0]) - a).view(output.shape)
-        return output + (change if layer.weight is None else per_channel(layer.weight, output) * change)
+        return output + (
+            change if layer.weight is None else per_channel(layer.weight, output) * change
+        )
 
     return add
 

@@ -51,7 +51,9 @@ class EvaluationData:
 
 def prepare(network: nn.Module, data: Any, loss: Loss | None = None) -> tuple[nn.Module, Samples]:
     """Validate a network with data that have targets (of any shape for a caller's loss)."""
-    prepared = ready(network, data, needs=("targets",) if loss is not None else ("targets", "outputs"))
+    prepared = ready(
+        network, data, needs=("targets",) if loss is not None else ("targets", "outputs")
+    )
     return prepared.network, prepared.samples
 
 
@@ -103,11 +105,15 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
     if _is_softmax(loss, outputs, targets):
         # H = diag(p) - p p^T = F F^T with the columns sqrt(p_k) (e_k - p) of F
         p = outputs.softmax(1)
-        return p.sqrt()[:, None, :] * (torch.eye(p.shape[1], dtype=p.dtype, device=p.device) - p[:, :, None])
+        return p.sqrt()[:, None, :] * (
+            torch.eye(p.shape[1], dtype=p.dtype, device=p.device) - p[:, :, None]
+        )
     outputs = outputs.double().requires_grad_()
     if targets.is_floating_point():
         targets = targets.double()
-    (gradient,) = torch.autograd.grad(_checked_losses(loss, outputs, targets).sum(), outputs, create_graph=True)
+    (gradient,) = torch.autograd.grad(
+        _checked_losses(loss, outputs, targets).sum(), outputs, create_graph=True
+    )
     # Row k of the Hessian by the outputs is the gradient of entry k of the gradient.
     columns = [
         torch.autograd.grad(column.sum(), outputs, retain_graph=True, materialize_grads=True)[0]
@@ -119,7 +125,8 @@ def output_hessian_factor(loss: Loss, outputs: Tensor, targets: Tensor) -> Float
             "curvature='gauss_newton' needs a loss convex in the outputs; this one has a negative curvature. "
             "Use curvature='squared_score'."
         )
-    return vectors * values.clamp_min(0).sqrt()[:, None, :]  # H = V diag(w) V^T = F F^T with F = V sqrt(w)
+    # H = V diag(w) V^T = F F^T with F = V sqrt(w)
+    return vectors * values.clamp_min(0).sqrt()[:, None, :]
 
 
 def hessian_directions(
@@ -139,7 +146,11 @@ def hessian_directions(
     if not _is_softmax(loss, outputs, targets):
         factor = output_hessian_factor(loss, outputs, targets)
         # E[(F z)(F z)^T] = F E[z z^T] F^T = F F^T
-        yield from factor.unbind(2) if signs is None else torch.einsum("nkr,dnr->dnk", factor, signs.to(factor))
+        yield from (
+            factor.unbind(2)
+            if signs is None
+            else torch.einsum("nkr,dnr->dnk", factor, signs.to(factor))
+        )
         return
     # column by column: the factor of all samples takes n K^2 numbers
     p = outputs.softmax(1)
@@ -163,13 +174,17 @@ class Tap(NamedTuple):
 
 def normalized_input(layer: Any, h: Tensor) -> Tensor:
     """Return (h - running_mean) / sqrt(running_var + eps) as [n, C, positions]."""
-    u = (h - per_channel(layer.running_mean, h)) * per_channel((layer.running_var + layer.eps).rsqrt(), h)
+    u = (h - per_channel(layer.running_mean, h)) * per_channel(
+        (layer.running_var + layer.eps).rsqrt(), h
+    )
     if u.ndim > 2:
         return u.flatten(2)
     return u[..., None]
 
 
-def tapped_forward(network: nn.Module, layers: dict[str, Any], x: Tensor) -> tuple[Tensor, dict[str, Tap]]:
+def tapped_forward(
+    network: nn.Module, layers: dict[str, Any], x: Tensor
+) -> tuple[Tensor, dict[str, Tap]]:
     """Return outputs [n, K] in the graph, and the taps of all normalization layers by name."""
     taps: dict[str, Tap] = {}
 
@@ -191,7 +206,11 @@ def derivatives_along(
     # The layer's output is gamma u + beta with gradient g: the derivatives are sums of g u and of g over positions.
     layer_outputs = [tap.output for tap in taps.values()]
     gradients = torch.autograd.grad(
-        outputs, layer_outputs, direction.to(outputs.dtype), retain_graph=True, materialize_grads=True
+        outputs,
+        layer_outputs,
+        direction.to(outputs.dtype),
+        retain_graph=True,
+        materialize_grads=True,
     )
     for (name, tap), gradient in zip(taps.items(), gradients, strict=True):
         if gradient.ndim > 2:

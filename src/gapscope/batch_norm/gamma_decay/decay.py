@@ -75,7 +75,10 @@ class DecaySums:
         self.evaluation = evaluation
         self._sums = {
             name: LayerAccumulator(
-                layer.num_features, full=covariance == "full", draws=draws or 1, device=device_of(evaluation.network)
+                layer.num_features,
+                full=covariance == "full",
+                draws=draws or 1,
+                device=device_of(evaluation.network),
             )
             for name, layer in evaluation.layers.items()
         }
@@ -96,7 +99,9 @@ class DecaySums:
         for part, x, y in evaluation.chunks():
             outputs, taps = tapped_forward(evaluation.network, evaluation.layers, x)
             losses.append(evaluation.loss(outputs.detach(), y).double())
-            if draws is not None and signs is None:  # those of all samples at once, so that chunks do not matter
+            if (
+                draws is not None and signs is None
+            ):  # those of all samples at once, so that chunks do not matter
                 shape = draws, len(evaluation.samples), outputs.shape[1]
                 signs = torch.randint(0, 2, shape, generator=generator, dtype=torch.int8) * 2 - 1
             score = output_gradient(evaluation.loss, outputs, y)
@@ -112,7 +117,9 @@ class DecaySums:
         """Return the decay at a batch size, without noise samples."""
         return self._single_sample.for_batch_size(batch_size)
 
-    def sampled(self, name: str, batch_size: int, draws: int, generator: torch.Generator) -> Estimate:
+    def sampled(
+        self, name: str, batch_size: int, draws: int, generator: torch.Generator
+    ) -> Estimate:
         """Return the excess of one layer at a batch size from noise samples."""
         if name not in self._samplers:
             self._samplers[name] = self._sums[name].sampler()
@@ -138,9 +145,15 @@ def decay_sums(
     """Return the sums of a network in inspection mode; arguments are those of `gamma_decay`."""
     by_name = batch_norm_layers(network, layers)
     ordered = in_forward_order(network, by_name, prepare_inputs(network, samples.inputs[:1]))
-    chunk_size = samples_per_pass(network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE)
+    chunk_size = samples_per_pass(
+        network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
+    )
     evaluation = EvaluationData(
-        network, {name: by_name[name] for name in ordered}, samples, loss or sample_losses, chunk_size
+        network,
+        {name: by_name[name] for name in ordered},
+        samples,
+        loss or sample_losses,
+        chunk_size,
     )
     return DecaySums(
         evaluation, curvature=curvature, covariance=covariance, replacement=replacement, draws=draws,
@@ -164,7 +177,9 @@ def check_options(
     if noise_draws:
         check_range("noise_draws (0 for none)", noise_draws, 2)
     if curvature == "squared_score" and draws is not None:
-        raise InvalidInput(f"Got draws={draws} with curvature='squared_score', which is exact; use draws=None.")
+        raise InvalidInput(
+            f"Got draws={draws} with curvature='squared_score', which is exact; use draws=None."
+        )
 
 
 def gamma_decay(
@@ -241,4 +256,6 @@ def gamma_decay(
         decay = sums.decay(batch_size)
         if not noise_draws:
             return decay
-        return decay.with_sampled({name: sums.sampled(name, batch_size, noise_draws, generator) for name in decay})
+        return decay.with_sampled(
+            {name: sums.sampled(name, batch_size, noise_draws, generator) for name in decay}
+        )

@@ -79,8 +79,18 @@ class LayerDecay:
 
     def scaled(self, factor: float, batch_size: int) -> LayerDecay:
         """Scale all variances of the batch statistics by `factor` (drops the sampled part)."""
-        names = ("zeta", "coupling", "first_order", "mean_variance", "std_variance", "covariance", "standard_error")
-        values = {name: value * factor for name in names if (value := getattr(self, name)) is not None}
+        names = (
+            "zeta",
+            "coupling",
+            "first_order",
+            "mean_variance",
+            "std_variance",
+            "covariance",
+            "standard_error",
+        )
+        values = {
+            name: value * factor for name in names if (value := getattr(self, name)) is not None
+        }
         return replace(self, batch_size=batch_size, sampled=None, **values)
 
 
@@ -92,7 +102,9 @@ def quadratic(gamma: Tensor, rate: Tensor) -> Tensor:
 
 
 def _total(estimates: list[Estimate]) -> Estimate:
-    errors = [estimate.standard_error for estimate in estimates if estimate.standard_error is not None]
+    errors = [
+        estimate.standard_error for estimate in estimates if estimate.standard_error is not None
+    ]
     return Estimate(sum(estimates), sum(error**2 for error in errors) ** 0.5 if errors else None)
 
 
@@ -146,7 +158,12 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
         if self.replacement:
             check_range("batch_size", batch_size, 1)
             return 1 / batch_size
-        check_range("batch_size (below the number of samples, or use replacement=True)", batch_size, 1, n - 1)
+        check_range(
+            "batch_size (below the number of samples, or use replacement=True)",
+            batch_size,
+            1,
+            n - 1,
+        )
         return (n - batch_size) / (batch_size * (n - 1))
 
     def to_dict(self) -> dict[str, Any]:

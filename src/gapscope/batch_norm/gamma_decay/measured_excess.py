@@ -64,10 +64,23 @@ class BatchNormExcess(RowResult[ExcessRow]):
         """Return one row per layer and batch size."""
         import pandas
 
-        columns = ["layer", "batch_size", "measured", "standard_error", "decay", "predicted", "ratio"]
+        columns = [
+            "layer",
+            "batch_size",
+            "measured",
+            "standard_error",
+            "decay",
+            "predicted",
+            "ratio",
+        ]
         rows = []
         for row in self:
-            numbers = float(row.measured), row.measured.standard_error, float(row.decay), float(row.predicted)
+            numbers = (
+                float(row.measured),
+                row.measured.standard_error,
+                float(row.decay),
+                float(row.predicted),
+            )
             rows.append((row.layer, row.batch_size, *numbers, row.ratio))
         return pandas.DataFrame(rows, columns=columns).set_index(["layer", "batch_size"])
 
@@ -78,7 +91,9 @@ def random_batches(
     """Yield indices [k, batch_size] of random batches, up to `per_chunk` at a time."""
     batches = n_samples // batch_size
     for _ in range(passes):
-        order = torch.randperm(n_samples, generator=generator)[: batches * batch_size].view(batches, batch_size)
+        order = torch.randperm(n_samples, generator=generator)[: batches * batch_size].view(
+            batches, batch_size
+        )
         yield from order.split(per_chunk)
 
 
@@ -103,15 +118,21 @@ class _Comparison:
             layer, u = self.decay[name], tap.normalized.double()
             # a sample's q and a shift gamma and beta of its whole batch, whose mean loss changes to first order by
             # dl/dgamma (-gamma q / 2) + dl/dbeta (-gamma a) with mean derivatives
-            by_channel = -u.square().mean(2) / 2 * layer.gradient_gamma - u.mean(2) * layer.gradient_beta
+            by_channel = (
+                -u.square().mean(2) / 2 * layer.gradient_gamma - u.mean(2) * layer.gradient_beta
+            )
             linear[name] = (by_channel * layer.gamma).sum(1).cpu()
         return self._losses(outputs, y), linear
 
-    def excess(self, names: Sequence[str], batch_size: int, passes: int, generator: torch.Generator) -> Estimate:
+    def excess(
+        self, names: Sequence[str], batch_size: int, passes: int, generator: torch.Generator
+    ) -> Estimate:
         """Return the mean excess over random batches with batch statistics in these layers."""
         parts = 1
 
-        def normalize_by_batch(name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        def normalize_by_batch(
+            name: str, layer: Any, inputs: tuple[Tensor, ...], output: Tensor
+        ) -> Tensor:
             return normalize_parts(inputs[0], parts, layer.weight, layer.bias, layer.eps)[0]
 
         # Control variate: first-order gains have mean zero over batches, exactly. Subtracting them adds no bias and
@@ -119,8 +140,15 @@ class _Comparison:
         expected = self.population_losses + sum(self.linear_gains[name] for name in names)
         gains = []
         per_chunk = max(1, self.evaluation.chunk_size // batch_size)
-        with forward_hooks({name: self.evaluation.layers[name] for name in names}, normalize_by_batch), torch.no_grad():
-            for batches in random_batches(len(self.evaluation.samples), batch_size, passes, per_chunk, generator):
+        with (
+            forward_hooks(
+                {name: self.evaluation.layers[name] for name in names}, normalize_by_batch
+            ),
+            torch.no_grad(),
+        ):
+            for batches in random_batches(
+                len(self.evaluation.samples), batch_size, passes, per_chunk, generator
+            ):
                 parts = len(batches)
                 indices = batches.T.reshape(-1)  # sample i belongs to batch i mod parts
                 x, y = self.evaluation.batch(indices)
@@ -209,7 +237,9 @@ def excess_of_population(
     check_options(noise_draws=noise_draws, **decay_options)
     with inspection_mode(network):
         directions = resolve_generator(None)
-        sums = decay_sums(network, samples, layers=layers, loss=loss, generator=directions, **decay_options)
+        sums = decay_sums(
+            network, samples, layers=layers, loss=loss, generator=directions, **decay_options
+        )
         # the same noise for all batch sizes, up to its scale
         noise = {size: directions.clone_state() for size in batch_sizes}
         decays = {size: sums.decay(size) for size in batch_sizes}
@@ -239,14 +269,19 @@ def excess_of_population(
                         rows.append(ExcessRow(name, size, measured, decay.decay, decay.predicted))
                     else:
                         # drawn without a use, so that later batches do not depend on earlier layers
-                        for _ in random_batches(len(samples), size, passes, len(samples), generator):
+                        for _ in random_batches(
+                            len(samples), size, passes, len(samples), generator
+                        ):
                             pass
                     bar.advance()
                 slowest = max(slowest, budget.spent - before)
             for size in batch_sizes:
                 bar.step(f"{ALL_LAYERS} at {size}")
                 if not single and noise_draws:
-                    sampled[size] = {name: sums.sampled(name, size, noise_draws, noise[size]) for name in in_order}
+                    sampled[size] = {
+                        name: sums.sampled(name, size, noise_draws, noise[size])
+                        for name in in_order
+                    }
                 measured = comparison.excess(in_order, size, passes, generator)
                 decay = decays[size].with_sampled(sampled[size])
                 name = ALL_LAYERS if single else in_order[0]

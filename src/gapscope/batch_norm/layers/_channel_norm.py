@@ -57,7 +57,9 @@ class ChannelNorm(nn.Module):
         ones = torch.ones(num_features, device=device, dtype=dtype)
         self.register_parameter("weight", nn.Parameter(ones.clone()) if affine else None)
         self.register_parameter("bias", nn.Parameter(torch.zeros_like(ones)) if affine else None)
-        self.register_buffer("running_mean", torch.zeros_like(ones) if track_running_stats else None)
+        self.register_buffer(
+            "running_mean", torch.zeros_like(ones) if track_running_stats else None
+        )
         self.register_buffer("running_var", ones.clone() if track_running_stats else None)
         count = torch.zeros((), dtype=torch.long, device=device)
         self.register_buffer("num_batches_tracked", count if track_running_stats else None)
@@ -69,7 +71,11 @@ class ChannelNorm(nn.Module):
 
     def reset_running_stats(self) -> None:
         """Set running means to 0, variances to 1 and the count of batches to 0."""
-        for buffer, value in ((self.running_mean, 0), (self.running_var, 1), (self.num_batches_tracked, 0)):
+        for buffer, value in (
+            (self.running_mean, 0),
+            (self.running_var, 1),
+            (self.num_batches_tracked, 0),
+        ):
             if buffer is not None:
                 buffer.fill_(value)
 
@@ -83,7 +89,9 @@ class ChannelNorm(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the settings in the form of torch's BatchNorm."""
-        return ", ".join([str(self.num_features), *(f"{name}={getattr(self, name)}" for name in self._shown)])
+        return ", ".join(
+            [str(self.num_features), *(f"{name}={getattr(self, name)}" for name in self._shown)]
+        )
 
     def forward(self, h: Float[Tensor, "n c *positions"]) -> Float[Tensor, "n c *positions"]:
         """Normalize a batch, in the type of `h`."""
@@ -107,8 +115,12 @@ class ChannelNorm(nn.Module):
 
     def _check_shape(self, h: Tensor) -> None:
         if h.ndim not in self._dimensions or h.shape[1] != self.num_features:
-            shapes = " or ".join(f"[n, {self.num_features}{_POSITIONS[d]}]" for d in self._dimensions)
-            raise InvalidInput(f"{type(self).__name__} takes inputs of shape {shapes}; got {list(h.shape)}.")
+            shapes = " or ".join(
+                f"[n, {self.num_features}{_POSITIONS[d]}]" for d in self._dimensions
+            )
+            raise InvalidInput(
+                f"{type(self).__name__} takes inputs of shape {shapes}; got {list(h.shape)}."
+            )
 
     def _check_batch(self, h: Tensor) -> None:
         if h.numel() < 2 * self.num_features:

@@ -17,10 +17,16 @@ def normalize_parts(
 
     Returns the normalized batch, and the means and unbiased variances [parts, C].
     """
-    mean, variance = torch.zeros(2, parts * h.shape[1], dtype=(h if weight is None else weight).dtype, device=h.device)
+    mean, variance = torch.zeros(
+        2, parts * h.shape[1], dtype=(h if weight is None else weight).dtype, device=h.device
+    )
     if parts == 1:
         # Without a view, which may change the stride of a dimension of size 1, see `_channel_norm`.
-        return F.batch_norm(h, mean, variance, weight, bias, True, 1.0, eps), mean[None], variance[None]
+        return (
+            F.batch_norm(h, mean, variance, weight, bias, True, 1.0, eps),
+            mean[None],
+            variance[None],
+        )
     weight, bias = (None if t is None else t.repeat(parts) for t in (weight, bias))
     # [n, C, ...] as [n / parts, parts C, ...]: row j holds samples j parts to (j + 1) parts - 1, so that channel c of
     # part i becomes channel i C + c
@@ -61,7 +67,9 @@ class GhostBatchNorm(ChannelNorm):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype
+        )
         check_range("ghost_size of GhostBatchNorm", ghost_size, 1)
         self.ghost_size = ghost_size
 

@@ -38,7 +38,9 @@ class MeanOnlyBatchNorm(ChannelNorm):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(num_features, 0.0, momentum, affine, track_running_stats, device=device, dtype=dtype)
+        super().__init__(
+            num_features, 0.0, momentum, affine, track_running_stats, device=device, dtype=dtype
+        )
         self.running_var = None
         self.scale = affine and scale
         if not scale:
@@ -52,7 +54,8 @@ class MeanOnlyBatchNorm(ChannelNorm):
         if self.training:
             self._track(centre, None)
         ones = torch.ones_like(centre)
-        weight = ones if self.weight is None else self.weight  # without weight, torch loses second derivatives
+        # without weight, torch loses second derivatives
+        weight = ones if self.weight is None else self.weight
         shift = weight * (centre - mean)  # zeros, with the gradient of the mean
         bias = shift if self.bias is None else self.bias + shift
         return F.batch_norm(h, centre, ones, weight, bias, False, 0.0, 0.0)
@@ -101,7 +104,9 @@ class VarianceOnlyBatchNorm(ChannelNorm):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype
+        )
         self.running_mean = None
         self.rms = rms
 
@@ -115,12 +120,15 @@ class VarianceOnlyBatchNorm(ChannelNorm):
         if self.training:
             n_values = h.numel() // h.shape[1]
             self._track(None, constant if self.rms else constant * (n_values / (n_values - 1)))
-        scale = ((constant + self.eps) / (variance + self.eps)).sqrt()  # ones, with the gradient of 1 / sigma
+        # ones, with the gradient of 1 / sigma
+        scale = ((constant + self.eps) / (variance + self.eps)).sqrt()
         if self.weight is None:
             weight = scale
         else:
             weight = self.weight * scale
-        return F.batch_norm(h, torch.zeros_like(constant), constant, weight, self.bias, False, 0.0, self.eps)
+        return F.batch_norm(
+            h, torch.zeros_like(constant), constant, weight, self.bias, False, 0.0, self.eps
+        )
 
 
 class VarianceOnlyBatchNorm1d(VarianceOnlyBatchNorm, dimensions=1):

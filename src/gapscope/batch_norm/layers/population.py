@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gapscope.batch_norm.layers._channel_norm import ChannelNorm, over_channels, per_channel, with_mean_and_variance
+from gapscope.batch_norm.layers._channel_norm import (
+    ChannelNorm,
+    over_channels,
+    per_channel,
+    with_mean_and_variance,
+)
 
 
 class _SecondDerivative(torch.autograd.Function):
@@ -24,7 +29,13 @@ class _SecondDerivative(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        y: Tensor, h: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, inverse: Tensor, eps: float
+        y: Tensor,
+        h: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        inverse: Tensor,
+        eps: float,
     ) -> Tensor:
         return y.detach()
 
@@ -42,7 +53,9 @@ class _SecondDerivative(torch.autograd.Function):
         over = over_channels(h)
         centred = h - h.mean(over, keepdim=True)
         normalized = centred / (centred.square().mean(over, keepdim=True) + ctx.eps).sqrt()
-        through_statistics = g.mean(over, keepdim=True) + normalized * (g * normalized).mean(over, keepdim=True)
+        through_statistics = g.mean(over, keepdim=True) + normalized * (g * normalized).mean(
+            over, keepdim=True
+        )
         to_h = per_channel(inverse, h) * (g - through_statistics)
         if weight is None:
             return None, to_h, *[None] * 5
@@ -104,10 +117,14 @@ class PopulationNorm(ChannelNorm):
         ratio = ((variance.detach() + self.eps) / (variance + self.eps)).sqrt()
         d = (mean - self.running_mean) * inverse
         shift = d.detach() - d * ratio
-        weight, shift = (ratio, shift) if self.weight is None else (self.weight * ratio, self.weight * shift)
+        weight, shift = (
+            (ratio, shift) if self.weight is None else (self.weight * ratio, self.weight * shift)
+        )
         bias = shift if self.bias is None else self.bias + shift
         y = F.batch_norm(h, self.running_mean, self.running_var, weight, bias, False, 0.0, self.eps)
-        return _SecondDerivative.apply(y, h, self.weight, self.bias, self.running_mean, inverse, self.eps)
+        return _SecondDerivative.apply(
+            y, h, self.weight, self.bias, self.running_mean, inverse, self.eps
+        )
 
 
 class PopulationNorm1d(PopulationNorm, dimensions=1):

@@ -48,7 +48,11 @@ def weight_normalize(network: Network) -> Network:
 
 
 def initialize_from_data(
-    network: Network, x: Shaped[Tensor, "n ..."], *, std: float = 0.05, generator: torch.Generator | None = None
+    network: Network,
+    x: Shaped[Tensor, "n ..."],
+    *,
+    std: float = 0.05,
+    generator: torch.Generator | None = None,
 ) -> Network:
     r"""Sample directions of weight-normalized layers, and set lengths and biases from x.
 
@@ -74,7 +78,9 @@ def initialize_from_data(
         if isinstance(module, Weighted) and is_parametrized(module, "weight")
     }
     if not layers:
-        raise NotMeasurable("The network must hold weight-normalized layers; use weight_normalize(network) first.")
+        raise NotMeasurable(
+            "The network must hold weight-normalized layers; use weight_normalize(network) first."
+        )
     generator = resolve_generator(generator)
 
     def set_from_outputs(name: str, layer: Any, inputs: tuple[Any, ...], outputs: Tensor) -> Tensor:

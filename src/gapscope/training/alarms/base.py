@@ -64,7 +64,9 @@ class Alarm(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that resumed training needs, as JSON-serializable values."""
-        return {name: _encode(getattr(self, name)) for name in ("raised_at", "peak", *self.state_fields)}
+        return {
+            name: _encode(getattr(self, name)) for name in ("raised_at", "peak", *self.state_fields)
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state that `state_dict` of the same alarm returned."""
@@ -110,7 +112,9 @@ def _encode(value: Any) -> Any:
 def _decode(value: Any, current: Any) -> Any:
     """Decode a value of `_encode` (a dataclass is the current one with other fields)."""
     if isinstance(value, Mapping) and "fields" in value:
-        return replace(current, **{name: _decode(part, None) for name, part in value["fields"].items()})
+        return replace(
+            current, **{name: _decode(part, None) for name, part in value["fields"].items()}
+        )
     if isinstance(value, Mapping):
         return torch.tensor(value["values"], dtype=getattr(torch, value["dtype"]))
     # JSON stores NaN and infinities as strings
@@ -203,6 +207,10 @@ def make_alarm(name: str, **settings: Any) -> Alarm:
     """Build an alarm from its registered name and settings."""
     classes = alarms()
     if name not in classes:
-        raise InvalidInput(f"There is no alarm {name!r}; known are {', '.join(classes)}.{did_you_mean(name, classes)}")
-    check_known(f"Alarm {name!r}", settings, inspect.signature(classes[name]).parameters, noun="setting")
+        raise InvalidInput(
+            f"There is no alarm {name!r}; known are {', '.join(classes)}.{did_you_mean(name, classes)}"
+        )
+    check_known(
+        f"Alarm {name!r}", settings, inspect.signature(classes[name]).parameters, noun="setting"
+    )
     return classes[name](**settings)

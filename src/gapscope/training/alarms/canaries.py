@@ -50,10 +50,17 @@ class Canaries:
     """
 
     def __init__(
-        self, labels: Int[Tensor, " n"], *, n_classes: int | None = None, number: int | None = None, seed: int = 0
+        self,
+        labels: Int[Tensor, " n"],
+        *,
+        n_classes: int | None = None,
+        number: int | None = None,
+        seed: int = 0,
     ) -> None:
         if not isinstance(labels, Tensor):
-            raise InvalidInput(f"labels must be a tensor; got {type(labels).__name__}. Use torch.as_tensor(labels).")
+            raise InvalidInput(
+                f"labels must be a tensor; got {type(labels).__name__}. Use torch.as_tensor(labels)."
+            )
         require_labels(labels, "Canaries")
         n, classes = len(labels), int(labels.max()) + 1 if n_classes is None else n_classes
         if number is None:
@@ -199,7 +206,11 @@ class CanaryAlarm(PeakAlarm):
         return self.update(outputs_of(network, samples), labels, self._is_canary, epoch)
 
     def update(
-        self, outputs: Float[Tensor, "n k"], labels: Int[Tensor, " n"], is_canary: Bool[Tensor, " n"], epoch: int
+        self,
+        outputs: Float[Tensor, "n k"],
+        labels: Int[Tensor, " n"],
+        is_canary: Bool[Tensor, " n"],
+        epoch: int,
     ) -> dict[str, float]:
         """Update with the logits of the monitored samples, and return the numbers by name.
 
@@ -215,7 +226,10 @@ class CanaryAlarm(PeakAlarm):
         if not self.canaries.is_restored:
             self._add_margins(outputs, labels)
         probabilities = outputs.softmax(1).gather(1, labels[:, None]).squeeze(1)
-        ordinary, canaries = float(probabilities[~is_canary].mean()), float(probabilities[is_canary].mean())
+        ordinary, canaries = (
+            float(probabilities[~is_canary].mean()),
+            float(probabilities[is_canary].mean()),
+        )
         was_raised = self.raised
         self.follow(ordinary - canaries, epoch, allowed=self.noise_rate >= self.smallest_noise)
         if self.restore and self.raised and not was_raised:
@@ -229,7 +243,10 @@ class CanaryAlarm(PeakAlarm):
 
     def _add_margins(self, outputs: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> None:
         """Add margins, and update the runner-up class of each sample by Boyer-Moore majority vote."""
-        margins, runner_ups = margins_of(outputs, labels), outputs.scatter(1, labels[:, None], -torch.inf).argmax(1)
+        margins, runner_ups = (
+            margins_of(outputs, labels),
+            outputs.scatter(1, labels[:, None], -torch.inf).argmax(1),
+        )
         self._looks += 1
         if self._sums is None or self._rivals is None or self._leads is None:
             self._sums, self._rivals, self._leads = margins, runner_ups, torch.ones_like(runner_ups)
@@ -248,7 +265,12 @@ class CanaryAlarm(PeakAlarm):
             )
         original = self.canaries.given[self._indices].cpu()
         return MonitoredLabels(
-            self._indices, original, self._rivals, self.margins, self._is_canary, self.canaries.n_classes
+            self._indices,
+            original,
+            self._rivals,
+            self.margins,
+            self._is_canary,
+            self.canaries.n_classes,
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

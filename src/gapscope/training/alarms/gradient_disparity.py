@@ -16,7 +16,9 @@ from gapscope.inspection.outputs import checked_outputs, inspection_mode, prepar
 from gapscope.training.alarms.base import PeakAlarm, register_alarm
 
 
-def _gradient(network: nn.Module, x: Tensor, targets: Tensor, parameters: list[nn.Parameter]) -> Tensor:
+def _gradient(
+    network: nn.Module, x: Tensor, targets: Tensor, parameters: list[nn.Parameter]
+) -> Tensor:
     losses = sample_losses(checked_outputs(network(x), len(x)), targets.to(x.device))
     scaled = losses.mean() / losses.std().clamp_min(torch.finfo(losses.dtype).tiny)
     gradients = torch.autograd.grad(scaled, parameters, materialize_grads=True)
@@ -24,7 +26,12 @@ def _gradient(network: nn.Module, x: Tensor, targets: Tensor, parameters: list[n
 
 
 def scaled_gradient_disparity(
-    network: nn.Module, samples: Samples, *, batch_size: int, batches: int, generator: torch.Generator
+    network: nn.Module,
+    samples: Samples,
+    *,
+    batch_size: int,
+    batches: int,
+    generator: torch.Generator,
 ) -> float:
     r"""Return the mean distance $\lVert g_i - g_j \rVert_2$ of mini-batch loss gradients.
 
@@ -43,7 +50,12 @@ def scaled_gradient_disparity(
     with inspection_mode(network, mode="train"):
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         gradients = [
-            _gradient(network, prepare_inputs(network, samples.inputs[batch]), samples.y[batch], parameters)
+            _gradient(
+                network,
+                prepare_inputs(network, samples.inputs[batch]),
+                samples.y[batch],
+                parameters,
+            )
             for batch in order.split(batch_size)
         ]
     return float(torch.pdist(torch.stack(gradients)).mean())
@@ -84,7 +96,9 @@ class GradientDisparityAlarm(PeakAlarm):
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
         """Compare mini-batch gradients of the monitored samples (see `Alarm.observe`)."""
         # one generator per epoch, so that resumed training needs no state of it
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, f"mini-batches of epoch {epoch}"))
+        generator = torch.Generator().manual_seed(
+            derive_seed(self.seed, f"mini-batches of epoch {epoch}")
+        )
         disparity = scaled_gradient_disparity(
             network, samples, batch_size=self.batch_size, batches=self.batches, generator=generator
         )

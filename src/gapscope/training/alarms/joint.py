@@ -53,10 +53,14 @@ def alignments(
     """
     residual = nn.functional.one_hot(labels, outputs.shape[1]).to(outputs) - outputs.softmax(1)
     norms = residual.norm(dim=1) * features.norm(dim=1) * weight.norm()
-    return (residual * (features @ weight.T)).sum(1) / norms.clamp_min(torch.finfo(outputs.dtype).tiny)
+    return (residual * (features @ weight.T)).sum(1) / norms.clamp_min(
+        torch.finfo(outputs.dtype).tiny
+    )
 
 
-def observed_alignments(network: nn.Module, samples: Samples, labels: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+def observed_alignments(
+    network: nn.Module, samples: Samples, labels: Int[Tensor, " n"]
+) -> Float[Tensor, " n"]:
     """Return the `alignments` of a network's samples in evaluation mode, float64 on the CPU."""
     features: list[Tensor] = []
 
@@ -67,7 +71,9 @@ def observed_alignments(network: nn.Module, samples: Samples, labels: Int[Tensor
         name, layer = last_linear_layer(network, samples.inputs[:2])
         with forward_hooks({name: layer}, record):
             # in one chunk: a trial pass that measures memory would be recorded as well
-            outputs = network_outputs(network, samples.inputs, chunk_size=len(samples)).double().cpu()
+            outputs = (
+                network_outputs(network, samples.inputs, chunk_size=len(samples)).double().cpu()
+            )
         weight = layer.weight.detach().double().cpu()
     check_labels(labels, outputs.shape[1])
     return alignments(outputs, torch.cat(features), weight, labels)
@@ -92,7 +98,9 @@ class JointAlarm(PeakAlarm):
         fall: Tolerated fall, in units of the sum.
     """
 
-    description: ClassVar[str] = "progress on individual samples is shared less and less with similar ones"
+    description: ClassVar[str] = (
+        "progress on individual samples is shared less and less with similar ones"
+    )
     state_fields: ClassVar[tuple[str, ...]] = (*PeakAlarm.state_fields, "_predictions", "_near")
 
     def __init__(self, *, window: int = 5, fall: float = 0.03, patience: int = 3) -> None:
@@ -117,8 +125,13 @@ class JointAlarm(PeakAlarm):
             self.begin(network, samples)
         assert self._predictions is not None
         labels = self._labels(samples)
-        near = self._near.neighbours_at(network, samples, min(NEIGHBOURS, max(1, len(samples) // 4)))
-        probabilities, cosines = outputs_of(network, samples).softmax(1), observed_alignments(network, samples, labels)
+        near = self._near.neighbours_at(
+            network, samples, min(NEIGHBOURS, max(1, len(samples) // 4))
+        )
+        probabilities, cosines = (
+            outputs_of(network, samples).softmax(1),
+            observed_alignments(network, samples, labels),
+        )
         return self.update(probabilities, labels, self._predictions, near, cosines, epoch)
 
     def update(

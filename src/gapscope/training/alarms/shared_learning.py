@@ -18,7 +18,10 @@ from gapscope.training.alarms.base import Alarm, outputs_of, register_alarm
 
 
 def label_support(
-    probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], neighbours: Int[Tensor, "n k"], weight: float
+    probabilities: Float[Tensor, "n c"],
+    labels: Int[Tensor, " n"],
+    neighbours: Int[Tensor, "n k"],
+    weight: float,
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], Float[Tensor, " n"]]:
     """Return p, q and s = q - w (p - q) per sample, see `SharedLearning`."""
     at_neighbours = probabilities[neighbours].mean(1)
@@ -34,11 +37,15 @@ class Neighbourhood:
     looks: int = 0  # number of observations
     refresh_at: int = 1  # number of the next observation at which neighbours are recomputed
 
-    def neighbours_at(self, network: nn.Module, samples: Samples, number: int) -> Int[Tensor, "n k"]:
+    def neighbours_at(
+        self, network: nn.Module, samples: Samples, number: int
+    ) -> Int[Tensor, "n k"]:
         """Return this observation's neighbours, `number` per sample."""
         self.looks += 1
         if self.nearest is None or self.looks == self.refresh_at:
-            self.nearest = most_similar(empirical_ntk(network, samples.inputs, outputs="traced"), number).cpu()
+            self.nearest = most_similar(
+                empirical_ntk(network, samples.inputs, outputs="traced"), number
+            ).cpu()
             self.refresh_at = math.ceil(1.5 * self.refresh_at)
         return self.nearest
 
@@ -108,7 +115,11 @@ class SharedLearning(Alarm):
         return self.update(outputs_of(network, samples).softmax(1), labels, near, epoch)
 
     def update(
-        self, probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], neighbours: Int[Tensor, "n k"], epoch: int
+        self,
+        probabilities: Float[Tensor, "n c"],
+        labels: Int[Tensor, " n"],
+        neighbours: Int[Tensor, "n k"],
+        epoch: int,
     ) -> dict[str, float]:
         """Update with one observation, and return its numbers by name."""
         if self._best is None:

@@ -1,0 +1,273 @@
+"""One batch as tensors, and batches joined to one data set."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gapscope.base.columns import (
+    column,
+    column_names,
+    is_column,
+    label_array,
+    label_column,
+    naming_note,
+    stack_columns,
+    stack_rows,
+)
+from gapscope.base.errors import InvalidInput
+from gapscope.base.type_guards import is_list_or_tuple, is_mapping
+
+Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
+MAX_STREAMED = 500_000
+"""Samples after which a stream of unknown length counts as endless: more than one reads into memory by mistake."""
+LABEL_NAMES = ("labels", "label", "targets", "target", "y")
+FORMS = (
+    "a tensor x, a pair (x, y) of tensors, numpy arrays or pandas objects, a mapping of inputs with 'labels', Samples, "
+    "a Dataset, a list of samples (x, y) or a DataLoader"
+)
+
+
+@dataclass
+class CollatedData:
+    """Inputs with raw targets, and notes about omitted data."""
+
+    inputs: Inputs
+    targets: Tensor | None = None
+    notes: list[str] = field(default_factory=list[str])
+    class_names: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # names of the columns of a frame
+    rows: Tensor | None = None  # row numbers in the data set, if not all rows are read
+    n_rows: int = 0  # number of rows in the data set, if not all rows are read
+    has_order: bool = True  # False if the order changes from one reading to the next
+
+
+def _inputs(value: Any) -> Inputs:
+    if is_column(value):
+        return column(value)
+    if is_mapping(value):
+        return {str(name): column(part) for name, part in value.items()}
+    return tuple(column(part) for part in value)
+
+
+def _are_inputs(value: Any) -> bool:
+    if is_mapping(value):
+        return bool(value) and all(is_column(part) for part in value.values())
+    return is_column(value) or (
+        is_list_or_tuple(value) and len(value) > 0 and all(is_column(part) for part in value)
+    )
+
+
+def _renumber_classes(parts: list[CollatedData]) -> tuple[str, ...]:
+    """Renumber the classes of all batches by their sorted union, and return the names."""
+    names = parts[0].class_names
+    if any(part.class_names != names for part in parts):
+        names = tuple(sorted({name for part in parts for name in part.class_names}))
+    for part in parts if names else []:
+        if part.targets is None or not part.class_names:
+            raise InvalidInput(
+                "All batches must have labels of one type; some are strings, some are not."
+            )
+        codes = torch.tensor([names.index(name) for name in part.class_names])
+        part.targets = codes[part.targets]
+    return names
+
+
+def collate_mapping(data: Mapping[str, Any]) -> CollatedData:
+    """Return the tensors of a mapping of inputs; its labels have one of `LABEL_NAMES`."""
+    notes: list[str] = []
+    data = {str(name): stack_columns(value) for name, value in data.items()}
+    label_name, names = next((name for name in LABEL_NAMES if name in data), None), ()
+    if label_name is not None:
+        data[label_name] = label_array(data[label_name])
+    if label_name is not None and is_column(data[label_name]):
+        data[label_name], names = label_column(data[label_name])
+        notes += naming_note(names)
+    omitted = [name for name, value in data.items() if not is_column(value)]
+    if omitted:
+        notes.append(f"Omitted from the inputs, because they are no numbers: {', '.join(omitted)}.")
+    columns = {name: column(value) for name, value in data.items() if is_column(value)}
+    target = next((name for name in LABEL_NAMES if name in columns), None)
+    targets = None
+    if target is not None:
+        targets = columns.pop(target)
+    if not columns:
+        raise InvalidInput(
+            f"A mapping must hold inputs besides the labels; got {', '.join(data) or 'nothing'}."
+        )
+    return CollatedData(columns, targets, notes, names)
+
+
+def _from_sequence(batch: Sequence[Any]) -> CollatedData:
+    x, *rest = batch
+    if rest:
+        rest = [label_array(rest[0]), *rest[1:]]
+    if rest and is_column(rest[0]) and rest[0].ndim:
+        x = stack_rows(x, len(rest[0]))
+    if not _are_inputs(x) or (rest and not is_column(rest[0])):
+        raise InvalidInput(
+            f"data must be {FORMS}; got {type(batch).__name__} of {kinds_of(batch)}."
+        )
+    notes: list[str] = []
+    if len(rest) > 1:
+        notes.append(
+            f"A sample holds {1 + len(rest)} items: the first is used as the input, the second as its target; "
+            f"ignored: {kinds_of(rest[1:])}. To use several inputs pass ((x1, x2), y)."
+        )
+    labels, names = label_column(rest[0]) if rest else (None, ())
+    return CollatedData(_inputs(x), labels, notes + naming_note(names), names, column_names(x))
+
+
+def kinds_of(values: Iterable[Any]) -> str:
+    """Return types and shapes for a message."""
+    return ", ".join(
+        f"{type(value).__name__} {list(value.shape)}"
+        if hasattr(value, "shape")
+        else type(value).__name__
+        for value in values
+    )
+
+
+def collate_batch(batch: Any) -> CollatedData:
+    """Collate one batch, or data that are in memory as a whole."""
+    if is_column(batch):
+        return CollatedData(column(batch), columns=column_names(batch))
+    if is_mapping(batch):
+        return collate_mapping(batch)
+    if is_list_or_tuple(batch) and batch:
+        return _from_sequence(batch)
+    raise InvalidInput(
+        f"A loader must yield x, (x, y), or a mapping of inputs with 'labels'; got a batch of type "
+        f"{type(batch).__name__}. Set its collate_fn so that it yields pairs."
+    )
+
+
+def _join_column(parts: list[Tensor], name: str, padding: int) -> Tensor:
+    """Concatenate batches (token batches of different lengths are padded on the right)."""
+    lengths = {part.shape[1] if part.ndim == 2 else -1 for part in parts}
+    if len(lengths) > 1 and not parts[0].is_floating_point():
+        longest = max(lengths)
+        parts = [
+            torch.nn.functional.pad(part, (0, longest - part.shape[1]), value=padding)
+            for part in parts
+        ]
+    try:
+        return torch.cat(parts)
+    except RuntimeError:
+        shapes = ", ".join(sorted({str(list(part.shape[1:])) for part in parts})[:4])
+        raise InvalidInput(
+            f"All samples must have the same shape; {name} has the shapes {shapes}. Pad or crop them to one."
+        ) from None
+
+
+def columns_of(inputs: Inputs) -> dict[str, Tensor]:
+    """Return the inputs by name."""
+    if isinstance(inputs, Tensor):
+        return {"x": inputs}
+    if isinstance(inputs, dict):
+        return inputs
+    return {f"input {i}": part for i, part in enumerate(inputs)}
+
+
+def length_of(inputs: Inputs) -> int:
+    """Return the number of samples; all inputs must have the same."""
+    if isinstance(inputs, Tensor):
+        return len(inputs)
+    if isinstance(inputs, dict):
+        parts = inputs.values()
+    else:
+        parts = inputs
+    lengths = {len(part) for part in parts}
+    if len(lengths) > 1:
+        raise InvalidInput(
+            f"All inputs must have the same length; got {sorted(lengths)}. Pass inputs with one row per sample."
+        )
+    return lengths.pop()
+
+
+def _has_length(batches: Any) -> bool:
+    """Return whether the number of batches is known (a DataLoader of a stream only seems to have one)."""
+    try:
+        return len(batches) >= 0
+    except TypeError:
+        return False
+
+
+def _read_batches(batches: Iterable[Any], at_most: int | None) -> list[CollatedData]:
+    """Collate batches until there are `at_most` samples, or raise InvalidInput for a stream that does not end."""
+    parts: list[CollatedData] = []
+    n = 0
+    try:
+        for batch in batches:
+            parts.append(collate_batch(batch))
+            if parts[-1].targets is not None and not parts[-1].targets.ndim:
+                raise InvalidInput(
+                    "A loader must yield batches; this one yields single samples (batch_size=None). Pass its data set, "
+                    "or set its batch_size."
+                )
+            n += length_of(parts[-1].inputs)
+            if at_most is not None and n >= at_most:
+                break
+            if n >= MAX_STREAMED and not _has_length(batches):
+                raise InvalidInput(
+                    f"A stream of unknown length must end; {n} samples were read. Pass the first n of it, for example "
+                    "list(itertools.islice(stream, n)), or a data set with a length."
+                )
+    except (TypeError, RuntimeError, ValueError, AttributeError) as error:
+        if isinstance(error, InvalidInput) or "_utils/collate.py" not in "".join(
+            traceback.format_exception(error)
+        ):
+            raise
+        message = (str(error).splitlines() or [""])[0][:160].rstrip(".")
+        raise InvalidInput(
+            "All samples must have tensors of one shape, which can be stacked; torch's collate function raised "
+            f"{type(error).__name__}: {message}. Convert, pad or crop the samples in the data set, or pass a "
+            "DataLoader with a collate_fn."
+        ) from error
+    return parts
+
+
+def join_batches(batches: Iterable[Any], at_most: int | None = None) -> CollatedData:
+    """Read batches, at most the first `at_most` samples, and return them as one; sequences are padded."""
+    parts = _read_batches(batches, at_most)
+    if not parts:
+        raise InvalidInput("data must hold at least one sample; the loader is empty.")
+    first, named = parts[0].inputs, [columns_of(part.inputs) for part in parts]
+    other = next((batch for batch in named if set(batch) != set(named[0])), None)
+    if other is not None:
+        raise InvalidInput(
+            f"All batches must have the same inputs; one has {', '.join(named[0])}, another {', '.join(other)}. Change "
+            "the loader."
+        )
+    if isinstance(first, dict) and "attention_mask" not in first:
+        tokens = [
+            name
+            for name, part in named[0].items()
+            if part.ndim == 2 and not part.is_floating_point()
+        ]
+        if len({batch[name].shape[1:] for batch in named for name in tokens}) > 1:
+            raise InvalidInput(
+                "Batches of different lengths need an attention_mask, which marks the padding; got "
+                f"{', '.join(first)}. Pad all samples to one length."
+            )
+    columns = {name: _join_column([batch[name] for batch in named], name, 0) for name in named[0]}
+    if isinstance(first, Tensor):
+        inputs = columns["x"]
+    elif isinstance(first, dict):
+        inputs = columns
+    else:
+        inputs = (*columns.values(),)
+    targets, names = None, _renumber_classes(parts)
+    notes = [
+        note for note in parts[0].notes if note not in naming_note(parts[0].class_names)
+    ] + naming_note(names)
+    if parts[0].targets is not None:
+        targets = _join_column(
+            [part.targets for part in parts if part.targets is not None], "y", -100
+        )
+    return CollatedData(inputs, targets, notes, names)
