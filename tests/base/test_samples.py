@@ -88,7 +88,7 @@ def test_sparse_matrices_are_read_up_to_a_size(monkeypatch: pytest.MonkeyPatch) 
         assert torch.equal(samples.inputs, torch.eye(3)) and any(
             "sparse" in note for note in samples.notes
         )
-    monkeypatch.setattr("gapscope.base.foreign_data.MAX_DENSE_BYTES", 35)
+    monkeypatch.setattr("gapscope.base.foreign_data.MAX_BYTES", 35)
     with pytest.raises(InvalidInput, match="TruncatedSVD"):
         as_samples(scipy.csr_matrix(numpy.eye(3)))
 

@@ -133,7 +133,7 @@ def test_errors_of_servers_are_one_sentence(
 def test_endless_downloads_are_stopped(
     mnist: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloads, "_MAX_BYTES", 9_000)
+    monkeypatch.setattr(downloads, "MAX_BYTES", 9_000)
     monkeypatch.setattr(downloads, "_CHUNK_BYTES", 1_000)
     with pytest.raises(GapscopeError, match="more than 9,000 bytes"):
         fetch(mnist, tmp_path)

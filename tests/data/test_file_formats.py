@@ -24,7 +24,7 @@ def test_no_more_is_unpacked_than_allowed(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(file_formats, "_MAX_CIFAR_RECORDS", 10)
     with pytest.raises(UnreadableFile, match="most 30,730 bytes"):
         read_cifar(path, labels_each=1)
-    monkeypatch.setattr(file_formats, "_MAX_IDX_BYTES", 2000)
+    monkeypatch.setattr(file_formats, "MAX_BYTES", 2000)
     path.write_bytes(gzip.compress(idx_bytes(np.zeros(3000, dtype=np.uint8))))
     with pytest.raises(UnreadableFile, match=r"\[3000\] these are 3,000"):
         read_idx(path, dimensions=1)

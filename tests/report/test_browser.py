@@ -15,7 +15,7 @@ from gapscope.checks.trials import Trial, TriedAdvice
 from gapscope.gap.columns import complete_rows
 from gapscope.gap.gap_estimator import GapEstimator
 from gapscope.report import write_report, write_training_report
-from gapscope.report.label_issues import MAX_ROWS_SHOWN
+from gapscope.report.pool_view import MAX_SCROLLED
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.records import records_to_pandas
 from gapscope.training.recordings import Recordings
@@ -159,7 +159,7 @@ def test_the_page_of_a_training_shows_its_pictures_and_fits(
     const shown = [...document.querySelectorAll(".suspects img")];
     return shown.map((image) => [image.complete, image.naturalWidth, image.getBoundingClientRect().width]);
     """)
-    assert len(pictures) == MAX_ROWS_SHOWN
+    assert len(pictures) == MAX_SCROLLED
     assert all(complete and pixels == 8 and drawn > 60 for complete, pixels, drawn in pictures)
     assert all(figure["width"] > 100 and figure["marks"] >= 2 for figure in chromium.run(FIGURES))
 

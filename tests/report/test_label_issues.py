@@ -12,7 +12,8 @@ from gapscope.base.errors import InvalidInput
 from gapscope.labels.canary_ranking import rank_label_issues
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.report import write_training_report
-from gapscope.report.label_issues import MAX_ROWS_SHOWN, label_issues_section
+from gapscope.report.label_issues import label_issues_section
+from gapscope.report.pool_view import MAX_SCROLLED
 from gapscope.training.recordings import Recordings
 
 IMAGES = torch.rand(200, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -30,9 +31,7 @@ def make_issues(rate: float = 0.25, clean: float = 0.9) -> LabelIssues:
 def test_the_lowest_margins_come_first_and_are_bounded() -> None:
     section = label_issues_section(make_issues(), IMAGES, ["cat", "dog", "<b>", "owl"])
     assert (
-        len(section["cards"]) == MAX_ROWS_SHOWN
-        and section["of"] == 200
-        and section["flagged"] == 50
+        len(section["cards"]) == MAX_SCROLLED and section["of"] == 200 and section["flagged"] == 50
     )
     first = section["cards"][0]
     assert (first["sample"], first["given"], first["suggested"], first["flagged"]) == (
@@ -41,7 +40,7 @@ def test_the_lowest_margins_come_first_and_are_bounded() -> None:
         "cat",
         True,
     )
-    assert [card["flagged"] for card in section["cards"]] == [True] * MAX_ROWS_SHOWN
+    assert [card["flagged"] for card in section["cards"]] == [True] * MAX_SCROLLED
     assert section["expected"] == "100 %" and "25.0 % of 200 labels" in section["noise"]
 
 
@@ -71,7 +70,7 @@ def test_the_page_of_a_training_marks_the_moment_of_the_alarm(tmp_path: Path) ->
     assert "<script>alert" not in text and "&lt;script&gt;alert" in text and len(text) < 1_500_000
     # epoch 6 of 8 in both figures: memorization against learning, and the trace
     assert re.findall(r'class="moment raised" x1="([^"]*)"', text) == ["75.00%", "75.00%"]
-    assert "Memorization against learning" in text and text.count("<img") == MAX_ROWS_SHOWN
+    assert "Memorization against learning" in text and text.count("<img") == MAX_SCROLLED
 
 
 def test_without_an_alarm_and_without_suspects_there_is_still_a_page(tmp_path: Path) -> None:

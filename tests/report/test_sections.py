@@ -162,10 +162,10 @@ def test_the_overview_counts(view: PoolView, records: list[Record]) -> None:
         "network.options.n_hidden",
         "seed",
     }
-    same = [replace(records[-2], id=f"failed{k}") for k in range(8)]
+    same = [replace(records[-2], id=f"failed{k}") for k in range(13)]
     grouped = overview(PoolView([*records, *same]))["failures"]
     memory = next(failure for failure in grouped if "memory" in failure["message"])
-    assert (len(memory["networks"]), memory["more"]) == (5, 4)
+    assert (len(memory["networks"]), memory["more"]) == (10, 4)
 
 
 def test_estimates_and_baselines_are_scored_on_the_same_networks(view: PoolView) -> None:

@@ -24,7 +24,6 @@ Y = torch.stack([X[:, 0] * X[:, 1], X.sum(1)], 1)
 def _in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_ridge, "MAX_ROWS_IN_MEMORY", 100)
     monkeypatch.setattr(kernel_ridge, "BLOCK_ROWS", 64)
-    monkeypatch.setattr(kernel_ridge, "RIDGE_ROWS", 1000)
 
 
 def columns() -> torch.Tensor:
@@ -59,7 +58,7 @@ def test_linear_kernel_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_in_blocks")
 def test_the_ridge_is_selected_on_a_part_of_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_ridge, "RIDGE_ROWS", 150)
+    monkeypatch.setattr(kernel_ridge, "MAX_ROWS_IN_MEMORY", 150)
     k = columns()
     blocked = nystroem_spectrum(k, k[:40])
     rows = torch.cat([torch.arange(N)[part] for part in kernel_ridge.row_blocks(N)[::2]])
@@ -77,6 +76,6 @@ def test_rbf_ridge_of_many_rows_has_the_score_of_the_whole_matrix(
     monkeypatch.setattr(baselines, "MAX_EXACT", 100)
     monkeypatch.setattr(baselines, "N_LANDMARKS", 50)
     whole = rbf_ridge(X, Y)
-    monkeypatch.setattr(kernel_ridge, "MAX_ROWS_IN_MEMORY", 100)
+    monkeypatch.setattr(kernel_ridge, "MAX_ROWS_IN_MEMORY", N - 1)
     monkeypatch.setattr(kernel_ridge, "BLOCK_ROWS", 64)
     assert rbf_ridge(X, Y).score == pytest.approx(whole.score)

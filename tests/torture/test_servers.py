@@ -183,7 +183,7 @@ SILENT: dict[str, tuple[Behaviour, str]] = {
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(downloads, "_TIMEOUT_SECONDS", 0.3)
-    monkeypatch.setattr(downloads, "_MAX_BYTES", 400_000)
+    monkeypatch.setattr(downloads, "MAX_BYTES", 400_000)
     monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
 
 

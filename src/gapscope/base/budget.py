@@ -12,6 +12,9 @@ from torch import nn
 
 from gapscope.base.errors import NotMeasurable, check_range
 
+# Largest dense copy of the data, and largest passes and temporaries: 50,000 images through LeNet-5 then fit into 4 GB
+# with all else that a process holds (benchmarks/forecast).
+MAX_BYTES = 2**31
 # Seconds of functions with a budget, if none is passed.
 DEFAULT_BUDGET = 60.0
 # Work in progress is ended when this multiple of the budget is spent: estimates from few samples err by some per cent.

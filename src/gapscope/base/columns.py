@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.type_guards import is_list, is_list_or_tuple
 
 
@@ -47,7 +47,7 @@ def _frame_numbers(value: Any) -> Any:
         if dates:
             advice = "Turn times into numbers first, for example (frame[name] - frame[name].min()).dt.total_seconds()."
         raise InvalidInput(
-            f"Columns must hold numbers; {', '.join(map(repr, text_columns[:5]))} do not. {advice}"
+            f"Columns must hold numbers; {join_names(map(repr, text_columns))} do not. {advice}"
         )
     # extension types of pandas with missing values become arrays of objects
     array = _as_numbers(value.to_numpy())
@@ -176,11 +176,11 @@ def naming_note(names: tuple[str, ...]) -> list[str]:
     """Return the note about the numbers of named classes (none without names)."""
     if not names:
         return []
-    first = ", ".join(f"{code} = {name!r}" for code, name in enumerate(names[:5]))
+    listed = join_names(f"{code} = {name!r}" for code, name in enumerate(names))
     order = "categories"
     if list(names) == sorted(names):
         order = "sorted names"
-    return [f"Labels are numbered by their {order}: {first}{', ...' if len(names) > 5 else ''}."]
+    return [f"Labels are numbered by their {order}: {listed}."]
 
 
 def stack_columns(value: Any) -> Any:

@@ -77,6 +77,20 @@ class SlowGradients(UserWarning):
     """Warning, once per network, that each sample needs its own backward pass."""
 
 
+# of names, rows or classes in one message: more do not fit a line
+MAX_NAMED = 10
+
+
+def join_names(names: Iterable[object]) -> str:
+    """Return the first names of a message, separated by commas.
+
+    >>> join_names(range(12))
+    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...'
+    """
+    words = [str(name) for name in names]
+    return ", ".join([*words[:MAX_NAMED], *(["..."] if len(words) > MAX_NAMED else [])])
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'x'?" for the nearest known name, or an empty string.
 

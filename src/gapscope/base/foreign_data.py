@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from gapscope.base.budget import MAX_BYTES
 from gapscope.base.columns import library_of
 from gapscope.base.errors import InvalidInput
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 
-MAX_DENSE_BYTES = 2**31
-"""Largest dense copy of a sparse matrix: it fits beside a kernel of 10,000 samples on a machine with 8 GB."""
 TEXT_COLUMNS = 4096
 """Columns of hashed words: with 10,000 different words and pairs of words in use, few columns are shared by many."""
 
@@ -22,7 +21,7 @@ HASHED = (
 def _dense(value: Any) -> Any:
     """Return a sparse matrix of SciPy as an array."""
     n_bytes = 4 * value.shape[0] * value.shape[1]
-    if n_bytes > MAX_DENSE_BYTES:
+    if n_bytes > MAX_BYTES:
         raise InvalidInput(
             f"A sparse matrix is read as a dense one; {list(value.shape)} would take {n_bytes / 2**30:.0f} GiB. Reduce "
             "its columns first: sklearn.decomposition.TruncatedSVD(256).fit_transform(x)."

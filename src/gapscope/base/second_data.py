@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gapscope.base.columns import naming_note
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.samples import Samples, as_samples, with_task
 from gapscope.base.targets import SIGN_NAMES
 
@@ -99,8 +99,8 @@ def _with_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
     if missing or len(second.columns) != len(first.columns):
         unknown = [name for name in second.columns if name not in first.columns]
         raise InvalidInput(
-            f"{owner} must have the columns of the first data set; it lacks {', '.join(missing[:5]) or 'none'} and has "
-            f"{', '.join(unknown[:5]) or 'no others'}. Prepare both in the same way."
+            f"{owner} must have the columns of the first data set; it lacks {join_names(missing) or 'none'} and has "
+            f"{join_names(unknown) or 'no others'}. Prepare both in the same way."
         )
     order = torch.tensor([second.columns.index(name) for name in first.columns])
     note = f"The columns of {owner} were brought into the order of the first data set."
@@ -127,8 +127,8 @@ def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
     ]
     if unknown:
         raise InvalidInput(
-            f"{owner} has classes that the first data set has not: {', '.join(map(repr, unknown[:5]))}; known are "
-            f"{', '.join(map(repr, known[:5]))}{', ...' if len(known) > 5 else ''}. Correct or drop these labels."
+            f"{owner} has classes that the first data set has not: {join_names(map(repr, unknown))}; known are "
+            f"{join_names(map(repr, known))}. Correct or drop these labels."
         )
     codes = torch.tensor([known.index(name) if name in known else 0 for name in names])
     old, new = set(naming_note(names)), naming_note(known)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from gapscope.base.budget import MAX_BYTES
 from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import as_samples, slices
@@ -26,9 +27,6 @@ from gapscope.inspection.memoization import memoize
 from gapscope.inspection.moments import ChannelMoments
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
-
-# bytes, by judgment: a pass over all samples that fits is one chunk
-ONE_CHUNK_BYTES = 2**31
 
 
 class _StopForward(Exception):
@@ -67,7 +65,7 @@ def _write(name: str, layer: Any, moments: ChannelMoments) -> None:
 def population_chunk(network: nn.Module, inputs: Tensor, chunk_size: int | None) -> int:
     """Return the samples per pass of `refresh_population`: all of them, if they fit into memory."""
     return samples_per_pass(
-        network, inputs, chunk_size, at_most=len(inputs), bytes_at_most=ONE_CHUNK_BYTES
+        network, inputs, chunk_size, at_most=len(inputs), bytes_at_most=MAX_BYTES
     )
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
-# rows that a message names
-MAX_NAMED = 10
 
 
 def is_grid(source: Path) -> bool:
@@ -175,7 +173,7 @@ def split_target(
     Raises:
         InvalidInput: There is no such column or no other, or labels are missing.
     """
-    from gapscope.base.errors import InvalidInput, did_you_mean
+    from gapscope.base.errors import InvalidInput, did_you_mean, join_names
     from gapscope.data.frames import as_targets
     from gapscope.data.tables import MISSING_WORDS, SEPARATORS
 
@@ -188,17 +186,14 @@ def split_target(
     if target is None:
         target = names[-1]
     if target not in table:
-        hint = did_you_mean(target, names) or f" It has {', '.join(names[:MAX_NAMED])}."
+        hint = did_you_mean(target, names) or f" It has {join_names(names)}."
         raise InvalidInput(f"{path} has no column {target!r}.{hint}")
     labels = table[target]
     if labels.isna().any():
         rows = (labels.index[labels.isna()] + 1).tolist()
-        more = ""
-        if len(rows) > MAX_NAMED:
-            more = ", ..."
         raise InvalidInput(
             f"{path} needs a label in every row; {len(rows)} of {len(labels)} are missing in column {target!r}: rows "
-            f"{', '.join(map(str, rows[:MAX_NAMED]))}{more}. Fill in these cells, or remove the rows."
+            f"{join_names(rows)}. Fill in these cells, or remove the rows."
         )
     words = [
         word for word in sorted(MISSING_WORDS) if labels.dtype == object and (labels == word).any()

@@ -21,8 +21,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-# by judgment
-MIN_NETWORKS = 12
 FAMILY = "network.name"
 
 
@@ -50,6 +48,7 @@ def fit(
         with_interval_for,
     )
     from gapscope.pools import open_pool
+    from gapscope.report.pool_view import MIN_NETWORKS
     from gapscope.results.records import records_to_pandas
 
     def check_enough(n: int) -> None:

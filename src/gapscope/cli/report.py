@@ -15,17 +15,13 @@ from gapscope.cli.output import check_outputs, print_json, print_lines
 if TYPE_CHECKING:
     from gapscope.results.records import Record
 
-# the fewest that `gapscope gap fit` takes
-MIN_NETWORKS = 12
-# half of the default of `check`, for the report has other parts
-CHECK_SECONDS = 30.0
-
 
 def _estimates(records: Sequence[Record]) -> dict[str, Any]:
     """Return the gap estimator and its held-out estimates (nothing below twelve networks)."""
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.progress import steps
     from gapscope.gap.cross_validation import cross_validate_pool
+    from gapscope.report.pool_view import MIN_NETWORKS
 
     if sum(record.status == "finished" for record in records) < MIN_NETWORKS:
         return {}
@@ -53,13 +49,16 @@ def _check(records: Sequence[Record], pool: Path, data_root: str | None) -> dict
     )
     if record is None:
         return {}  # before the imports of torch and the checks, which take seconds
+    from gapscope.base.budget import DEFAULT_BUDGET
     from gapscope.base.errors import GapscopeError
     from gapscope.checks.run import check
     from gapscope.cli.check import stored_network
 
     try:
         network, data, options = stored_network(Path(path), data_root)
-        return {"check": (record.id, check(network, data, time_budget=CHECK_SECONDS, **options))}
+        # half of the default, for the report has other parts
+        result = check(network, data, time_budget=DEFAULT_BUDGET / 2, **options)
+        return {"check": (record.id, result)}
     except GapscopeError as error:
         print_lines(f"note: the network was not checked: {error}", err=True)
         return {}

@@ -12,11 +12,10 @@ from typing import Any
 
 from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile
 from gapscope.base.files import write_atomically
+from gapscope.data.file_formats import MAX_BYTES
 
 Progress = Callable[[str, int, int | None], None]
 
-# far beyond the largest official file
-_MAX_BYTES = 2**30
 # of a read
 _CHUNK_BYTES = 2**16
 # after a dropped connection
@@ -51,9 +50,9 @@ class _ProgressBar:
 
     def update(self, size: int) -> None:
         self.received += size
-        if self.received > _MAX_BYTES + _CHUNK_BYTES:
+        if self.received > MAX_BYTES + _CHUNK_BYTES:
             raise GapscopeError(
-                f"Got more than {_MAX_BYTES:,} bytes of {self.name}; the official file is smaller. "
+                f"Got more than {MAX_BYTES:,} bytes of {self.name}; the official file is smaller. "
                 "Name another server with --base-url."
             )
         if self.progress:
@@ -111,7 +110,7 @@ def _extract(archive: Path, members: tuple[str, ...], folder: Path) -> None:
     try:
         with tarfile.open(archive, "r:gz") as tar:
             for item in tar:
-                if item.name in missing and item.isreg() and item.size <= _MAX_BYTES:
+                if item.name in missing and item.isreg() and item.size <= MAX_BYTES:
                     content = tar.extractfile(item)
                     assert content is not None
                     write_atomically(folder / PurePosixPath(item.name).name, content.read())

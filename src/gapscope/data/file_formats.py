@@ -59,7 +59,8 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 
 
 _IDX_MAGIC = b"\0\0\x08"  # two zeros, and the type of unsigned bytes
-_MAX_IDX_BYTES = 2**30  # MNIST's training images have 47 MB, those of EMNIST 550 MB
+# of one file: MNIST's training images have 47 MB, those of EMNIST 550 MB
+MAX_BYTES = 2**30
 
 
 def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, "*shape"]:
@@ -89,9 +90,9 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, "*shape"]:
             )
         shape = struct.unpack(f">{dimensions}I", header[4:])
         size = math.prod(shape)
-        if not 0 < size <= _MAX_IDX_BYTES:
+        if not 0 < size <= MAX_BYTES:
             raise UnreadableFile(
-                f"{path} must hold 1 to {_MAX_IDX_BYTES:,} bytes after its header; for shape {list(shape)} these are "
+                f"{path} must hold 1 to {MAX_BYTES:,} bytes after its header; for shape {list(shape)} these are "
                 f"{size:,}. Split larger arrays, and pass them as tensors."
             )
         content = file.read(size + 1)
@@ -148,10 +149,6 @@ def read_cifar(
     return records[:, labels_each:].reshape(-1, 3, 32, 32), labels
 
 
-# far beyond the official tables
-_MAX_CSV_BYTES = 64 * 2**20
-
-
 def read_table(path: str | Path, columns: Sequence[str]) -> Float64[Tensor, "n columns"]:
     """Return the numbers of a text table, plain or gzipped, in the file's order.
 
@@ -166,7 +163,7 @@ def read_table(path: str | Path, columns: Sequence[str]) -> Float64[Tensor, "n c
         UnreadableFile: Another header, a line of another length, or a cell that is not a finite number.
     """
     path = Path(path)
-    text = read_bounded(path, _MAX_CSV_BYTES).decode("utf-8-sig", errors="replace")
+    text = read_bounded(path, MAX_BYTES).decode("utf-8-sig", errors="replace")
     lines = [line for line in text.splitlines() if line.strip()]
     separator = None
     if lines and "," in lines[0]:

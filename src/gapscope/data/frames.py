@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.base.errors import InvalidInput, did_you_mean
+from gapscope.base.errors import InvalidInput, did_you_mean, join_names
 from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, as_frame, hashed_words
 from gapscope.results.formatting import pluralize
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 # A column of text with more different values than this, and than half of the rows, is a name and not a category.
 MAX_CATEGORIES = 20
-MAX_NAMED = 20  # columns that a message names
 # Fewer rows may be numbered by chance, or on purpose.
 MIN_ROWS = 10
 # Names of columns that number the rows; the last part of a longer name counts, such as customer_id and customerID.
@@ -87,7 +86,7 @@ def _refuse_infinite(numbers: pandas.DataFrame) -> None:
             numpy.isinf(numbers[name].to_numpy(dtype=float, na_value=numpy.nan))
         )
         if len(rows):
-            listed = ", ".join(str(row + 1) for row in rows[:MAX_NAMED])
+            listed = join_names(row + 1 for row in rows)
             raise InvalidInput(
                 f"Column {str(name)!r} must hold finite numbers; got infinity in rows "
                 f"{listed}. Correct these cells, or leave them empty."
@@ -182,7 +181,7 @@ def encode_frame(
     ]
     if lacking:
         raise InvalidInput(
-            f"The second table must have the columns of the first; it lacks {', '.join(lacking[:MAX_NAMED])}. Add "
+            f"The second table must have the columns of the first; it lacks {join_names(lacking)}. Add "
             "them, or remove them from both."
         )
     return encoded.reindex(columns=like.columns, fill_value=0.0).fillna(like.median()), tuple(notes)
@@ -263,7 +262,7 @@ def split_frame(frame: Any, target: str) -> tuple[pandas.DataFrame, pandas.Serie
         )
     if target not in frame:
         columns = [str(name) for name in frame]
-        hint = did_you_mean(target, columns) or f" Pass one of {', '.join(columns[:MAX_NAMED])}."
+        hint = did_you_mean(target, columns) or f" Pass one of {join_names(columns)}."
         raise InvalidInput(f"Got target={target!r}, which is no column of the frame.{hint}")
     if frame.shape[1] < 2:
         raise InvalidInput(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gapscope.base.errors import DataNotFound, UnreadableFile, check_choice
 from gapscope.base.samples import Samples
-from gapscope.data.file_formats import read_bounded, read_cifar, read_idx
+from gapscope.data.file_formats import MAX_BYTES, read_bounded, read_cifar, read_idx
 from gapscope.data.location import FileLayout, locate
 from gapscope.data.problem import Problem
 
@@ -60,8 +60,6 @@ _PHOTOGRAPHS = (
     "ship",
     "truck",
 )
-# far beyond the official names
-_MAX_NAME_BYTES = 10_000
 
 
 def _image_samples(pixels: Tensor, labels: Tensor) -> Samples:
@@ -130,7 +128,7 @@ def _class_names(path: Path | None, n_classes: int) -> tuple[str, ...]:
     """Return the first names in a file, or none without a file."""
     if path is None:
         return ()
-    names = read_bounded(path, _MAX_NAME_BYTES).decode("utf-8", errors="replace").split()
+    names = read_bounded(path, MAX_BYTES).decode("utf-8", errors="replace").split()
     if len(names) < n_classes:
         raise UnreadableFile(
             f"{path} must name at least the {n_classes} classes of the labels; it names {len(names)}. Fetch it again."

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from gapscope.base.budget import MAX_BYTES
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.samples import slices, slices_of
 from gapscope.gradients.broadcasts import add_densely
@@ -35,9 +36,6 @@ from gapscope.inspection.substitution import (
 Contributions = Mapping[tuple[int, ...], Contribution]
 Chunk = tuple[slice, Contributions]
 
-# Of the default budget: passes, contributions and temporaries stay below 2 GiB, so that 50,000 images through LeNet-5
-# (benchmarks/forecast) fit into 4 GB with all else that a process holds.
-MAX_BYTES = 2**31
 # Up to this many samples are run at once in the first pass, which measures memory; of more samples only one.
 _SMALL = 32
 # Up to so many numbers (4 MiB) products are added to each other before they are added to the block: they lie in another

@@ -21,13 +21,11 @@ from gapscope.inspection.outputs import (
     prepare_inputs,
     raw_outputs,
 )
+from gapscope.inspection.timing import TRIAL
 
-# by judgment
-SAMPLES_RUN = 8
-# of a sum of probabilities, by judgment
-SUM_TOLERANCE = 1e-3
-# relative difference of outputs between two passes that rounding does not explain
-REPEAT_TOLERANCE = 1e-3
+# relative difference that rounding does not explain, of two passes over the same inputs, or of a sum of probabilities
+# from 1
+TOLERANCE = 1e-3
 N_PROBED = 1000  # samples that decide whether outputs in [0, 1] are probabilities
 
 
@@ -77,7 +75,7 @@ class _SigmoidRecorder(TorchFunctionMode):
 def first_pass(network: nn.Module, samples: Samples) -> FirstPass:
     """Run the network on the first samples, twice."""
     with inspection_mode(network), torch.no_grad():
-        given = prepare_inputs(network, samples.inputs[:SAMPLES_RUN])
+        given = prepare_inputs(network, samples.inputs[:TRIAL])
 
         def run() -> tuple[Any, bool]:
             x = given.clone()
@@ -122,7 +120,7 @@ def _differ(outputs: Tensor, repeated: Tensor) -> bool:
     if outputs.numel():
         scale = float(outputs.abs().max())
     if scale:
-        return bool((outputs - repeated).abs().max() > REPEAT_TOLERANCE * scale)
+        return bool((outputs - repeated).abs().max() > TOLERANCE * scale)
     return False
 
 
@@ -168,7 +166,7 @@ def _sums_to_one(outputs: Tensor) -> bool:
     if outputs.ndim < 2 or outputs.shape[1] < 2:
         return False
     flat = outputs.movedim(1, -1).flatten(0, -2).double()
-    return bool((flat >= 0).all()) and bool(((flat.sum(1) - 1).abs() < SUM_TOLERANCE).all())
+    return bool((flat >= 0).all()) and bool(((flat.sum(1) - 1).abs() < TOLERANCE).all())
 
 
 def activation_of(network: nn.Module, samples: Samples, first: FirstPass) -> str:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.samples import Samples, as_samples
+from gapscope.base.targets import IGNORED
 from gapscope.data.tables import read_cells
 from gapscope.labels.sample_details import with_class_names
 from gapscope.results.csv_files import from_csv_cell
@@ -23,7 +24,6 @@ DROP = "drop"
 # Spreadsheet programs may add ".0" to whole numbers. Python's int() and float() also read "1_0" as 10.
 _INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-MAX_NAMED = 10  # classes that a message names
 
 
 def drop_word(class_names: Sequence[str]) -> str:
@@ -40,8 +40,6 @@ def drop_word(class_names: Sequence[str]) -> str:
 
 PLACE_COLUMNS = {"multi-label": "output", "positions": "position"}
 """Column of the place of a label within its sample, by the kind of the task."""
-# default of `torch.nn.CrossEntropyLoss(ignore_index=)`
-IGNORED_LABEL = -100
 
 
 def _read_list(path: str | Path, place: str = "") -> pandas.DataFrame:
@@ -65,9 +63,7 @@ class _LabelParser:
         for name, code in self.codes.items():
             self.by_stripped.setdefault(name.strip(), []).append(code)
         self.occurring = (
-            set()
-            if self.is_number
-            else {int(label) for label in samples.y.unique()} - {IGNORED_LABEL}
+            set() if self.is_number else {int(label) for label in samples.y.unique()} - {IGNORED}
         )
         self.drop = drop_word(samples.class_names)
 
@@ -78,11 +74,7 @@ class _LabelParser:
         names = [repr(name) for name in self.codes] or [
             str(label) for label in sorted(self.occurring)
         ]
-        if len(names) <= MAX_NAMED:
-            more = ""
-        else:
-            more = f" and {len(names) - MAX_NAMED} more"
-        return f"one of the classes {', '.join(names[:MAX_NAMED])}{more}"
+        return f"one of the classes {join_names(names)}"
 
     def parse(self, label: str, where: str) -> float | None:
         """Return a regression target or a class, None to drop the sample."""
@@ -158,7 +150,7 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
             )
         decisions[place] = (decision, line)
     for place, (decision, _) in decisions.items():
-        targets[place] = IGNORED_LABEL if decision is None else int(decision)
+        targets[place] = IGNORED if decision is None else int(decision)
     return replace(samples, targets=targets)
 
 

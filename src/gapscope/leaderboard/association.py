@@ -26,7 +26,7 @@ from jaxtyping import Float, Int
 
 from gapscope.gap.columns import as_texts
 from gapscope.leaderboard.leaderboard_result import Score
-from gapscope.statistics.correlations import weighted_pearson
+from gapscope.statistics.correlations import ROUNDING, weighted_pearson
 from gapscope.statistics.intervals import members, percentile_interval
 
 if TYPE_CHECKING:
@@ -112,10 +112,6 @@ class HyperparameterSmoother:
         return min(self._candidates, key=lambda maps: float(((maps.held_out @ values) ** 2).sum()))
 
 
-# a smaller standard deviation of the residuals (of normal scores) is rounding error
-MIN_RESIDUAL_STD = 1e-6
-
-
 @dataclass(frozen=True)
 class PartialAssociation:
     """Correlation of residuals, NaN if the hyperparameters determine the measure."""
@@ -167,7 +163,7 @@ class PartialAssociations:
         in_sample, held_out = maps.in_sample @ scores, maps.held_out @ scores
         # R2 on held-out configurations; normal scores have mean 0
         explained = 1 - float((held_out**2).sum() / max(float((scores**2).sum()), 1e-300))
-        if in_sample.std() < MIN_RESIDUAL_STD:
+        if in_sample.std() < ROUNDING:
             return PartialAssociation(
                 Score(value=numpy.nan), explained, numpy.full(len(self._orders), numpy.nan)
             )

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from gapscope.base.budget import DEFAULT_BUDGET
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import as_samples
 from gapscope.base.type_guards import is_mapping
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, ready, refuse_estimator
 from gapscope.leaderboard.comparison import ComparedReading, Comparison, LeaderboardEvidence
-from gapscope.measures.budget import DEFAULT_SECONDS, Allocation, Plan, plan_budget, reason
+from gapscope.measures.budget import Allocation, Plan, plan_budget, reason
 from gapscope.measures.measurement import (
     Budget,
     check_options,
@@ -231,7 +232,7 @@ def compare(
     if time_budget == "auto":
         seconds = None
         if measures is None:
-            seconds = DEFAULT_SECONDS
+            seconds = DEFAULT_BUDGET
     else:
         seconds = time_budget
     comparison = _ComparisonRun(options or {}, min(MAX_GROUPS, len(samples)), seed)

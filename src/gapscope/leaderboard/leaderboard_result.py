@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from gapscope.base.errors import join_names
 from gapscope.results.formatting import pluralize
 from gapscope.results.result import StoredRows, axes_or_new, to_html
 
@@ -136,8 +137,7 @@ def shorten_names(measures: Sequence[str], longest: int = LONGEST_NAME) -> list[
 
 
 def _list_names(rows: Sequence[LeaderboardRow]) -> str:
-    names = [row.measure.removeprefix("m.") for row in rows]
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    return join_names(row.measure.removeprefix("m.") for row in rows)
 
 
 class Leaderboard(StoredRows[LeaderboardRow]):

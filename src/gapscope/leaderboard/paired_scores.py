@@ -16,6 +16,7 @@ import numpy
 from jaxtyping import Float, Int
 
 from gapscope.gap.columns import as_texts
+from gapscope.statistics.correlations import ROUNDING
 from gapscope.statistics.intervals import configuration_ids, members
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 Array = numpy.ndarray
 PAIRED = ("kendall", "granulated", "mutual_information")
-# relative rounding error of an entropy that is zero
-ENTROPY_TOLERANCE = 1e-6
 # looking up n log n in a table is four times as fast as computing it
 MAX_LOOKUPS = 1_000_000
 
@@ -309,7 +308,7 @@ class PairedScores:
             joint, columns = _nlogn(table).sum((0, 1, 2)), _nlogn(table.sum(1)).sum((0, 1))
             # N H(gap | cell), and N I(measure; gap | cell) = N [H(gap | .) + H(measure | .) - H(gap, measure | .)]
             unknown, shared = total - rows, total - rows - columns + joint
-            defined = unknown > ENTROPY_TOLERANCE * numpy.maximum(total, 1.0)
+            defined = unknown > ROUNDING * numpy.maximum(total, 1.0)
             fraction = shared / numpy.where(defined, unknown, 1.0)
             least = numpy.minimum(least, numpy.where(defined, fraction, numpy.inf))
         return numpy.where(numpy.isfinite(least), numpy.clip(least, 0.0, 1.0), numpy.nan)

@@ -17,8 +17,6 @@ from gapscope.inspection.validation import Ready
 from gapscope.measures.registry import Measure, Sampling
 from gapscope.results.progress import progress
 
-# as for all verbs
-DEFAULT_SECONDS = 60.0
 # no trials if a rough estimate in forward passes is below this fraction of the budget
 SKIP_TRIAL_BELOW = 0.2
 # for errors of the trials, by judgment

@@ -13,19 +13,18 @@ from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.samples import Samples
 from gapscope.inspection.timing import TRIAL, pass_seconds, seconds_of, smallest_timing
 from gapscope.inspection.validation import Ready
+from gapscope.measures.budget import LARGER_TRIAL_FRACTION, SKIP_TRIAL_BELOW
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 
 # Fraction of the budget for all trials.
 TRIAL_FRACTION = 0.1
-# samples, and part of the budget, of a larger trial, by judgment
-LARGEST_TRIAL, LARGER_TRIAL_FRACTION = 128, 0.01
+# samples of a larger trial, by judgment
+LARGEST_TRIAL = 128
 # Allowance for pairs of samples in the kernel of few, of which further trials would take as long as itself.
 QUADRATIC = 1.5
 # Random combinations of the outputs, and numbers of landmarks, in place of the exact kernel. Few choices, so that noise
 # of a timing seldom changes the result.
 COMBINATIONS, LANDMARKS = 4, (1000, 500, 250, 125)
-# No trial if the kernel certainly fits: a rough bound in forward passes and operations is below this fraction.
-SURE_FRACTION = 0.2
 # A pass back takes at least as long as a pass forward per output, and all gradients at most 10 times as long; one
 # core multiplies and adds at least 5e9 numbers per second.
 MIN_PASSES, MAX_PASSES, OPERATIONS_PER_SECOND = 1.0, 10.0, 5e9
@@ -143,7 +142,7 @@ def affordable_kernel(
     if forward is not None:
         parameters = sum(p.numel() for p in network.parameters() if p.requires_grad)
         pairs = n * (columns + more_columns) * parameters * k / OPERATIONS_PER_SECOND
-        if MAX_PASSES * forward * k + pairs < SURE_FRACTION * budget.remaining:
+        if MAX_PASSES * forward * k + pairs < SKIP_TRIAL_BELOW * budget.remaining:
             return options, ""
         least = MIN_PASSES * forward * min(k, COMBINATIONS)
         if not budget.affords(least):

@@ -28,6 +28,7 @@ from gapscope.inspection.outputs import (
     samples_per_pass,
 )
 from gapscope.inspection.validation import ready, unwrap_estimator
+from gapscope.measures.budget import MANY_OUTPUTS
 from gapscope.measures.feature_layer import (
     MASKS,
     FeaturePlace,
@@ -40,7 +41,6 @@ from gapscope.measures.feature_layer import (
 from gapscope.results.progress import progress
 
 POOLINGS = ("mean", "first", "last", "none")
-MAX_OUTPUTS = 4096  # per sample; those of language models are not stored
 # changes when the same arguments give other features
 _CACHE_VERSION = 1
 # Texts are probably cut off if so many times as many fill all tokens as are one token shorter.
@@ -127,7 +127,7 @@ def _run(
                 values = pool_positions(positions_first(value, place.module), pooling, mask)
                 # half precision loses digits in the sums of later computations
                 rows.append(values.to(torch.promote_types(values.dtype, torch.float32)).cpu())
-                if result.shape[1] <= MAX_OUTPUTS:
+                if result.shape[1] <= MANY_OUTPUTS:
                     outputs.append(result.float().cpu())
                 bar.advance(part.stop - part.start)
     return torch.cat(rows), torch.cat(outputs) if outputs else None

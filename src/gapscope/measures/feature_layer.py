@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import MAX_NAMED, InvalidInput, join_names
 from gapscope.base.input_layout import InputLayout
 from gapscope.inspection.hooks import ModuleCall, Weighted, module_named, record_module_calls
 from gapscope.inspection.outputs import prepare_inputs
@@ -20,8 +20,6 @@ HIDDEN = ("sentence_embedding", "last_hidden_state")
 # Layers whose features are in the last dimension, positions before it.
 _FEATURES_LAST = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.RMSNorm)
 _FEATURES_FIRST = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-# names in a message
-_MAX_CANDIDATES = 6
 MASKS = ("attention_mask", "mask")
 
 
@@ -136,7 +134,7 @@ def _without_last_layer(last: ModuleCall | None, calls: list[ModuleCall], n: int
         and call.output.ndim > 1
         and len(call.output) == n
     ]
-    choices = ", ".join(repr(name) for name in list(dict.fromkeys(names))[-_MAX_CANDIDATES:])
+    choices = join_names(map(repr, list(dict.fromkeys(names))[-MAX_NAMED:]))
     advice = "Compute the features in a module of the network, and pass its name as layer=."
     if choices:
         advice = f"Pass layer=, for example one of {choices}."

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.budget import DEFAULT_BUDGET
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
@@ -21,7 +22,7 @@ from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope, memoize
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, equals_trained_weights, ready
-from gapscope.measures.budget import DEFAULT_SECONDS, Allocation, Plan, plan_budget, reason
+from gapscope.measures.budget import Allocation, Plan, plan_budget, reason
 from gapscope.measures.registry import Measure, get_measure, list_measures
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import Reading, Readings
@@ -269,7 +270,7 @@ def measure(
     if time_budget == "auto":
         time_budget = None
         if not has_names:
-            time_budget = DEFAULT_SECONDS
+            time_budget = DEFAULT_BUDGET
     if is_distributed():  # processes that time their own trials would choose different subsets
         time_budget = None
     evaluate = partial(evaluate_on_subset, initial_state=initial_state, history=history, seed=seed)

@@ -22,6 +22,7 @@ from gapscope.measures._forward import Inputs, Labels, Scalars, forward_pass, lo
 from gapscope.measures._weights import layer_weights, squared_singular_values
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
+from gapscope.statistics.correlations import ROUNDING
 
 _register = partial(register_measure, default=False)
 
@@ -202,10 +203,6 @@ def spectral_distance_complexity(
     return _log_spectral_bound(network, x, y, squares, chunk_size)
 
 
-# eigenvalues below this fraction of the largest are rounding errors
-_ZERO = 1e-12
-
-
 def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
     r"""Fit a power law: return alpha, x_min and the Kolmogorov-Smirnov distance.
 
@@ -265,7 +262,7 @@ def power_law_alpha(network: nn.Module, x: Inputs, *, min_eigenvalues: int = 20)
     check_range("min_eigenvalues", min_eigenvalues, 3)
     alphas, weighted = [], []
     for values in squared_singular_values(network, x).values():
-        values = values[values > _ZERO * values[-1]]
+        values = values[values > ROUNDING**2 * values[-1]]
         if len(values) < min_eigenvalues:
             continue
         alpha = power_law_fit(values)[0]

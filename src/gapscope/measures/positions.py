@@ -21,6 +21,7 @@ from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.losses import evaluate
+from gapscope.inspection.outputs import BACKWARD_CHUNK_SIZE
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import centred_features
@@ -31,8 +32,6 @@ from gapscope.statistics.leave_group_out import select_held_out
 
 # 50,000 positions with 1,000 landmarks take 400 MB in float64.
 MAX_POSITIONS = 50_000
-# Samples of one forward pass for features of positions, which are larger than those of samples.
-SAMPLES_PER_PASS = 256
 # Weight of the frequencies of all labels, in positions of a token.
 PRIOR = 1.0
 FREQUENCIES, NEIGHBOURHOOD = "label frequencies of each token", "linear ridge on 3 x 3 pixels"
@@ -117,8 +116,8 @@ def features_at(prepared: Ready, positions: LabelledPositions) -> tuple[Float[Te
     grid = tuple(samples.y.shape[1:])
     rows: list[Tensor] = []
     place = ""
-    for start in range(0, len(samples), SAMPLES_PER_PASS):
-        chosen = torch.arange(start, min(start + SAMPLES_PER_PASS, len(samples)))
+    for start in range(0, len(samples), BACKWARD_CHUNK_SIZE):
+        chosen = torch.arange(start, min(start + BACKWARD_CHUNK_SIZE, len(samples)))
         part = samples.subset(chosen.to(samples.inputs.device))
         features = extract_features(network, part, pooling="none")
         place = features.place
@@ -134,7 +133,7 @@ def features_at(prepared: Ready, positions: LabelledPositions) -> tuple[Float[Te
                 f"[{len(samples)}, {', '.join(map(str, grid))}, d] of another layer: gs.embed(network, data, layer=, "
                 "pooling='none')."
             )
-        is_inside = (positions.samples >= start) & (positions.samples < start + SAMPLES_PER_PASS)
+        is_inside = (positions.samples >= start) & (positions.samples < start + BACKWARD_CHUNK_SIZE)
         index = (positions.samples[is_inside] - start, *positions.places[is_inside].unbind(1))
         rows.append(values[index])
     return torch.cat(rows), place

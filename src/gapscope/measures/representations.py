@@ -29,10 +29,7 @@ from gapscope.measures._forward import (
 from gapscope.measures._noise import STREAM, mixed_logits, random_groups
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
-
-# singular values of the class means below this fraction of the largest are rounding errors
-_MIN_SINGULAR_VALUE = 1e-6
-
+from gapscope.statistics.correlations import ROUNDING
 
 _register = partial(register_measure, labels=True, default=False)
 
@@ -41,7 +38,7 @@ def _within_over_between(deviations: Float[Tensor, "n d"], means: Float[Tensor, 
     """Return tr(S_W S_B^+) / C from deviations within classes and centred class means."""
     # means = U S V^T, so S_B^+ = C V S^-2 V^T, and tr(S_W S_B^+) / C = sum |deviations V / S|^2 / n
     _, sizes, directions = torch.linalg.svd(means, full_matrices=False)
-    nonzero = sizes > _MIN_SINGULAR_VALUE * sizes[0]
+    nonzero = sizes > ROUNDING * sizes[0]
     scaled = deviations @ directions[nonzero].mT / sizes[nonzero]
     return scaled.square().sum().item() / len(deviations)
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy
 
+from gapscope.leaderboard.association import MAX_LEVELS
 from gapscope.report.figures import ALARM, training_curves
 from gapscope.report.pool_view import PoolView
 from gapscope.results.formatting import pluralize, setting_name, setting_order, setting_value
 from gapscope.results.records import Record
 
-# more colours cannot be told apart
-MAX_GROUPS = 8
 # more curves cannot be told apart
 MAX_NETWORKS = 120
 
@@ -37,12 +36,12 @@ def correlation_ratio(groups: Sequence[str], gaps: Sequence[float]) -> float:
 
 
 def _grouping(view: PoolView, records: Sequence[Record]) -> str | None:
-    """Return the setting with 2 to 8 values that explains most of the gap's variance."""
+    """Return the setting with two or a few values that explains most of the gap's variance."""
     ratios: dict[str, float] = {}
     gaps = [record.gap for record in records]
     for column in view.varied:
         groups = [setting_value(view.table.at[record.id, column]) for record in records]
-        if column != "seed" and 2 <= len(set(groups)) <= MAX_GROUPS:
+        if column != "seed" and 2 <= len(set(groups)) <= MAX_LEVELS:
             ratios[column] = correlation_ratio(groups, gaps)
     best = max(ratios, key=lambda column: ratios[column], default=None)
     if best is not None and ratios[best] > 0:

@@ -6,14 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from gapscope.report.pool_view import MAX_SCROLLED
 from gapscope.results.estimate import percent
 from gapscope.results.result import data_uri
 
 if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues
-
-# by judgment
-MAX_ROWS_SHOWN = 48
 
 
 def label_issues_section(
@@ -30,7 +28,7 @@ def label_issues_section(
         return str(label)
 
     cards: list[dict[str, Any]] = []
-    table: Any = issues.to_pandas().head(MAX_ROWS_SHOWN)
+    table: Any = issues.to_pandas().head(MAX_SCROLLED)
     for row in table.to_dict("records"):
         picture = ""
         if images is not None:

@@ -13,8 +13,8 @@ from gapscope.gap.columns import has_unknown_settings, training_configurations
 from gapscope.leaderboard.leaderboard_result import MIN_CONFIGURATIONS, Verdict
 from gapscope.leaderboard.ranking import RANDOM, verdicts
 from gapscope.report.figures import measure_against_gap
-from gapscope.report.pool_view import PoolView, needs_logarithm, varied_settings
-from gapscope.results.readings import BASELINE, FOLDED_FROM
+from gapscope.report.pool_view import MAX_SHOWN, PoolView, needs_logarithm, varied_settings
+from gapscope.results.readings import BASELINE, FOLDED_FROM, MAX_LINES
 from gapscope.statistics.correlations import correlations
 from gapscope.statistics.intervals import configuration_ids
 
@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 TITLED_DOTS = 2500
 # more dots slow a browser down
 ALL_DOTS = 30000
-# a screen
-SHOWN_CARDS = 12
 # more make the page large
 MAX_CARDS = 100
-# a screen
-SHOWN_ROWS = 15
 # the full number of resamples up to 500 networks, fewer above
 RESAMPLES, MIN_RESAMPLES, FULLY_RESAMPLED = 2000, 200, 500
 # the time of the leaderboard's smoother grows with the cube of the number of networks
@@ -150,7 +146,7 @@ def split_ranking(ranked: list[dict[str, Any]]) -> dict[str, Any]:
         members[name] < FOLDED_FROM or name not in families[:k] for k, name in enumerate(families)
     ]
     heads = [row for row, is_visible in zip(ranked, is_head, strict=True) if is_visible]
-    visible = [row for k, row in enumerate(heads) if k < SHOWN_ROWS or row["baseline"]]
+    visible = [row for k, row in enumerate(heads) if k < MAX_LINES or row["baseline"]]
     return {"rows": visible, "more": [row for row in ranked if row not in visible]}
 
 
@@ -181,8 +177,8 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
         )
         figures.append({**row, "figure": figure})
     return {
-        "figures": figures[:SHOWN_CARDS],
-        "more": figures[SHOWN_CARDS:MAX_CARDS],
+        "figures": figures[:MAX_SHOWN],
+        "more": figures[MAX_SHOWN:MAX_CARDS],
         "every": every,
         "omitted": max(0, len(figures) - MAX_CARDS),
     }

@@ -12,8 +12,9 @@ from typing import Any
 import numpy
 from markupsafe import Markup
 
+from gapscope.base.errors import MAX_NAMED
 from gapscope.report.figures import gap_distribution
-from gapscope.report.pool_view import PoolView
+from gapscope.report.pool_view import MAX_SCROLLED, MAX_SHOWN, PoolView
 from gapscope.results.formatting import (
     format_fixed,
     format_number,
@@ -27,12 +28,6 @@ from gapscope.results.formatting import (
 MAX_CELLS = 9000
 # characters of a paragraph
 LONGEST_MESSAGE = 400
-# values in a line
-MAX_VALUES = 12
-# what a reader scrolls through
-MAX_FAILURE_GROUPS = 50
-# networks that are named per group of failures
-MAX_NAMED = 5
 # minimum number of gaps for a histogram
 MIN_GAPS = 4
 
@@ -109,7 +104,7 @@ def _varied(view: PoolView) -> list[dict[str, Any]]:
         # a pool has many networks and few values; typed, since True == 1
         format_value = lru_cache(typed=True)(setting_value)
         counts = Counter(map(format_value, sorted(table[column].tolist(), key=setting_order)))
-        ordered, more = list(counts.items())[:MAX_VALUES], max(0, len(counts) - MAX_VALUES)
+        ordered, more = list(counts.items())[:MAX_SHOWN], max(0, len(counts) - MAX_SHOWN)
         rows.append({"name": setting_name(column), "path": column, "values": ordered, "more": more})
     return rows
 
@@ -158,7 +153,7 @@ def overview(view: PoolView) -> dict[str, Any]:
         else Markup(""),
         "varied": _varied(view),
         "without_settings": view.n_without_settings,
-        "failures": failures[:MAX_FAILURE_GROUPS],
-        "more_failures": max(0, len(failures) - MAX_FAILURE_GROUPS),
-        "unmeasured": reasons.most_common(50),
+        "failures": failures[:MAX_SCROLLED],
+        "more_failures": max(0, len(failures) - MAX_SCROLLED),
+        "unmeasured": reasons.most_common(MAX_SCROLLED),
     }

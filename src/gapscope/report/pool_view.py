@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 LONGEST_NAME = 160
 # correlations take time, figures bytes; some grow with the square of the number of networks
 MAX_POINTS = 1000
+# items of one kind on the page, at once and in all: a screen, and what a reader scrolls through
+MAX_SHOWN, MAX_SCROLLED = 12, 50
+# by judgment: a gap estimator of fewer networks is not worth its error
+MIN_NETWORKS = 12
 GAP_DEFINITIONS = {"accuracy": "train minus test accuracy", "loss": "test minus train loss"}
 
 

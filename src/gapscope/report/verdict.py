@@ -14,7 +14,7 @@ from gapscope.leaderboard.leaderboard_result import EVIDENCE, Verdict
 from gapscope.leaderboard.ranking import RANDOM
 from gapscope.report.held_out import ESTIMATOR, held_out_errors, root_mean_square
 from gapscope.report.measures import leaderboard_verdicts, ranked_correlations
-from gapscope.report.pool_view import PoolView, as_view
+from gapscope.report.pool_view import MIN_NETWORKS, PoolView, as_view
 from gapscope.results.formatting import expected_test_accuracy, format_fixed, pluralize
 from gapscope.results.records import Record
 
@@ -29,8 +29,6 @@ LONGEST_NAME = 48
 TIE = 0.01
 # minimum training accuracy and gap of a network that has memorized its training data
 MEMORIZED_ACCURACY, MEMORIZED_GAP = 0.97, 0.1
-# the fewest that `gapscope gap fit` takes
-MIN_NETWORKS = 12
 
 
 def _short_name(record: Record, view: PoolView) -> str:

@@ -21,6 +21,7 @@ from gapscope.statistics.kernel_ridge import (
     Spectrum,
     linear_spectrum,
     nystroem_spectrum,
+    row_blocks,
     select_ridge,
     spectrum,
 )  # fmt: skip
@@ -31,8 +32,6 @@ RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 MAX_EXACT, N_LANDMARKS = 2000, 1000
 # Above so many samples the RBF kernel has fewer landmarks: their cost grows with the square, 1,000,000 rows take 30 s.
 MANY_SAMPLES, N_LANDMARKS_OF_MANY = 200_000, 500
-# rows of a block of distances, by judgment: 33 MB per 2,048 others
-BLOCK = 2048
 # Above this many samples, neighbours are those among the first principal components, in float32.
 MAX_EXACT_NEIGHBOURS, N_COMPONENTS = 5000, 64
 # columns of token frequencies; larger vocabularies are hashed
@@ -162,11 +161,10 @@ def find_nearest(
 ) -> tuple[Float[Tensor, "n k"], Shaped[Tensor, "n k"]]:
     """Return distances and indices of the k nearest features (or other queries)."""
     candidates, distances, indices = queries if features is None else features, [], []
-    for start in range(0, len(queries), BLOCK):
-        block = torch.cdist(queries[start : start + BLOCK], candidates)
+    for part in row_blocks(len(queries)):
+        block = torch.cdist(queries[part], candidates)
         if features is None:
-            rows = torch.arange(len(block), device=block.device)
-            block[rows, rows + start] = torch.inf
+            block[:, part].fill_diagonal_(torch.inf)
         # of equal distances, `min` takes the first
         if k == 1:
             nearest = block.min(1, keepdim=True)

@@ -12,14 +12,14 @@ from jaxtyping import Float, Shaped
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from gapscope.statistics.kernel_ridge import MAX_ITERATIONS
+
 # 15 bins as in Guo et al. 2017; 20 samples have a standard error of 0.11 or less
 MAX_BINS, MIN_PER_BIN = 15, 20
 # exp(-6) is a temperature at which a difference of 0.05 between two scores is a probability of 1
 LOG_TEMPERATURES = (-6.0, 3.0)
 # smallest probability in a logarithm
 SMALLEST = 1e-12
-# a limit, by judgment
-MAX_EM_STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _of_given(probabilities: Tensor, targets: Tensor) -> Tensor:
 def _best_background(sharp: Tensor, frequent: Tensor) -> float:
     """Return the weight of the second probabilities that maximizes the likelihood of a mixture (EM)."""
     weight = 0.1
-    for _ in range(MAX_EM_STEPS):
+    for _ in range(MAX_ITERATIONS):
         mixture = ((1 - weight) * sharp + weight * frequent).clamp_min(SMALLEST)
         new = float((weight * frequent / mixture).mean())
         if abs(new - weight) < 1e-5:

@@ -19,6 +19,8 @@ from gapscope.statistics.intervals import cluster_bootstrap_weights, percentile_
 if TYPE_CHECKING:
     import pandas
 
+# Singular values, entropies and standard deviations below this fraction of their scale are rounding of float32.
+ROUNDING = 1e-6
 Array = numpy.ndarray
 Coefficient = Callable[
     [Float[Array, "b n"], Float[Array, " n"], Float[Array, " n"]], Float[Array, " b"]

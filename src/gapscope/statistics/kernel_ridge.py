@@ -16,9 +16,10 @@ from gapscope.base.errors import NotMeasurable
 _MIN_DEGREES_OF_FREEDOM = 1e-9
 
 
-# Rows of columns in memory at a time, and rows on which the ridge is selected, where not all are in memory.
-BLOCK_ROWS, RIDGE_ROWS = 2048, 20_000
-# Above this many samples, eigenvectors are computed again for every block of rows.
+# Rows of columns or of distances in memory at a time: 33 MB per 2,048 columns in float64.
+BLOCK_ROWS = 2048
+# Above this many samples, eigenvectors are computed again for every block of rows, and the ridge is selected on about
+# as many rows.
 MAX_ROWS_IN_MEMORY = 20_000
 # Eigenvalues of the landmarks below this fraction of the largest are rounding of the sums over blocks.
 _MIN_EIGENVALUE_OF_BLOCKS = 1e-10
@@ -246,7 +247,7 @@ class _LeaveOneOut:
     def squared_errors(self, ridges: Sequence[float]) -> list[float]:
         """Return the squared errors of each ridge, for blocks of about 20,000 rows in all."""
         errors = [0.0 for _ in ridges]
-        every = max(1, len(self.kernel) // RIDGE_ROWS)
+        every = max(1, len(self.kernel) // MAX_ROWS_IN_MEMORY)
         for rows, vectors in self.kernel.blocks(every):
             for i, ridge in enumerate(ridges):
                 errors[i] += float(self.residuals(ridge, rows, vectors)[0].square().sum())

@@ -25,8 +25,8 @@ from gapscope.theory.statistical_mechanics import (
 )
 
 Method = Literal["weight_norm", "sgd"]
-# order parameters far beyond any solution, before they overflow
-_DIVERGED = 1e6
+# order parameters and weights far beyond any solution, before they overflow
+DIVERGED = 1e6
 
 
 class OrderParameters(NamedTuple):
@@ -187,7 +187,7 @@ def learning_dynamics(
         return np.stack(_flow(y[0], y[1], y[2], method, student, learning_rate, zeta))
 
     def bounded(_: float, y: Float[np.ndarray, " 3"]) -> float:
-        return _DIVERGED - max(y[0], y[2])
+        return DIVERGED - max(y[0], y[2])
 
     bounded.terminal = True  # type: ignore[attr-defined]
     path = np.full((3, moments.size), np.nan)

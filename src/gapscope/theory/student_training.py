@@ -15,7 +15,14 @@ from numpy.typing import ArrayLike
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.randomness import resolve_numpy_generator
-from gapscope.theory.dynamics import Method, Trajectory, check_method, start_length, validate_times
+from gapscope.theory.dynamics import (
+    DIVERGED,
+    Method,
+    Trajectory,
+    check_method,
+    start_length,
+    validate_times,
+)
 from gapscope.theory.statistical_mechanics import Student, activity, validate_order_parameters
 from gapscope.theory.teacher_students import StudentWeights, TeacherTask, draw_teachers
 
@@ -92,8 +99,6 @@ def steps(
     return turn, np.sum(delta * u, axis=1) / size
 
 
-# weights far beyond any solution, before they overflow
-_DIVERGED = 1e9
 Parameters = Float[np.ndarray, "k n_plus_1"]  # weights, then the gain
 
 
@@ -243,7 +248,7 @@ def train_students(
             weights, gains = parameters[:, :-1], parameters[:, -1]
             turn, growth = steps(method, weights, gains, part.inputs, part.targets, student)
             parameters = parameters + rate * np.column_stack([turn, growth - decay * gains])
-        if not np.abs(parameters).max() < _DIVERGED:
+        if not np.abs(parameters).max() < DIVERGED:
             raise InvalidInput(
                 f"learning_rate must keep training finite; {learning_rate} diverged in epoch {epoch + 1}. Lower it."
             )
