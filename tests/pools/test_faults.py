@@ -341,14 +341,14 @@ def test_an_unexpected_error_is_a_failure_of_one_network(
 ) -> None:
     from gapscope.pools import run as module
 
-    whole = module.Training
+    whole = module.train
 
     def odd(network: Any, samples: Any, settings: Any, *, seed: int, **options: Any) -> Any:
         if seed == 0:
             raise KeyError("odd")
         return whole(network, samples, settings, seed=seed, **options)
 
-    monkeypatch.setattr(module, "Training", odd)
+    monkeypatch.setattr(module, "train", odd)
     records = Pool(tmp_path / "pool").run(specs(), measures=())
     assert [record.status for record in records] == [
         "failed",

@@ -24,7 +24,7 @@ from gapscope.inspection.outputs import inspection_mode, is_estimator, network_o
 from gapscope.inspection.validation import ready
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.training.alarms.base import Alarm
-from gapscope.training.loop import Training
+from gapscope.training.loop import train
 from gapscope.training.randomness import reproducible
 from gapscope.training.recordings import Recordings
 
@@ -60,13 +60,12 @@ def _run_spec(spec: RunSpec, samples: Samples, seed: int, root: str | None) -> n
     problem, _ = prepare_data(spec, root)
     spec = spec.replace({"seed": seed % 2**31})
     network = network_from_spec(spec, replace(problem, train=samples))
-    training = Training(network, samples, spec.training, seed=spec.seed)
-    result = training.run_to_end()
+    result = train(network, samples, spec.training, seed=spec.seed)
     if result.status == "diverged":
         raise InvalidInput(
             f"Training diverged ({result.stop_reason}); every subset run must finish. Lower the learning rate."
         )
-    return training.run.network
+    return network
 
 
 def run_configuration(train_fn: Any, x: Any, y: Any, seed: int, root: str | None = None) -> Any:

@@ -8,12 +8,14 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from gapscope.base.errors import InvalidInput, did_you_mean
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
+
+Value = TypeVar("Value")
 
 
 def add_common_parameters(registered: Any, package: str) -> None:
@@ -45,6 +47,15 @@ def add_common_parameters(registered: Any, package: str) -> None:
         at = len(document)
     text = document[:at].rstrip() + "\n\nArgs:\n" + "".join(missing) + "\n" + document[at:]
     registered.__doc__ = text.rstrip() + "\n"
+
+
+def with_prefix(values: Mapping[str, Value], prefix: str) -> dict[str, Value]:
+    """Return the entries whose names begin with a prefix, by the rest of the name."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in values.items()
+        if name.startswith(prefix)
+    }
 
 
 def check_known(

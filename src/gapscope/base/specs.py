@@ -103,7 +103,7 @@ class DataSpec(_BaseSpec):
         name: Name of the data set, as in `gapscope data list`.
         options: Settings of the data set itself (for example `noise` of the two circles).
         train_size: Number of training samples, sampled without replacement; None for all.
-        test_size: The same for the test split.
+        test_size: The same for the test split; None for all.
         balanced: Whether every class gets the same number of training samples.
         blur_severity: Motion blur of the training images, 1 to 5 as in MNIST-C; 0 is none.
         label_noise: Fraction of training labels replaced by another class, exactly round(rate * n) of them.

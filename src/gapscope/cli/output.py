@@ -99,7 +99,7 @@ def print_lines(text: str, *, err: bool = False, color: str | None = None) -> No
     Args:
         text: One line or several.
         err: Whether to print to standard error.
-        color: Color of the text on a terminal.
+        color: Color of the text on a terminal; None for that of the terminal.
     """
     width = output_width(err=err)
     for line in text.split("\n"):

@@ -206,7 +206,12 @@ def _source(name: str) -> Source:
 
 
 def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise InvalidInput for unknown data sets and options, or options of the wrong type."""
+    """Raise InvalidInput for unknown data sets and options, or options of the wrong type.
+
+    Args:
+        name: Name of the data set; `gapscope data list` shows them.
+        options: Settings of the data set by name, such as `noise` of "two_circles".
+    """
     defaults = _source(name).options
     check_known(f"Data set '{name}'", options, defaults)
     for option, value in options.items():
@@ -214,7 +219,12 @@ def check_dataset_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def find_dataset(name: str, *, root: str | Path | None = None) -> str:
-    """Return a data set's folder ("built in" without files, "" if missing)."""
+    """Return a data set's folder ("built in" without files, "" if missing).
+
+    Args:
+        name: Name of the data set; `gapscope data list` shows them.
+        root: Folder of the data sets; None for GAPSCOPE_DATA or the cache folder of the user.
+    """
     layout = _source(name).layout
     if layout is None:
         return "built in"

@@ -59,7 +59,13 @@ def inject_label_noise(
 def add_target_noise(
     targets: Float[Tensor, "n k"], std: float, generator: torch.Generator | None = None
 ) -> Float[Tensor, "n k"]:
-    """Return regression targets plus Gaussian noise of standard deviation `std`."""
+    """Return regression targets plus Gaussian noise of standard deviation `std`.
+
+    Args:
+        targets: Regression targets, which are not changed.
+        std: Standard deviation of the noise in units of the targets, 0 or larger.
+        generator: Source of random numbers; None for the same ones at every call.
+    """
     check_range("std of target_noise", std, 0)
     noise = torch.randn(
         targets.shape, generator=resolve_generator(generator, "target noise"), dtype=targets.dtype
@@ -71,6 +77,11 @@ def subset(samples: Samples, n: int, generator: torch.Generator | None = None) -
     """Return n samples without replacement, in random order.
 
     With the same generator state, a larger n begins with the same samples.
+
+    Args:
+        samples: All samples.
+        n: Number of samples to return, 1 to all.
+        generator: Source of random numbers; None for the same ones at every call.
     """
     check_range("n of subset", n, 1, len(samples))
     return samples.subset(
@@ -82,6 +93,12 @@ def balanced_subset(
     samples: Samples, n: int, n_classes: int, generator: torch.Generator | None = None
 ) -> Samples:
     """Sample n indices without replacement, equally many per class, in random order.
+
+    Args:
+        samples: All samples, with class labels.
+        n: Number of samples to return, a multiple of the number of classes.
+        n_classes: Number of classes.
+        generator: Source of random numbers; None for the same ones at every call.
 
     Raises:
         InvalidInput: The samples have no labels, n is not a multiple of n_classes, or a class has too few samples.

@@ -28,6 +28,9 @@ def data_root(given: str | Path | None = None) -> Path:
 
     It is `given`, else the environment variable GAPSCOPE_DATA, else gapscope/data in the user's cache
     (on Linux $XDG_CACHE_HOME or ~/.cache).
+
+    Args:
+        given: Folder that the user named; None for the default.
     """
     if given is not None:
         return Path(given).expanduser()

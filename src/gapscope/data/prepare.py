@@ -30,7 +30,11 @@ def pack_mask(mask: Bool[Tensor, " n"]) -> str:
 
 
 def unpack_mask(text: str) -> Int64[Tensor, " k"]:
-    """Return the indices of the samples marked by a packed mask, in ascending order."""
+    """Return the indices of the samples marked by a packed mask, in ascending order.
+
+    Args:
+        text: Mask in base64, one bit per sample, as the record of a run holds it (`corruption`).
+    """
     bits = np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), bitorder="little")
     return torch.from_numpy(np.flatnonzero(bits))
 
@@ -85,6 +89,10 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
     centre the targets, and average the pixels of both splits. Every step has its own generator, which depends on
     spec.seed alone, so that changing one setting does not change the randomness of the others. A larger train_size
     keeps the samples of a smaller one and their blur, a larger label_noise keeps the label errors of a smaller one.
+
+    Args:
+        spec: Data set and its corruption.
+        root: Folder of the data sets; None for GAPSCOPE_DATA or the cache folder of the user.
 
     Returns:
         The problem, and metadata: "train" and "test" (`available` and `used` samples) and, if applied, "motion_blur",

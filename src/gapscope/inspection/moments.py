@@ -20,6 +20,9 @@ class ChannelMoments:
 
     Reference: Chan, Golub and LeVeque 1979; Pebay 2008, eq. 2.1 (third and fourth order).
 
+    Args:
+        order: Highest moment, 2 (mean and variance) or 4 (skewness and kurtosis as well).
+
     >>> moments = ChannelMoments()
     >>> moments.update(torch.tensor([[1.0], [2.0]])); moments.update(torch.tensor([[6.0]]))
     >>> moments.mean.tolist(), moments.variance.round(decimals=6).tolist()
@@ -34,7 +37,11 @@ class ChannelMoments:
         self._mean = self._m2 = self._m3 = self._m4 = torch.zeros(0)
 
     def update(self, h: Float[Tensor, "n c *positions"]) -> None:
-        """Add one chunk [n, C, ...] (every position of every sample is one value)."""
+        """Add one chunk [n, C, ...] (every position of every sample is one value).
+
+        Args:
+            h: Values of one chunk of samples, channels in the second dimension.
+        """
         values = h.detach().transpose(0, 1).flatten(1).double()  # (C, n * positions)
         a, b = self.count, values.shape[1]
         mean = values.mean(1)
@@ -62,7 +69,11 @@ class ChannelMoments:
         self.count = total
 
     def join(self, among: Processes) -> None:
-        """Add the moments of all other processes (order 2 only)."""
+        """Add the moments of all other processes (order 2 only).
+
+        Args:
+            among: The processes, each with the moments of its own samples.
+        """
         # sum over processes p of M_2^p + n_p (mean_p - mean)^2, the same merge for any number of parts
         count = among.sum(
             torch.tensor(float(self.count), dtype=torch.float64, device=self._mean.device)

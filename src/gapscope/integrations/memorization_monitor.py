@@ -96,10 +96,12 @@ class MemorizationMonitor(TrainerCallback):
     over processes.
 
     Args:
+        trainer: The Trainer whose training is monitored.
         canaries: Pairs; None omits the test.
         level: Probability of a false flag.
         trace_samples: Number of samples of the Fisher trace; 0 omits it.
         stop: Whether to end training at the flag; this costs accuracy where memorization begins before learning ends.
+        seed: Seed of the labels that are sampled for the Fisher trace.
 
     Attributes:
         rows: One mapping per recording.
@@ -149,7 +151,13 @@ class MemorizationMonitor(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Start the clock, and count the epochs to come."""
+        """Start the clock, and count the epochs to come.
+
+        Args:
+            args: Arguments of the Trainer.
+            state: State of the Trainer.
+            control: Flags of the Trainer.
+        """
         self._started_at = time.process_time()
         self._n_epochs = max(1, round(state.num_train_epochs))
         if (
@@ -165,7 +173,13 @@ class MemorizationMonitor(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Record the epoch."""
+        """Record the epoch.
+
+        Args:
+            args: Arguments of the Trainer.
+            state: State of the Trainer.
+            control: Flags of the Trainer, of which `stop` sets `should_training_stop`.
+        """
         start, epoch = time.process_time(), round(state.epoch or 0)
         losses = torch.stack(self._losses or [torch.tensor(math.nan)]).double()
         means = torch.stack([losses.mean(), losses[len(losses) // 2 :].mean()])

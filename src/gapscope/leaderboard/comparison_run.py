@@ -192,11 +192,11 @@ def compare(
         data: Training data, in any form that `measure` accepts.
         measures: Names of measures; None runs the default measures. `parameter_count` is always added.
         level: Nominal coverage of the intervals, in (0, 1).
-        options: Measure name -> keyword options of that measure.
+        options: Measure name -> keyword options of that measure; None for their defaults.
         seed: Seed of the measures that use noise, probes or subsets.
         time_budget: CPU seconds per network, as for `measure`; all networks are measured on the same samples.
         progress: Whether to show a progress bar after two seconds in interactive sessions.
-        evidence: Leaderboard (`rank_measures`) of networks whose gap is known.
+        evidence: Leaderboard (`rank_measures`) of networks whose gap is known. None for a comparison without it.
 
     Returns:
         One row per number and network, printed as one row per network with the verdict.

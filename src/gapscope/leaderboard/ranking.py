@@ -275,7 +275,8 @@ def rank_measures(
         most_networks: Maximum number of networks; above it, whole training configurations are sampled. None uses all.
             Time and memory grow with its square.
         data_root: Folder of the data sets; None for GAPSCOPE_DATA or the user's cache.
-        on_measure: Called after each measure with its name, the number of finished measures and their total.
+        on_measure: Called after each measure with its name, the number of finished measures and their total. None for
+            no call.
 
     Raises:
         InvalidInput: A column is missing, or there are fewer than three networks.

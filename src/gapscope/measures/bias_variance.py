@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,24 +83,3 @@ def bias_variance(
     variance = (runs - mean).square().sum(2).mean().item()
     mse = (runs - y).square().sum(2).mean().item()
     return BiasVariance(bias, variance, mse, len(runs))
-
-
-def approximate_cross_entropy(
-    predictions: Float[Tensor, "runs n k"] | Float[np.ndarray, "runs n k"],
-    targets: Shaped[Tensor, "n ..."] | Shaped[np.ndarray, "n ..."],
-) -> float:
-    r"""Approximate the cross-entropy (nats) by the mean of $\lVert F - y \rVert / \sqrt2$.
-
-    Forouzesh, Salehi and Thiran 2021, eq. 3. With two classes it is $1 - p$ in place of $-\log p$ for the probability p
-    of the correct class: equal to first order at $p \to 1$, with error $(1 - p)^2 / 2$. It never exceeds 1, so it fails
-    for confidently wrong predictions: at p = 1e-4 it is 1 in place of 9.2.
-
-    Args:
-        predictions: Probabilities of every run.
-        targets: Class labels [n], or one-hot targets [n, K].
-
-    >>> round(approximate_cross_entropy(torch.tensor([[[0.9, 0.1]]], dtype=torch.float64), torch.tensor([0])), 12)
-    0.1
-    """
-    runs = _predictions(predictions)
-    return (runs - _targets(targets, runs)).norm(dim=2).mean().item() / math.sqrt(2)

@@ -230,7 +230,7 @@ def _cache_key(network: nn.Module, samples: Samples, layer: str | None, pooling:
     for name, tensor in bare.state_dict().items():
         digest.update(name.encode())
         _add(digest, tensor)
-    for part in (samples.inputs,) if samples.form is None else samples.form.unpack(samples.inputs):
+    for part in samples.parts:
         _add(digest, part)
     names = None
     if samples.form is not None:

@@ -145,15 +145,9 @@ def token_mask(
     network: nn.Module, form: InputLayout | None, x: Tensor
 ) -> Bool[Tensor, "n t"] | None:
     """Return which tokens count: the attention mask, or all but the padding (None if unknown)."""
-    if form is None:
-        parts = (x,)
-    else:
-        parts = form.unpack(x)
-    if form is None or form.names is None:
-        names = ("",) * len(parts)
-    else:
-        names = form.names
-    for name, part in zip(names, parts, strict=True):
+    form = form or InputLayout()
+    parts = form.unpack(x)
+    for name, part in zip(form.names or (), parts, strict=False):
         if name in MASKS and part.ndim == 2:
             return part != 0
     config = getattr(_hugging_face(network), "config", None)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from gapscope.ablation.class_curves import boundary_distances, default_layers, quartile_features
-from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.samples import Samples
 from gapscope.base.targets import check_labels
 from gapscope.inspection.independence import check_sample_independence
@@ -115,8 +115,6 @@ def margin_signature(
     y: Labels,
     *,
     layers: str | Sequence[str] | None = None,
-    normalize: Literal["total_variation", "none"] = "total_variation",
-    log: bool = True,
     epsilon: float = 1e-6,
     chunk_size: int | None = None,
 ) -> MarginSignature:
@@ -141,8 +139,6 @@ def margin_signature(
         y: Class labels [n] (int64) as they were trained on, or regression targets [n, K] if the measure accepts them.
         layers: Names of modules, and "input"; None for the input and up to three evenly spaced hidden layers, each the
             output of a convolution or linear layer after its normalization and before its activation.
-        normalize: "total_variation", or "none" for unnormalized distances.
-        log: Whether to return natural logarithms, which predict the gap best in the paper.
         epsilon: Constant that keeps the root from 0; 0 is allowed.
         chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
 
@@ -154,11 +150,10 @@ def margin_signature(
     >>> network = nn.Linear(1, 2)  # f = (x, -x): the boundary is at 0
     >>> _ = network.weight.data.copy_(torch.tensor([[1.0], [-1.0]])), nn.init.zeros_(network.bias)
     >>> x = torch.tensor([[1.0], [2.0], [3.0]])
-    >>> result = margin_signature(network, x, torch.zeros(3).long(), normalize="none", log=False, epsilon=0.0)
-    >>> result.signature.tolist()
+    >>> result = margin_signature(network, x, torch.zeros(3).long(), epsilon=0.0)
+    >>> (result.signature.exp() * result.total_variation.sqrt()).round(decimals=5).tolist()
     [[1.0, 1.5, 2.0, 2.5, 3.0]]
     """
-    check_choice("normalize", normalize, ("total_variation", "none"))
     check_range("epsilon", epsilon, 0)
     samples = Samples(x, y)
     with measurement_mode(network) as network:
@@ -188,17 +183,15 @@ def margin_signature(
         raise NotMeasurable(
             "A margin signature needs correctly classified samples; got none. Train the network."
         )
-    if normalize == "total_variation":
-        if bool((variation == 0).any()):
-            constant = names[int((variation == 0).nonzero()[0])]
-            raise NotMeasurable(
-                f"Layer '{constant}' must vary over the samples; it is constant. Name other layers."
-            )
-        margins = margins / variation.sqrt()[:, None]
-    signature = quartile_features(margins)
+    if bool((variation == 0).any()):
+        constant = names[int((variation == 0).nonzero()[0])]
+        raise NotMeasurable(
+            f"Layer '{constant}' must vary over the samples; it is constant. Name other layers."
+        )
+    margins = margins / variation.sqrt()[:, None]
     return MarginSignature(
         layers=tuple(names),
-        signature=signature.log() if log else signature,
+        signature=quartile_features(margins).log(),
         margins=margins,
         total_variation=variation,
         n_samples=len(samples),

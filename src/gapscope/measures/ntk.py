@@ -250,7 +250,7 @@ def ntk_logdet(
         max_bytes: Memory for temporaries in bytes; None for a quarter of the free memory, at most 4 GiB.
         dtype: Floating-point type of gradients and kernel; None for that of the network, which is faster and raises the
             threshold. The eigenvalues are always computed in float64.
-        mode: As for `empirical_ntk`.
+        mode: "eval", or "train" for the network in training mode, as for `empirical_ntk`.
 
     >>> network = nn.Linear(2, 1, bias=False)
     >>> round(ntk_logdet(network, torch.tensor([[1.0, 0.0], [1.0, 2.0]])), 6)  # det [[1, 1], [1, 5]] = 4

@@ -185,17 +185,13 @@ def _tokens(samples: Samples) -> Tensor | None:
 
     With labels of the next token there is one id more, which is dropped.
     """
-    if samples.form is None:
-        parts = (samples.inputs,)
-    else:
-        parts = samples.form.unpack(samples.inputs)
     n, *grid = samples.y.shape
     shapes = ()
     if len(grid) == 1:
         shapes = ((n, *grid), (n, grid[0] + 1))
     ids = [
         part
-        for part in parts
+        for part in samples.parts
         if not part.is_floating_point() and part.shape in shapes and int(part.max()) > 1
     ]
     if ids:

@@ -262,7 +262,7 @@ def register_measure(
         numbers: Description of the only number, or of each by name.
         reference: Source, with equation number; empty if there is none.
         title: Quantity as a noun phrase, for reports.
-        cost_class: Key of `COST_CLASSES`, by which the time budget plans.
+        cost_class: Key of `COST_CLASSES`, by which the time budget plans. By default "forward", a few forward passes.
         labels: Whether `y` must hold class labels.
         default: Whether it is measured when no measures are named.
         tasks: Kinds of targets; empty for one class per sample with `labels`, else for all without positions.

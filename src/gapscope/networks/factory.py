@@ -67,7 +67,12 @@ def _check_value(setting: str, option: str, value: Any, expected: type) -> None:
 
 
 def check_network_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise InvalidInput unless a network has this name and these options."""
+    """Raise InvalidInput unless a network has this name and these options.
+
+    Args:
+        name: Name of the architecture; `gapscope list networks` shows them.
+        options: Keyword options of the architecture by name.
+    """
     check_choice("Name of a network", name, network_names())
     defaults = network_options(name)
     check_known(f"Network {name!r}", options, defaults)

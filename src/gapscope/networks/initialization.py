@@ -78,6 +78,11 @@ def initialize(
     generator; parameters of modules without it do not change. The last four kinds are those of Forouzesh et al. 2021
     (arXiv 2007.15378), Fig. 3.
 
+    Args:
+        network: Network whose parameters are set in place.
+        kind: Distribution of the weights, one of the table; by default "torch".
+        generator: Source of random numbers; None for the same ones at every call.
+
     Raises:
         InvalidInput: A weight is parametrized (weight norm), so that it cannot be set.
     """

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.input_layout import InputLayout
+from gapscope.base.options import with_prefix
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import (
@@ -130,7 +131,17 @@ class AutomaticStrength:
         return f"AutomaticStrength({limits}; now {self.strength:.3g} after {pluralize(len(self.history), 'update')})"
 
     def before_pass(self, network: nn.Module) -> float:
-        """Return the strength before a forward pass, updated at every `every`-th call."""
+        """Return the strength before a forward pass, updated at every `every`-th call.
+
+        Args:
+            network: The network in training, before the pass.
+
+        Returns:
+            The strength of this pass.
+
+        Raises:
+            InvalidInput: The network is wrapped for data-parallel training, or the rule does not suit it.
+        """
         if data_parallel(network) is not None:
             raise InvalidInput(
                 "An automatic strength needs a single process; got DistributedDataParallel, where the strengths would "
@@ -150,7 +161,16 @@ class AutomaticStrength:
     def after_pass(
         self, inputs: Tensor, targets: Tensor | None, layout: InputLayout | None = None
     ) -> None:
-        """Collect the samples of the mini-batch until there are enough."""
+        """Collect the samples of the mini-batch until there are enough.
+
+        Args:
+            inputs: Inputs of the mini-batch, as one tensor.
+            targets: Class labels of the mini-batch, int64 [n].
+            layout: How several inputs are packed in `inputs`; None for one input.
+
+        Raises:
+            InvalidInput: There are no class labels, or an epoch holds fewer than 100 different samples.
+        """
         if self._predictions is not None:
             return
         if targets is None or targets.is_floating_point() or targets.ndim != 1:
@@ -267,7 +287,11 @@ class AutomaticStrength:
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Resume from the result of `state_dict`."""
+        """Resume from the result of `state_dict`.
+
+        Args:
+            state: Tensors by name, as `state_dict` returned them.
+        """
         calls, self.strength, self._best, self._allowed = state["numbers"].tolist()
         self._calls, self.history = int(calls), []
         self._inputs, self._labels, self._hashes = [], [], set()
@@ -277,8 +301,4 @@ class AutomaticStrength:
             self._add_samples(tuple(state[key] for key in keys), state["labels"], names)
         self._predictions = state.get("predicted")
         self._untrained = None
-        self._untrained_state = {
-            name.removeprefix("untrained."): tensor
-            for name, tensor in state.items()
-            if name.startswith("untrained.")
-        }
+        self._untrained_state = with_prefix(state, "untrained.")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, check_range, did_you_mean
 from gapscope.base.input_layout import InputLayout
-from gapscope.base.options import add_common_parameters, check_known
+from gapscope.base.options import add_common_parameters, check_known, with_prefix
 from gapscope.gradients.backward import ProbeSource
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.checkpoints import direct_checkpoints
@@ -124,7 +124,12 @@ class Penalty(ABC):
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Observe the forward pass in the body (yields its inputs, and `observed` for `value`)."""
+        """Observe the forward pass in the body (yields its inputs, and `observed` for `value`).
+
+        Args:
+            network: The network, called with one tensor.
+            inputs: Inputs of the mini-batch, as one tensor.
+        """
         yield inputs, None
 
     @abstractmethod
@@ -136,7 +141,15 @@ class Penalty(ABC):
         targets: Tensor | None,
         observed: Any,
     ) -> Tensor:
-        """Return the penalty, a 0-d tensor, from one observed forward pass."""
+        """Return the penalty, a 0-d tensor, from one observed forward pass.
+
+        Args:
+            network: The network, called with one tensor.
+            inputs: Inputs of the pass, as `observe` yielded them.
+            outputs: Outputs of the pass, [n, K] (those of positions flattened).
+            targets: Targets of the mini-batch; None if none were passed.
+            observed: What `observe` yielded for this penalty.
+        """
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the tensors that resumed training needs."""
@@ -160,11 +173,7 @@ class Penalty(ABC):
         if self._probes is not None:
             self._probes.load_state_dict(state)
         if self.automatic is not None:
-            prefix = "automatic."
-            parts = {
-                name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)
-            }
-            self.automatic.load_state_dict(parts)
+            self.automatic.load_state_dict(with_prefix(state, "automatic."))
 
     def forward_with_penalty(
         self, network: nn.Module, x: Any, y: Tensor | None = None

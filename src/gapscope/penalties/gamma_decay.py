@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
+from gapscope.base.options import with_prefix
 from gapscope.batch_norm.gamma_decay.decay import Covariance, gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import quadratic
 from gapscope.inspection.hooks import named_modules
@@ -36,7 +37,7 @@ class GammaDecayPenalty(Penalty):
         every: Calls between measurements of zeta; not stated in the paper, once per epoch is enough.
         batch_norm_size: Batch size of the network's BatchNorm layers; None for population statistics.
         data: Inputs with targets for the measurements (any form that `gamma_decay` takes); None for the mini-batches.
-        covariance: See `gamma_decay`; "diagonal" is the paper's and costs less for wide layers.
+        covariance: See `gamma_decay`; "diagonal" is the paper's and costs less for wide layers. By default "full".
         draws: See `gamma_decay`; None for all K outputs.
 
     >>> network = nn.BatchNorm1d(1, eps=0.0).double()  # loss (u - y)^2 with u = -1 or 1: zeta = 1/M
@@ -134,9 +135,11 @@ class GammaDecayPenalty(Penalty):
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load the result of `state_dict`."""
+        """Load the result of `state_dict`.
+
+        Args:
+            state: Tensors by name, as `state_dict` returned them.
+        """
         self._calls = int(state["calls"])
         self._generator.set_state(state["generator"].cpu())
-        self._rates = {
-            name.removeprefix("rate."): t for name, t in state.items() if name.startswith("rate.")
-        }
+        self._rates = with_prefix(state, "rate.")

@@ -146,7 +146,11 @@ class EarlyLearningRegularization(RobustLoss):
         return {"averages": self.averages}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load the averages."""
+        """Load the averages.
+
+        Args:
+            state: Tensors by name, as `state_dict` returned them.
+        """
         self.averages = state["averages"].clone()
 
 

@@ -123,10 +123,11 @@ def record_network(
         family: Name of the architecture, by default of the class. Gap estimators are valid for the families of the fit.
         settings: Hyperparameters, such as {"learning_rate": 0.1}: columns `hp.*` of the table.
         measures: Names of measures; None for the default ones.
-        options: Measure name -> keyword options of that measure.
-        initial_state: State dictionary before training, for measures that need it.
+        options: Measure name -> keyword options of that measure; None for their defaults.
+        initial_state: State dictionary before training, for measures that need it. None omits these measures.
         seed: Seed of the measures that use noise or probes.
-        time_budget: CPU seconds, as for `measure`; use the same for all networks of a pool.
+        time_budget: CPU seconds, as for `measure`; use the same for all networks of a pool. "auto" is 60 if no measures
+            are named, else no limit.
         progress: Whether to show a bar.
 
     Raises:

@@ -62,7 +62,16 @@ def _is_unmarked_pool(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class PoolStatus:
-    """Number of specs of a grid by state."""
+    """Number of specs of a grid by state.
+
+    Attributes:
+        finished: Runs that finished training.
+        diverged: Runs that ended because a loss was not finite.
+        failed: Runs that raised an error.
+        started: Runs with a checkpoint and no record: in progress, or interrupted.
+        waiting: Specs without a record and a checkpoint.
+        unreadable: Runs whose record is corrupted, or cannot be read.
+    """
 
     finished: int = 0
     diverged: int = 0
@@ -255,11 +264,11 @@ class Pool:
             measure_options: Options of measures by name, such as `{"ntk_trace": {"draws": 8}}`.
             measure_samples: Number of training samples to measure on; None uses all.
             data_root: Folder of the data sets; None uses GAPSCOPE_DATA or its default.
-            device: Device of torch on which networks are trained and measured.
+            device: Device of torch on which networks are trained and measured, the CPU by default.
             retry_failed: Whether to run failed networks again.
-            on_record: Called in this process with each finished record.
+            on_record: Called in this process with each finished record; None for no call.
             on_epoch: Called in the process of the run after every epoch with the network (evaluation mode), its problem
-                and the row of the history, to which it may add numbers; a picklable function.
+                and the row of the history, to which it may add numbers; a picklable function. None for no call.
 
         Returns:
             One record per spec, in the order of the grid.
@@ -322,7 +331,7 @@ class Pool:
 
         Args:
             network: The network, or its record (from `gapscope.record_network`).
-            data: Training data of the network; not for a record.
+            data: Training data of the network; not for a record, which needs none (None).
             replace: Whether to overwrite another network of the same name and settings.
             **options: Keyword arguments of `gapscope.record_network`, such as `name`, `test` and `settings`.
 
@@ -439,7 +448,14 @@ class Pool:
 
 
 def open_pool(folder: str | Path) -> Pool:
-    """Open an existing pool, or raise InvalidInput."""
+    """Open an existing pool, or raise InvalidInput.
+
+    Args:
+        folder: Folder of the pool, which holds pool.json.
+
+    Raises:
+        InvalidInput: The folder is no pool.
+    """
     folder = Path(folder)
     if not (folder / MARKER).exists() and not (
         _is_unmarked_pool(folder) and (folder / "runs").is_dir()

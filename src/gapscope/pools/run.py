@@ -49,7 +49,7 @@ from gapscope.pools.readings import RunOptions, failure_message, measure_record
 from gapscope.results.records import RECORD, Record
 from gapscope.training.checkpoint_writer import CHECKPOINT
 from gapscope.training.checkpoints import save_tensors
-from gapscope.training.loop import Training, TrainingResult
+from gapscope.training.loop import TrainingResult, train
 
 # faults of the machine, its disks or its data: raised, never recorded
 ENVIRONMENT_FAULTS = (DataNotFound, DeviceNotFound, MissingExtra, UnreadableFile, OSError)
@@ -118,8 +118,8 @@ def _train(
         if options.on_epoch is not None:
             options.on_epoch(network, problem, row)
 
-    def train() -> TrainingResult:
-        training = Training(
+    def attempt() -> TrainingResult:
+        return train(
             network,
             problem.train,
             spec.training,
@@ -128,14 +128,13 @@ def _train(
             penalties=make_penalties(spec, problem),
             on_epoch=after_epoch,
         )
-        return training.run_to_end()
 
     try:
-        return train()
+        return attempt()
     except UnreadableFile as error:  # the checkpoint is of another network; this one is as before
         remove_file(folder / CHECKPOINT)
         warnings.warn(f"{error} Its network is retrained.", DamagedFileWarning, stacklevel=2)
-        return train()
+        return attempt()
 
 
 def _score(

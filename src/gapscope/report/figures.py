@@ -109,6 +109,12 @@ def predicted_against_true(
     return plot.render()
 
 
+def _strip(marks: Sequence[Markup], label: str, height: int) -> Markup:
+    return tag(
+        "svg", *marks, class_="strip", role="img", aria_label=label, width="100%", height=height
+    )
+
+
 def interval_strip(item: Prediction, scale: Scale) -> Markup:
     """Plot one row: interval as a bar, estimate as a dot, true gap as a tick."""
     marks: list[Markup] = []
@@ -132,7 +138,7 @@ def interval_strip(item: Prediction, scale: Scale) -> Markup:
     at = svg_percent(scale.percent(item.gap))
     marks.append(tag("line", class_="truth", x1=at, x2=at, y1="15%", y2="85%"))
     label = f"true gap {format_fixed(item.gap)}, predicted {format_fixed(item.prediction)}"
-    return tag("svg", *marks, class_="strip", role="img", aria_label=label, width="100%", height=24)
+    return _strip(marks, label, 24)
 
 
 def correlation_strip(value: float, low: float, high: float, *, baseline: bool) -> Markup:
@@ -155,13 +161,13 @@ def correlation_strip(value: float, low: float, high: float, *, baseline: bool) 
             tag("circle", class_=f"dot {kind}", cx=svg_percent(scale.percent(value)), cy="50%", r=5)
         )
     label = f"Kendall's tau {format_fixed(value, 2)}, from {format_fixed(low, 2)} to {format_fixed(high, 2)}"
-    return tag("svg", *marks, class_="strip", role="img", aria_label=label, width="100%", height=28)
+    return _strip(marks, label, 28)
 
 
 def fit_with_band(
-    x: Float[Array, " n"], y: Float[Array, " n"], at: Float[Array, " m"], level: float = 0.95
+    x: Float[Array, " n"], y: Float[Array, " n"], at: Float[Array, " m"]
 ) -> tuple[Float[Array, " m"], Float[Array, " m"]] | None:
-    r"""Return the least-squares line and the half-width of its pointwise confidence band.
+    r"""Return the least-squares line and the half-width of its pointwise 95 % confidence band.
 
     $$\hat y(x) \pm t_{n-2}\, s \sqrt{1/n + (x - \bar x)^2 / \textstyle\sum_i (x_i - \bar x)^2}$$
 
@@ -183,11 +189,7 @@ def fit_with_band(
         return None
     line: Any = linregress(x, y)
     # the slope's standard error is s / sqrt(spread)
-    half = (
-        stdtrit(n - 2, (1 + level) / 2)
-        * line.stderr
-        * numpy.sqrt(spread / n + (at - x.mean()) ** 2)
-    )
+    half = stdtrit(n - 2, 0.975) * line.stderr * numpy.sqrt(spread / n + (at - x.mean()) ** 2)
     return line.intercept + line.slope * at, half
 
 

@@ -168,16 +168,12 @@ class Plot:
         (x1, y1), (x2, y2) = self._position(*start), self._position(*end)
         self.marks.append(tag("line", class_=kind, x1=x1, y1=y1, x2=x2, y2=y2))
 
-    def bar(
-        self, left: float, right: float, height: float, *, kind: str = "bar", title: str = ""
-    ) -> None:
+    def bar(self, left: float, right: float, height: float, *, title: str = "") -> None:
         """Add a bar from the horizontal axis up to `height`."""
-        (x, y), width = (
-            self._position(left, height),
-            svg_percent(self.x.percent(right) - self.x.percent(left)),
-        )
+        x, y = self._position(left, height)
+        width = svg_percent(self.x.percent(right) - self.x.percent(left))
         size = {"width": width, "height": svg_percent(self.y.percent(height))}
-        self.marks.append(tag("rect", *_title(title), class_=kind, x=x, y=y, **size))
+        self.marks.append(tag("rect", *_title(title), class_="bar", x=x, y=y, **size))
 
     def _point(self, x: float, y: float) -> str:
         across, down = self.x.percent(x) / 100 * SIDE, (1 - self.y.percent(y) / 100) * SIDE
@@ -195,25 +191,18 @@ class Plot:
                 pen = "M"
         self.paths.append(tag("path", *_title(title), class_=kind, d="".join(parts)))
 
-    def cloud(self, points: Iterable[tuple[float, float]], *, kind: str = "cloud") -> None:
+    def cloud(self, points: Iterable[tuple[float, float]]) -> None:
         """Add very many dots as one path (about ten bytes each, no titles)."""
         self.paths.append(
-            tag("path", class_=kind, d="".join(f"M{self._point(x, y)}h0" for x, y in points))
+            tag("path", class_="cloud", d="".join(f"M{self._point(x, y)}h0" for x, y in points))
         )
 
-    def band(
-        self,
-        xs: Sequence[float],
-        low: Sequence[float],
-        high: Sequence[float],
-        *,
-        kind: str = "band",
-    ) -> None:
+    def band(self, xs: Sequence[float], low: Sequence[float], high: Sequence[float]) -> None:
         """Add the area between two curves."""
         # along the lower curve, and back along the upper one
         lower = [self._point(x, y) for x, y in zip(xs, low, strict=True)]
         upper = [self._point(x, y) for x, y in zip(reversed(xs), reversed(high), strict=True)]
-        self.paths.append(tag("path", class_=kind, d="M" + "L".join([*lower, *upper]) + "Z"))
+        self.paths.append(tag("path", class_="band", d="M" + "L".join([*lower, *upper]) + "Z"))
 
     def _axes(self) -> list[Markup]:
         marks: list[Markup] = []

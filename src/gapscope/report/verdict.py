@@ -162,7 +162,7 @@ def summary(
 
     Args:
         records: Networks, failed ones included, or the pool that holds them.
-        held_out: As for `write_report`.
+        held_out: As for `write_report`; None for none.
 
     Returns:
         "status" (numbers of networks), "gap" (its definition), "verdict" (sentences), "measures" (correlations with the

@@ -56,9 +56,9 @@ def write_report(
         title: Title of the page.
         estimator: A fitted gap estimator, whose estimates are shown; None for none.
         held_out: Estimates of networks outside the fit, indexed by run id: the result of `GapEstimator.assess` or
-            `cross_val_predict` for rows of `records_to_pandas(records)`.
+            `cross_val_predict` for rows of `records_to_pandas(records)`. None for no section on estimates.
         level: Nominal coverage of the intervals in `held_out`.
-        check: Run id of one network and its result of `gapscope.check`, which opens the page.
+        check: Run id of one network and its result of `gapscope.check`, which opens the page. None for no check.
 
     >>> import tempfile
     >>> record = Record(id="a", spec={}, status="failed", message="out of memory")

@@ -162,7 +162,7 @@ class Readings(StoredRows[Reading]):
 
     Attributes:
         readings: One `Reading` per number.
-        unmeasured: Measure name -> why it has no value.
+        unmeasured: Measure name -> why it has no value; None for none.
         notes: Remarks on the measurement, one sentence each.
     """
 

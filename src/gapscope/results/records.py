@@ -46,7 +46,7 @@ class Record:
             split in evaluation mode; train scores use the training labels, corrupted ones included.
         corruption: Metadata of the corruption of the training data.
         readings: Readings of the network.
-        measured_samples: Number of training samples of the readings.
+        measured_samples: Number of training samples of the readings; None if nothing was measured.
         unmeasured: Measure name -> why it has no value.
         history: One mapping per epoch.
         environment: Versions and machine.
@@ -249,6 +249,9 @@ def records_to_pandas(records: Iterable[Record]) -> pandas.DataFrame:
     """Return one row per network: settings, scores, gap and readings, indexed by id.
 
     A reading's column has the reading's name; its standard error, if any, is in `<name>.se`.
+
+    Args:
+        records: Records of the networks, one row each.
     """
     import pandas
 

@@ -100,13 +100,9 @@ def _token_counts(ids: Tensor) -> Tensor:
 
 def sample_features(samples: Samples) -> Float[Tensor, "n d"]:
     """Return features [n, d] on the CPU: `feature_matrix`, or frequencies of token ids."""
-    x = samples.inputs.cpu()
-    if samples.form is None:
-        parts = (x,)
-    else:
-        parts = samples.form.unpack(x)
     blocks = [
-        feature_matrix(part) if part.is_floating_point() else _token_counts(part) for part in parts
+        feature_matrix(part) if part.is_floating_point() else _token_counts(part)
+        for part in map(Tensor.cpu, samples.parts)
     ]
     return torch.cat(blocks, 1)
 

@@ -387,23 +387,14 @@ def are_unequal(labels: Int[Tensor, " n"]) -> bool:
     return len(counts) > 1 and bool(counts.max() >= MIN_RATIO * counts.min())
 
 
-def _area(scores: Tensor, positive: Tensor) -> float:
-    """Return the area under the ROC curve (ties count half)."""
-    _, inverse, counts = scores.unique(return_inverse=True, return_counts=True)
-    ranks = (counts.cumsum(0).double() - (counts - 1) / 2)[inverse]
-    # the Mann-Whitney statistic: ranks are 1 to n, ties have their mean rank
-    n_positive, n_negative = int(positive.sum()), int((~positive).sum())
-    return float(
-        (ranks[positive].sum() - n_positive * (n_positive + 1) / 2) / (n_positive * n_negative)
-    )
-
-
 def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> ClassScores:
     """Return balanced accuracy and area under the ROC curve.
 
     Pass one score per class; for more than two classes probabilities, not logits, because the area compares the scores
     of one class between samples. Classes without a sample do not count.
     """
+    from sklearn.metrics import roc_auc_score
+
     labels, scores = labels.cpu(), scores.detach().double().cpu()
     classes = labels.unique()
     correct = (scores.argmax(1) == labels).double()
@@ -414,7 +405,7 @@ def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Cla
         one_against_rest = classes
     if scores.shape[1] == 2:
         scores = torch.stack([scores[:, 0] - scores[:, 1], scores[:, 1] - scores[:, 0]], dim=1)
-    areas = [_area(scores[:, int(label)], labels == label) for label in one_against_rest]
+    areas = [roc_auc_score(labels == label, scores[:, int(label)]) for label in one_against_rest]
     return ClassScores(
         float(balanced), sum(areas) / len(areas), float(labels.bincount().max()) / len(labels)
     )

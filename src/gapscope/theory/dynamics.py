@@ -30,7 +30,13 @@ DIVERGED = 1e6
 
 
 class OrderParameters(NamedTuple):
-    """Gain gamma, overlap R and length L of a student, or their derivatives by time."""
+    """Gain gamma, overlap R and length L of a student, or their derivatives by time.
+
+    Attributes:
+        gamma: Gain of the student.
+        overlap: Cosine R between student and teacher.
+        length: Length L of the trained vector.
+    """
 
     gamma: Numbers
     overlap: Numbers
@@ -39,7 +45,14 @@ class OrderParameters(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """Order parameters over time t = samples / N, with one column per simulated student."""
+    """Order parameters over time t = samples / N, with one column per simulated student.
+
+    Attributes:
+        times: Times t, increasing.
+        gamma: Gain at each time.
+        overlap: Cosine R between student and teacher at each time.
+        length: Length L of the trained vector at each time.
+    """
 
     times: Float[np.ndarray, " t"]
     gamma: Float[np.ndarray, "t ..."]
@@ -109,6 +122,15 @@ def order_parameter_flow(
     $\dot\gamma = \dot L = \eta I_1/\gamma + \eta^2 I_2/2\gamma$.
 
     Gain, overlap and length (not used for SGD) broadcast.
+
+    Args:
+        gamma: Gain of the student, 0 or larger.
+        overlap: Cosine R between student and teacher, in [-1, 1].
+        length: Length L of the trained vector, positive; not used for SGD.
+        learning_rate: Learning rate eta, positive.
+        method: "weight_norm" or "sgd".
+        student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
+        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$, 0 or larger; 0 for SGD.
     """
     check_method(method, zeta)
     gains, overlaps = validate_order_parameters(gamma, overlap)
@@ -168,10 +190,9 @@ def learning_dynamics(
         method: "weight_norm" or "sgd".
         student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
         zeta: Gamma decay of the loss full square + $\zeta\gamma^2$, 0 or larger; 0 for SGD.
-        gamma, overlap, length: Values at time 0; None for a length of 1 (weight norm) or gamma (SGD).
-        gamma: Gain of the student, 0 or larger.
-        overlap: Cosine R between student and teacher.
-        length: Length L of the trained vector.
+        gamma: Gain of the student at time 0, 0 or larger.
+        overlap: Cosine R between student and teacher at time 0, in [-1, 1].
+        length: Length L of the trained vector at time 0; None for 1 (weight norm) or gamma (SGD).
 
     >>> path = learning_dynamics([0, 200], learning_rate=0.5, zeta=0.0)
     >>> bool(abs(path.gamma[-1] - 1) < 1e-6), bool(abs(path.overlap[-1] - 1) < 1e-6)
@@ -268,6 +289,12 @@ def student_generalization(
     positive targets only, because $(x, y)$ and $(-x, -y)$ have the same weight in a linear fit: half of the samples act
     like $\alpha/2$ Gaussian ones. This is the paper's formula, extended to alpha > 2 and to zeta > 0. Gradient descent
     on a ReLU student also fits negative targets and reaches a lower error: 0.83, not 0.875, at alpha = 1 and zeta = 0.
+
+    Args:
+        alpha: Load P/N, samples per input, 0 or larger.
+        student: Activation g of the student, "relu" or "linear"; the teacher is linear.
+        noise_variance: Variance S of the label noise, 0 or larger.
+        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$, 0 or larger; 0 for SGD.
 
     >>> [float(error) for error in student_generalization([0.5, 1.0, 2.0])]
     [0.75, inf, 0.25]

@@ -29,7 +29,12 @@ from gapscope.theory.statistical_mechanics import (
 
 
 class Eigenvalues(NamedTuple):
-    """Eigenvalues of the linearized dynamics of gain and overlap (negative: attracting)."""
+    """Eigenvalues of the linearized dynamics of gain and overlap (negative: attracting).
+
+    Attributes:
+        gamma: Rate at which the gain returns to the fixed point.
+        overlap: Rate at which the overlap does.
+    """
 
     gamma: Numbers
     overlap: Numbers
@@ -70,6 +75,10 @@ def max_learning_rate(*, student: Student = "relu", zeta: ArrayLike = 0.0) -> Nu
 
     This is $2 + 4\zeta$ (ReLU) and $2 + 2\zeta$ (linear): batch norm exceeds weight norm and SGD (both 2) by at least
     the $2\zeta$ of Proposition 4. Table 1 in closed form; exact for zeta = 0 (see `stability_eigenvalues`).
+
+    Args:
+        student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
+        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$, 0 or larger; 0 for SGD.
     """
     return 2 / fixed_point(student=student, zeta=zeta).gamma
 
@@ -84,6 +93,12 @@ def effective_learning_rate(
     r"""Compute the effective learning rate of the direction at the fixed point (Table 1).
 
     $\eta_{eff} = \eta\gamma_0/L_0^2$. Training converges iff it is below `max_learning_rate`. Growing weights lower it.
+
+    Args:
+        learning_rate: Learning rate eta, positive.
+        student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
+        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$, 0 or larger; 0 for SGD.
+        length: Length L at the fixed point, positive; 1 for SGD.
     """
     point = fixed_point(student=student, zeta=zeta, length=length)
     return np.asarray(learning_rate, np.float64) * point.gamma / point.length**2
@@ -105,6 +120,12 @@ def stability_eigenvalues(
     by the overlap, exact for zeta = 0; for zeta > 0 the paper neglects $-\eta^2\gamma_0^2 I_2/2L_0^4$, $I_2 = h(1 -
     \gamma_0)^2$, which `dynamics_jacobian` keeps: at $L_0 = 1$, ReLU, zeta = 0.25 it is 0.003 of 0.30 at $\eta = 0.5$
     and 0.083 of 0.73 at $\eta = 2.6$. SGD: zeta = 0, length 1.
+
+    Args:
+        learning_rate: Learning rate eta, positive.
+        student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
+        zeta: Gamma decay of the loss full square + $\zeta\gamma^2$, 0 or larger; 0 for SGD.
+        length: Length L at the fixed point, positive; 1 for SGD.
     """
     active, rate = activity(student), np.asarray(learning_rate, np.float64)
     point = fixed_point(student=student, zeta=zeta, length=length)
@@ -202,6 +223,9 @@ def batch_norm_gamma(batch_size: ArrayLike) -> Numbers:
     and squared loss, training minimizes $E[(g(t) - g(\gamma t/\sigma_B))^2]$ with t in its own batch. Exact for linear
     and ReLU students; to first order $1 - 1/4M$. Evaluation divides by the population deviation 1, so that outputs are
     too small by the factor $\gamma^*$; the paper's fixed point $\gamma_0 = 1 - 1/2M$ is $\gamma^* E[\sigma_B]$.
+
+    Args:
+        batch_size: Batch size M, 1 or larger.
     """
     sizes = validate_array("batch_size", batch_size, 1)
     return np.sqrt(2 / sizes) * np.exp(gammaln((sizes + 1) / 2) - gammaln(sizes / 2))
@@ -216,6 +240,10 @@ def batch_norm_zeta(batch_size: ArrayLike, *, student: Student = "linear") -> Nu
     It matches real batch norm's output scale $\gamma^* E[\sigma_B]$ at the teacher's direction; the exact linear value
     is $1/E[\sigma_B]^2 - 1$ (0.8 % above 1/2M at M = 32). The direction on few noisy samples differs: batch norm decays
     the variance of its outputs on the training data, not the norm of the weights.
+
+    Args:
+        batch_size: Batch size M, 1 or larger.
+        student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
 
     >>> float(batch_norm_zeta(32)) == 1 / 64, float(batch_norm_zeta(16, student="relu")) == 1 / 64
     (True, True)

@@ -26,9 +26,15 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 
 @dataclass(frozen=True, kw_only=True)
 class WeightLayer:
-    """Second moments E[w^2] and E[b^2] of one weight layer, fully connected or convolutional."""
+    """Second moments E[w^2] and E[b^2] of one weight layer, fully connected or convolutional.
 
-    fan_in: int  # inputs to one unit; for a convolution input channels times kernel size
+    Attributes:
+        fan_in: Inputs to one unit; for a convolution input channels times kernel size.
+        weights: Second moment E[w^2], 0 or larger.
+        biases: Second moment E[b^2], 0 or larger.
+    """
+
+    fan_in: int
     weights: float = 1.0
     biases: float = 0.0
 
@@ -44,6 +50,12 @@ def fully_connected_layers(
     """Return the weight layers of a fully connected network, standard normal by default.
 
     `hidden` are the widths of the hidden layers, `weights` and `biases` second moments. The last layer is the output.
+
+    Args:
+        n_inputs: Number of inputs D.
+        hidden: Widths of the hidden layers; empty for a linear network.
+        weights: Second moment E[w^2] of all weights, 0 or larger.
+        biases: Second moment E[b^2] of all biases, 0 or larger.
     """
     return [
         WeightLayer(fan_in=width, weights=weights, biases=biases) for width in (n_inputs, *hidden)
@@ -74,6 +86,11 @@ def expected_sensitivity(
     networks deviate from it by 15 % (relative standard deviation) at H = 300 and M = 2, by 50 % at H = 30 and M = 4.
     At finite noise it is too large, by 4 to 25 % at noise_std = 0.1 for M = 1 to 8.
 
+    Args:
+        layers: All weight layers, output layer last.
+        n_outputs: Number of outputs K.
+        noise_std: Standard deviation of the input noise.
+
     >>> expected_sensitivity(fully_connected_layers(12, [6, 6]), 3, noise_std=1.0)  # 12 / 3 * (6 / 2)^2
     36.0
     """
@@ -91,6 +108,10 @@ def bias_contribution(layers: Sequence[WeightLayer], n_outputs: int) -> float:
     Forouzesh, Salehi and Thiran 2021, eq. 8, corrected: L = M + 1 counts all weight layers, including the output layer,
     and $n_i$ is the fan-in of layer i (printed: $H_i$ and L = M). Exact in expectation at any width, for independent
     weights and biases with distributions symmetric around 0.
+
+    Args:
+        layers: All weight layers, output layer last.
+        n_outputs: Number of outputs K.
     """
     check_layers(layers, n_outputs)
     total, factor = 0.0, 1.0
@@ -157,6 +178,13 @@ def predicted_loss(
     A scaling law: L is proportional to the root of S, but the constant is not 1. It was 0.3 to 0.7 on small networks
     trained on digits, 0.9 to 1.2 in the authors' runs on CIFAR-10. The law does not rank networks by their error rate.
     For the arguments see `predicted_variance`.
+
+    Args:
+        sensitivity: S, measured or from `expected_sensitivity`.
+        n_outputs: Number of classes K.
+        input_second_moment: E[x^2], the mean square of an input entry (not its variance).
+        noise_std: Standard deviation of the noise with which S was measured.
+        bias_part: Sigma of `bias_contribution`; the paper's figures omit it.
     """
     variance = predicted_variance(
         sensitivity,

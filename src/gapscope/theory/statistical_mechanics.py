@@ -21,7 +21,13 @@ else:
 
 
 class OrderParameterIntegrals(NamedTuple):
-    """Averages I1, I2, I3 that drive learning, see `order_parameter_integrals`."""
+    """Averages I1, I2, I3 that drive learning, see `order_parameter_integrals`.
+
+    Attributes:
+        i1: I1, the average of the error times the student's pre-activation.
+        i2: I2, the average of the squared error times that of the inputs.
+        i3: I3, the average of the error times the teacher's pre-activation.
+    """
 
     i1: Numbers
     i2: Numbers
@@ -106,6 +112,11 @@ def order_parameter_integrals(
     $I_2 = c_3 + h\gamma^2 - 2\gamma c_1$, $I_3 = c_3 - h\gamma R$. Exact for $N \to \infty$ (where $x^\top x = 1$).
     The paper's eqs. 13 to 15, with the middle term of $I_2$ for ReLU corrected: the paper prints $\pi R + 2Rr +
     2\arcsin R$ for $\pi + 2Rr + 2\arcsin R$, which is off by up to 0.4 and correct at R = 1 only.
+
+    Args:
+        gamma: Gain of the student, 0 or larger.
+        overlap: Cosine R between student and teacher, in [-1, 1].
+        student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
     """
     gains, overlaps = validate_order_parameters(gamma, overlap)
     radial, i2, i3 = order_parameter_averages(gains, overlaps, student)
@@ -121,6 +132,11 @@ def generalization_error(
 
     with $h$ of `activity`: eq. 18 (linear student) and appendix D.1 (ReLU). Full square, not halved; exact for Gaussian
     inputs at any N. Label noise of variance S adds S to the error on noisy outputs.
+
+    Args:
+        gamma: Gain of the student, 0 or larger.
+        overlap: Cosine R between student and teacher, in [-1, 1].
+        student: Activation g of the student, "relu" or "linear"; the teacher is linear.
     """
     gains, overlaps = validate_order_parameters(gamma, overlap)
     # ReLU halves both E[g(s)^2] and E[g(s) t]: x and -x contribute the same products, and only one of them is active.
@@ -173,6 +189,15 @@ def free_energy(
     with $c = \alpha/2$ for ReLU and $\alpha$ for linear students, and q the `length`, above gamma. Exact for $N \to
     \infty$ and the linear student; a ReLU student is assumed to fit its positive targets only, as the paper assumes for
     low temperatures; the constant that the negative targets add is omitted.
+
+    Args:
+        gamma: Length of the mean student over sqrt(N), 0 or larger and below `length`.
+        overlap: Cosine R between student and teacher, in [-1, 1].
+        length: Length q of one student over sqrt(N).
+        alpha: Load P/N, samples per input, 0 or larger.
+        temperature: Temperature T of the student, positive.
+        noise_variance: Variance S of the label noise, 0 or larger.
+        student: Activation g of the student, "relu" or "linear"; the teacher is linear.
     """
     check_range("temperature", temperature, 0, low_open=True)
     check_range("gamma", gamma, 0, length, high_open=True)

@@ -303,10 +303,9 @@ def simulate_learning(
         method: "weight_norm" or "sgd".
         student: Activation g of the student, "relu" or "linear"; the teacher's as well, or the teacher is linear.
         zeta: Gamma decay of the loss full square + $\zeta\gamma^2$, 0 or larger; 0 for SGD.
-        gamma, overlap, length: Values at time 0; None for a length of 1 (weight norm) or gamma (SGD).
-        gamma: Gain of the student, 0 or larger.
-        overlap: Cosine R between student and teacher.
-        length: Length L of the trained vector.
+        gamma: Gain of the student at time 0, 0 or larger.
+        overlap: Cosine R between student and teacher at time 0, in [-1, 1].
+        length: Length L of the trained vector at time 0; None for 1 (weight norm) or gamma (SGD).
         n_inputs: N.
         students: Number of independent students.
         generator: Source of random numbers; None for the same ones at every call.

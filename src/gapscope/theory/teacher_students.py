@@ -18,6 +18,11 @@ class TeacherTask:
 
     Inputs are x ~ N(0, I/N), one set per teacher; targets are w*^T x + s with s ~ N(0, S); teachers w* have squared
     norm N.
+
+    Attributes:
+        inputs: Inputs of P samples per teacher.
+        targets: Noisy outputs of the teachers.
+        teachers: One vector per teacher.
     """
 
     inputs: Float[np.ndarray, "k p n"]
@@ -30,6 +35,11 @@ class StudentWeights:
     """Students as effective weight vectors w with output g(w^T x).
 
     Each student has one vector and one teacher. Checkpoints, if any, are the leading axis.
+
+    Attributes:
+        weights: Effective weight vectors w.
+        teachers: Teacher of each student.
+        student: Activation g of the student, "relu" or "linear"; the teacher is linear.
     """
 
     weights: Float[np.ndarray, "*checkpoints k n"]
@@ -116,6 +126,11 @@ def least_squares_students(
     gamma decay with the same zeta. Exact: with $\|w\|^2 = N\gamma^2$ the loss $\frac1N\sum + \zeta\gamma^2$ is ridge
     regression with the constant zeta. A ReLU student is fitted to its positive targets only, as in
     `student_generalization`; gradient descent on it ends elsewhere (see there).
+
+    Args:
+        task: Training data of several teachers.
+        student: Activation g of the student, "relu" or "linear"; the teacher is linear.
+        zeta: Constant of the ridge regression, 0 or larger.
 
     >>> task = draw_teacher_task(2.0, n_inputs=8, noise_variance=0.0)
     >>> bool(np.allclose(least_squares_students(task).weights, task.teachers))

@@ -13,10 +13,11 @@ from torch import nn
 
 from gapscope.base.errors import NotWritten
 from gapscope.base.randomness import derive_seed
+from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import check_module, device_of
-from gapscope.inspection.validation import ready
+from gapscope.inspection.validation import Ready, ready
 from gapscope.penalties.base import Penalty, make_penalty
 from gapscope.results.records import Status
 from gapscope.training.checkpoint_writer import CheckpointWriter, resume
@@ -59,45 +60,22 @@ def _stop_reason(settings: TrainingSpec, history: Sequence[dict[str, Any]]) -> s
     return ""
 
 
-class Training:
-    """Training of one network, epoch by epoch, with the arguments of `train`. `result` is None until it has ended."""
+@dataclass
+class _Training:
+    """Training of one network, epoch by epoch. `result` is None until it has ended."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        data: Any,
-        settings: TrainingSpec,
-        *,
-        seed: int = 0,
-        test: Any = None,
-        penalties: Sequence[Penalty] | None = None,
-        folder: Path | None = None,
-        on_epoch: Callable[[nn.Module, dict[str, Any]], None] | None = None,
-        on_batch: OnBatch | None = None,
-    ) -> None:
-        # shuffling loaders and random transforms use the global streams, seeded here
-        check_module(network)
-        with reproducible(device_of(network), derive_seed(seed, "data")):
-            prepared = ready(network, data, needs=("targets", "outputs"))
-            if test is None:
-                self.held_out = None
-            else:
-                self.held_out = prepared.adapt(test)
-        self.samples = prepared.samples
-        if penalties is None:
-            penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
-        if prepared.network is prepared.bare:
-            called = network
-        else:
-            called = prepared.network
-        self.run = Trainer(network, settings, penalties, seed, on_epoch, called=called)
-        self.seed, self.folder, self.on_epoch, self.on_batch = seed, folder, on_epoch, on_batch
-        if folder is None:
-            self._writer = None
-        else:
-            self._writer = CheckpointWriter(folder)
-        self.history: list[dict[str, Any]] = []
-        self.result: TrainingResult | None = None
+    run: Trainer
+    samples: Samples
+    held_out: Ready | None
+    seed: int
+    folder: Path | None
+    on_epoch: Callable[[nn.Module, dict[str, Any]], None] | None
+    on_batch: OnBatch | None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    result: TrainingResult | None = None
+
+    def __post_init__(self) -> None:
+        self._writer = None if self.folder is None else CheckpointWriter(self.folder)
 
     def run_to_end(self) -> TrainingResult:
         """Train the remaining epochs, and write the last finished one even after an error or an interrupt."""
@@ -116,9 +94,7 @@ class Training:
 
     def _begin(self) -> None:
         """Resume interrupted training, or let the monitor observe the untrained network."""
-        if self.folder is None:
-            self.history = []
-        else:
+        if self.folder is not None:
             self.history = resume(self.run, self.folder)
         if hasattr(self.on_epoch, "plan_epochs"):
             self.on_epoch.plan_epochs(self.run.settings.epochs)  # type: ignore[union-attr]
@@ -193,12 +169,13 @@ def train(
             transforms are applied once.
         settings: Everything about optimization.
         seed: Seed of the order of samples and of dropout masks (not of the initial weights).
-        test: Data scored after every epoch; never used to train or to stop.
-        penalties: Penalty objects to use instead of `settings.penalties`.
-        folder: Existing folder for checkpoint and history.
+        test: Data scored after every epoch; never used to train or to stop, None without.
+        penalties: Penalty objects to use instead of `settings.penalties`; None builds those.
+        folder: Existing folder for checkpoint and history; None writes no files.
         on_epoch: Called after every epoch with the network and the epoch's row, which it may extend with numbers. A
-            `Monitor` also observes the untrained network, and is saved in the checkpoint.
+            `Monitor` also observes the untrained network, and is saved in the checkpoint. None for no call.
         on_batch: Called after every step with the indices of the batch's samples and their outputs in training mode.
+            None for no call.
 
     Returns:
         Status, reason and history. The status is "diverged" if the loss, or the final weights, are not finite.
@@ -208,15 +185,15 @@ def train(
         UnreadableFile: The folder holds the checkpoint of another network, or one that cannot be read.
         NotWritten: The folder cannot be written.
     """
-    training = Training(
-        network,
-        data,
-        settings,
-        seed=seed,
-        test=test,
-        penalties=penalties,
-        folder=folder,
-        on_epoch=on_epoch,
-        on_batch=on_batch,
-    )
+    # shuffling loaders and random transforms use the global streams, seeded here
+    check_module(network)
+    with reproducible(device_of(network), derive_seed(seed, "data")):
+        prepared = ready(network, data, needs=("targets", "outputs"))
+        held_out = None if test is None else prepared.adapt(test)
+    if penalties is None:
+        penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
+    # from one input tensor to outputs [n, K]: the network or its adapter
+    called = network if prepared.network is prepared.bare else prepared.network
+    run = Trainer(network, called, settings, penalties, seed, on_epoch)
+    training = _Training(run, prepared.samples, held_out, seed, folder, on_epoch, on_batch)
     return training.run_to_end()

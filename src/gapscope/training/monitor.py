@@ -127,7 +127,8 @@ class Monitor(Recordings):
         seed: Seed of the choice of samples and of measures that sample noise.
 
     >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
-    >>> network, monitor = nn.Linear(4, 2), Monitor((x, y), measures=["ntk_trace"], every=2)
+    >>> network = nn.Linear(4, 2)
+    >>> monitor = Monitor((x, y), measures=["ntk_trace"], every=2, max_time_fraction=None)
     >>> for epoch in range(1, 5):
     ...     _ = monitor.observe(network, epoch)
     >>> monitor.to_pandas()["ntk_trace"].to_dict()  # 4 samples, 2 outputs, |x|^2 + 1 each

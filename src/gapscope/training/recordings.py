@@ -16,6 +16,7 @@ from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import read_json, write_output
 from gapscope.inspection.outputs import inspection_mode
 from gapscope.results.estimate import percent
+from gapscope.results.formatting import pluralize
 from gapscope.results.result import Result, plot_lines
 
 if TYPE_CHECKING:
@@ -143,12 +144,8 @@ class Cost:
             share = f", {percent(self.share, 1)} of the time between them"
         if not self.recordings:
             return "no recordings"
-        plural = "s"
-        if self.recordings == 1:
-            plural = ""
-        return (
-            f"{self.recordings} recording{plural} of {self.seconds_per_recording:.3g} s each{share}"
-        )
+        recordings = pluralize(self.recordings, "recording")
+        return f"{recordings} of {self.seconds_per_recording:.3g} s each{share}"
 
 
 def is_affordable(

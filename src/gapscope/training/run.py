@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.options import with_prefix
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
@@ -78,19 +80,14 @@ class Trainer:
     def __init__(
         self,
         network: nn.Module,
+        called: nn.Module,
         settings: TrainingSpec,
         penalties: Sequence[Penalty],
         seed: int,
         on_epoch: Any,
-        *,
-        called: nn.Module | None = None,
     ) -> None:
-        self.network, self.settings, self.penalties = network, settings, penalties
-        # from one input tensor to outputs [n, K]: the network or its adapter
-        if called is None:
-            self.called = network
-        else:
-            self.called = called
+        self.network, self.called = network, called
+        self.settings, self.penalties = settings, penalties
         # a monitor is saved and resumed with the run
         if hasattr(on_epoch, "load_state_dict"):
             self.monitor = on_epoch
@@ -210,14 +207,7 @@ class Trainer:
         self, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], source: str
     ) -> None:
         """Resume from the result of `state`."""
-
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {
-                name.removeprefix(prefix): t
-                for name, t in tensors.items()
-                if name.startswith(prefix)
-            }
-
+        part = partial(with_prefix, tensors)
         set_weights(self.network, part("network."), source)
         buffers = dict(self.network.named_buffers())
         for name, tensor in part("buffer.").items():

@@ -22,7 +22,7 @@ from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.outputs import inspection_mode, network_outputs
-from gapscope.results.estimate import paired_difference, percent
+from gapscope.results.estimate import NORMAL_95, paired_difference, percent
 from gapscope.results.outcomes import Finding, Fine, NotChecked, Outcome
 from gapscope.statistics.baselines import RBF, kernel_row, rbf_spectrum, sample_features
 from gapscope.training.alarms.base import Alarm
@@ -128,7 +128,7 @@ def convergence(run: RunState) -> Outcome:
     accuracy = float(run.correct().double().mean())
     n = len(run.samples)
     error = math.sqrt(kernel * (1 - kernel) / n + accuracy * (1 - accuracy) / n)
-    is_below = accuracy < kernel - MARGIN - 1.96 * error
+    is_below = accuracy < kernel - MARGIN - NORMAL_95 * error
     is_steep = run.is_over and fall > STEEP_FALL and accuracy < min(0.9, kernel + MARGIN)
     text = f"training accuracy {percent(accuracy)}; an RBF kernel predicts held-out samples at {percent(kernel)}"
     if not is_below and not is_steep:

@@ -79,12 +79,13 @@ def arm_of(setup: Setup, rows: Table, constant: float = math.nan) -> ComparisonA
         reached = rows.groupby(["noise", "size"])["train_accuracy"].median()
         count = int((reached <= setup.chance / 100 + ABOVE_CHANCE).sum())
         failed = f"in {count} of {len(reached)} scenarios" if count else ""
+    # without missing values: of these alone, pandas 2.2 warns of an empty mean
     accuracy = (
-        1 - rows["final"].median() / constant
+        1 - rows["final"].dropna().median() / constant
         if setup.lower_is_better
-        else rows["train_accuracy"].median()
+        else rows["train_accuracy"].dropna().median()
     )
-    loss = rows["train_loss"].median() if "train_loss" in rows else math.nan
+    loss = rows["train_loss"].dropna().median() if "train_loss" in rows else math.nan
     return ComparisonArm(
         name=str(rows["method"].iloc[0]),
         train_accuracy=None if math.isnan(accuracy) else float(accuracy),

@@ -78,7 +78,12 @@ class LayerDecay:
         return Estimate(even + float(self.first_order.sum()), even.standard_error)
 
     def scaled(self, factor: float, batch_size: int) -> LayerDecay:
-        """Scale all variances of the batch statistics by `factor` (drops the sampled part)."""
+        """Scale all variances of the batch statistics by `factor` (drops the sampled part).
+
+        Args:
+            factor: Ratio of the new variances of the batch statistics to the present ones.
+            batch_size: Batch size that the result states.
+        """
         names = (
             "zeta",
             "coupling",
@@ -109,7 +114,13 @@ def _total(estimates: list[Estimate]) -> Estimate:
 
 
 class GammaDecay(Mapping[str, LayerDecay], Result):
-    """Gamma decay of a network: name of layer -> LayerDecay, in forward order."""
+    """Gamma decay of a network: name of layer -> LayerDecay, in forward order.
+
+    Args:
+        layers: Decay of each layer, by its name in `network.named_modules()`.
+        n_samples: Number of samples n of the population.
+        replacement: Whether batches are drawn with replacement, so that the size of the population does not matter.
+    """
 
     def __init__(self, layers: Mapping[str, LayerDecay], n_samples: int, replacement: bool) -> None:
         self._layers, self.n_samples, self.replacement = dict(layers), n_samples, replacement
@@ -142,18 +153,29 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
         """Scale the decay to another batch size by (n - M) / (M (n - 1)), or 1/M.
 
         A sampled part is omitted: it belongs to its own batch size.
+
+        Args:
+            batch_size: Batch size M, below the number of samples unless batches are drawn with replacement.
         """
         factor = self.variance_factor(batch_size) / self.variance_factor(self.batch_size)
         layers = {name: layer.scaled(factor, batch_size) for name, layer in self.items()}
         return GammaDecay(layers, self.n_samples, self.replacement)
 
     def with_sampled(self, estimates: Mapping[str, Estimate]) -> GammaDecay:
-        """Return the decay with the noise samples of some layers."""
+        """Return the decay with the noise samples of some layers.
+
+        Args:
+            estimates: Name of a layer -> its excess loss from noise samples; other layers have none.
+        """
         layers = {name: replace(layer, sampled=estimates.get(name)) for name, layer in self.items()}
         return GammaDecay(layers, self.n_samples, self.replacement)
 
     def variance_factor(self, batch_size: int) -> float:
-        """Return the variance of a mean over a random batch, in units of that of one sample."""
+        """Return the variance of a mean over a random batch, in units of that of one sample.
+
+        Args:
+            batch_size: Batch size M, below the number of samples unless batches are drawn with replacement.
+        """
         n = self.n_samples
         if self.replacement:
             check_range("batch_size", batch_size, 1)

@@ -46,7 +46,16 @@ class GhostBatchNorm(ChannelNorm):
     Reference: Hoffer et al. 2017, algorithm 1. Common parameters: see `gapscope.batch_norm`.
 
     Args:
+        num_features: Number of channels C.
         ghost_size: Samples per part.
+        eps: Added to variances inside the square root, 0 or larger.
+        momentum: Weight of the newest batch in the running statistics, in [0, 1]; None for the plain average of all
+            batches.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        track_running_stats: Whether running statistics are tracked for evaluation; without them, evaluation uses those
+            of the batch.
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
 
     >>> layer = GhostBatchNorm1d(1, ghost_size=2)
     >>> layer(torch.tensor([[1.0], [10.0], [3.0], [30.0]])).round(decimals=4).flatten().tolist()
@@ -97,12 +106,51 @@ class GhostBatchNorm(ChannelNorm):
 
 
 class GhostBatchNorm1d(GhostBatchNorm, dimensions=1):
-    """GhostBatchNorm of [n, C] or [n, C, length]."""
+    """GhostBatchNorm of [n, C] or [n, C, length].
+
+    Args:
+        num_features: Number of channels C.
+        ghost_size: Samples per part, 1 or more.
+        eps: Added to variances inside the square root, 0 or larger.
+        momentum: Weight of the newest batch in the running statistics, in [0, 1]; None for the plain average of all
+            batches.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        track_running_stats: Whether running statistics are tracked for evaluation; without them, evaluation uses those
+            of the batch.
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
+    """
 
 
 class GhostBatchNorm2d(GhostBatchNorm, dimensions=2):
-    """GhostBatchNorm of [n, C, height, width]."""
+    """GhostBatchNorm of [n, C, height, width].
+
+    Args:
+        num_features: Number of channels C.
+        ghost_size: Samples per part, 1 or more.
+        eps: Added to variances inside the square root, 0 or larger.
+        momentum: Weight of the newest batch in the running statistics, in [0, 1]; None for the plain average of all
+            batches.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        track_running_stats: Whether running statistics are tracked for evaluation; without them, evaluation uses those
+            of the batch.
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
+    """
 
 
 class GhostBatchNorm3d(GhostBatchNorm, dimensions=3):
-    """GhostBatchNorm of [n, C, depth, height, width]."""
+    """GhostBatchNorm of [n, C, depth, height, width].
+
+    Args:
+        num_features: Number of channels C.
+        ghost_size: Samples per part, 1 or more.
+        eps: Added to variances inside the square root, 0 or larger.
+        momentum: Weight of the newest batch in the running statistics, in [0, 1]; None for the plain average of all
+            batches.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        track_running_stats: Whether running statistics are tracked for evaluation; without them, evaluation uses those
+            of the batch.
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
+    """

@@ -19,7 +19,15 @@ class MeanOnlyBatchNorm(ChannelNorm):
     Reference: Salimans and Kingma 2016, section 3, eq. 7-8; Luo et al. 2019, section 5 ("WN+mean-only BN").
 
     Args:
+        num_features: Number of channels C.
+        momentum: Weight of the newest batch in the running statistics, in [0, 1]; None for the plain average of all
+            batches.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        track_running_stats: Whether running statistics are tracked for evaluation; without them, evaluation uses those
+            of the batch.
         scale: Whether the layer has gamma (only if `affine`).
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
 
     >>> MeanOnlyBatchNorm1d(1)(torch.tensor([[1.0], [5.0]])).flatten().tolist()
     [-2.0, 2.0]
@@ -62,15 +70,51 @@ class MeanOnlyBatchNorm(ChannelNorm):
 
 
 class MeanOnlyBatchNorm1d(MeanOnlyBatchNorm, dimensions=1):
-    """MeanOnlyBatchNorm of [n, C] or [n, C, length]."""
+    """MeanOnlyBatchNorm of [n, C] or [n, C, length].
+
+    Args:
+        num_features: Number of channels C.
+        momentum: Weight of the newest batch in the running statistics, in [0, 1]; None for the plain average of all
+            batches.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        track_running_stats: Whether running statistics are tracked for evaluation; without them, evaluation uses those
+            of the batch.
+        scale: Whether the layer has gamma (only if `affine`).
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
+    """
 
 
 class MeanOnlyBatchNorm2d(MeanOnlyBatchNorm, dimensions=2):
-    """MeanOnlyBatchNorm of [n, C, height, width]."""
+    """MeanOnlyBatchNorm of [n, C, height, width].
+
+    Args:
+        num_features: Number of channels C.
+        momentum: Weight of the newest batch in the running statistics, in [0, 1]; None for the plain average of all
+            batches.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        track_running_stats: Whether running statistics are tracked for evaluation; without them, evaluation uses those
+            of the batch.
+        scale: Whether the layer has gamma (only if `affine`).
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
+    """
 
 
 class MeanOnlyBatchNorm3d(MeanOnlyBatchNorm, dimensions=3):
-    """MeanOnlyBatchNorm of [n, C, depth, height, width]."""
+    """MeanOnlyBatchNorm of [n, C, depth, height, width].
+
+    Args:
+        num_features: Number of channels C.
+        momentum: Weight of the newest batch in the running statistics, in [0, 1]; None for the plain average of all
+            batches.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        track_running_stats: Whether running statistics are tracked for evaluation; without them, evaluation uses those
+            of the batch.
+        scale: Whether the layer has gamma (only if `affine`).
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
+    """
 
 
 class VarianceOnlyBatchNorm(ChannelNorm):
@@ -84,7 +128,16 @@ class VarianceOnlyBatchNorm(ChannelNorm):
     Reference: Luo et al. 2019, section 5 ("WN+variance-only BN").
 
     Args:
+        num_features: Number of channels C.
+        eps: Added to variances inside the square root, 0 or larger.
+        momentum: Weight of the newest batch in the running statistics, in [0, 1]; None for the plain average of all
+            batches.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        track_running_stats: Whether running statistics are tracked for evaluation; without them, evaluation uses those
+            of the batch.
         rms: Whether deviations are from 0 rather than from the batch mean.
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
 
     >>> VarianceOnlyBatchNorm1d(1, eps=0.0)(torch.tensor([[1.0], [5.0]])).flatten().tolist()
     [0.5, 2.5]
@@ -132,12 +185,51 @@ class VarianceOnlyBatchNorm(ChannelNorm):
 
 
 class VarianceOnlyBatchNorm1d(VarianceOnlyBatchNorm, dimensions=1):
-    """VarianceOnlyBatchNorm of [n, C] or [n, C, length]."""
+    """VarianceOnlyBatchNorm of [n, C] or [n, C, length].
+
+    Args:
+        num_features: Number of channels C.
+        eps: Added to variances inside the square root, 0 or larger.
+        momentum: Weight of the newest batch in the running statistics, in [0, 1]; None for the plain average of all
+            batches.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        track_running_stats: Whether running statistics are tracked for evaluation; without them, evaluation uses those
+            of the batch.
+        rms: Whether deviations are from 0 rather than from the batch mean.
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
+    """
 
 
 class VarianceOnlyBatchNorm2d(VarianceOnlyBatchNorm, dimensions=2):
-    """VarianceOnlyBatchNorm of [n, C, height, width]."""
+    """VarianceOnlyBatchNorm of [n, C, height, width].
+
+    Args:
+        num_features: Number of channels C.
+        eps: Added to variances inside the square root, 0 or larger.
+        momentum: Weight of the newest batch in the running statistics, in [0, 1]; None for the plain average of all
+            batches.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        track_running_stats: Whether running statistics are tracked for evaluation; without them, evaluation uses those
+            of the batch.
+        rms: Whether deviations are from 0 rather than from the batch mean.
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
+    """
 
 
 class VarianceOnlyBatchNorm3d(VarianceOnlyBatchNorm, dimensions=3):
-    """VarianceOnlyBatchNorm of [n, C, depth, height, width]."""
+    """VarianceOnlyBatchNorm of [n, C, depth, height, width].
+
+    Args:
+        num_features: Number of channels C.
+        eps: Added to variances inside the square root, 0 or larger.
+        momentum: Weight of the newest batch in the running statistics, in [0, 1]; None for the plain average of all
+            batches.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        track_running_stats: Whether running statistics are tracked for evaluation; without them, evaluation uses those
+            of the batch.
+        rms: Whether deviations are from 0 rather than from the batch mean.
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
+    """

@@ -77,7 +77,12 @@ class PopulationNorm(ChannelNorm):
     Reference: Luo et al. 2019, sections 2.1 and 5 ("PN"); Ioffe 2017 (batch renormalization), eq. 1-2.
 
     Args:
+        num_features: Number of channels C.
+        eps: Added to variances inside the square root, 0 or larger.
+        affine: Whether the layer has gamma and beta, one number per channel each.
         detach: Whether the statistics are constants in the backward pass.
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
 
     >>> layer = PopulationNorm1d(1, eps=0.0)
     >>> _ = layer.running_mean.fill_(1.0), layer.running_var.fill_(4.0)
@@ -128,12 +133,39 @@ class PopulationNorm(ChannelNorm):
 
 
 class PopulationNorm1d(PopulationNorm, dimensions=1):
-    """PopulationNorm of [n, C] or [n, C, length]."""
+    """PopulationNorm of [n, C] or [n, C, length].
+
+    Args:
+        num_features: Number of channels C.
+        eps: Added to variances inside the square root, 0 or larger.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        detach: Whether the statistics are constants in the backward pass.
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
+    """
 
 
 class PopulationNorm2d(PopulationNorm, dimensions=2):
-    """PopulationNorm of [n, C, height, width]."""
+    """PopulationNorm of [n, C, height, width].
+
+    Args:
+        num_features: Number of channels C.
+        eps: Added to variances inside the square root, 0 or larger.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        detach: Whether the statistics are constants in the backward pass.
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
+    """
 
 
 class PopulationNorm3d(PopulationNorm, dimensions=3):
-    """PopulationNorm of [n, C, depth, height, width]."""
+    """PopulationNorm of [n, C, depth, height, width].
+
+    Args:
+        num_features: Number of channels C.
+        eps: Added to variances inside the square root, 0 or larger.
+        affine: Whether the layer has gamma and beta, one number per channel each.
+        detach: Whether the statistics are constants in the backward pass.
+        device: Device of the parameters and buffers; None for torch's default.
+        dtype: Their floating-point type; None for torch's default.
+    """

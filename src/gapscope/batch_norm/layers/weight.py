@@ -27,6 +27,10 @@ def weight_normalize(network: Network) -> Network:
 
     Reference: Salimans and Kingma 2016, eq. 2.
 
+    Args:
+        network: Network whose linear and convolutional layers are reparametrized in place; those that are already are
+            left as they are.
+
     Raises:
         InvalidInput: An output channel has only zero weights and thus no direction.
     """

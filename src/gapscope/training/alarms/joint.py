@@ -17,7 +17,7 @@ from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.training.alarms.base import PeakAlarm, outputs_of, register_alarm
 from gapscope.training.alarms.shared_learning import Neighbourhood, label_support
 
-# those of `SharedLearning`
+# neighbours as in `SharedLearning`; weight of a sample's lead over its neighbours, by judgment
 NEIGHBOURS, WEIGHT = 20, 0.5
 
 
