@@ -71,8 +71,13 @@ def check_single_batch(mode: str, chunk_size: int | None) -> None:
         )
 
 
-def _bytes(tape: Tape, outputs: Tensor) -> int:
-    """Estimate the bytes of a pass: inputs of layers, and derivatives once per output."""
+def pass_bytes(tape: Tape, outputs: Tensor) -> int:
+    """Return the estimated bytes of a pass: inputs of layers, and derivatives once per output.
+
+    Args:
+        tape: The recorded pass.
+        outputs: Its outputs [n, C].
+    """
     rerouted = tape.whole_network | tape.per_sample
     # dense Jacobians [C, N, P] of parameters without a rule, inputs a once, and derivatives g for each of C outputs
     numbers = (
@@ -146,7 +151,7 @@ def _divide(
     verify(tape, outputs)
     if chunk_size is None:
         # Rows and columns are in memory, and a backward pass temporarily needs twice as much: 2 + 4 times.
-        chunk_size = max(1, max_bytes * tape.n // (6 * _bytes(tape, outputs)))
+        chunk_size = max(1, max_bytes * tape.n // (6 * pass_bytes(tape, outputs)))
         if chunk_size < longest:
             chunk_size = max(1, chunk_size // 2)  # smaller passes leave memory for more rows
     if chunk_size >= longest:

@@ -11,11 +11,19 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import resolve_generator
+from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
+from gapscope.gradients.projections import projected_kernel
 from gapscope.inspection.chunking import memory_budget
 from gapscope.inspection.copies import copy_network
-from gapscope.inspection.outputs import checked_outputs, measurement_mode, network_outputs
+from gapscope.inspection.independence import check_sample_independence
+from gapscope.inspection.outputs import (
+    checked_outputs,
+    measurement_mode,
+    network_outputs,
+    prepare_inputs,
+)
 from gapscope.measures._forward import Inputs, Scalars, Targets
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure
@@ -105,13 +113,12 @@ class _CombinedOutputs(nn.Module):
 
     combinations: Tensor
 
-    def __init__(self, network: nn.Module, n_outputs: int, k: int) -> None:
+    def __init__(self, network: nn.Module, n_outputs: int, k: int, seed: int = 0) -> None:
         super().__init__()
         self.network = network
         # the same combinations for all networks, so that their kernels can be compared
-        normal = torch.randn(
-            n_outputs, n_outputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-        )
+        generator = torch.Generator().manual_seed(seed)
+        normal = torch.randn(n_outputs, n_outputs, dtype=torch.float64, generator=generator)
         self.register_buffer(
             "combinations", torch.linalg.qr(normal).Q[:, :k] * (n_outputs / k) ** 0.5
         )
@@ -120,6 +127,15 @@ class _CombinedOutputs(nn.Module):
         """Return the combinations, [n, k]."""
         outputs = checked_outputs(self.network(x), len(x))
         return outputs @ self.combinations.to(outputs)
+
+
+def _combined(network: nn.Module, x: Tensor, k: int | None, seed: int = 0) -> nn.Module:
+    """Return the network with k combinations of its outputs, or itself if it has no more."""
+    if k is None:
+        return network
+    with measurement_mode(network):
+        n_outputs = network_outputs(network, x[:1]).shape[1]
+    return _CombinedOutputs(network, n_outputs, k, seed) if k < n_outputs else network
 
 
 def kernel_columns(
@@ -135,12 +151,7 @@ def kernel_columns(
 
     Batch norm layers with initial statistics, as before training, use those of the samples.
     """
-    network = with_data_statistics(network, x)
-    if combinations is not None:
-        with measurement_mode(network):
-            n_outputs = network_outputs(network, x[:1]).shape[1]
-        if combinations < n_outputs:
-            network = _CombinedOutputs(network, n_outputs, combinations)
+    network = _combined(with_data_statistics(network, x), x, combinations)
     if len(x) <= max_exact:
         return KernelColumns(
             empirical_ntk(network, x, outputs="traced", chunk_size=chunk_size), None
@@ -207,6 +218,47 @@ def kernel_leave_one_out(
         check_range("combinations", combinations, 1)
     columns = kernel_columns(network, x, max_exact, landmarks, generator, chunk_size, combinations)
     return _leave_one_out(columns, network, x, y)
+
+
+def projected_leave_one_out(
+    network: nn.Module,
+    x: Inputs,
+    y: Targets,
+    *,
+    combinations: int,
+    max_exact: int = 2000,
+    landmarks: int = 1000,
+    chunk_size: int | None = None,
+    seed: int = 0,
+) -> KernelLeaveOneOut:
+    """Estimate `kernel_leave_one_out` of a large network from random projections of its gradients.
+
+    The kernel is estimated without bias (`gapscope.gradients.projections`), from 256 numbers per parameter tensor and
+    combination of the outputs.
+
+    Args:
+        network: Network that returns raw outputs [n, K].
+        x: Inputs [n, ...].
+        y: Class labels [n], or regression targets [n, K].
+        combinations: Number of random orthonormal combinations of the outputs; as many as outputs are exact.
+        max_exact: Number of samples up to which there are no landmarks.
+        landmarks: Number of random landmarks for more samples.
+        chunk_size: Samples per pass; None: as many as memory allows, up to a maximum.
+        seed: Seed of combinations, projections and landmarks.
+    """
+    Samples(x, y)  # raises InvalidInput for targets that do not fit
+    _check(x, max_exact, landmarks)
+    combined = _combined(
+        with_data_statistics(network, x), x, combinations, derive_seed(seed, "combinations")
+    )
+    indices = None
+    if len(x) > max_exact:
+        generator = torch.Generator().manual_seed(derive_seed(seed, "landmarks"))
+        indices = torch.randperm(len(x), generator=generator)[:landmarks].to(x.device)
+    with measurement_mode(combined, passes_only=True) as measured:
+        check_sample_independence(measured, prepare_inputs(measured, x))
+        values = projected_kernel(measured, x, indices, seed=seed, chunk_size=chunk_size)
+    return _leave_one_out(KernelColumns(values, indices), network, x, y)
 
 
 def _check(x: Tensor, max_exact: int = 1, landmarks: int = 2) -> None:
