@@ -196,6 +196,27 @@ def test_a_large_network_with_better_features_answers_by_them(
     assert any("features carry" in line for line in forecast.sentences)
 
 
+def test_a_large_network_without_better_features_is_forecast_by_an_estimated_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem, _ = prepare(DataSpec(name="digits", train_size=120))
+    network = untrained(problem, width=32)
+    exact = forecast_accuracy(network, problem.train)
+    monkeypatch.setattr("gapscope.accuracy.loo_rows.MANY_PARAMETERS", 10)
+    state = torch.get_rng_state()
+    forecast = forecast_accuracy(network, problem.train)
+    assert torch.equal(state, torch.get_rng_state())
+    assert forecast.combined == ("RBF ridge", "NTK (estimate)")
+    estimate, row = forecast.row("NTK"), exact.row("NTK")
+    # one position per sample and all outputs: no projection remains
+    assert estimate is not None and row is not None
+    assert estimate.score == pytest.approx(row.score, abs=0.01)
+    assert "The NTK is estimated from 256 projections per weight." in forecast.notes
+    assert forecast.network_gain is not None
+    few = forecast_accuracy(network, problem.train, time_budget=1e-3)
+    assert few.row("NTK") is None
+
+
 @pytest.mark.parametrize("name", ["kernel_leave_one_out", "extract_features"])
 def test_interrupts_keep_the_finished_rows(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def stop(*_: object, **__: object) -> None:

@@ -13,7 +13,6 @@ from gapscope.measures.ntk import empirical_ntk
 from gapscope.networks import build_network
 from gradients.reference import CASES
 
-
 SEEDS = 20
 
 

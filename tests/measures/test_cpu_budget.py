@@ -182,3 +182,38 @@ def test_a_trial_changes_no_result() -> None:
     affordable, _ = affordable_kernel(NETWORK, samples, options, CpuBudget(60.0), n_outputs=10)
     assert affordable is options and torch.equal(generator.get_state(), before)
     kernel_leave_one_out(NETWORK, samples.inputs, samples.y, **options)
+
+
+LARGE: dict[str, Any] = {"max_exact": 2000, "landmarks": 1000, "chunk_size": None, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "combinations"), [(None, 10), (500.0, 10), (200.0, 4), (60.0, 1), (40.0, None)]
+)
+def test_combinations_of_a_projected_kernel_follow_the_budget(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float | None, combinations: int | None
+) -> None:
+    """A forward pass of all samples takes 3 s, a combination 30 s more, in 3,000 samples and 1,000 landmarks."""
+
+    def take(network: nn.Module, x: torch.Tensor, y: torch.Tensor, **options: Any) -> None:
+        assert options["combinations"] == 1
+        clock.seconds += len(x) * (0.001 + 0.01)
+
+    monkeypatch.setattr(cpu_budget, "projected_leave_one_out", take)
+    k, note = cpu_budget.affordable_projection(
+        NETWORK, SAMPLES, LARGE, CpuBudget(seconds), n_outputs=10, forward=3.0
+    )
+    assert k == combinations
+    # 4,000 samples of 0.011 s, and the trials
+    assert bool(note) == (combinations is None) and (not note or "about 44 CPU s" in note)
+
+
+def test_memory_limits_the_combinations_of_a_projected_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numbers = sum(min(p.numel(), 256) for p in NETWORK.parameters())
+    monkeypatch.setattr(cpu_budget, "MAX_PROJECTED", 3 * 1000 * numbers + 1)
+    k, _ = cpu_budget.affordable_projection(
+        NETWORK, SAMPLES, LARGE, CpuBudget(None), n_outputs=10, forward=3.0
+    )
+    assert k == 3

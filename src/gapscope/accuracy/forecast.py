@@ -254,8 +254,10 @@ def forecast_accuracy(
     neural tangent kernel (`gapscope.functional.kernel_leave_one_out`). The forecast is the mean of the RBF and NTK
     rows; if the hidden features are significantly better than the RBF kernel, as those of pretrained networks are, it
     is the mean of the two rows of the network, above a million parameters that of the features alone, and the NTK is
-    not computed. Without a network it is the RBF row, or its mean with the linear ridge if that one is significantly
-    better and there are at least as many columns as samples, as for features and texts.
+    not computed. Otherwise the NTK of more than a million parameters is an estimate, "NTK (estimate)": unbiased, from
+    256 random projections per weight of the gradients of up to 16 random combinations of the outputs. Without a network
+    it is the RBF row, or its mean with the linear ridge if that one is significantly better and there are at least as
+    many columns as samples, as for features and texts.
 
     The 90 % interval joins the error of the samples with the differences between trained networks. For vectors (tables,
     features) it narrows with n samples: it reaches $\sqrt{s (1 - s) (2.5^2 / n + 0.065^2) + g^2}$ below the score s and
@@ -283,7 +285,7 @@ def forecast_accuracy(
         max_exact: Number of samples up to which the NTK is exact.
         landmarks: Number of random samples that approximate the NTK beyond, with 4 combinations of the outputs.
         chunk_size: Samples per pass; None: as many as memory allows, up to a maximum.
-        seed: Seed of the landmarks, the subsets of the curve and a new head.
+        seed: Seed of the landmarks, the projections, the subsets of the curve and a new head.
 
     Raises:
         InvalidInput: The data have no targets, fewer than 12 samples or one class, or do not fit the network's outputs.
@@ -357,7 +359,7 @@ def forecast_accuracy(
                 )
             if prepared is not None:
                 bar.step("network")
-                add_network_rows(rows, notes, prepared, n_classes, options, budget)
+                add_network_rows(rows, notes, prepared, n_classes, options, budget, seed)
             bar.advance()
             bar.step("learning curve")
             rbf = next((row.score for row in rows if row.method == RBF), None)
@@ -380,7 +382,7 @@ def forecast_accuracy(
         growth = growth_per_doubling(curve)
     else:
         growth = None
-    by_name = {row.method: row for row in rows}
+    by_name = {row.name: row for row in rows}
     unequal = None
     if n_classes is not None and are_unequal(targets):
         unequal = ClassScores.mean([class_scores(row.predictions, targets) for row in combined])

@@ -13,11 +13,16 @@ from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.batch_norm.refresh import with_data_statistics
+from gapscope.gradients.projections import PROJECTIONS
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.execution import exclusive
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures._forward import forward_pass
-from gapscope.measures.cpu_budget import affordable_kernel, forward_seconds
+from gapscope.measures.cpu_budget import (
+    affordable_kernel,
+    affordable_projection,
+    forward_seconds,
+)
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import (
     FEATURES,
@@ -25,7 +30,11 @@ from gapscope.measures.fitted_labels import (
     network_before_training,
     paired_gain,
 )
-from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
+from gapscope.measures.kernel_leave_one_out import (
+    KernelLeaveOneOut,
+    kernel_leave_one_out,
+    projected_leave_one_out,
+)
 from gapscope.results.estimate import NORMAL_90, NORMAL_99_ONE_SIDED, percent
 from gapscope.statistics.baselines import LINEAR, RBF, LooRow, scored_row
 
@@ -36,8 +45,9 @@ NETWORK_ERROR = 0.060
 # Reach of the interval below and above the forecast for vectors (results/expected_accuracy/small/intervals.json), each
 # in 5 % quantiles: sampling error, deviation of networks, and fraction of the growth per doubling of the samples.
 BELOW, ABOVE = (2.5, 0.065, 1.0), (1.3, 0.085, 0.3)
-# Above so many, the NTK costs many times the features, of EfficientNet-Lite0 more than fine-tuning, and adds nothing to
-# those of pretrained networks: leave-one-out accuracy on 120 photographs 0.942 with features, 0.942 with both.
+# Above so many, the exact NTK costs more than fine-tuning (EfficientNet-Lite0), and an estimate replaces it. Features
+# that are significantly better than the RBF kernel need none: it brings their forecast no nearer to that of a fine-tune
+# (results/pretrained/ntk_projected.json).
 MANY_PARAMETERS = 1_000_000
 
 
@@ -48,6 +58,7 @@ def add_network_rows(
     n_classes: int | None,
     options: dict[str, Any],
     budget: CpuBudget,
+    seed: int,
 ) -> Ready | None:
     """Add the rows of the last hidden features and of the NTK that fit into the budget, and notes on the others.
 
@@ -58,6 +69,7 @@ def add_network_rows(
         n_classes: Number of classes, None for regression.
         options: Options of `kernel_leave_one_out`.
         budget: CPU seconds.
+        seed: Seed of the estimated NTK of a large network.
 
     Returns:
         The network of these rows; None if it could not be used.
@@ -86,34 +98,67 @@ def add_network_rows(
             f"There is no NTK row: above {MANY_PARAMETERS:,} parameters these features carry the forecast."
         )
         return prepared
+    targets = samples.y.to(samples.inputs.device)
+    several = targets.dtype == torch.bool
+    if several:
+        targets = targets.to(samples.inputs.dtype)
     try:
-        affordable, note = affordable_kernel(
-            network, samples, options, budget, n_outputs=prepared.n_outputs, forward=forward
+        result, note = _kernel_result(
+            network, prepared, targets, options, budget, seed=seed, forward=forward
         )
-        notes += [f"There is no NTK row. {note}" if affordable is None else note] if note else []
-        if affordable is None:
-            return prepared
-        targets = samples.y.to(samples.inputs.device)
-        several = targets.dtype == torch.bool
-        with budget.enforced(network):
-            if several:
-                fitted = targets.to(samples.inputs.dtype)
-            else:
-                fitted = targets
-            result = kernel_leave_one_out(network, samples.inputs, fitted, **affordable)
     except GapscopeError as error:
         notes.append(f"There is no NTK row: {error}")
         return prepared
+    if result is None:
+        notes.append(f"There is no NTK row. {note}")
+        return prepared
+    notes += [note] if note else []
+    method = f"{NTK} (estimate)" if is_large(prepared.bare) else NTK
     predictions = result.predictions.cpu()
     if several:
-        rows.append(scored_row(NTK, "network", predictions, samples.y.cpu()))
+        rows.append(scored_row(method, "network", predictions, samples.y.cpu()))
     else:
         if result.labels is None:
             score = result.explained
         else:
             score = result.accuracy
-        rows.append(LooRow(NTK, "network", score, predictions))
+        rows.append(LooRow(method, "network", score, predictions))
     return prepared
+
+
+def _kernel_result(
+    network: nn.Module,
+    prepared: Ready,
+    targets: Tensor,
+    options: dict[str, Any],
+    budget: CpuBudget,
+    *,
+    seed: int,
+    forward: float,
+) -> tuple[KernelLeaveOneOut | None, str]:
+    """Return predictions by the NTK (None if it does not fit the budget), exact or estimated, and a note."""
+    samples, n_outputs = prepared.samples, prepared.n_outputs
+    settings: dict[str, Any] | None
+    if is_large(prepared.bare):
+        of_projection = {name: options[name] for name in ("max_exact", "landmarks", "chunk_size")}
+        of_projection["seed"] = seed
+        k, note = affordable_projection(
+            network, samples, of_projection, budget, n_outputs=n_outputs, forward=forward
+        )
+        if k is None:
+            return None, note
+        settings, function = of_projection | {"combinations": k}, projected_leave_one_out
+        combined = "" if k == n_outputs else f" of {k} random combinations of the outputs"
+        note = f"The NTK is estimated from {PROJECTIONS} projections per weight{combined}."
+    else:
+        settings, note = affordable_kernel(
+            network, samples, options, budget, n_outputs=n_outputs, forward=forward
+        )
+        if settings is None:
+            return None, note
+        function = kernel_leave_one_out
+    with budget.enforced(network):
+        return function(network, samples.inputs, targets, **settings), note
 
 
 def is_large(network: nn.Module) -> bool:
@@ -123,7 +168,7 @@ def is_large(network: nn.Module) -> bool:
 
 def _features_carry(rows: Sequence[LooRow], targets: Tensor) -> bool:
     """Return whether the last hidden features are significantly better than the RBF kernel of the inputs."""
-    by_name = {row.method: row for row in rows}
+    by_name = {row.name: row for row in rows}
     return {FEATURES, RBF} <= by_name.keys() and paired_gain(
         by_name[FEATURES], by_name[RBF], targets
     ).low > 0
@@ -147,7 +192,7 @@ def combine_rows(
         large: Whether the network has more than a million parameters, or features stand for one.
         wide: Whether there are at least as many columns as samples.
     """
-    by_name = {row.method: row for row in rows}
+    by_name = {row.name: row for row in rows}
     features, rbf = by_name.get(FEATURES), by_name.get(RBF)
     linear = by_name.get(LINEAR)
     names = (RBF, NTK)

@@ -152,11 +152,11 @@ def _loo(
         "max_exact": 2000, "landmarks": 1000, "combinations": COMBINATIONS, "chunk_size": chunk_size,
         "generator": generator,
     }  # fmt: skip
-    used = add_network_rows(rows, notes, prepared, n_classes, options, budget)
+    used = add_network_rows(rows, notes, prepared, n_classes, options, budget, seed)
     is_trainable = any(parameter.requires_grad for parameter in prepared.bare.parameters())
     if used is None or len(rows) == 1 or not is_trainable:
         raise InvalidInput(notes[-1])
-    by_name = {row.method: row for row in rows}
+    by_name = {row.name: row for row in rows}
     combined = combine_rows(rows, targets, large=is_large(prepared.bare))
     score = mean_score(combined)
     low, high = forecast_interval(score, len(samples)) if n_classes is not None else (None, None)

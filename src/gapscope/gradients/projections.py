@@ -112,7 +112,9 @@ class _Projection:
         for key in self._forms:  # in one order for all chunks
             part = parts[key]
             if sum(parameter.numel() for parameter in part.parameters) <= PROJECTIONS:
-                values += [each.detach().flatten(2).transpose(0, 1).flatten(1) for each in part.dense()]
+                values += [
+                    each.detach().flatten(2).transpose(0, 1).flatten(1) for each in part.dense()
+                ]
             elif isinstance(part, OuterProductFactors):
                 columns = part.layout.unfold(part.inputs.detach())
                 if columns.shape[2] == 1:
@@ -121,7 +123,9 @@ class _Projection:
                     continue
                 values.append(self._outer(key, part.gradients, self._right(key, columns)))
             elif isinstance(part, EmbeddingContribution):
-                table = self._signs_of(key, "columns", SIDE, len(part.parameters[0]), part.gradients)
+                table = self._signs_of(
+                    key, "columns", SIDE, len(part.parameters[0]), part.gradients
+                )
                 # column t is the row of the identity that position t reads
                 columns = table[:, part.rows].transpose(0, 1) / SIDE**0.5
                 values.append(self._outer(key, part.gradients, columns))

@@ -11,10 +11,11 @@ from torch import nn
 
 from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.samples import Samples
+from gapscope.gradients.projections import PROJECTIONS
 from gapscope.inspection.timing import TRIAL, pass_seconds, seconds_of, smallest_timing
 from gapscope.inspection.validation import Ready
 from gapscope.measures.budget import LARGER_TRIAL_FRACTION, SKIP_TRIAL_BELOW
-from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
+from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out, projected_leave_one_out
 
 # Fraction of the budget for all trials.
 TRIAL_FRACTION = 0.1
@@ -25,6 +26,9 @@ QUADRATIC = 1.5
 # Random combinations of the outputs, and numbers of landmarks, in place of the exact kernel. Few choices, so that noise
 # of a timing seldom changes the result.
 COMBINATIONS, LANDMARKS = 4, (1000, 500, 250, 125)
+# Of an estimated NTK, in which each costs little: with 4 of 10 the accuracy was 0.02 lower than with all, see
+# results/pretrained/ntk_exact.json. Its projections have at most so many numbers (1 GiB in float32).
+MANY_COMBINATIONS, MAX_PROJECTED = 16, 2**28
 # A pass back takes at least as long as a pass forward per output, and all gradients at most 10 times as long; one
 # core multiplies and adds at least 5e9 numbers per second.
 MIN_PASSES, MAX_PASSES, OPERATIONS_PER_SECOND = 1.0, 10.0, 5e9
@@ -178,6 +182,71 @@ def affordable_kernel(
             note += f" It is approximated with {landmarks} landmarks."
             return options | {"max_exact": 1, "landmarks": landmarks}, note
     return None, f"The kernel takes about {seconds:.0f} CPU s. {_left(budget)}"
+
+
+def affordable_projection(
+    network: nn.Module,
+    samples: Samples,
+    options: dict[str, Any],
+    budget: CpuBudget,
+    *,
+    n_outputs: int,
+    forward: float,
+) -> tuple[int | None, str]:
+    """Return the number of combinations of the outputs for a projected NTK, None if it does not fit, and a note.
+
+    They are 16 (or as many as outputs, or as fit into 1 GB), 4, or 1. The trials of 8 samples are inside the budget.
+
+    Args:
+        network: `Ready.network`, with batch norm statistics as `with_data_statistics` gives them.
+        samples: Its samples, with targets.
+        options: Options of `projected_leave_one_out`: max_exact, landmarks, chunk_size and seed.
+        budget: The budget.
+        n_outputs: Number of outputs of the network.
+        forward: CPU seconds of a forward pass of all samples.
+    """
+    n = len(samples)
+    # at most so many numbers per sample and combination, of all samples or of the landmarks
+    numbers = sum(min(p.numel(), PROJECTIONS) for p in network.parameters() if p.requires_grad)
+    rows = n if n <= options["max_exact"] else options["landmarks"]
+    fitting = max(1, MAX_PROJECTED // max(1, rows * numbers))
+    largest = min(n_outputs, MANY_COMBINATIONS, fitting)
+    if math.isinf(budget.seconds):
+        return largest, ""
+    # landmarks are passed in addition
+    passes = 1 if n <= options["max_exact"] else 1 + options["landmarks"] / n
+    least = (1 + MIN_PASSES) * forward * passes
+    if not budget.affords(least):
+        return (
+            None,
+            f"The NTK takes at least {least:.0f} CPU s, and {budget.remaining:.0f} are left. {_enough(budget, least)}",
+        )
+    part = samples.subset(torch.linspace(0, n - 1, min(n, TRIAL)).long())
+    settings = {**options, "combinations": 1, "max_exact": n}
+
+    def work() -> None:
+        projected_leave_one_out(network, part.inputs, part.y, **settings)
+
+    try:
+        with budget.enforced(network):
+            # the first one verifies the gradients
+            seconds_of(work)
+            of_one = seconds_of(work) * n / len(part) * passes
+    except BudgetSpent as error:
+        return None, str(error)
+    per_combination = max(of_one - forward * passes, MIN_PASSES * forward * passes)
+    for k in sorted({largest, min(largest, COMBINATIONS), 1}, reverse=True):
+        seconds = of_one + (k - 1) * per_combination
+        if budget.affords(seconds):
+            return k, ""
+    return (
+        None,
+        f"The NTK takes about {of_one:.0f} CPU s. {_left(budget)} {_enough(budget, of_one)}",
+    )
+
+
+def _enough(budget: CpuBudget, seconds: float) -> str:
+    return f"Pass time_budget={math.ceil(budget.spent + 1.5 * seconds)}."
 
 
 def _left(budget: CpuBudget) -> str:

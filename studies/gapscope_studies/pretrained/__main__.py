@@ -22,7 +22,7 @@ from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.pools.jobs import run_cached
 from gapscope_studies.kit.page import light_json
 from gapscope_studies.kit.provenance import commit
-from gapscope_studies.pretrained import ntk, ntk_forecast, summary
+from gapscope_studies.pretrained import ntk, ntk_forecast, ntk_projected, summary
 from gapscope_studies.pretrained.cells import jobs, with_present_interval
 
 RULE = Path(__file__).with_name("rule.toml")
@@ -49,7 +49,8 @@ def _order(
         key=lambda pair: (
             "untrained" in pair[1],
             pair[0].startswith("ntk"),
-            data.index(pair[1].split(" ")[1]),
+            # networks beside their exact kernel come last
+            [*data, *ntk_projected.EXACT].index(pair[1].split(" ")[1]),
         ),
     )
 
@@ -79,6 +80,8 @@ def main() -> None:
     all_jobs = jobs(rule, folder) | {
         "ntk": _ntk_jobs(rule, folder),
         "ntk_forecast": ntk_forecast.jobs(rule, folder),
+        "ntk_projected": ntk_projected.jobs(rule, folder),
+        "ntk_exact": ntk_projected.exact_jobs(),
     }
 
     for part, name in () if arguments.summarize else _order(rule, all_jobs):
