@@ -21,7 +21,7 @@ def test_no_more_is_unpacked_than_allowed(tmp_path: Path, monkeypatch: pytest.Mo
     path.write_bytes(gzip.compress(bytes(10**6)))
     with pytest.raises(UnreadableFile, match=r"bomb\.gz must .*1,000 bytes"):
         read_bounded(path, 1000)
-    monkeypatch.setattr(file_formats, "_MAX_CIFAR_RECORDS", 10)
+    monkeypatch.setattr(file_formats, "MAX_BYTES", 30_730)
     with pytest.raises(UnreadableFile, match="most 30,730 bytes"):
         read_cifar(path, labels_each=1)
     monkeypatch.setattr(file_formats, "MAX_BYTES", 2000)

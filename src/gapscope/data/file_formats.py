@@ -109,8 +109,6 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, "*shape"]:
 
 # of CIFAR
 _PIXELS = 3 * 32 * 32
-# all images of CIFAR
-_MAX_CIFAR_RECORDS = 60_000
 _MAX_LABELS = {1: (9,), 2: (19, 99)}
 
 
@@ -131,7 +129,7 @@ def read_cifar(
     """
     path = Path(path)
     record = labels_each + _PIXELS
-    content = read_bounded(path, record * _MAX_CIFAR_RECORDS)
+    content = read_bounded(path, MAX_BYTES)
     if not content or len(content) % record:
         raise UnreadableFile(
             f"{path} must hold complete records of {record} bytes; it holds {len(content):,} bytes, that is "

@@ -14,7 +14,8 @@ from gapscope.results.formatting import pluralize
 if TYPE_CHECKING:
     import pandas
 
-# A column of text with more different values than this, and than half of the rows, is a name and not a category.
+# More different values are no classes: a column of text with more than half as many as rows holds names, and integers
+# are amounts, unless they are numbered from 0 or 1 without a gap.
 MAX_CATEGORIES = 20
 # Fewer rows may be numbered by chance, or on purpose.
 MIN_ROWS = 10
@@ -25,8 +26,6 @@ _ID_NAME = re.compile(
 _ID_ENDING = re.compile(r".*[a-z](Id|ID)|Unnamed: \d+")
 # names of the columns of hashed words
 WORDS = [f"words {number}" for number in range(1, TEXT_COLUMNS + 1)]
-# times are days since the first
-SECONDS_PER_DAY = 86_400
 
 
 def _is_row_number(column: pandas.Series) -> bool:
@@ -64,7 +63,7 @@ def _dates_as_days(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
             # the same days in every part of the data
             column = column.dt.tz_localize(None) - pandas.Timestamp(0)
         if pandas.api.types.is_timedelta64_dtype(column):
-            frame = frame.assign(**{name: column.dt.total_seconds() / SECONDS_PER_DAY})
+            frame = frame.assign(**{name: column.to_numpy() / numpy.timedelta64(1, "D")})
             names.append(str(name))
     return frame, names
 
@@ -221,10 +220,6 @@ def _frame_of(data: Any) -> pandas.DataFrame | None:
     return None
 
 
-# Integers are classes up to so many different values, and beyond if they are numbered from 0 or 1 without a gap.
-MAX_UNNUMBERED = 20
-
-
 def as_targets(column: pandas.Series) -> tuple[pandas.Series, str]:
     """Return a column of labels or targets, integers that are amounts as numbers, and a note about it (else empty).
 
@@ -236,7 +231,7 @@ def as_targets(column: pandas.Series) -> tuple[pandas.Series, str]:
     if not pandas.api.types.is_integer_dtype(column) or column.isna().any() or not len(column):
         return column, ""
     low, high, n = int(column.min()), int(column.max()), column.nunique()
-    if n <= MAX_UNNUMBERED or (low in (0, 1) and high - low < n):
+    if n <= MAX_CATEGORIES or (low in (0, 1) and high - low < n):
         return column, ""
     note = f"{column.name}: {n:,} integers from {low:,} to {high:,}, read as numbers "
     note += "(regression); text would be classes."

@@ -10,6 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from gapscope.base.random_streams import make_generator
+from gapscope.data.frames import MAX_CATEGORIES
 from gapscope.labels.canary_ranking import rank_label_issues
 from gapscope.labels.kernel_views import TargetView
 from gapscope.labels.noise_rate import (
@@ -95,13 +96,10 @@ def outlier_limit(n: int) -> float:
     return float(stats.norm.isf(0.05 / (2 * n)))
 
 
-MAX_CLASSES = 20  # different whole numbers that may be classes
-
-
 def note_on_whole_numbers(targets: Tensor) -> str:
     """Return a sentence if targets look like class labels that became floating point, else an empty one."""
     values = targets.unique()
-    if len(values) > MAX_CLASSES or bool((values != values.round()).any()):
+    if len(values) > MAX_CATEGORIES or bool((values != values.round()).any()):
         return ""
     return (
         f"The targets are {len(values)} different whole numbers in floating point, which were compared as amounts. "

@@ -59,10 +59,8 @@ def fully_connected(
     return layers | {"output": nn.Linear(n_inputs, n_outputs)}
 
 
-# channels and pooled layers of Krizhevsky et al. 2012, for images of 32 pixels
-_ALEXNET_CHANNELS = (64, 192, 384, 256, 256)
-# numbers of the pooled layers
-_ALEXNET_POOLED = (1, 2, 5)
+# (channels, whether pooling follows) of the convolutions of Krizhevsky et al. 2012, for images of 32 pixels
+_ALEXNET = ((64, True), (192, True), (384, False), (256, False), (256, True))
 # (channels, stride) of each depthwise-separable block
 _MOBILENET_BLOCKS = (
     (64, 1),
@@ -120,9 +118,8 @@ def alexnet(
     if batch_norm:
         normalization = "batch"
     layers: Layers = {}
-    for i, full_width in enumerate(_ALEXNET_CHANNELS, start=1):
+    for i, (full_width, pooled) in enumerate(_ALEXNET, start=1):
         width = scale_channels(full_width, width_multiplier)
-        pooled = i in _ALEXNET_POOLED
         stride = (2 if i == 1 else 1) * (2 if pooled and not max_pool else 1)
         layers |= convolution(
             f"conv{i}", channels, width, stride=stride, normalization=normalization

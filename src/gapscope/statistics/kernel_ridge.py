@@ -13,9 +13,7 @@ from torch import Tensor
 from gapscope.base.errors import NotMeasurable
 
 # Leave-one-out residuals are divided by 1 - leverage, of which less than this is rounding.
-_MIN_DEGREES_OF_FREEDOM = 1e-9
-
-
+MIN_DEGREES_OF_FREEDOM = 1e-9
 # Rows of columns or of distances in memory at a time: 33 MB per 2,048 columns in float64.
 BLOCK_ROWS = 2048
 # Above this many samples, eigenvectors are computed again for every block of rows, and the ridge is selected on about
@@ -227,7 +225,7 @@ class _LeaveOneOut:
             of_ones = self.sums - (self.inside[:, -1:] * retained[:, None] * self.inside).sum(0)
         ones, total = all_residuals[:, -1:], of_ones[-1]
         residuals = all_residuals[:, :-1] - ones * of_ones[:-1] / total
-        freedom = (diagonal - ones.squeeze(1).square() / total).clamp_min(_MIN_DEGREES_OF_FREEDOM)
+        freedom = (diagonal - ones.squeeze(1).square() / total).clamp_min(MIN_DEGREES_OF_FREEDOM)
         return residuals / freedom[:, None], freedom
 
     def predict(self, ridge: float) -> LooResult:

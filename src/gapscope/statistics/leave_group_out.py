@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gapscope.statistics.kernel_ridge import Spectrum
+from gapscope.statistics.kernel_ridge import MIN_DEGREES_OF_FREEDOM, Spectrum
 
 # entries of one batch of blocks, 128 MB
 _MAX_ENTRIES = 2**24
@@ -60,7 +60,9 @@ class LeaveGroupOut:
         residuals = self.targets - vectors @ (fitted[:, None] * self.inside)
         residuals -= ones[:, None] * (ones @ self.targets) / ones.sum()
         if self.squares is not None:
-            freedom = (1 - self.squares @ fitted - column.square()).clamp_min(1e-9)
+            freedom = (1 - self.squares @ fitted - column.square()).clamp_min(
+                MIN_DEGREES_OF_FREEDOM
+            )
             return self.targets - residuals / freedom[:, None]
         left_out = torch.empty_like(residuals)
         for rows in self.blocks:

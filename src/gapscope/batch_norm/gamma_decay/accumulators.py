@@ -18,10 +18,9 @@ from gapscope.batch_norm.gamma_decay.layer_decay import LayerDecay, quadratic
 from gapscope.batch_norm.layers._channel_norm import per_channel
 from gapscope.inspection.hooks import forward_hooks
 from gapscope.inspection.moments import ChannelMoments
+from gapscope.inspection.outputs import BACKWARD_CHUNK_SIZE
 from gapscope.results.estimate import Estimate
 
-# rows per product of a layer's sums, by judgment: more of them take more memory, and are no faster
-ROWS_PER_PRODUCT = 256
 Sampler = Callable[[int, torch.Generator], Tensor]
 """Function that returns noise (q, a) [n, 2C] of batches of one sample, float64, from n and a generator."""
 
@@ -72,7 +71,7 @@ class _ProductSum:
     def add(self, rows: Float[Tensor, "n c2"]) -> None:
         """Add rows (p, r)."""
         self._rows.append(rows)
-        if sum(map(len, self._rows)) >= ROWS_PER_PRODUCT:
+        if sum(map(len, self._rows)) >= BACKWARD_CHUNK_SIZE:
             self.total()
 
     def total(self) -> Tensor:
