@@ -167,7 +167,7 @@ def test_kernels_get_half_of_the_time_that_is_left(monkeypatch: pytest.MonkeyPat
         budgets.append(time_budget)
         raise InvalidInput("Not needed here.")
 
-    monkeypatch.setattr("gapscope.checks.context.forecast_accuracy", forecast)
+    monkeypatch.setattr("gapscope.checks.context.make_forecast", forecast)
     monkeypatch.setattr("time.process_time", lambda: 100.0)
     for budget in (30, None):
         gs.check(network(), images(), time_budget=budget, only=["GS204"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.accuracy.forecast import forecast_accuracy
+from gapscope.accuracy.forecast import make_forecast
 from gapscope.accuracy.forecast_result import AccuracyForecast
 from gapscope.base.budget import BudgetSpent
 from gapscope.base.errors import GapscopeError
@@ -309,15 +309,21 @@ class Context:
     @cached_property
     def forecast(self) -> AccuracyForecast | None:
         """Accuracy forecast from the data alone (None: the reason is in `failures`)."""
-        return self._try("forecast", lambda: forecast_accuracy(None, self.distinct, seed=self.seed))
+        # the curve of classes is that of `gapscope.checks.costs.gain_of_twice_the_data`, with an interval
+        options: dict[str, Any] = {"seed": self.seed, "with_curve": not self.is_classifier}
+        return self._try("forecast", lambda: make_forecast(None, self.distinct, **options))
 
     @cached_property
     def network_forecast(self) -> AccuracyForecast | None:
         """Accuracy forecast with the network before training, of `samples`."""
-        options: dict[str, Any] = {"seed": self.seed, "time_budget": self.seconds_for_kernel}
+        options: dict[str, Any] = {
+            "seed": self.seed,
+            "time_budget": self.seconds_for_kernel,
+            "with_curve": False,
+        }
         samples = self.samples
         return self._try(
-            "network forecast", lambda: forecast_accuracy(self.initial_network, samples, **options)
+            "network forecast", lambda: make_forecast(self.initial_network, samples, **options)
         )
 
     def kernel(self, name: str = RBF) -> LooRow | None:

@@ -16,6 +16,7 @@ from gapscope.labels.duplicates import MIN_REPEATS, duplicates_in_test
 from gapscope.labels.results import TIGHT_FROM
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import pluralize
+from gapscope.statistics.baselines import RBF
 
 
 @register_check("GS101", title="near-duplicates", seconds=0.3)
@@ -118,11 +119,10 @@ def more_data(context: Context) -> Outcome:
         return NotChecked(context.failures["forecast"])
     if forecast.abstained_because:
         return NotChecked(forecast.abstained_because)
-    if not forecast.curve:
-        is_position = context.everything.kind == "positions"
-        return NotChecked(
-            "no learning curve for labels of positions" if is_position else "no input varies"
-        )
+    if context.everything.kind == "positions":
+        return NotChecked("no learning curve for labels of positions")
+    if all(row.name != RBF for row in forecast.rows):
+        return NotChecked("no input varies")
     if not context.is_classifier:
         return _more_data_without_interval(forecast.gain_from_doubling_data, context.has_accuracy)
     row = context.kernel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,7 +31,9 @@ def exact_repeats(samples: Samples) -> list[tuple[int, int]]:
     rows = [
         part.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy() for part in flat
     ]
-    keys = [b"".join(row.tobytes() for row in parts) for parts in zip(*rows, strict=True)]
+    joined = rows[0] if len(rows) == 1 else np.concatenate(rows, 1)
+    width = joined.shape[1]
+    keys = joined.view(f"V{width}")[:, 0].tolist() if width else [b""] * len(samples)
     repeats = [(first.setdefault(key, i), i) for i, key in enumerate(keys)]
     return sorted(pair for pair in repeats if pair[0] != pair[1])
 

@@ -16,9 +16,11 @@ from gapscope.base.errors import NotMeasurable
 MIN_DEGREES_OF_FREEDOM = 1e-9
 # Rows of columns or of distances in memory at a time: 33 MB per 2,048 columns in float64.
 BLOCK_ROWS = 2048
-# Above this many samples, eigenvectors are computed again for every block of rows, and the ridge is selected on about
-# as many rows.
+# Above this many samples, eigenvectors are computed again for every block of rows.
 MAX_ROWS_IN_MEMORY = 20_000
+# Predictions of all ridges that are held in memory then, by judgment: 128 MB; of more, the ridge is selected on about as
+# many rows.
+MAX_BYTES_OF_RIDGES = 2**27
 # Eigenvalues of the landmarks below this fraction of the largest are rounding of the sums over blocks.
 _MIN_EIGENVALUE_OF_BLOCKS = 1e-10
 
@@ -49,7 +51,8 @@ class Spectrum:
 
     def blocks(self, every: int = 1) -> Iterator[tuple[slice, Float[Tensor, "b r"]]]:
         """Yield slices of rows with their rows of U; of blocks, the first of `every` so many."""
-        yield slice(0, len(self)), self.vectors
+        for rows in row_blocks(len(self))[::every]:
+            yield rows, self.vectors[rows]
 
 
 @dataclass(frozen=True)
@@ -211,45 +214,56 @@ class _LeaveOneOut:
         # without other directions R has no part that is the identity, and small residuals keep their digits
         self.is_full = len(kernel.values) == len(kernel)
 
-    def residuals(self, ridge: float, rows: slice, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Return leave-one-out residuals [b, k] and degrees of freedom [b] of rows of U."""
-        shrinkage = ridge / (self.kernel.values + ridge)
-        retained = self.kernel.values / (self.kernel.values + ridge)
+    def residuals(
+        self, ridges: Sequence[float], rows: slice, vectors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return leave-one-out residuals [q, b, k] and degrees of freedom [q, b] of rows of U, for q ridges."""
+        ridge = torch.tensor(list(ridges), dtype=torch.float64, device=vectors.device)[:, None]
+        values = self.kernel.values
+        # R is U diag(shrinkage) U^T, or I - U diag(retained) U^T
         if self.is_full:
-            all_residuals = vectors @ (shrinkage[:, None] * self.inside)
-            diagonal = vectors.square() @ shrinkage  # R_ii
-            of_ones = (self.inside[:, -1:] * shrinkage[:, None] * self.inside).sum(0)  # 1^T R b
+            weights = ridge / (values + ridge)
         else:
-            all_residuals = self.both[rows] - vectors @ (retained[:, None] * self.inside)
-            diagonal = 1 - vectors.square() @ retained
-            of_ones = self.sums - (self.inside[:, -1:] * retained[:, None] * self.inside).sum(0)
-        ones, total = all_residuals[:, -1:], of_ones[-1]
-        residuals = all_residuals[:, :-1] - ones * of_ones[:-1] / total
-        freedom = (diagonal - ones.squeeze(1).square() / total).clamp_min(MIN_DEGREES_OF_FREEDOM)
-        return residuals / freedom[:, None], freedom
+            weights = values / (values + ridge)
+        # one product for all ridges, of which most share the time of reading U
+        weighted = weights.T[:, :, None] * self.inside[:, None, :]
+        of_targets = (vectors @ weighted.flatten(1)).unflatten(1, weighted.shape[1:])
+        of_targets = of_targets.transpose(0, 1)
+        diagonal = (vectors.square() @ weights.T).T
+        of_ones = torch.einsum("r,rqk->qk", self.inside[:, -1], weighted)
+        if not self.is_full:
+            of_targets, diagonal = self.both[rows] - of_targets, 1 - diagonal  # R b and R_ii
+            of_ones = self.sums - of_ones  # 1^T R b
+        ones, total = of_targets[:, :, -1:], of_ones[:, None, -1:]
+        residuals = of_targets[:, :, :-1] - ones * of_ones[:, None, :-1] / total
+        freedom = (diagonal - (ones.square() / total).squeeze(2)).clamp_min(MIN_DEGREES_OF_FREEDOM)
+        return residuals / freedom[:, :, None], freedom
 
-    def predict(self, ridge: float) -> LooResult:
-        """Return the predictions of all samples."""
+    def predict(self, ridges: Sequence[float]) -> list[LooResult]:
+        """Return the predictions of all samples for every ridge, from one pass over the rows."""
         n = len(self.kernel)
-        predictions = self.both[:, :-1].clone()
-        freedom = torch.empty_like(self.both[:, 0])
-        squared_error = 0.0
+        predictions = [self.both[:, :-1].clone() for _ in ridges]
+        freedom = self.both.new_empty(len(ridges), n)
+        errors = [0.0 for _ in ridges]
         for rows, vectors in self.kernel.blocks():
-            residuals, freedom[rows] = self.residuals(ridge, rows, vectors)
-            squared_error += float(residuals.square().sum())
-            predictions[rows] -= residuals
-        return LooResult(
-            predictions, squared_error / n, float(n - freedom.sum()), float(1 - freedom.min())
-        )
+            residuals, freedom[:, rows] = self.residuals(ridges, rows, vectors)
+            for i, each in enumerate(residuals):
+                errors[i] += float(each.square().sum())
+                predictions[i][rows] -= each
+        return [
+            LooResult(
+                predictions[i], errors[i] / n, float(n - freedom[i].sum()), float(1 - freedom[i].min())
+            )
+            for i in range(len(ridges))
+        ]  # fmt: skip
 
     def squared_errors(self, ridges: Sequence[float]) -> list[float]:
         """Return the squared errors of each ridge, for blocks of about 20,000 rows in all."""
-        errors = [0.0 for _ in ridges]
         every = max(1, len(self.kernel) // MAX_ROWS_IN_MEMORY)
+        errors = torch.zeros(len(ridges), dtype=torch.float64)
         for rows, vectors in self.kernel.blocks(every):
-            for i, ridge in enumerate(ridges):
-                errors[i] += float(self.residuals(ridge, rows, vectors)[0].square().sum())
-        return errors
+            errors += self.residuals(ridges, rows, vectors)[0].square().sum((1, 2)).cpu()
+        return errors.tolist()
 
 
 def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: float) -> LooResult:
@@ -260,7 +274,7 @@ def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: floa
         targets: [n, k], in float64, on the device of the kernel.
         ridge: The ridge, in units of the kernel.
     """
-    return _LeaveOneOut(kernel, targets).predict(ridge)
+    return _LeaveOneOut(kernel, targets).predict([ridge])[0]
 
 
 def select_ridge(
@@ -269,17 +283,20 @@ def select_ridge(
     """Return the ridge of the smallest leave-one-out squared error, and its result.
 
     Args:
-        kernel: The decomposed kernel; one that is computed in blocks selects the ridge on about 20,000 rows.
+        kernel: The decomposed kernel; one that is computed in blocks selects the ridge on about 20,000 rows, if the
+            predictions of all ridges would take more than 128 MB.
         targets: [n, k], in float64, on the device of the kernel.
         ridges: Ridges in units of the mean eigenvalue.
     """
     unit = kernel.mean or 1.0
     leave_one_out = _LeaveOneOut(kernel, targets)
-    if isinstance(kernel, BlockedSpectrum):
-        errors = leave_one_out.squared_errors([ridge * unit for ridge in ridges])
-        ridge = ridges[errors.index(min(errors))]
-        return ridge, leave_one_out.predict(ridge * unit)
-    results = [(ridge, leave_one_out.predict(ridge * unit)) for ridge in ridges]
+    scaled = [ridge * unit for ridge in ridges]
+    n_bytes = len(ridges) * targets.numel() * targets.element_size()
+    if isinstance(kernel, BlockedSpectrum) and n_bytes > MAX_BYTES_OF_RIDGES:
+        errors = leave_one_out.squared_errors(scaled)
+        best = errors.index(min(errors))
+        return ridges[best], leave_one_out.predict([scaled[best]])[0]
+    results = zip(ridges, leave_one_out.predict(scaled), strict=True)
     return min(results, key=lambda item: item[1].squared_error)
 
 
