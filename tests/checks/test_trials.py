@@ -90,7 +90,7 @@ def test_a_fix_that_helps_is_found_and_applied() -> None:
     spec = replace(SPEC, learning_rate=0.01, epochs=16)
     result = gs.check(mlp(), (x, y), train_fn=spec, only=["GS105"])
     assert isinstance(result.tried, TriedAdvice) and result.best_fix is FIXES["standardize inputs"]
-    assert result.tried.trainings <= 6 and "(tried)" in result.findings[0].action
+    assert result.tried.trainings <= 24 and "(tried)" in result.findings[0].action
     best = result.tried.best
     assert (
         best is not None
@@ -329,7 +329,7 @@ def test_a_fix_that_changes_nothing_on_a_fresh_half_gains_nothing_there(
     def repeat(data: Samples) -> Samples:
         if len(data) < 120:
             halves.append(data.inputs)
-        if len(halves) > 1 and not torch.equal(data.inputs, halves[0]):
+        if len(halves) > 2:
             return data
         return Samples(data.inputs.repeat(30, 1), data.y.repeat(30))
 
@@ -340,7 +340,7 @@ def test_a_fix_that_changes_nothing_on_a_fresh_half_gains_nothing_there(
     network = mlp()
     gs.train(network, blobs(), slow)
     tried = gs.check(network, blobs(), train_fn=slow, only=["GS302"]).tried
-    assert isinstance(tried, TriedAdvice) and len(halves) == 3
+    assert isinstance(tried, TriedAdvice) and len(halves) == 6
     assert tried.trials[0].gain is not None and tried.trials[0].gain.value == 0
 
 
@@ -351,7 +351,7 @@ def test_ctrl_c_keeps_the_fixes_that_were_tried() -> None:
         x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002, epochs: int = 8
     ) -> nn.Module:
         calls.append(1)
-        if len(calls) == 4:
+        if len(calls) == 7:  # both halves without a fix, and with two
             raise KeyboardInterrupt
         return train_fn(x, y, learning_rate, epochs)
 

@@ -328,6 +328,9 @@ def make_forecast(
         landmarks: Landmarks beyond.
         chunk_size: Samples per pass.
         seed: Seed of all random numbers.
+
+    Raises:
+        KeyboardInterrupt: It was stopped before the first rows were finished.
     """
     check_range("max_exact", max_exact, 1)
     check_range("landmarks", landmarks, 2)

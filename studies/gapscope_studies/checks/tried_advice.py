@@ -43,7 +43,7 @@ CHOSEN_ON = (
 )  # fmt: skip
 JUDGED = (
     "australian", "chess", "crx", "led7digit", "marketing", "mushroom", "titanic", "twonorm", "vehicle", "wdbc",
-    "wisconsin", "flower features", "trash features",
+    "wisconsin", "page-blocks0", "yeast1", "tic-tac-toe", "ionosphere", "flower features", "trash features",
 )  # fmt: skip
 # Commit of the rule, before `JUDGED` was opened.
 RULE = "808a82c9"
