@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import gapscope as gs
+from gapscope.base.budget import BudgetSpent
 from gapscope.base.specs import TrainingSpec
 
 
@@ -60,3 +61,52 @@ def test_more_samples_than_a_network_is_read_on_are_judged() -> None:
     assert result.n_samples == 2000 and result.not_judged == ""
     assert result.account is not None and result.account.expected is not None
     assert abs(result.account.expected.value - 0.95) < 0.1
+
+
+class Pretrained(nn.Module):
+    """More than a million weights, on products of inputs that a kernel of the inputs does not see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(22, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
+        self.head = nn.Linear(1024, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pairs = torch.stack([x[:, 0] * x[:, 1], x[:, 2] * x[:, 3]], 1)
+        return self.head(self.body(torch.cat([4 * pairs, 0.4 * x], 1)))
+
+
+def products(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Three of ten labels are drawn at random."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 20, generator=g)
+    y = (x[:, 0] * x[:, 1] > x[:, 2] * x[:, 3]).long()
+    return x, gs.data.inject_label_noise(y, 0.3, 2, g)
+
+
+@pytest.mark.thorough
+def test_a_fine_tuned_network_that_memorized_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_expensive(*given: object, **options: object) -> None:
+        raise BudgetSpent("An estimate takes more than 30 CPU s.")
+
+    # as for a language model, whose kernel takes minutes
+    monkeypatch.setattr(
+        "gapscope.accuracy.accuracy_after_training.estimate_accuracy", too_expensive
+    )
+    network, data = Pretrained(), products(150, 1)
+    initial = {name: value.clone() for name, value in network.state_dict().items()}
+    gs.train(
+        network, data, TrainingSpec(epochs=40, learning_rate=0.05, momentum=0.9, batch_size=32)
+    )
+    x, y = products(2000, 2)
+    with torch.no_grad():
+        on_new_data = float((network(x).argmax(1) == y).double().mean())
+    result = gs.check(network, data, initial_state=initial)
+    assert result.account is not None and result.account.training > 0.94
+    expected = result.account.expected
+    assert "GS402" in result.codes and expected is not None and "features" in expected.source
+    assert expected.low <= on_new_data <= expected.high < 0.94
+    without = gs.check(network, data)
+    assert "or initial_state=" in without.not_judged
+    assert not without.headline.startswith("Nothing was found")

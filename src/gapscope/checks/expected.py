@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from gapscope.accuracy.loo_rows import is_large
 from gapscope.base.errors import NotMeasurable
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.measures.fitted_labels import FEATURES
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.formatting import format_number
 from gapscope.statistics.intervals import r_squared_interval, wilson_interval
@@ -65,7 +67,7 @@ def expected_score(context: Context) -> Expected:
     """Return the accuracy on new data, or R^2 of regression.
 
     From held-out samples if there are any, from cross-validation for a scikit-learn estimator, else the estimate from
-    the training samples.
+    the training samples. Of a fine-tuned network, for which there is none, the forecast from its features before.
 
     Raises:
         NotMeasurable: None of these gives an answer; the message is the reason.
@@ -94,10 +96,27 @@ def expected_score(context: Context) -> Expected:
             words += " without repeats"
         return Expected(score.value, score.low, score.high, words)
     estimate = context.estimate
-    if estimate is None or estimate.estimate is None:
-        reason = context.failures.get("estimate", "it cannot be estimated").rstrip(".")
+    if estimate is not None and estimate.estimate is not None:
+        return _widened(context, estimate.estimate)
+    reason = context.failures.get("estimate", "it cannot be estimated").rstrip(".")
+    is_fine_tuned = context.prepared is not None and is_large(context.prepared.bare)
+    if not is_fine_tuned or not context.is_classifier:
         raise NotMeasurable(f"{reason}. Pass test=")
-    return _widened(context, estimate.estimate)
+    if context.initial_state is None:
+        raise NotMeasurable(
+            f"{reason}. Pass test=, or initial_state=, as it was before fine-tuning"
+        )
+    forecast = context.network_forecast
+    if forecast is None or forecast.abstained_because or forecast.combined != (FEATURES,):
+        raise NotMeasurable(f"{reason}. Pass test=")
+    # fine-tuning moves features little: those of before predict new data as the network does
+    value = min(forecast.score, context.train_score)
+    return Expected(
+        value,
+        min(forecast.low, value),
+        max(forecast.high, value),
+        "forecast from its features before training",
+    )
 
 
 def _on_test(context: Context) -> Expected:
