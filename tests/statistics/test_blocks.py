@@ -57,7 +57,9 @@ def test_linear_kernel_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_in_blocks")
-def test_the_ridge_is_selected_on_a_part_of_the_rows_if_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ridge_is_selected_on_a_part_of_the_rows_if_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(kernel_ridge, "MAX_ROWS_IN_MEMORY", 150)
     monkeypatch.setattr(kernel_ridge, "MAX_BYTES_OF_RIDGES", 0)
     k = columns()

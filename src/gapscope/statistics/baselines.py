@@ -21,7 +21,6 @@ from gapscope.statistics.kernel_ridge import (
     Spectrum,
     linear_spectrum,
     nystroem_spectrum,
-    row_blocks,
     select_ridge,
     spectrum,
 )  # fmt: skip

@@ -18,8 +18,8 @@ MIN_DEGREES_OF_FREEDOM = 1e-9
 BLOCK_ROWS = 2048
 # Above this many samples, eigenvectors are computed again for every block of rows.
 MAX_ROWS_IN_MEMORY = 20_000
-# Predictions of all ridges that are held in memory then, by judgment: 128 MB; of more, the ridge is selected on about as
-# many rows.
+# Predictions of all ridges that are held in memory then, by judgment: 128 MB; of more, the ridge is selected on about
+# as many rows.
 MAX_BYTES_OF_RIDGES = 2**27
 # Eigenvalues of the landmarks below this fraction of the largest are rounding of the sums over blocks.
 _MIN_EIGENVALUE_OF_BLOCKS = 1e-10
