@@ -29,7 +29,7 @@ from gapscope.ablation.replay import (
     record_calls_before,
     replay_forwards,
 )
-from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
+from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, describe_value
 from gapscope.base.samples import slices
 from gapscope.inspection.hooks import capture_outputs, module_named, named_modules
 from gapscope.inspection.outputs import checked_outputs
@@ -89,13 +89,9 @@ def _checked(label: str, values: Any, n: int) -> Tensor:
         or len(values) != n
         or not values.is_floating_point()
     ):
-        if isinstance(values, Tensor):
-            got = list(values.shape)
-        else:
-            got = type(values).__name__
         raise NotMeasurable(
-            f"Layer '{label}' must return one floating-point tensor [n, units, ...] for n samples; got {got}. "
-            "Name another layer."
+            f"Layer '{label}' must return one floating-point tensor [n, units, ...] for n samples; got "
+            f"{describe_value(values)}. Name another layer."
         )
     return values
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any, cast
 
 
 class GapscopeError(Exception):
@@ -89,6 +90,19 @@ def join_names(names: Iterable[object]) -> str:
     """
     words = [str(name) for name in names]
     return ", ".join([*words[:MAX_NAMED], *(["..."] if len(words) > MAX_NAMED else [])])
+
+
+def describe_value(value: Any) -> str:
+    """Return what a message says of an unusable value: its shape, its length if it is a tuple, or its type.
+
+    >>> describe_value((1, 2)), describe_value("text")
+    ('a tuple of 2', 'str')
+    """
+    if hasattr(value, "shape"):
+        return str(list(value.shape))
+    if isinstance(value, tuple):
+        return f"a tuple of {len(cast('tuple[Any, ...]', value))}"
+    return type(value).__name__
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -65,7 +65,7 @@ def _call_for_check(target: Path) -> tuple[Any, Any, dict[str, Any]]:
     """
     from collections.abc import Mapping
 
-    from gapscope.base.errors import InvalidInput
+    from gapscope.base.errors import InvalidInput, describe_value
     from gapscope.cli.factories import call_function
 
     needed = f"(network or None, training data), a third value initial_state, or a mapping with {', '.join(OPTIONS)}"
@@ -81,11 +81,7 @@ def _call_for_check(target: Path) -> tuple[Any, Any, dict[str, Any]]:
             )
         return result["network"], result["data"], options
     if not isinstance(result, tuple) or len(result) not in (2, 3):
-        if isinstance(result, tuple):
-            got = f"a tuple of {len(result)}"
-        else:
-            got = type(result).__name__
-        raise InvalidInput(f"{target} must return {needed}; it returned {got}.")
+        raise InvalidInput(f"{target} must return {needed}; it returned {describe_value(result)}.")
     network, data, initial = (*result, None)[:3]
     # a third value of numbers are the settings of a network in a pool
     has_tensors = isinstance(initial, Mapping) and any(

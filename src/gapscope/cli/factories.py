@@ -169,18 +169,14 @@ def call_with_settings(
     Raises:
         InvalidInput: The function raises, or returns anything else.
     """
-    from gapscope.base.errors import InvalidInput
+    from gapscope.base.errors import InvalidInput, describe_value
 
     needed = f"({what}, training data)"
     result = call_function(source, *arguments, needed=needed)
     call = _call(source, arguments)
     if not isinstance(result, tuple) or len(result) not in (2, 3):
-        if isinstance(result, tuple):
-            got = f"a tuple of {len(result)}"
-        else:
-            got = type(result).__name__
         raise InvalidInput(
-            f"{call} must return {needed}, and optionally settings; it returned {got}."
+            f"{call} must return {needed}, and optionally settings; it returned {describe_value(result)}."
         )
     network, data, settings = (*result, {})[:3]
     is_usable = callable(network) or hasattr(network, "fit") or hasattr(network, "predict")

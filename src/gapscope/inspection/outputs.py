@@ -15,7 +15,13 @@ from torch import Tensor, fx, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, ReplaceLayer
+from gapscope.base.errors import (
+    GapscopeError,
+    InvalidInput,
+    NotMeasurable,
+    ReplaceLayer,
+    describe_value,
+)
 from gapscope.base.samples import check_holds_numbers, has_finite_sum, slices
 from gapscope.inspection.checkpoints import REENTRANT, direct_checkpoints
 from gapscope.inspection.chunking import rows_per_pass
@@ -414,13 +420,10 @@ def checked_outputs(outputs: Any, n: int, *, flat: bool = True) -> Tensor:
     outputs = raw_outputs(outputs)
     is_valid = isinstance(outputs, Tensor) and outputs.ndim > 0 and len(outputs) == n
     if not is_valid or (flat and outputs.ndim != 2):
-        if isinstance(outputs, Tensor):
-            got = list(outputs.shape)
-        else:
-            got = type(outputs).__name__
         raise InvalidInput(
-            f"A network must return a tensor of shape [n, K] for n inputs, here [{n}, K]; got {got}. "
-            "Wrap it in a module that returns its raw outputs (logits), or an object with `logits`."
+            f"A network must return a tensor of shape [n, K] for n inputs, here [{n}, K]; got "
+            f"{describe_value(outputs)}. Wrap it in a module that returns its raw outputs (logits), or an object with "
+            "`logits`."
         )
     if not outputs.is_floating_point():
         advice = "Return the logits, without argmax."

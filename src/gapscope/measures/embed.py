@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range, describe_value
 from gapscope.base.files import atomic_writer, make_folder
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.samples import Samples, as_samples, slices
@@ -154,10 +154,7 @@ def checked_features(features: Any, n: int) -> Float[Tensor, "n d"]:
         values = None
     do = "Pass gs.embed(network, data)."
     if values is None or values.ndim != 2 or len(values) != n:
-        if values is None:
-            got = type(features).__name__
-        else:
-            got = f"{list(values.shape)}"
+        got = describe_value(features if values is None else values)
         raise InvalidInput(f"features must be numbers [n, d] for the {n} samples; got {got}. {do}")
     n_invalid = int((~values.isfinite().all(1)).sum())
     if n_invalid:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from gapscope.base.errors import MAX_NAMED, InvalidInput, join_names
+from gapscope.base.errors import MAX_NAMED, InvalidInput, describe_value, join_names
 from gapscope.base.input_layout import InputLayout
 from gapscope.inspection.hooks import ModuleCall, Weighted, module_named, record_module_calls
 from gapscope.inspection.outputs import prepare_inputs
@@ -121,11 +121,7 @@ def _without_last_layer(last: ModuleCall | None, calls: list[ModuleCall], n: int
     """Return the message for a network without a usable last layer, with the layers to choose from."""
     got = "no linear or convolutional layer"
     if last is not None:
-        if isinstance(last.input, Tensor):
-            shape = list(last.input.shape)
-        else:
-            shape = type(last.input).__name__
-        got = f"{last.name!r} with the input {shape} for {n} samples"
+        got = f"{last.name!r} with the input {describe_value(last.input)} for {n} samples"
     names = [
         call.name
         for call in calls
