@@ -44,7 +44,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Fine:
-    """Outcome of a check without a finding, with its evidence."""
+    """Outcome of a check without a finding, with its evidence.
+
+    Attributes:
+        evidence: Measured numbers; empty if there are none.
+        code: Code of the check, added when it runs.
+        title: Title of the check, added when it runs.
+    """
 
     evidence: str = ""
     code: str = ""
@@ -53,7 +59,13 @@ class Fine:
 
 @dataclass(frozen=True)
 class NotChecked:
-    """Outcome of a check that could not run: the reason, and the missing argument."""
+    """Outcome of a check that could not run: the reason, and the missing argument.
+
+    Attributes:
+        reason: What is missing, or why the check does not apply.
+        code: Code of the check, added when it runs.
+        title: Title of the check, added when it runs.
+    """
 
     reason: str
     code: str = ""

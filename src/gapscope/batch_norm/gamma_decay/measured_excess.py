@@ -41,7 +41,15 @@ ALL_LAYERS_FACTOR = 2.0
 
 @dataclass(frozen=True)
 class ExcessRow:
-    """Measured and predicted excess of one layer (or "all layers") at one batch size."""
+    """Measured and predicted excess of one layer (or "all layers") at one batch size.
+
+    Attributes:
+        layer: Name of the layer, or "all layers".
+        batch_size: Batch size M.
+        measured: Mean loss with batch statistics minus that with population statistics.
+        decay: Decay of `gamma_decay` at this batch size.
+        predicted: Predicted excess: the decay, or its Monte Carlo estimate, and the part that is linear in gamma.
+    """
 
     layer: str
     batch_size: int
@@ -58,7 +66,11 @@ class ExcessRow:
 
 
 class BatchNormExcess(RowResult[ExcessRow]):
-    """Rows of `batch_norm_excess`, with a table."""
+    """Rows of `batch_norm_excess`, with a table.
+
+    Args:
+        rows: One row per layer and batch size.
+    """
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per layer and batch size."""
