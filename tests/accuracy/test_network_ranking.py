@@ -228,3 +228,20 @@ def test_a_network_whose_outputs_overflow_has_no_sensitivity() -> None:
     )
     ranking = ranked_by_s({"large": network, "small": nn.Linear(12, 4)}, (X, Y), initializations=2)
     assert [row.name for row in ranking] == ["small"] and "finite" in ranking.not_ranked["large"]
+
+
+def test_large_networks_are_ranked_by_features_without_the_ntk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    candidates = {
+        name: nn.Sequential(nn.Linear(12, width), nn.ReLU(), nn.Linear(width, 4))
+        for name, width in (("small", 3), ("large", 30))
+    }
+    monkeypatch.setattr("gapscope.accuracy.loo_rows.MANY_PARAMETERS", 300)
+    ranking = rank_networks(candidates, (X, Y))
+    assert {row.name: row.ntk_accuracy is not None for row in ranking} == {
+        "small": True,
+        "large": False,
+    }
+    assert list(ranking.notes) == ["large"] and "no NTK row" in str(ranking.notes["large"])

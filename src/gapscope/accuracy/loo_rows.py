@@ -58,7 +58,7 @@ def add_network_rows(
     n_classes: int | None,
     options: dict[str, Any],
     budget: CpuBudget,
-    seed: int,
+    seed: int | None,
 ) -> Ready | None:
     """Add the rows of the last hidden features and of the NTK that fit into the budget, and notes on the others.
 
@@ -69,7 +69,7 @@ def add_network_rows(
         n_classes: Number of classes, None for regression.
         options: Options of `kernel_leave_one_out`.
         budget: CPU seconds.
-        seed: Seed of the estimated NTK of a large network.
+        seed: Seed of the estimated NTK of a large network; None omits it.
 
     Returns:
         The network of these rows; None if it could not be used.
@@ -96,6 +96,11 @@ def add_network_rows(
     if is_large(prepared.bare) and _features_carry(rows, samples.y.cpu()):
         notes.append(
             f"There is no NTK row: above {MANY_PARAMETERS:,} parameters these features carry the forecast."
+        )
+        return prepared
+    if is_large(prepared.bare) and seed is None:
+        notes.append(
+            f"There is no NTK row, as above {MANY_PARAMETERS:,} parameters in any ranking."
         )
         return prepared
     targets = samples.y.to(samples.inputs.device)
@@ -133,7 +138,7 @@ def _kernel_result(
     options: dict[str, Any],
     budget: CpuBudget,
     *,
-    seed: int,
+    seed: int | None,
     forward: float,
 ) -> tuple[KernelLeaveOneOut | None, str]:
     """Return predictions by the NTK (None if it does not fit the budget), exact or estimated, and a note."""

@@ -152,7 +152,7 @@ def _loo(
         "max_exact": 2000, "landmarks": 1000, "combinations": COMBINATIONS, "chunk_size": chunk_size,
         "generator": generator,
     }  # fmt: skip
-    used = add_network_rows(rows, notes, prepared, n_classes, options, budget, seed)
+    used = add_network_rows(rows, notes, prepared, n_classes, options, budget, None)
     is_trainable = any(parameter.requires_grad for parameter in prepared.bare.parameters())
     if used is None or len(rows) == 1 or not is_trainable:
         raise InvalidInput(notes[-1])
@@ -309,8 +309,9 @@ def rank_networks(
 
     `by="loo_accuracy"`: by the forecast of `forecast_accuracy` at the weights that training would start from: the
     current ones of a module, those of one initialization of a spec. Its two readings are the leave-one-out accuracy of
-    the last hidden features (lower) and of the NTK (upper). The networks use the same samples, so that differences are
-    paired. How well it ranks differs between sets of networks: docs/evidence/ranking.md.
+    the last hidden features (lower) and of the NTK (upper); above a million parameters there are the features alone.
+    The networks use the same samples, so that differences are paired. How well it ranks differs between sets of
+    networks: docs/evidence/ranking.md.
 
     `by="output_sensitivity"`: by S before training, which needs no labels; a smaller one predicts a smaller test loss,
 

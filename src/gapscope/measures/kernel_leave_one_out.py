@@ -116,6 +116,8 @@ class _CombinedOutputs(nn.Module):
     def __init__(self, network: nn.Module, n_outputs: int, k: int, seed: int = 0) -> None:
         super().__init__()
         self.network = network
+        # whose gradients are verified once for all combinations
+        self.__dict__["adapted_from"] = getattr(network, "adapted_from", network)
         # the same combinations for all networks, so that their kernels can be compared
         generator = torch.Generator().manual_seed(seed)
         normal = torch.randn(n_outputs, n_outputs, dtype=torch.float64, generator=generator)
