@@ -1,22 +1,19 @@
-"""Data of the study of advice: public tables, thumbnails and features of photographs, and texts, as vectors."""
+"""Data of the study of advice: public tables, thumbnails of photographs, and texts, as vectors."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Subset
 
 import gapscope as gs
 from gapscope.base.samples import as_samples
 from gapscope_studies.checks.faults import Data
 from gapscope_studies.kit.keel import read_keel
-from gapscope_studies.pretrained.features import efficientnet
 
 # Pixels per side of thumbnails, and number of hashed words of texts.
 SIDE, WORDS = 12, 256
@@ -57,31 +54,9 @@ def _small_pictures(root: Path) -> Data:
     return side.flatten(1), train.y[keep]
 
 
-# Photographs per set, the pixels of their sides, and of a pass.
-N_PHOTOGRAPHS, FEATURE_SIDE, CHUNK = 600, 96, 100
-
-
-def _features(name: str) -> Callable[[Path], Data]:
-    @cache
-    def read(root: Path) -> Data:
-        pictures = gs.data.ImageFolder(_images(root / name), side=FEATURE_SIDE)
-        generator = torch.Generator().manual_seed(0)
-        rows = torch.randperm(len(pictures), generator=generator)[:N_PHOTOGRAPHS].tolist()
-        samples = as_samples(Subset(pictures, rows))
-        network = efficientnet(pretrained=True)
-        values = torch.cat(
-            [gs.embed(network, 2 * part - 1) for part in samples.inputs.split(CHUNK)]
-        )
-        return values.float(), samples.y
-
-    return read
-
-
 OTHERS: dict[str, Callable[[Path], Data]] = {
     "flowers": _folder("flowers12"),
     "trash": _folder("trash6"),
-    "flower features": _features("flowers12"),
-    "trash features": _features("trash6"),
     "texts": _texts,
     "cifar100": _small_pictures,
 }
