@@ -29,6 +29,7 @@ from gapscope_studies.labels import (
     summary,
     targets,
     uneven,
+    uneven_last,
 )
 
 
@@ -37,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = (targets, uneven, several, fitted, positions, beside_cleanlab)
+    parts = (targets, uneven, uneven_last, several, fitted, positions, beside_cleanlab)
     own = {part.__name__.rpartition(".")[2]: part for part in parts}
     parser.add_argument("what", choices=(*ranking.SCALES, *own, "hard_clean", "embeddings"))
     parser.add_argument("out", type=Path)
