@@ -10,14 +10,18 @@ from torch import Tensor
 
 import gapscope as gs
 from gapscope.base.errors import NotMeasurable
+from gapscope.labels import error_model
 from gapscope.labels.boosted_trees import out_of_fold_log_probabilities
 from gapscope.labels.error_model import (
     confident_errors,
     error_probabilities,
     fit_error_model,
+    hidden_errors,
     tempered_loss,
     wilson_high,
 )
+from gapscope.labels.kernel_views import kernel_class_view
+from gapscope.statistics.baselines import RBF, rbf_spectrum, sample_features
 
 NOISE = torch.tensor([[0.6, 0.4, 0.0], [0.05, 0.9, 0.05], [0.0, 0.0, 1.0]], dtype=torch.float64)
 
@@ -72,6 +76,38 @@ def test_confident_errors_by_hand() -> None:
     assert confident_errors(scores, flipped) == pytest.approx(1 / 6)
     flipped[[2, 12]] = labels[[2, 12]]
     assert confident_errors(scores, flipped) == 0
+
+
+def test_upper_end_holds_errors_that_crowd_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where 60 % of the labels at the border of two classes are wrong, the predictions follow many of them."""
+    cases = []
+    for seed in range(12):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.rand(600, 2, generator=generator)
+        y = (x[:, 0] > 0.5).long()
+        is_near = (x[:, 0] - 0.5).abs() < 0.13
+        wrong = is_near & (torch.rand(600, generator=generator) < 0.6)
+        labels = torch.where(wrong, 1 - y, y)
+        view = kernel_class_view(
+            RBF, rbf_spectrum(sample_features(gs.Samples(x, labels))), labels, 2
+        )
+        cases.append((view.scores, labels, float(wrong.double().mean())))
+
+    def count_covered() -> int:
+        return sum(
+            error_probabilities(scores, labels).high >= truth for scores, labels, truth in cases
+        )
+
+    assert count_covered() >= 10
+    monkeypatch.setattr(error_model, "HIDDEN", 0.0)
+    assert count_covered() < 8
+
+
+def test_errors_spread_evenly_hide_nothing() -> None:
+    assert hidden_errors(0.2, 0.2, 2) == hidden_errors(0.1, 0.2, 2) == 0
+    assert hidden_errors(0.2, 0.0, 5) == pytest.approx(hidden_errors(0.2, 0.0, 2) / 4)
+    # one class is all there is to predict
+    assert hidden_errors(0.0, 0.0, 1) == 0
 
 
 def test_no_precision_is_promised_where_a_hard_problem_is_possible() -> None:

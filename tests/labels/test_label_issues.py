@@ -302,3 +302,13 @@ def test_features_beside_data_with_labels_of_positions_are_refused() -> None:
     labels = torch.randint(0, 3, (60, 4))
     with pytest.raises(InvalidInput, match=r"features= \[n, T, d\]"):
         gs.find_label_issues(None, (torch.rand(60, 4, 3), labels), features=torch.rand(60, 4, 3))
+
+
+def test_frames_and_lists_without_a_place_for_labels_get_one_sentence() -> None:
+    frame = pandas.DataFrame({"a": range(60), "text": ["u", "v"] * 30})
+    for data in (frame, frame[["a"]]):
+        with pytest.raises(InvalidInput, match=r"DataFrame alone.*target="):
+            gs.find_label_issues(None, data)
+    lines = [(torch.rand(n, 3), torch.zeros(n).long()) for n in (3, 4, 5)]
+    with pytest.raises(InvalidInput, match=r"list of 3 pairs.*-100"):
+        gs.find_label_issues(None, lines)

@@ -204,6 +204,12 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
         if not is_list_or_tuple(data) or len(data) < 2:
             raise InvalidInput(f"data must be {FORMS}; got {type(data).__name__}.")
         _check_one_shape(data, len(data))
+        if len(data) > 2 and all(is_list_or_tuple(item) and len(item) == 2 for item in data):
+            raise InvalidInput(
+                f"data must be a pair (x, y); got a list of {len(data)} pairs, the first of {kinds_of(data[0])}. "
+                "Pad samples to one length (the label -100 is ignored) and pass (torch.stack(x), torch.stack(y)). "
+                "Of batches, pass their loader."
+            )
         if len(data) > 2:
             raise InvalidInput(
                 f"data must be a pair (x, y); got a {type(data).__name__} of {len(data)}: {kinds_of(data)[:120]}. "

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.foreign_data import as_frame
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
@@ -256,6 +257,11 @@ def _encoded(
         data = split_frame(data, target)
         if test is not None:
             test = split_frame(test, target)
+    elif hasattr(as_frame(data), "select_dtypes"):
+        raise InvalidInput(
+            f"Got a {type(data).__name__} alone; labels are needed. Name their column, target='label', or pass "
+            "(frame, labels)."
+        )
     elif source is not None:
         return data, test, ()
     return encode_inputs(data, test)
