@@ -17,6 +17,9 @@ the weight $\min(2h, 1)$ of the latter. For h, no more errors are assumed than a
 predictions: mistakes of the machine become rare there, errors do not. No probability is above 0.95, because lists of
 the most likely errors held fewer than that.
 
+**Errors that crowd together** at the border of two classes are followed by the predictions, and not contradicted: the
+upper end of the rate is higher where confident predictions are contradicted less than the others (`hidden_errors`).
+
 **Positions** (tokens, pixels) are ranked by the log odds of the model without noise. Labels of one sample are not
 independent: the interval is that of as many labels as have the variance of the contradicted labels per sample.
 
