@@ -204,6 +204,35 @@ def _run(case: str, verb: str, budget: float) -> dict[str, Any]:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def _outcome(cell: dict[str, Any]) -> str:
+    """Return the CPU seconds of a cell, marked if there was no answer, or that it was stopped."""
+    if "stopped" in cell:
+        return f"stopped at {cell['stopped']:.0f}"
+    if "seconds" not in cell:
+        return "failed"
+    return f"{cell['seconds']:.1f}{' (no answer)' if 'error' in cell else ''}"
+
+
+def summarize(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row per case and verb: outcome by budget, "-" for cells that have not been run, and peak memory."""
+    rows: list[dict[str, Any]] = []
+    for case in CASES:
+        for verb in VERBS:
+            of_budget = {
+                cell["budget"]: cell
+                for cell in cells
+                if (cell["case"], cell["verb"]) == (case, verb)
+            }
+            if of_budget:
+                peak = max(cell.get("peak_megabytes", 0.0) for cell in of_budget.values()) / 953.7
+                outcomes = {f"{budget} s": _outcome(of_budget[budget]) if budget in of_budget else "–"
+                            for budget in BUDGETS}  # fmt: skip
+                rows.append(
+                    {"case": case, "verb": verb, **outcomes, "peak": f"{peak:.1f}" if peak else "–"}
+                )
+    return rows
+
+
 def main() -> None:
     """Run the missing cells."""
     parser = argparse.ArgumentParser(
@@ -238,6 +267,8 @@ def main() -> None:
                 print({name: value for name, value in row.items() if name != "answer"}, flush=True)
                 cells = [other for other in cells if other not in old] + [row]
                 content = {"title": "time budgets", "tolerance": TOLERANCE, "cells": cells,
+                           "run": len(cells), "planned": len(BUDGETS) * len(CASES) * len(VERBS),
+                           "summary": summarize(cells),
                            "environment": environment()}  # fmt: skip
                 arguments.out.write_text(json.dumps(content, indent=1) + "\n")
 
