@@ -21,6 +21,7 @@ from gapscope.accuracy.accuracy_estimator import (
 )
 from gapscope.accuracy.forecast import check_prediction_data, count_duplicates
 from gapscope.accuracy.forecast_result import describe_duplicates
+from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.samples import as_samples
@@ -153,6 +154,7 @@ def _narrowest(network: nn.Module) -> int:
     return min((layer.out_features for layer in layers[:-1]), default=MIN_WIDTH)
 
 
+@check_arguments
 def estimate_accuracy(
     network: nn.Module,
     data: Any,
@@ -381,6 +383,7 @@ def _on_clean_labels(
     )
 
 
+@check_arguments
 def fit_accuracy_estimator(
     known: pandas.DataFrame | Iterable[tuple[Any, ...]],
     *,

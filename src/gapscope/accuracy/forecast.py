@@ -21,6 +21,7 @@ from gapscope.accuracy.loo_rows import (
     reason_to_abstain,
     with_new_head,
 )
+from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
@@ -234,6 +235,7 @@ def _forecast_positions(source: Any, samples: Samples, head: Any, seed: int) -> 
     )
 
 
+@check_arguments
 def forecast_accuracy(
     network: nn.Module | None,
     data: Any,

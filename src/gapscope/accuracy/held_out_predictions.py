@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from gapscope.accuracy.row_selection import as_rows, n_rows
 from gapscope.accuracy.scores import target_variance, variance_of_mean
 from gapscope.accuracy.subset_designs import group_numbers
 from gapscope.accuracy.subset_problems import NetworkProblem, check_no_run, takes_steps_fraction
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.samples import Samples, as_samples
@@ -51,6 +53,7 @@ MIN_SAMPLES, MIN_GROUPS = 12, 2
 SHORT_COST, HALVES_COST = 0.5, 2.0
 
 
+@check_arguments
 def out_of_sample(
     source: Any,
     data: Any = None,
@@ -58,7 +61,7 @@ def out_of_sample(
     groups: Any = None,
     cost: float = 0,
     seed: int = 0,
-    data_root: str | None = None,
+    data_root: str | Path | None = None,
 ) -> HeldOutPredictions:
     """Predict every training sample by a model that was fitted without it.
 

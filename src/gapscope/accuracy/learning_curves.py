@@ -46,6 +46,7 @@ from gapscope.accuracy.subset_problems import (
     takes_steps_fraction,
 )
 from gapscope.accuracy.subset_runs import SubsetRuns, claim_cache, train_and_score
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import as_samples
@@ -175,7 +176,7 @@ def _score_of_largest(subset_runs: SubsetRuns) -> Expectation:
 
 
 def _problem_of(
-    train_fn: Any, data: Any, score: ScoreFunction | str | None, root: str | None
+    train_fn: Any, data: Any, score: ScoreFunction | str | None, root: str | Path | None
 ) -> NetworkProblem | MetricProblem:
     """Return the training function with its data, checked."""
     check_no_run(train_fn)
@@ -220,6 +221,7 @@ def _problem_of(
     return problem
 
 
+@check_arguments
 def learning_curve(
     train_fn: TrainFunction | RunSpec | Any,
     data: Any = None,
@@ -232,7 +234,7 @@ def learning_curve(
     seed: int = 0,
     cache_dir: str | Path | None = None,
     workers: int = 1,
-    data_root: str | None = None,
+    data_root: str | Path | None = None,
 ) -> LearningCurve:
     """Predict the accuracy, or any other score, with all samples from training runs on subsets.
 

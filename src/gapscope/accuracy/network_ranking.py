@@ -31,6 +31,7 @@ from gapscope.accuracy.ranking_result import (
     instantiate,
     name_candidates,
 )
+from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import (
     GapscopeError,
@@ -292,6 +293,7 @@ def _rows(scores: Mapping[str, _Scores], samples: Samples, level: float) -> list
     return rows
 
 
+@check_arguments
 def rank_networks(
     candidates: Mapping[str, Candidate] | Sequence[Candidate],
     data: Any,
@@ -403,7 +405,7 @@ def rank_networks(
             "S before training does not depend on batch normalization and dropout, which act during training only; "
             f"{', '.join(training_only)} have them. Compare networks without them, or S after training.",
             UserWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     rows = _rows(scores, samples, level)
     unreliable = ""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def equal_steps(train_fn: Any, samples: int, part: int, fraction: float = 1.0) -
     )
 
 
-def _run_spec(spec: RunSpec, samples: Samples, seed: int, root: str | None) -> nn.Module:
+def _run_spec(spec: RunSpec, samples: Samples, seed: int, root: str | Path | None) -> nn.Module:
     problem, _ = prepare_data(spec, root)
     spec = spec.replace({"seed": seed % 2**31})
     network = network_from_spec(spec, replace(problem, train=samples))
@@ -68,7 +69,9 @@ def _run_spec(spec: RunSpec, samples: Samples, seed: int, root: str | None) -> n
     return network
 
 
-def run_configuration(train_fn: Any, x: Any, y: Any, seed: int, root: str | None = None) -> Any:
+def run_configuration(
+    train_fn: Any, x: Any, y: Any, seed: int, root: str | Path | None = None
+) -> Any:
     """Run a training configuration, with global random numbers that depend on the seed alone.
 
     Args:
@@ -96,7 +99,7 @@ class NetworkProblem:
     train_fn: Any
     samples: Samples
     spread: float
-    root: str | None = None
+    root: str | Path | None = None
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -180,7 +183,7 @@ class MetricProblem:
     score_function: ScoreFunction
     task: str
     score_name: str
-    root: str | None = None
+    root: str | Path | None = None
 
     def __len__(self) -> int:
         return n_rows(self.inputs)
@@ -263,7 +266,7 @@ def estimator_problem(estimator: Any, data: Any) -> MetricProblem:
 
 
 def metric_problem(
-    train_fn: Any, data: Any, score: ScoreFunction | str, root: str | None
+    train_fn: Any, data: Any, score: ScoreFunction | str, root: str | Path | None
 ) -> MetricProblem:
     """Return the problem of a function or estimator with a score of the user."""
     x, y = as_rows(data)

@@ -13,6 +13,7 @@ from torch import nn
 from gapscope.accuracy.forecast import count_duplicates
 from gapscope.accuracy.scores import scores_of_predictions, target_variance
 from gapscope.accuracy.subset_problems import sample_scores
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.second_data import join_samples
@@ -211,6 +212,7 @@ def _check(samples: Samples, what: str) -> None:
         )
 
 
+@check_arguments
 def validated_accuracy(
     network: nn.Module, validation: Any, train: Any, *, baseline: nn.Module | None = None
 ) -> ValidatedAccuracy:

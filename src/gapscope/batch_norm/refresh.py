@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import MAX_BYTES
 from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
@@ -105,6 +106,7 @@ def _measure(
     }
 
 
+@check_arguments
 def refresh_population(
     network: nn.Module,
     data: Any,

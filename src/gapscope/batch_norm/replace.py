@@ -11,6 +11,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, ReplaceLayer, check_choice, did_you_mean
 from gapscope.batch_norm.layers import partial
 from gapscope.batch_norm.layers.population import PopulationNorm
@@ -157,6 +158,7 @@ def _outputs(network: nn.Module, x: Tensor) -> Tensor:
         return network(prepare_inputs(network, x))
 
 
+@check_arguments
 def replace_batch_norm(
     network: Network,
     kind: str,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
 from gapscope.base.samples import as_samples, with_task
@@ -66,11 +67,12 @@ def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
     return replace(outcome, **texts | {"code": check.code, "title": check.title})
 
 
+@check_arguments
 def check(
     network: nn.Module | Any | None,
     data: Any,
     *,
-    target: str | None = None,
+    target: str | int | None = None,
     initial_state: Mapping[str, Tensor] | None = None,
     monitor: Any = None,
     history: Sequence[Mapping[str, Any]] | None = (),
@@ -195,7 +197,7 @@ def check(
     return result.with_tried(tried or INTERRUPTED, trainer.spec)
 
 
-def _split(network: Any, data: Any, test: Any, target: str) -> tuple[Any, Any]:
+def _split(network: Any, data: Any, test: Any, target: str | int) -> tuple[Any, Any]:
     """Return raw frames as pairs; integers are classes where a classifier was fitted to them."""
     parts = [None if frame is None else split_frame(frame, target) for frame in (data, test)]
     if has_task(network, "classifier"):

@@ -14,6 +14,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import DataNotFound, check_choice
 from gapscope.base.options import check_known, coerce
 from gapscope.data import built_in, image_sets
@@ -234,6 +235,7 @@ def find_dataset(name: str, *, root: str | Path | None = None) -> str:
         return ""
 
 
+@check_arguments
 def load_dataset(name: str, *, root: str | Path | None = None, **options: Any) -> Problem:
     """Load a data set as a Problem (images in [0, 1], labels int64).
 

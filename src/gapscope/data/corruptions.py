@@ -9,12 +9,14 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn import functional
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples, slices
 from gapscope.base.targets import check_labels, require_labels
 
 
+@check_arguments
 def inject_label_noise(
     labels: Int64[Tensor, " n"],
     rate: float,
@@ -56,6 +58,7 @@ def inject_label_noise(
     return noisy
 
 
+@check_arguments
 def add_target_noise(
     targets: Float[Tensor, "n k"], std: float, generator: torch.Generator | None = None
 ) -> Float[Tensor, "n k"]:

@@ -238,7 +238,7 @@ def as_targets(column: pandas.Series) -> tuple[pandas.Series, str]:
     return column.astype(float), note
 
 
-def split_frame(frame: Any, target: str) -> tuple[pandas.DataFrame, pandas.Series]:
+def split_frame(frame: Any, target: str | int) -> tuple[pandas.DataFrame, pandas.Series]:
     """Return the columns other than the target, and the target, of a table (see `as_targets`).
 
     Args:
@@ -257,7 +257,7 @@ def split_frame(frame: Any, target: str) -> tuple[pandas.DataFrame, pandas.Serie
         )
     if target not in frame:
         columns = [str(name) for name in frame]
-        hint = did_you_mean(target, columns) or f" Pass one of {join_names(columns)}."
+        hint = did_you_mean(str(target), columns) or f" Pass one of {join_names(columns)}."
         raise InvalidInput(f"Got target={target!r}, which is no column of the frame.{hint}")
     if frame.shape[1] < 2:
         raise InvalidInput(

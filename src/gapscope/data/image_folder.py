@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import UnreadableFile, check_range
 from gapscope.base.samples import Samples
 from gapscope.data.location import FileLayout, locate
@@ -116,7 +117,7 @@ def _paths_of_classes(folder: Path, class_names: Sequence[str]) -> list[list[Pat
         warnings.warn(
             f"{folder}: {pluralize(len(omitted), 'picture')} omitted; {endings} cannot be read. "
             "Convert these files to PNG.",
-            stacklevel=3,
+            stacklevel=4,
         )
     for name, images in zip(class_names, paths, strict=True):
         if not images:
@@ -162,6 +163,7 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
             a folder is not in `classes`.
     """
 
+    @check_arguments
     def __init__(
         self, folder: str | Path, side: int = 64, classes: Sequence[str] | None = None
     ) -> None:

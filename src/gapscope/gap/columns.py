@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 from jaxtyping import Bool, Float, Int
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput
 from gapscope.base.tables import check_columns
 from gapscope.results.records import Record, records_to_pandas
@@ -24,6 +25,7 @@ FAMILY = "network.name"
 SETTINGS = ("data.", "network.", "training.", "hp.")
 
 
+@check_arguments
 def reading_columns(records: Iterable[Record]) -> list[str]:
     """Return the names of the readings that a gap may be estimated from, as measured.
 
@@ -37,6 +39,7 @@ def reading_columns(records: Iterable[Record]) -> list[str]:
     return [name for name, distinct in values.items() if len(distinct) > 1]
 
 
+@check_arguments
 def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
     """Return the columns of settings (and the seed) that take two values or more.
 
@@ -88,6 +91,7 @@ def finite_rows(numbers: Float[Array, "n p"]) -> Bool[Array, " n"]:
     return numpy.all(numpy.isfinite(numbers), axis=1)
 
 
+@check_arguments
 def complete_rows(
     table: pandas.DataFrame, columns: Sequence[str] = (), *, target: str = "gap"
 ) -> pandas.DataFrame:
@@ -171,6 +175,7 @@ def default_readings(names: Sequence[str]) -> list[str]:
     return []
 
 
+@check_arguments
 def suggest_estimator(
     records: Sequence[Record], *, features: Sequence[str] | None = None, kind: str | None = None
 ) -> GapEstimator:

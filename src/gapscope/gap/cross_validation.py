@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 from jaxtyping import Float, Int
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gap.columns import complete_rows, finite_rows, suggest_estimator
 from gapscope.gap.gap_estimator import GapEstimator
@@ -31,6 +32,7 @@ MAX_LEAVE_ONE_OUT = 100
 N_FOLDS = 20
 
 
+@check_arguments
 def baselines(table: pandas.DataFrame) -> dict[str, GapEstimator]:
     """Return unfitted baselines by name: mean gap, log parameter count, train loss."""
     result = {MEAN_GAP: GapEstimator(features=())}
@@ -60,6 +62,7 @@ def _splits(
     return [numpy.array([row]) for row in range(n)]
 
 
+@check_arguments
 def cross_val_predict(
     estimator: GapEstimator,
     table: pandas.DataFrame,
@@ -197,6 +200,7 @@ def _summary(
     return result
 
 
+@check_arguments
 def cross_validate(
     estimator: GapEstimator,
     table: pandas.DataFrame,
@@ -270,6 +274,7 @@ def with_interval_for(estimator: GapEstimator, n: int) -> GapEstimator:
     return estimator
 
 
+@check_arguments
 def cross_validate_pool(
     records: Sequence[Record], *, on_fit: Callable[[int, int], None] | None = None
 ) -> tuple[GapEstimator, pandas.DataFrame]:

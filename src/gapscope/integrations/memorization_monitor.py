@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_range, require_extra
 from gapscope.base.random_streams import make_generator
 from gapscope.base.targets import IGNORED
@@ -260,6 +261,7 @@ class MemorizationMonitor(TrainerCallback):
         return {"trained_fisher_trace": float(torch.stack(squares).mean())}
 
 
+@check_arguments
 def add_memorization_monitor(
     trainer: Any, canaries: PairedCanaries | None = None, **options: Any
 ) -> MemorizationMonitor:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED
@@ -154,6 +155,7 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
     return replace(samples, targets=targets)
 
 
+@check_arguments
 def apply_label_corrections(data: Any, path: str | Path) -> Samples:
     """Return the data with the corrections of a reviewed list (of `to_csv` or `write_html`).
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.foreign_data import as_frame
@@ -250,7 +251,7 @@ def _assess(
 
 
 def _encoded(
-    source: Any, data: Any, target: str | None, test: Any
+    source: Any, data: Any, target: str | int | None, test: Any
 ) -> tuple[Any, Any, tuple[str, ...]]:
     """Return data and test set with columns of numbers in place of raw frames, and notes about what was changed."""
     if target is not None:
@@ -267,6 +268,7 @@ def _encoded(
     return encode_inputs(data, test)
 
 
+@check_arguments
 def estimate_label_noise(
     source: nn.Module | Any = None,
     data: Any = None,
@@ -274,7 +276,7 @@ def estimate_label_noise(
     features: Any = None,
     labels: Any = None,
     pred_probs: Any = None,
-    target: str | None = None,
+    target: str | int | None = None,
     seed: int = 0,
     time_budget: float | None = DEFAULT_BUDGET,
 ) -> LabelNoiseEstimate:
@@ -330,6 +332,7 @@ def estimate_label_noise(
     return noise
 
 
+@check_arguments
 def find_label_issues(
     source: nn.Module | Any = None,
     data: Any = None,
@@ -337,10 +340,10 @@ def find_label_issues(
     features: Any = None,
     labels: Any = None,
     pred_probs: Any = None,
-    target: str | None = None,
+    target: str | int | None = None,
     precision: float | None = None,
     test: Any = None,
-    names: Sequence[str] | None = None,
+    names: Sequence[Any] | None = None,
     seed: int = 0,
     time_budget: float | None = DEFAULT_BUDGET,
 ) -> LabelIssues:

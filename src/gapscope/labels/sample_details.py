@@ -61,7 +61,7 @@ def _paths(folder: Any) -> list[str]:
     return []
 
 
-def sample_details(data: Any, names: Sequence[str] | None, n: int) -> SampleDetails:
+def sample_details(data: Any, names: Sequence[Any] | None, n: int) -> SampleDetails:
     """Return the details of the samples in the first n rows of the data.
 
     Args:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import as_samples
@@ -164,6 +165,7 @@ def _rows(readings: Mapping[str, list[tuple[Reading, float]]], z: float) -> list
     return rows
 
 
+@check_arguments
 def compare(
     networks: Mapping[str, nn.Module],
     data: Any,

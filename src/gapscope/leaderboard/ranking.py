@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 from jaxtyping import Float, Int
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.leaderboard.association import PartialAssociations, cross_validated_line
@@ -237,6 +238,7 @@ def verdicts(
     }
 
 
+@check_arguments
 def rank_measures(
     source: str | Path | Pool | pandas.DataFrame | None = None,
     *,

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range, describe_value
 from gapscope.base.files import atomic_writer, make_folder
 from gapscope.base.foreign_data import as_frame
@@ -258,6 +259,7 @@ def _write(path: Path, values: Tensor) -> None:
         file.write(save({"features": values.contiguous()}))
 
 
+@check_arguments
 def embed(
     network: nn.Module,
     data: Any,
@@ -322,7 +324,7 @@ def embed(
         prepared.network, prepared.samples, layer=layer, pooling=pooling, batch_size=batch_size
     )
     for note in features.notes:
-        warnings.warn(note, UserWarning, stacklevel=2)
+        warnings.warn(note, UserWarning, stacklevel=3)
     if path is not None:
         _write(path, features.values)
     return features.values

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.randomness import derive_seed
@@ -209,6 +210,7 @@ def check_options(
         item.check_options(options.get(item.name, {}))
 
 
+@check_arguments
 def measure(
     network: nn.Module | Any,
     data: Any,

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, check_choice, did_you_mean
 from gapscope.base.options import add_common_parameters, check_known
@@ -238,6 +239,7 @@ def _with_checked_targets(
     return checked
 
 
+@check_arguments
 def register_measure(
     name: str = "",
     *,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.options import check_known, coerce
 from gapscope.networks.initialization import initialize
@@ -82,6 +83,7 @@ def check_network_options(name: str, options: Mapping[str, Any]) -> None:
         )
 
 
+@check_arguments
 def build_network(
     name: str,
     *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,12 +19,12 @@ from gapscope.pools.normalization import apply_normalization
 
 
 @lru_cache(maxsize=2)
-def _prepare_cached(data: str, root: str | None) -> tuple[Problem, dict[str, Any]]:
+def _prepare_cached(data: str, root: str | Path | None) -> tuple[Problem, dict[str, Any]]:
     """Prepare the data of a spec (cached, since a worker's next run often uses the same data)."""
     return prepare(DataSpec.from_dict(json.loads(data)), root=root)
 
 
-def prepare_data(spec: RunSpec, root: str | None) -> tuple[Problem, dict[str, Any]]:
+def prepare_data(spec: RunSpec, root: str | Path | None) -> tuple[Problem, dict[str, Any]]:
     """Return the data of a spec and the metadata of their corruption (cached)."""
     return _prepare_cached(to_json(spec.data.to_dict()), root)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.environment import environment
 from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.base.files import to_json
@@ -95,6 +96,7 @@ def _scores(result: Ready, split: str) -> dict[str, float]:
         return {f"{split}_{name}": value for name, value in scores.items()}
 
 
+@check_arguments
 def record_network(
     network: nn.Module,
     data: Any,

@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import (
     DamagedFile,
     DamagedFileWarning,
@@ -99,6 +100,7 @@ class Pool:
         UnreadableFile: The folder was written by a newer gapscope, or contains other files.
     """
 
+    @check_arguments
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         marker = self.folder / MARKER
@@ -232,6 +234,7 @@ class Pool:
 
         return [spec for spec in specs if is_missing(spec.id)]
 
+    @check_arguments
     def run(
         self,
         grid: Iterable[RunSpec],
@@ -316,6 +319,7 @@ class Pool:
         self._remove_superseded()
         return [record for spec in specs if (record := self._readable(spec.id)) is not None]
 
+    @check_arguments
     def add(
         self,
         network: Record | nn.Module,

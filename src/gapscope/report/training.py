@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import check_output
 from gapscope.report.figures import ALARM
@@ -97,6 +98,7 @@ def _number_figures(rows: Rows, moments: Mapping[str, int], across: Scale) -> li
     return figures
 
 
+@check_arguments
 def write_training_report(
     monitor: Any,
     path: str | Path,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.files import check_output
 from gapscope.report.curves import curves
 from gapscope.report.figures import correlation_strip
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from gapscope.pools import Pool
 
 
+@check_arguments
 def write_report(
     records: Iterable[Record] | Pool | PoolView,
     path: str | Path,

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import NotWritten
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
@@ -143,6 +144,7 @@ class _Training:
         self.result = TrainingResult(status=status, stop_reason=reason, history=self.history)
 
 
+@check_arguments
 def train(
     network: nn.Module,
     data: Any,
@@ -151,7 +153,7 @@ def train(
     seed: int = 0,
     test: Any = None,
     penalties: Sequence[Penalty] | None = None,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     on_epoch: Callable[[nn.Module, dict[str, Any]], None] | None = None,
     on_batch: OnBatch | None = None,
 ) -> TrainingResult:
@@ -195,5 +197,6 @@ def train(
     # from one input tensor to outputs [n, K]: the network or its adapter
     called = network if prepared.network is prepared.bare else prepared.network
     run = Trainer(network, called, settings, penalties, seed, on_epoch)
-    training = _Training(run, prepared.samples, held_out, seed, folder, on_epoch, on_batch)
+    path = None if folder is None else Path(folder)
+    training = _Training(run, prepared.samples, held_out, seed, path, on_epoch, on_batch)
     return training.run_to_end()

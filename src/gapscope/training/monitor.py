@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Subset
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.files import to_json
 from gapscope.base.randomness import derive_seed
@@ -135,6 +136,7 @@ class Monitor(Recordings):
     {2: 16.0, 4: 16.0}
     """
 
+    @check_arguments
     def __init__(
         self,
         data: Any,
@@ -273,6 +275,7 @@ class Monitor(Recordings):
         self.readings = [Readings.from_json(to_json(readings)) for readings in state["readings"]]
         self._spans, self._started_at = [], None
 
+    @check_arguments
     def observe(self, network: nn.Module, epoch: int) -> dict[str, float]:
         """Record readings if due, pass them to the sinks, and return them by name.
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, BudgetSpent, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, did_you_mean
 from gapscope.base.samples import Samples, slices
@@ -244,6 +245,7 @@ def _plan(
     )
 
 
+@check_arguments
 def advise_batch_norm(
     network: nn.Module,
     data: Any,

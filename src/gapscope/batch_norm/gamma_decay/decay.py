@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples
@@ -182,6 +183,7 @@ def check_options(
         )
 
 
+@check_arguments
 def gamma_decay(
     network: nn.Module,
     data: Any,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import CpuBudget
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import Samples
@@ -169,6 +170,7 @@ class _Comparison:
         return mean_estimate(torch.cat(gains))
 
 
+@check_arguments
 def batch_norm_excess(
     network: nn.Module,
     data: Any,

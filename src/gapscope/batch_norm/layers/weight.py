@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import is_parametrized
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.batch_norm.layers._channel_norm import per_channel
@@ -19,6 +20,7 @@ from gapscope.inspection.outputs import prepare_inputs
 Network = TypeVar("Network", bound=nn.Module)
 
 
+@check_arguments
 def weight_normalize(network: Network) -> Network:
     r"""Reparametrize linear and convolutional weights as $w = g\, v / \lVert v \rVert$.
 
@@ -51,6 +53,7 @@ def weight_normalize(network: Network) -> Network:
     return network
 
 
+@check_arguments
 def initialize_from_data(
     network: Network,
     x: Shaped[Tensor, "n ..."],

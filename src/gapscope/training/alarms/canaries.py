@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
@@ -49,6 +50,7 @@ class Canaries:
     0
     """
 
+    @check_arguments
     def __init__(
         self,
         labels: Int[Tensor, " n"],
@@ -131,6 +133,7 @@ class CanaryAlarm(PeakAlarm):
         "_leads",
     )
 
+    @check_arguments
     def __init__(
         self,
         canaries: Canaries,
