@@ -123,7 +123,7 @@ def _of_class(name: str, found: Any) -> Kind | None:
         return Kind(words, lambda value: name in (each.__name__ for each in type(value).__mro__))
     if not inspect.isclass(found) or getattr(found, "_is_protocol", False):
         return None
-    if found.__module__.startswith(("torch", "jaxtyping")):
+    if found.__module__.startswith("jaxtyping"):
         return None
     return Kind(words, partial(_is_instance, found))
 

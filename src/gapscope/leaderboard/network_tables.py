@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas
 
     from gapscope.pools import Pool
+    from gapscope.results.records import Record
 
 SEEDS = ("seed", "data.seed", "hp.seed")
 SIZES = (BASELINE, f"m.{BASELINE}", "m.params", "m.vc_dim")
@@ -88,7 +89,7 @@ def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:
 
 
 def network_table(
-    source: str | Path | Pool | pandas.DataFrame,
+    source: str | Path | Pool | pandas.DataFrame | Sequence[Record],
     *,
     measures: Sequence[str] | None = None,
     hyperparameters: Sequence[str] | None = None,
@@ -102,7 +103,8 @@ def network_table(
     """
     import pandas
 
-    from gapscope.pools import Pool, open_pool
+    from gapscope.pools import Pool, open_pool, records_to_pandas
+    from gapscope.results.records import Record
 
     if isinstance(source, str | Path) and Path(source).is_dir():
         source = open_pool(source)
@@ -114,8 +116,15 @@ def network_table(
             measures = [name for name in index.readings() if table[name].nunique() > 1]
     elif isinstance(source, str | Path):
         table, where = read_csv_table(Path(source)), str(source)
-    else:
+    elif isinstance(source, pandas.DataFrame):
         table = source
+    else:
+        for record in source:
+            if not isinstance(record, Record):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidInput(
+                    f"A list to rank must hold records, as record_network returns them; got {record!r}."
+                )
+        table, where = records_to_pandas(source), "the list of records"
     # only `_measures_of` imports the registry of measures, which loads torch
     names = list(_measures_of(table, where) if measures is None else measures)
     size = baseline or next((name for name in SIZES if name in table.columns), None)

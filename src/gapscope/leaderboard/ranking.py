@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pandas
 
     from gapscope.pools import Pool
+    from gapscope.results.records import Record
 
 Array = numpy.ndarray
 RANDOM = "a random measure"
@@ -240,7 +241,7 @@ def verdicts(
 
 @check_arguments
 def rank_measures(
-    source: str | Path | Pool | pandas.DataFrame | None = None,
+    source: str | Path | Pool | pandas.DataFrame | Sequence[Record] | None = None,
     *,
     measures: Sequence[str] | None = None,
     hyperparameters: Sequence[str] | None = None,
@@ -265,7 +266,8 @@ def rank_measures(
 
     Args:
         source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME`, `m.NAME`; a pool, its
-            folder or its table; None uses the 96 networks of the 2020 competition from the data root.
+            folder or its table; a list of `gapscope.Record`; None uses the 96 networks of the 2020
+            competition from the data root.
         measures: Columns of the measures; None uses all (`m.NAME`, or the readings of a pool).
         hyperparameters: Columns of the hyperparameters; None for all `hp.NAME`.
         target: Column of the gap, in units of its score (such as accuracy).
@@ -297,6 +299,7 @@ def rank_measures(
     """
     check_range("n_permutations", n_permutations, 20)
     check_range("n_bootstrap", n_bootstrap, 20)
+    check_range("seed", seed, 0)
     if n_test is not None:
         check_range("n_test", n_test, 1)
     if most_networks is not None:

@@ -125,6 +125,10 @@ def write_training_report(
         InvalidInput: The monitor has no recordings.
     """
     check_output(path)
+    if not hasattr(monitor, "to_dict"):
+        raise InvalidInput(
+            f"monitor must be a Monitor or what Monitor.load returned; got {type(monitor).__name__}."
+        )
     rows: list[dict[str, float]] = monitor.to_dict()["rows"]
     if not rows:
         raise InvalidInput(

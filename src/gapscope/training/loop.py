@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from gapscope.base.arguments import check_arguments
-from gapscope.base.errors import NotWritten
+from gapscope.base.errors import InvalidInput, NotWritten
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
@@ -194,6 +194,11 @@ def train(
         held_out = None if test is None else prepared.adapt(test)
     if penalties is None:
         penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
+    for penalty in penalties:
+        if not isinstance(penalty, Penalty):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(
+                f"penalties must be penalties, such as gapscope.GradientSimilarityPenalty; got {penalty!r}."
+            )
     # from one input tensor to outputs [n, K]: the network or its adapter
     called = network if prepared.network is prepared.bare else prepared.network
     run = Trainer(network, called, settings, penalties, seed, on_epoch)

@@ -301,6 +301,7 @@ def advise_batch_norm(
         sizes = (batch_size, new_batch_size)
     check_batch_sizes("batch_size", sizes[:1], len(samples))
     check_batch_sizes("new_batch_size", sizes[1:], len(samples))
+    check_range("passes", passes, 1)
     if batch_size == new_batch_size:
         raise InvalidInput(
             f"new_batch_size must differ from batch_size; got {batch_size} twice. Omit one."
