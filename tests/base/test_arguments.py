@@ -163,6 +163,18 @@ def test_wrong_types_have_one_message(
         function(**arguments)
 
 
+def test_methods_of_results_check_their_arguments() -> None:
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    issues = gs.find_label_issues(None, (x, (x[:, 0] > 0).long()))
+    for method in (issues.to_csv, issues.write_html):
+        with pytest.raises(InvalidInput, match="path must be a string or a path; got 3"):
+            method(3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="precision must be a number"):
+        issues.with_precision("0.9")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="indent must be an integer or None"):
+        issues.to_json(indent=2.5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("epoch", ["1", 0.5, None])
 def test_a_monitor_refuses_what_is_no_epoch(epoch: Any) -> None:
     monitor = gs.Monitor((torch.zeros(4, 2), torch.arange(4) % 2), ["loss"])

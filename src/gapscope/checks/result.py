@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput
 from gapscope.checks.account import CAUSES, TRY_IT, Account, make_account, order_findings
 from gapscope.checks.fixes import FIXES, Fix, Spec
@@ -364,6 +365,7 @@ class CheckResult(Result):
     def _repr_html_(self) -> str:
         return render_fragment("check_body.html", **self._page_content())
 
+    @check_arguments
     def write_html(self, path: str | Path) -> None:
         """Write a self-contained page with all findings and pictures of their samples."""
         title = f"Check of a {self.task} on {pluralize(self.total, 'sample')}"

@@ -15,6 +15,7 @@ from sklearn.utils.validation import (  # pyright: ignore[reportMissingTypeStubs
     validate_data,  # pyright: ignore[reportUnknownVariableType]
 )
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import (
     DamagedFile,
     InvalidInput,
@@ -373,6 +374,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             )
         return verdicts
 
+    @check_arguments
     def save(self, path: str | Path) -> None:
         """Write the fitted estimator as JSON, atomically.
 

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.files import write_output
 from gapscope.base.samples import Samples
 from gapscope.labels.sample_details import SampleDetails
@@ -236,6 +237,7 @@ class LabelIssues(Result):
             test_duplicates=tuple((rows[i], j) for i, j in self.test_duplicates),
         )
 
+    @check_arguments
     def with_precision(self, precision: float) -> LabelIssues:
         """Return the ranking with the longest flagged list of at least this expected precision.
 
@@ -339,6 +341,7 @@ class LabelIssues(Result):
             "test_duplicates": [list(pair) for pair in self.test_duplicates],
         }
 
+    @check_arguments
     def to_csv(self, path: str | Path) -> None:
         """Write the ranking as CSV, with an empty column `label`, and names of the samples if there are any.
 
@@ -353,6 +356,7 @@ class LabelIssues(Result):
             table.insert(2, "name", [self.details.name(index) for index in self.indices.tolist()])
         write_csv(path, table)
 
+    @check_arguments
     def write_html(self, path: str | Path, *, n: int | None = None) -> None:
         """Write a self-contained page to review suspected samples, with pairs of conflicting duplicates.
 

@@ -12,6 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import GapscopeError, UnreadableFile
 from gapscope.base.files import read_json, to_json, write_output
 from gapscope.base.renamed import new_name
@@ -142,6 +143,7 @@ class Result:
         """Return all contents as JSON-serializable values, see `to_builtin`."""
         return to_builtin(self)
 
+    @check_arguments
     def to_json(self, *, indent: int | None = None) -> str:
         """Return `to_dict` as JSON, with NaN and infinities as strings."""
         return to_json(self.to_dict(), indent=indent)
@@ -206,6 +208,7 @@ class StoredRows(RowResult[Row]):
         """Build from the result of `to_json`."""
         return cls._from(json.loads(text))
 
+    @check_arguments
     def save(self, path: str | Path) -> None:
         """Write a JSON file atomically (raises NotWritten if its folder is missing)."""
         write_output(path, self.to_json(indent=1) + "\n")

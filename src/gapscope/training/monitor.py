@@ -218,6 +218,7 @@ class Monitor(Recordings):
         """Record if due, and add the numbers to the epoch's row."""
         row.update(self.observe(network, row["epoch"]))
 
+    @check_arguments
     def plan_epochs(self, epochs: int | None) -> None:
         """Set the planned number of epochs, unless it was passed (`gapscope.train` and the callbacks call this).
 
@@ -251,6 +252,7 @@ class Monitor(Recordings):
             "alarm": None if self.alarm is None else self.alarm.state_dict(),
         }
 
+    @check_arguments
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the state that `state_dict` of a monitor with the same alarm returned.
 

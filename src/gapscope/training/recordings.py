@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import UnreadableFile
 from gapscope.base.files import read_json, write_output
 from gapscope.inspection.outputs import inspection_mode
@@ -47,6 +48,7 @@ class Recordings(Result):
 
         return pandas.DataFrame(self.rows, index=pandas.Index(self.epochs, name="epoch"))
 
+    @check_arguments
     def save(self, path: str | Path) -> None:
         """Write the recordings to a JSON file for `load`, atomically."""
         write_output(path, self.to_json(indent=1) + "\n")
