@@ -13,12 +13,18 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import as_samples
-from gapscope.inspection.validation import ready
+from gapscope.inspection.validation import Ready, ready
 from gapscope.measures import budget as planning
 from gapscope.measures import measurement as front_door
 from gapscope.measures.budget import Allocation, _fit_to_budget
 from gapscope.measures.measurement import _mean, _with_group_error, evaluate_on_subset, subsample
-from gapscope.measures.registry import ScalarInfo, get_measure, list_measures, register_measure
+from gapscope.measures.registry import (
+    Measure,
+    ScalarInfo,
+    get_measure,
+    list_measures,
+    register_measure,
+)
 from support.standins import Clock
 
 SAMPLINGS = {
@@ -96,6 +102,30 @@ def test_smaller_subsets_are_nested_in_larger_ones() -> None:
     small, large = (set(subsample(samples, n, 1).inputs[:, 0].tolist()) for n in (10, 20))
     assert small < large and len(large) == 20
     assert set(subsample(samples, 10, 2).inputs[:, 0].tolist()) != small
+
+
+def test_measures_that_trials_show_to_be_slow_are_omitted_unless_they_are_named(
+    clock: Clock,
+) -> None:
+    """As those of EfficientNet, whose fewest samples take longer than the budget."""
+    items = [get_measure(name) for name in ("loss", "input_jacobian_norm")]
+
+    class Slow(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            clock.now += 1e-3 * len(input)
+            return super().forward(input)
+
+    def evaluate(item: Measure, part: Ready, share: Allocation) -> None:
+        clock.now += (0.2 if item.name == "input_jacobian_norm" else 0.001) * len(part.samples)
+
+    subject = ready(Slow(6, 3), as_samples((X, Y)))
+    arguments: Any = {"items": items, "ready": subject, "evaluate": evaluate, "options": {}}
+    clock.now = 0.0
+    plan = planning.plan_budget(**arguments, budget=10.0, dispensable=[item.name for item in items])
+    assert list(plan.shares) == ["loss"]
+    assert "omitted to keep the budget of 10 s" in plan.failed["input_jacobian_norm"]
+    plan = planning.plan_budget(**arguments, budget=10.0)
+    assert plan.shares["input_jacobian_norm"].n == SAMPLINGS["input_jacobian_norm"].fewest
 
 
 def test_the_most_expensive_measure_is_halved_until_all_fit() -> None:

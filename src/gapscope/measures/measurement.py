@@ -277,14 +277,14 @@ def measure(
         time_budget = None
     evaluate = partial(evaluate_on_subset, initial_state=initial_state, history=history, seed=seed)
     with eager_mode(), memo_scope():
-        extras = [item.name for item in chosen if not has_names and not item.default]
+        unnamed = [] if has_names else [item.name for item in chosen]
         plan = plan_budget(
             chosen,
             subject,
             evaluate,
             budget=time_budget,
             options=options,
-            dispensable=extras,
+            dispensable=unnamed,
             shown=progress,
         )
         if progress and plan.seconds > SHOW_AFTER_SECONDS:
