@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues
 
 MAX_PICTURES = 12  # per finding
+TEXT_WIDTH = 120  # characters of a line, as in the longest findings
 INTERRUPTED = "interrupted"  # reason of checks that Ctrl-C did not let run
 EXPLAIN = "gapscope explain {code}"
 LIMITS = {
@@ -340,7 +342,9 @@ class CheckResult(Result):
         if self.account is not None:
             lines += [*self.account.lines, ""]
         if self.tried is not None:
-            lines += [*self.tried_lines, ""]
+            for line in self.tried_lines:
+                lines += textwrap.wrap(line, TEXT_WIDTH, subsequent_indent=" " * 7)
+            lines.append("")
         for finding in self.findings:
             if is_information(finding.code):
                 note = " (information)"
