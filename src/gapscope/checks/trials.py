@@ -23,8 +23,8 @@ from gapscope.results.formatting import pluralize
 from gapscope.statistics.intervals import normal_quantile
 
 R2 = "R^2"
-# Full training runs, by judgment: 6 of 2,000 samples or more, of fewer as many as read as many samples, at most 24.
-MAX_TRAININGS, SAMPLES_READ, MAX_OF_FEW = 6.0, 12_000, 24.0
+# Full training runs by default, by judgment: the training function of the caller may take minutes.
+MAX_TRAININGS = 6.0
 # From so many on, and if the time allows them, both halves of each split are scored: 18 trainings try all fixes.
 BOTH_HALVES_FROM = 12.0
 # as for a learning curve
@@ -157,11 +157,6 @@ def _class_weights(samples: Samples, balanced: bool) -> Tensor:
     return (len(labels) / int((counts > 0).sum()) / counts)[labels]
 
 
-def default_trainings(n: int) -> float:
-    """Return the largest cost of tried advice on n samples: the fewer samples, the more repeats gains need."""
-    return min(max(MAX_TRAININGS, SAMPLES_READ / n), MAX_OF_FEW)
-
-
 class _Splits:
     """Trainings on halves, with their cost; each half is scored in turn if `both` is true."""
 
@@ -252,7 +247,7 @@ def try_fixes(
     suggested: Sequence[str],
     *,
     balanced: bool = False,
-    max_trainings: float | None = None,
+    max_trainings: float = MAX_TRAININGS,
     deadline: float | None = None,
     seed: int = 0,
 ) -> TriedAdvice:
@@ -269,7 +264,7 @@ def try_fixes(
         spec: Training configuration.
         suggested: Names of fixes to try first.
         balanced: Whether to score by balanced accuracy. Else samples are scored by `sample_scores`, regression by R^2.
-        max_trainings: Largest cost, in trainings on all samples; None for `default_trainings`.
+        max_trainings: Largest cost, in trainings on all samples.
         deadline: CPU seconds at which no further training begins; None without a limit.
         seed: Seed of splits and trainings.
 
@@ -283,8 +278,6 @@ def try_fixes(
             f"advice is tried on {MIN_SAMPLES} samples or more; there are {len(samples)}"
         )
     weights = _class_weights(samples, balanced)
-    if max_trainings is None:
-        max_trainings = default_trainings(len(samples))
     splits = _Splits(trainer, samples, spec, weights, seed)
     start = time.process_time()
     if max_trainings < splits.cost(None) * 2 * (1 + FRESH_SPLITS):
