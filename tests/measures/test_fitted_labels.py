@@ -15,7 +15,7 @@ from gapscope.measures.fitted_labels import network_before_training
 from gapscope.networks.initialization import resampled_state
 from gapscope.statistics.baselines import rbf_ridge, sample_features
 
-N, WIDTH, NOISE = 300, 256, 0.2
+N, WIDTH, NOISE = 300, 256, 0.15
 
 
 @cache
@@ -32,7 +32,7 @@ def untrained(n_outputs: int = 10, seed: int = 0) -> nn.Sequential:
 
 @cache
 def trained() -> nn.Sequential:
-    """A network that has memorized 20 % of wrong labels."""
+    """A network that has memorized 15 % of false labels."""
     (x, y), network = digits(), untrained()
     optimizer = torch.optim.Adam(network.parameters(), 3e-3)
     for _ in range(150):
@@ -110,7 +110,7 @@ def test_regression_targets_that_were_memorized() -> None:
 
 
 def test_every_verb_before_training_answers_a_trained_network() -> None:
-    """Oracles: a fifth of the labels is wrong, and every verb gives the answer of the resampled weights."""
+    """Oracles: 15 % of the labels are wrong, and every verb gives the answer of the resampled weights."""
     network, data = trained(), digits()
     fresh = untrained()
     fresh.load_state_dict(resampled_state(network))

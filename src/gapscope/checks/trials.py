@@ -31,10 +31,10 @@ BOTH_HALVES_FROM = 12.0
 MIN_SAMPLES = 40
 # The winner is trained again on this many fresh splits: the best of several fixes on one split looks better than it is.
 FRESH_SPLITS = 2
-# Gain over all splits from which a fix is advised, if its interval excludes 0: one of 90 %, or of 80 % where both halves
-# are scored. Chosen on 34 cases of 18 data sets, 25 of which some fix raises by two points: 80 % and both halves help 24
-# of these, 90 % and both halves 21, 90 % and one half 19; of 25 proposals 24 raise the test accuracy. With 80 % and one
-# half only 20 of 26 did, on other data sets.
+# Gain over all splits from which a fix is advised, if its interval excludes 0: one of 90 %, or of 80 % where both
+# halves are scored. Chosen on 34 cases of 18 data sets, 25 of which some fix raises by two points: 80 % and both halves
+# help 24 of these, 90 % and both halves 21, 90 % and one half 19; of 25 proposals 24 raise the test accuracy. With 80 %
+# and one half only 20 of 26 did, on other data sets.
 MIN_GAIN, LEVEL_OF_BOTH = 0.02, 0.8
 # R^2 of new samples by the mean of the others is 0 up to the error of the mean.
 CONSTANT_R2 = 0.01
