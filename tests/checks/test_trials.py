@@ -339,21 +339,21 @@ def test_a_fix_that_changes_nothing_on_a_fresh_half_gains_nothing_there(
     slow = replace(SPEC, learning_rate=1e-4)
     network = mlp()
     gs.train(network, blobs(), slow)
-    result = gs.check(network, blobs(), train_fn=slow, max_trainings=24, only=["GS302"])
+    result = gs.check(network, blobs(), train_fn=slow, only=["GS302"])
     tried = result.tried
     assert isinstance(tried, TriedAdvice) and len(halves) == 6
     assert tried.trials[0].gain is not None and tried.trials[0].gain.value == 0
 
 
 @pytest.mark.parametrize("most", [6, 24])
-def test_advice_costs_six_trainings_by_default(most: int) -> None:
+def test_few_samples_are_worth_24_trainings_by_default(most: int) -> None:
     seen: list[int] = []
 
     def fit(x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002) -> nn.Module:
         seen.append(len(x))
         return train_fn(x, y, learning_rate, 8)
 
-    options = {} if most == 6 else {"max_trainings": most}
+    options = {} if most == 24 else {"max_trainings": most}
     tried = gs.check(None, blobs(), train_fn=fit, only=["GS101"], **options).tried
     assert isinstance(tried, TriedAdvice)
     assert tried.trainings <= most and sum(seen) / len(blobs()[0]) <= most
@@ -367,7 +367,7 @@ def test_ctrl_c_keeps_the_fixes_that_were_tried() -> None:
         x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002, epochs: int = 8
     ) -> nn.Module:
         calls.append(1)
-        if len(calls) == 4:  # without a fix, and with two
+        if len(calls) == 7:  # both halves without a fix, and with two
             raise KeyboardInterrupt
         return train_fn(x, y, learning_rate, epochs)
 

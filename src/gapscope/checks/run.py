@@ -24,7 +24,7 @@ from gapscope.checks.estimators import EstimatorScores, has_task
 from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import INTERRUPTED, CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
-from gapscope.checks.trials import MAX_TRAININGS, TriedAdvice, try_fixes
+from gapscope.checks.trials import TriedAdvice, try_fixes
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
@@ -79,7 +79,7 @@ def check(
     test: Any = None,
     batch_size: int | None = None,
     train_fn: Any = None,
-    max_trainings: float = MAX_TRAININGS,
+    max_trainings: float | None = None,
     time_budget: float | None = 60.0,
     ignore: Sequence[str] = (),
     only: Sequence[str] | None = None,
@@ -113,8 +113,8 @@ def check(
             (from `initial_state`, else from resampled weights), or True for a scikit-learn estimator. Of a function's
             keywords `learning_rate`, `epochs`, `batch_size`, `weight_decay` and `width`, those with a default are
             changed by fixes. None tries nothing.
-        max_trainings: Largest cost of tried advice, in trainings on all samples. With 24 all fixes are tried on both
-            halves, which finds more of the gains of a few points where samples are few.
+        max_trainings: Largest cost of tried advice, in trainings on all samples; None for 6, with fewer than 2,000
+            samples 12,000 / n, and at most 24. From 12 on both halves of the samples are scored in turn.
         time_budget: CPU seconds of this process; None for no limit. A check that would exceed them is ended, and listed
             with the reason.
         ignore: List of codes to omit.
@@ -216,7 +216,7 @@ def _with_row_numbers(outcome: Outcome, context: Context) -> Outcome:
 
 
 def _try_advice(
-    trainer: Trainer, context: Context, outcomes: Sequence[Outcome], max_trainings: float
+    trainer: Trainer, context: Context, outcomes: Sequence[Outcome], max_trainings: float | None
 ) -> TriedAdvice | str:
     """Return the tried fixes, or the reason why none was tried."""
     findings = order_findings([outcome for outcome in outcomes if isinstance(outcome, Finding)])

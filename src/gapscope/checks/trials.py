@@ -23,8 +23,9 @@ from gapscope.results.formatting import pluralize
 from gapscope.statistics.intervals import normal_quantile
 
 R2 = "R^2"
-# Full training runs by default, by judgment: the training function of the caller may take minutes.
-MAX_TRAININGS = 6.0
+# Full training runs by default: 6 of 2,000 samples or more, of fewer as many as read as many samples, at most 24. On 45
+# cases of 200 samples advice by 6 raised the accuracy in 18 of 22 proposals, by 24 in 21 of 22 (results/checks).
+MAX_TRAININGS, SAMPLES_READ, MAX_OF_FEW = 6.0, 12_000, 24.0
 # From so many on, and if the time allows them, both halves of each split are scored: 18 trainings try all fixes.
 BOTH_HALVES_FROM = 12.0
 # as for a learning curve
@@ -158,6 +159,11 @@ def _class_weights(samples: Samples, balanced: bool) -> Tensor:
     return (len(labels) / int((counts > 0).sum()) / counts)[labels]
 
 
+def default_trainings(n: int) -> float:
+    """Return the largest cost of tried advice on n samples: the fewer samples, the more repeats gains need."""
+    return min(max(MAX_TRAININGS, SAMPLES_READ / n), MAX_OF_FEW)
+
+
 class _Splits:
     """Trainings on halves, with their cost; each half is scored in turn if `both` is true."""
 
@@ -248,7 +254,7 @@ def try_fixes(
     suggested: Sequence[str],
     *,
     balanced: bool = False,
-    max_trainings: float = MAX_TRAININGS,
+    max_trainings: float | None = None,
     deadline: float | None = None,
     seed: int = 0,
 ) -> TriedAdvice:
@@ -266,7 +272,7 @@ def try_fixes(
         spec: Training configuration.
         suggested: Names of fixes to try first.
         balanced: Whether to score by balanced accuracy. Else samples are scored by `sample_scores`, regression by R^2.
-        max_trainings: Largest cost, in trainings on all samples.
+        max_trainings: Largest cost, in trainings on all samples; None for `default_trainings`.
         deadline: CPU seconds at which no further training begins; None without a limit.
         seed: Seed of splits and trainings.
 
@@ -280,6 +286,8 @@ def try_fixes(
             f"advice is tried on {MIN_SAMPLES} samples or more; there are {len(samples)}"
         )
     weights = _class_weights(samples, balanced)
+    if max_trainings is None:
+        max_trainings = default_trainings(len(samples))
     splits = _Splits(trainer, samples, spec, weights, seed)
     start = time.process_time()
     if max_trainings < splits.cost(None) * 2 * (1 + FRESH_SPLITS):
