@@ -68,6 +68,11 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
 
 
 class _FastProducts(TorchDispatchMode):
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # else torch imports its compiler, and sympy, at the first product, which takes as long as several steps
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.mm.default and _is_large(*args):
             return _linear()(args[0], args[1].t(), None, *_NOTHING_FUSED)
