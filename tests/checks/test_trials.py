@@ -353,7 +353,7 @@ def test_few_samples_are_worth_24_trainings_by_default(most: int) -> None:
         seen.append(len(x))
         return train_fn(x, y, learning_rate, 8)
 
-    options = {} if most == 24 else {"max_trainings": most}
+    options: dict[str, Any] = {} if most == 24 else {"max_trainings": most}
     tried = gs.check(None, blobs(), train_fn=fit, only=["GS101"], **options).tried
     assert isinstance(tried, TriedAdvice)
     assert tried.trainings <= most and sum(seen) / len(blobs()[0]) <= most
