@@ -63,9 +63,17 @@ MAX_DISAGREEMENT = 0.15
 class AccuracyEstimate(Answer):
     """Accuracy of a trained network on new data: an `Answer` with the same label noise, and one on clean labels.
 
-    The score is NaN where the estimator abstains.
-
     Attributes:
+        task: "classification"; the estimate needs one class label per sample.
+        score: Accuracy on new data with the same label noise, in [0, 1]; NaN where the estimator abstains.
+        samples: Number of training samples that it was computed from.
+        low: Lower end of its interval; NaN without one.
+        high: Upper end; NaN without one.
+        level: Nominal coverage of the interval.
+        score_name: "accuracy".
+        abstained_because: Why there is no answer, such as readings unlike those of all known networks; else empty.
+        notes: Sentences about the data, approximations, and what was omitted.
+        interrupted: Whether Ctrl-C ended it, so that a part is missing.
         clean_labels: Accuracy on clean labels; None if the estimator abstains, or if the label noise cannot be
             estimated, as a note says.
         label_noise: Fraction of wrong training labels, as passed or as estimated; None if it cannot be estimated.
@@ -124,7 +132,11 @@ class AccuracyEstimate(Answer):
         return tuple(lines)
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot each accuracy with its interval and the training accuracy, and return the axes."""
+        """Plot each accuracy with its interval and the training accuracy, and return the axes.
+
+        Args:
+            axes: Matplotlib axes; None for a new figure.
+        """
         answers = {"same label noise": self.estimate, "clean labels": self.clean_labels}
         axes = axes_or_new(axes, height=1.8)
         for row, answer in enumerate(answers.values()):

@@ -115,19 +115,30 @@ NEEDED = ("samples", "classes", "train_accuracy", f"{LOO}.accuracy", f"{LOO}.squ
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the fitted networks, beyond which there is no estimate."""
+    """Limits of the fitted networks, beyond which there is no estimate.
 
-    alignment: float  # smallest cosine of the kernels before and after training
-    leverage: float  # largest mean leverage (effective dimension per sample)
-    samples: int  # smallest number of samples
+    Attributes:
+        alignment: Smallest cosine of the kernels before and after training.
+        leverage: Largest mean leverage (effective dimension per sample).
+        samples: Smallest number of samples.
+    """
+
+    alignment: float
+    leverage: float
+    samples: int
 
 
 @dataclass(frozen=True)
 class ErrorParts:
-    """Standard deviations of the errors on data sets that were not fitted on."""
+    """Standard deviations of the errors on data sets that were not fitted on.
 
-    between: float  # of the data sets' mean errors
-    within: float  # of networks around the mean of their data set
+    Attributes:
+        between: That of the data sets' mean errors.
+        within: That of networks around the mean of their data set.
+    """
+
+    between: float
+    within: float
 
 
 def with_features(table: pandas.DataFrame, spread: float) -> pandas.DataFrame:
@@ -170,17 +181,22 @@ def implied_noise_rate(like: float, clean: float, classes: float) -> float:
 
 @dataclass(frozen=True)
 class AccuracyEstimator:
-    """Corrections of the leave-one-out accuracy for each target, fitted on networks."""
+    """Corrections of the leave-one-out accuracy for each target, fitted on networks.
 
-    # target -> fitted estimator of accuracy minus held-out accuracy
+    Attributes:
+        corrections: Target -> fitted estimator of accuracy minus held-out accuracy.
+        spread: The tau of `with_features`.
+        limits: Where it abstains.
+        card: What it was fitted on and its errors on other data sets, as JSON-serializable values.
+        errors: Target -> how its errors scatter between and within data sets.
+        shifts: Target -> what `recalibrate` adds.
+    """
+
     corrections: Mapping[str, GapEstimator]
-    spread: float  # tau of `with_features`
-    limits: Limits  # where it abstains
-    # what it was fitted on and its errors on other data sets, as JSON-serializable values
+    spread: float
+    limits: Limits
     card: Mapping[str, Any]
-    # target -> how its errors scatter between and within data sets
     errors: Mapping[str, ErrorParts]
-    # target -> what `recalibrate` adds
     shifts: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def recalibrate(
@@ -188,8 +204,12 @@ class AccuracyEstimator:
     ) -> AccuracyEstimator:
         """Return the estimator shifted to networks of known accuracy on the same data.
 
-        An earlier shift of this target is replaced. Intervals keep their widths. The table has the columns `NEEDED` and
-        one row per known network; the target is "like_training" or "clean".
+        An earlier shift of this target is replaced. Intervals keep their widths.
+
+        Args:
+            table: One row per known network, with the columns `NEEDED`.
+            accuracy: Known accuracy of each of them, in [0, 1].
+            target: "like_training" or "clean".
         """
         check_choice("target", target, TARGETS)
         for each in accuracy:
@@ -214,7 +234,9 @@ class AccuracyEstimator:
     ) -> dict[str, list[IntervalEstimate]]:
         """Return target -> accuracy of each network within 0 and 1, without abstaining.
 
-        The table has the columns `NEEDED`.
+        Args:
+            table: One row per network, with the columns `NEEDED`.
+            level: Nominal coverage of the intervals.
         """
         check_range("level", level, 0, 1, low_open=True, high_open=True)
         features = with_features(table, self.spread)
@@ -233,7 +255,9 @@ class AccuracyEstimator:
     ) -> list[list[str]]:
         """Return the reasons to abstain from each network, one list of sentences per network.
 
-        `largest_class` are the fractions of the most frequent label in the training data.
+        Args:
+            table: One row per network, with the columns `NEEDED`.
+            largest_class: Fraction of the most frequent label in the training data of each network.
         """
         features = with_features(table, self.spread)
         reasons: list[list[str]] = []
@@ -263,7 +287,11 @@ class AccuracyEstimator:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON, atomically."""
+        """Write it as JSON, atomically.
+
+        Args:
+            path: File to write; its folder must exist.
+        """
         values = to_builtin(replace(self, corrections={}))
         values["corrections"] = {
             target: estimator_to_dict(each) for target, each in self.corrections.items()
@@ -273,7 +301,14 @@ class AccuracyEstimator:
 
     @classmethod
     def load(cls, path: str | Path) -> AccuracyEstimator:
-        """Read an estimator that `save` wrote, bit for bit the same."""
+        """Read an estimator, bit for bit the same.
+
+        Args:
+            path: File that `save` wrote.
+
+        Raises:
+            DamagedFile: The file is damaged.
+        """
         content = read_json(Path(path))
         check_stored(content, path, "accuracy estimator", SCHEMA)
         try:

@@ -25,7 +25,13 @@ def describe_duplicates(duplicates: int, samples: int, other: str = "") -> str:
 
 @dataclass(frozen=True)
 class LearningCurvePoint:
-    """Mean score at one number of samples, or an extrapolation by a power law."""
+    """Mean score at one number of samples, or an extrapolation by a power law.
+
+    Attributes:
+        samples: Number of training samples.
+        score: Leave-one-out accuracy in [0, 1], or R^2 for regression.
+        extrapolated: Whether the score was extrapolated, not computed.
+    """
 
     samples: int
     score: float
@@ -39,6 +45,17 @@ class AccuracyForecast(Answer):
     Without an interval for other tasks than one class label per sample, for which none was judged.
 
     Attributes:
+        task: "classification", "multi-label", "positions" or "regression".
+        score: Mean leave-one-out score of the combined rows: accuracy in [0, 1], or R^2 for regression; NaN without an
+            answer.
+        samples: Number of training samples n.
+        low: Lower end of its 90 % interval; NaN without one.
+        high: Upper end; NaN without one.
+        level: Nominal coverage of the interval.
+        score_name: "accuracy" or "R^2", with the unit that it counts if that is not the sample.
+        abstained_because: Why there is no forecast; empty if there is one.
+        notes: Sentences about the data, approximations, and what was omitted to keep the time budget.
+        interrupted: Whether Ctrl-C ended it, so that rows are missing.
         combined: Names of the rows whose mean is the forecast.
         rows: Leave-one-out rows, those that need no network first.
         network_gain: Score of the NTK row minus the RBF row's, with a paired 95 % interval; None without both.
@@ -60,7 +77,11 @@ class AccuracyForecast(Answer):
     _title = "Forecast"
 
     def row(self, method: str) -> LooRow | None:
-        """Return the row of a method ("RBF ridge", "nearest neighbours"), None if there is none."""
+        """Return the row of a method, None if there is none.
+
+        Args:
+            method: Name of the method without its setting, such as "RBF ridge" or "nearest neighbours".
+        """
         return next((row for row in self.rows if row.name == method), None)
 
     @property
@@ -147,7 +168,11 @@ class AccuracyForecast(Answer):
         return to_html(self, self.sentences, index=False)
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot the score of every row, the forecast and its interval, and return the axes."""
+        """Plot the score of every row, the forecast and its interval, and return the axes.
+
+        Args:
+            axes: Matplotlib axes; None for a new figure.
+        """
         rows = self.rows[::-1]
         axes = axes_or_new(axes, height=1 + 0.35 * len(rows))
         colours = {"labels": "tab:gray", "inputs": "tab:blue", "network": "tab:orange"}

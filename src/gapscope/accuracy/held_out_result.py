@@ -29,9 +29,17 @@ class HeldOutPredictions(Answer):
 
     `numpy.asarray(result)` returns the predictions, so that other libraries accept the result itself.
 
-    The score is the accuracy of the most probable class (mean over labels for several labels), or R^2.
-
     Attributes:
+        task: "classification", "multi-label", "positions" or "regression".
+        score: Accuracy of the most probable class in [0, 1] (mean over labels for several labels), or R^2.
+        samples: Number of samples n that were predicted.
+        low: Lower end of its interval; NaN without one.
+        high: Upper end; NaN without one.
+        level: Nominal coverage of the interval.
+        score_name: "accuracy" or "R^2", with the unit that it counts if that is not the sample.
+        abstained_because: Why the predictions must not be used; empty if they may.
+        notes: Sentences about the data, approximations, and omitted rows.
+        interrupted: Whether Ctrl-C ended it, so that a part is missing.
         predictions: Probabilities [n, K] of the classes (rows sum to 1) or of each of K labels, or predicted targets
             [n, K]; float64. For positions one row for each of m labelled positions, [m, K].
         targets: Class numbers [n], labels 0 and 1 [n, K], or regression targets [n, K]; of positions [m].
@@ -148,7 +156,11 @@ class HeldOutPredictions(Answer):
         return method, f"  calibration  error {error}, cross-entropy {entropy:.3f} nats"
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot stated against observed accuracy, or predicted against given targets, and return the axes."""
+        """Plot stated against observed accuracy, or predicted against given targets, and return the axes.
+
+        Args:
+            axes: Matplotlib axes; None for a new figure.
+        """
         axes = axes_or_new(axes, height=4.5)
         curve = self.reliability
         if curve is None:

@@ -14,14 +14,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SubsetRun:
-    """One training run on a subset, with mean scores of unseen and of training samples."""
+    """One training run on a subset, with mean scores of unseen and of training samples.
+
+    Attributes:
+        name: Name of the subset, such as "half".
+        trained_on: Number of samples that it was trained on.
+        scored_on: Number of unseen samples that it was scored on.
+        score: Mean score of the unseen samples.
+        training_score: Mean score of the samples that it was trained on.
+        steps: Optimizer steps, in multiples of a training run on all samples.
+    """
 
     name: str
     trained_on: int
     scored_on: int
     score: float
     training_score: float
-    steps: float = 1.0  # optimizer steps, in multiples of a training run on all samples
+    steps: float = 1.0
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -32,6 +41,17 @@ class LearningCurve(Answer):
     subsets were under-trained, or if Ctrl-C ended the training runs; the score is then what the finished runs give.
 
     Attributes:
+        task: "classification", "multi-label", "positions", "regression" or "own metric".
+        score: Score with all samples, on new data with the same label noise: accuracy in [0, 1], R^2, or the user's
+            own.
+        samples: Number of samples that it is predicted for.
+        low: Lower end of its interval; NaN without one.
+        high: Upper end; NaN without one.
+        level: Nominal coverage of the interval.
+        score_name: "accuracy", "R^2", or the name of the user's score.
+        abstained_because: Why there is no answer, such as under-trained networks; empty if there is one.
+        notes: Sentences about the data, approximations, and what was omitted.
+        interrupted: Whether Ctrl-C ended it; the score is then what the finished runs give.
         standard_error: Standard error of the score.
         design: Name of the design.
         cost: Optimizer steps of all training runs, in multiples of one on all samples.
@@ -64,7 +84,11 @@ class LearningCurve(Answer):
         return f"{super().__repr__()}\n\n{table}"
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot the scores of the runs and the prediction with its interval, and return the axes."""
+        """Plot the scores of the runs and the prediction with its interval, and return the axes.
+
+        Args:
+            axes: Matplotlib axes; None for a new figure.
+        """
         axes = axes_or_new(axes, height=3.0)
         axes.plot(
             [run.trained_on for run in self.trainings],

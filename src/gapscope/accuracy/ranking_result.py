@@ -139,28 +139,47 @@ _SUMMARY = {
 
 @dataclass(frozen=True, kw_only=True)
 class RankedNetwork:
-    """Ranked candidate (for regression the accuracies are R^2, inapplicable values None)."""
+    """Ranked candidate (for regression the accuracies are R^2, inapplicable values None).
+
+    Attributes:
+        name: Name of the candidate.
+        expected_accuracy: Forecast in [0, 1], as `forecast_accuracy` combines it.
+        low: Lower end of its 90 % interval.
+        high: Upper end.
+        features_accuracy: Leave-one-out accuracy of the last hidden features, the lower reading.
+        ntk_accuracy: Leave-one-out accuracy of the NTK, the upper reading.
+        tied_with_best: Whether the interval of the paired difference to the best includes zero, or that of S reaches
+            into the smallest.
+        sensitivity: Output sensitivity S before training, mean over initializations.
+        sensitivity_low: Lower end of its interval.
+        sensitivity_high: Upper end.
+        parameters: Number of trainable parameters.
+        layers: Number of linear and convolutional layers that a forward pass calls.
+        rank_by_expected_accuracy: 1 for the largest forecast.
+        rank_by_sensitivity: 1 for the smallest S.
+        rank_by_size: 1 for the fewest parameters; equal counts share the better rank.
+        log_evidence: LogME of the last hidden features, in nats per sample.
+        synaptic_flow: Measure `synaptic_flow` of the untrained network.
+        jacobian_covariance: Measure `jacobian_covariance` of the untrained network.
+        connection_sensitivity: Measure `connection_sensitivity` of the untrained network.
+    """
 
     name: str
-    # forecast, as `forecast_accuracy` combines it, with its 90 % interval
     expected_accuracy: float | None
     low: float | None
     high: float | None
-    # leave-one-out accuracy of the last hidden features, the lower reading
     features_accuracy: float | None
-    ntk_accuracy: float | None  # leave-one-out accuracy of the NTK, the upper reading
-    # whether the interval of the paired difference to the best includes zero, or that of S reaches into the smallest
+    ntk_accuracy: float | None
     tied_with_best: bool
-    sensitivity: float | None  # mean of S before training over initializations, with its interval
+    sensitivity: float | None
     sensitivity_low: float | None
     sensitivity_high: float | None
-    parameters: int  # trainable ones
-    layers: int  # linear and convolutional layers that a forward pass calls
-    rank_by_expected_accuracy: int | None  # 1 for the largest
-    rank_by_sensitivity: int | None  # 1 for the smallest S
-    rank_by_size: int  # 1 for the fewest parameters; equal counts share the better rank
-    log_evidence: float | None  # LogME of the last hidden features, in nats per sample
-    # measures of the same names
+    parameters: int
+    layers: int
+    rank_by_expected_accuracy: int | None
+    rank_by_sensitivity: int | None
+    rank_by_size: int
+    log_evidence: float | None
     synaptic_flow: float | None
     jacobian_covariance: float | None
     connection_sensitivity: float | None
@@ -170,6 +189,8 @@ class NetworkRanking(RowResult[RankedNetwork]):
     """Networks, the one that is expected best first.
 
     Attributes:
+        rows: One `RankedNetwork` per candidate; the result is the tuple of them.
+        attributes: Name -> value of those below.
         by: What the order is by.
         rbf_accuracy: Leave-one-out accuracy of the RBF ridge, which needs no network; None without labels.
         abstained_because: Why the order means nothing, if no method predicts these labels; else empty.

@@ -40,9 +40,18 @@ MAX_CORRELATION = 0.999  # Fisher's transform of 1 is infinite
 class ValidatedAccuracy(Answer):
     """Result of `validated_accuracy`: an `Answer` with control variates, and what it compares with.
 
-    With several labels per sample the score is the accuracy of single labels.
-
     Attributes:
+        task: "classification", "multi-label", "positions" or "regression".
+        score: Mean accuracy of the validation samples (of single labels for several per sample), or R^2, with control
+            variates.
+        samples: Number of validation samples.
+        low: Lower end of its 90 % interval; NaN without one.
+        high: Upper end; NaN without one.
+        level: Nominal coverage of the interval.
+        score_name: "accuracy" or "R^2", with the unit that it counts if that is not the sample.
+        abstained_because: Why there is no answer; empty if there is one.
+        notes: Sentences about the data, approximations, and what was omitted.
+        interrupted: Whether Ctrl-C ended it, so that a part is missing.
         plain: Mean over the validation samples alone, with its 90 % interval.
         correlation: Correlation of the network's results with the leave-one-out results, on the validation samples.
         effective_samples: Number of validation samples that would give this interval without control variates.
@@ -100,7 +109,11 @@ class ValidatedAccuracy(Answer):
         return pandas.DataFrame(rows, columns=["estimate", "score", "low", "high"])
 
     def plot(self, axes: Any = None) -> Any:
-        """Plot both estimates with their 90 % intervals, and return the axes."""
+        """Plot both estimates with their 90 % intervals, and return the axes.
+
+        Args:
+            axes: Matplotlib axes; None for a new figure.
+        """
         axes = axes_or_new(axes, height=1.6)
         table = self.to_pandas().iloc[1::-1]
         errors = [table["score"] - table["low"], table["high"] - table["score"]]

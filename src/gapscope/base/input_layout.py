@@ -30,6 +30,9 @@ class InputLayout:
     def unpack(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the inputs encoded in the rows of `x`, samples first.
 
+        Args:
+            x: Inputs as one tensor: concatenated rows [n, d], or row numbers [n, 1] of the columns.
+
         >>> form = InputLayout(("ids", "mask"), columns=(torch.tensor([[7], [8]]), torch.tensor([[1], [0]])))
         >>> [part.tolist() for part in form.unpack(torch.tensor([[-2]]))]
         [[[8]], [[0]]]

@@ -55,7 +55,11 @@ class _BaseSpec:
         return _canonical(self.to_dict(omit_defaults=True))
 
     def to_dict(self, *, omit_defaults: bool = False) -> dict[str, Any]:
-        """Return nested JSON values, optionally without defaults."""
+        """Return nested JSON values.
+
+        Args:
+            omit_defaults: Whether settings that have their default are omitted.
+        """
         content: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
@@ -70,7 +74,11 @@ class _BaseSpec:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
-        """Build from JSON-serializable values (raises InvalidInput for unknown keys)."""
+        """Build from JSON-serializable values (raises InvalidInput for unknown keys).
+
+        Args:
+            content: Name of a setting -> its value, as `to_dict` returns them; others have their defaults.
+        """
         return from_mapping(cls, content, cls.__name__)
 
 

@@ -73,27 +73,59 @@ class Task(ABC):
 
     @abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of every sample and position or output, [n, ...]."""
+        """Return the loss of every sample and position or output, [n, ...].
+
+        Args:
+            outputs: Outputs of the network, [n, K], [n, C, ...] or [n, C * P] as the task requires.
+            targets: Targets of the same samples, in the form of `Samples`.
+        """
 
     def sample_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return each sample's loss [n]: the mean over its positions or outputs."""
+        """Return each sample's loss [n]: the mean over its positions or outputs.
+
+        Args:
+            outputs: Outputs of the network, [n, K], [n, C, ...] or [n, C * P] as the task requires.
+            targets: Targets of the same samples, in the form of `Samples`.
+        """
         return self.losses(outputs, targets).reshape(len(outputs), -1).mean(1)
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss over all samples, and over their positions or outputs."""
+        """Return the mean loss over all samples, and over their positions or outputs.
+
+        Args:
+            outputs: Outputs of the network, [n, K], [n, C, ...] or [n, C * P] as the task requires.
+            targets: Targets of the same samples, in the form of `Samples`.
+        """
 
     def correct(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return whether each prediction is correct, in the shape of the targets."""
+        """Return whether each prediction is correct, in the shape of the targets.
+
+        Args:
+            outputs: Outputs of the network, [n, K], [n, C, ...] or [n, C * P] as the task requires.
+            targets: Targets of the same samples, in the form of `Samples`.
+
+        Raises:
+            InvalidInput: The task has no correct predictions (regression).
+        """
         raise InvalidInput(f"{self} has no correct predictions; it is judged by {self.score_name}.")
 
     @abstractmethod
     def check_outputs(self, targets: Tensor, n_outputs: int) -> None:
-        """Raise InvalidInput unless targets fit a network with `n_outputs` outputs [n, K]."""
+        """Raise InvalidInput unless targets fit a network.
+
+        Args:
+            targets: Targets in the form of `Samples`.
+            n_outputs: Number of outputs K of the network, per sample.
+        """
 
     @abstractmethod
     def encode(self, targets: Tensor) -> Tensor:
-        """Return the targets of kernel machines [n, K], in float64: indicators, or the values."""
+        """Return the targets of kernel machines [n, K], in float64: indicators, or the values.
+
+        Args:
+            targets: Targets in the form of `Samples`.
+        """
 
 
 def _with_positions(outputs: Tensor, labels: Tensor) -> Tensor:

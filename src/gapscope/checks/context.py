@@ -327,7 +327,11 @@ class Context:
         )
 
     def kernel(self, name: str = RBF) -> LooRow | None:
-        """Return a row of the forecast of the data; None if it abstains."""
+        """Return a row of the forecast of the data; None if it abstains.
+
+        Args:
+            name: Name of the row's method.
+        """
         forecast = self.forecast
         if forecast is None or forecast.abstained_because:
             return None

@@ -145,7 +145,12 @@ class EstimatorScores:
         return take_rows(self.inputs, indices)
 
     def fit(self, inputs: Any, labels: Any) -> Callable[[Any], numpy.ndarray]:
-        """Fit a clone, and return its `predict`."""
+        """Fit a clone, and return its `predict`.
+
+        Args:
+            inputs: Rows to fit, in the form that the estimator takes.
+            labels: Labels or targets of these rows.
+        """
         from sklearn.base import clone
 
         fitted: Any = clone(self.estimator)

@@ -111,7 +111,12 @@ class Fix:
         return new_data, new_spec
 
     def map_inputs(self, train: Samples, inputs: Tensor) -> Tensor:
-        """Return new inputs as a network that was trained on the changed samples needs them."""
+        """Return new inputs as a network that was trained on the changed samples needs them.
+
+        Args:
+            train: Training samples before the change.
+            inputs: New inputs [n, ...].
+        """
         if self.scale_inputs is None:
             return inputs
         return self.scale_inputs(train)(inputs)

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Check:
-    """Registered check, from the context to an outcome (see `register_check`)."""
+    """Registered check (see `register_check`).
+
+    Attributes:
+        code: "GS" and three digits.
+        title: Noun phrase for the finding.
+        function: Function from the context to an outcome.
+        seconds: Rough time for 500 samples and a small network; checks run in this order.
+        information: Whether it is information only.
+        generalization: Whether it judges the accuracy on new data.
+        during_training: Whether a `Monitor` can run it as well.
+    """
 
     code: str
     title: str

@@ -143,7 +143,11 @@ class CheckResult(Result):
         return tuple(finding.code for finding in self.findings)
 
     def indices(self, code: str) -> list[int]:
-        """Return the samples of a finding (empty if there is none)."""
+        """Return the row numbers of the samples of a finding (empty if there is none).
+
+        Args:
+            code: Code of the check, such as "GS102".
+        """
         finding = next((finding for finding in self.findings if finding.code == code), None)
         if finding is None:
             return []
@@ -371,7 +375,11 @@ class CheckResult(Result):
 
     @check_arguments
     def write_html(self, path: str | Path) -> None:
-        """Write a self-contained page with all findings and pictures of their samples."""
+        """Write a self-contained page with all findings and pictures of their samples.
+
+        Args:
+            path: HTML file to write; its folder must exist.
+        """
         title = f"Check of a {self.task} on {pluralize(self.total, 'sample')}"
         write_page(path, render_page("check.html", title=title, **self._page_content()))
 

@@ -27,8 +27,10 @@ class Problem:
     """Training and test samples of one task, validated to be compatible.
 
     Attributes:
+        name: Name of the data set.
         task: "classification" (int64 labels [n]) or "regression" (float32 targets [n, K]).
-        train, test: Samples; images are float32 [n, channels, height, width] in [0, 1].
+        train: Training samples; images are float32 [n, channels, height, width] in [0, 1].
+        test: Test samples, of the same shape and type.
         n_outputs: Number of outputs that a network needs: classes, or regression targets K.
         class_names: One name per class, or empty.
     """

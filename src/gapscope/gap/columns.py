@@ -30,6 +30,9 @@ def reading_columns(records: Iterable[Record]) -> list[str]:
     """Return the names of the readings that a gap may be estimated from, as measured.
 
     Readings with two values or more among the finished networks, without their standard errors.
+
+    Args:
+        records: Records of a pool.
     """
     values: dict[str, set[float]] = {}
     for record in records:
@@ -44,6 +47,9 @@ def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
     """Return the columns of settings (and the seed) that take two values or more.
 
     A missing setting counts as a value of its own.
+
+    Args:
+        table: One row per network, as from `records_to_pandas`.
     """
     settings = [
         column for column in table.columns if column == "seed" or str(column).startswith(SETTINGS)
@@ -96,6 +102,11 @@ def complete_rows(
     table: pandas.DataFrame, columns: Sequence[str] = (), *, target: str = "gap"
 ) -> pandas.DataFrame:
     """Return the rows of finished networks with finite target and `columns`, in order.
+
+    Args:
+        table: One row per network, as from `records_to_pandas`.
+        columns: Columns that must be finite, such as the features of an estimator.
+        target: Column that is estimated.
 
     Raises:
         InvalidInput: A column is missing, or no row is left.

@@ -34,7 +34,12 @@ N_FOLDS = 20
 
 @check_arguments
 def baselines(table: pandas.DataFrame) -> dict[str, GapEstimator]:
-    """Return unfitted baselines by name: mean gap, log parameter count, train loss."""
+    """Return unfitted baselines by name: mean gap, log parameter count, train loss.
+
+    Args:
+        table: One row per network, as from `records_to_pandas`. A baseline whose column (`parameter_count`,
+            `train_loss`) is missing is omitted.
+    """
     result = {MEAN_GAP: GapEstimator(features=())}
     if "parameter_count" in table.columns:
         result["parameter_count"] = GapEstimator(
@@ -221,8 +226,19 @@ def cross_validate(
     `coverage_inside` of those inside, and their mean `interval_width`; `refused`, the fraction of networks outside
     the region; and `fit_pearson`, between estimate and gap of the networks fitted on (what the paper plots).
 
-    Parameters are those of `cross_val_predict`; the table has the columns parameter_count and train_loss for the
-    baselines.
+    Args:
+        estimator: Estimator that names its features; it is cloned.
+        table: Records of a pool, or one row per network as from `records_to_pandas`, with the columns parameter_count
+            and train_loss for the baselines.
+        target: Column that is estimated.
+        scheme: "leave_one_out"; "folds" (`n_splits` random folds; for hundreds of networks); "splits" (random splits,
+            the paper's are 90/10, 100 times).
+        n_splits: Number of random splits, or of folds.
+        test_share: Fraction of the networks in the test part of a random split, in (0, 1).
+        level: Nominal coverage of the intervals.
+        n_bootstrap: Number of resamples of the networks per interval; without effect for "splits".
+        seed: Seed of the splits and of the resamples.
+        on_fit: Called after each fit with the numbers of fits done and of all.
 
     Returns:
         One row for each model and metric: `model`, `metric`, `value`, `low`, `high`, and `interval`, which names what
@@ -283,6 +299,10 @@ def cross_validate_pool(
     Up to 100 networks are held out one by one, with jackknife+ intervals; more are divided into 20 folds ("cv+"),
     because the time grows with more than the square of their number. Returns the estimator fitted on all usable
     networks, and one row per network as from `cross_val_predict`.
+
+    Args:
+        records: Records of a pool.
+        on_fit: Called after each fit with the numbers of fits done and of all.
     """
     estimator = suggest_estimator(records)
     table = complete_rows(records_to_pandas(records), estimator.features or [])

@@ -111,21 +111,34 @@ def refuse_estimator(network: Any) -> None:
 
 @dataclass(frozen=True)
 class Ready:
-    """Network and samples, validated and adapted."""
+    """Network and samples, validated and adapted.
 
-    bare: nn.Module  # as passed, without wrappers
-    network: nn.Module  # from one tensor to raw outputs [n, K] (`bare` if it is that already)
+    Attributes:
+        bare: The network as passed, without wrappers.
+        network: Network from one tensor to raw outputs [n, K] (`bare` if it is that already).
+        samples: The samples.
+        n_outputs: Number of outputs K.
+        notes: Conversions of the data, and warnings.
+        positions: Whether outputs have positions (pixels, tokens); they are flattened.
+        mismatch: Reason why labels cannot be compared with the outputs; empty without one.
+        estimator: What was passed to the public function: the network, a skorch estimator or a pipeline.
+    """
+
+    bare: nn.Module
+    network: nn.Module
     samples: Samples
     n_outputs: int
-    notes: tuple[str, ...] = ()  # conversions of the data, and warnings
-    positions: bool = False  # whether outputs have positions (pixels, tokens); they are flattened
-    mismatch: str = ""  # reason why labels cannot be compared with the outputs
-    estimator: Any = (
-        None  # as passed to the public function: the network, a skorch estimator or a pipeline
-    )
+    notes: tuple[str, ...] = ()
+    positions: bool = False
+    mismatch: str = ""
+    estimator: Any = None
 
     def with_samples(self, samples: Samples) -> Ready:
-        """Return the same network with other samples of the same kind."""
+        """Return the same network with other samples.
+
+        Args:
+            samples: Samples of the same kind.
+        """
         return replace(self, samples=samples)
 
     @property
@@ -162,7 +175,11 @@ class Ready:
         return adapted
 
     def network_for(self, item: Any) -> nn.Module:
-        """Return the network in the form that one measure needs."""
+        """Return the network in the form that one measure needs.
+
+        Args:
+            item: The measure (`gapscope.measures.registry.Measure`).
+        """
         if not {"inputs", "targets", "labels"} & set(item.needs):
             return self.bare
         if item.compares_classes:
@@ -172,7 +189,12 @@ class Ready:
     def initial_for(
         self, item: Any, initial_state: Mapping[str, Any] | None
     ) -> Mapping[str, Any] | None:
-        """Return the initial state dictionary with the keys of one measure's network."""
+        """Return the initial state dictionary with the keys of one measure's network.
+
+        Args:
+            item: The measure (`gapscope.measures.registry.Measure`).
+            initial_state: State dictionary before training, with the keys of the network as passed; None if unknown.
+        """
         if initial_state is None:
             return None
         prefix = ""
@@ -183,7 +205,11 @@ class Ready:
         }
 
     def inapplicable_reason(self, item: Any) -> str:
-        """Return why a measure does not apply to these data (empty if it does)."""
+        """Return why a measure does not apply to these data (empty if it does).
+
+        Args:
+            item: The measure (`gapscope.measures.registry.Measure`).
+        """
         if not {"targets", "labels"} & set(item.needs):
             return ""
         if self.samples.targets is None:

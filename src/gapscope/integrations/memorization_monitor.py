@@ -158,6 +158,7 @@ class MemorizationMonitor(TrainerCallback):
             args: Arguments of the Trainer.
             state: State of the Trainer.
             control: Flags of the Trainer.
+            _: Further objects of the Trainer; they are not used.
         """
         self._started_at = time.process_time()
         self._n_epochs = max(1, round(state.num_train_epochs))
@@ -180,6 +181,7 @@ class MemorizationMonitor(TrainerCallback):
             args: Arguments of the Trainer.
             state: State of the Trainer.
             control: Flags of the Trainer, of which `stop` sets `should_training_stop`.
+            _: Further objects of the Trainer; they are not used.
         """
         start, epoch = time.process_time(), round(state.epoch or 0)
         losses = torch.stack(self._losses or [torch.tensor(math.nan)]).double()

@@ -30,18 +30,30 @@ MIN_ACCURACY = 0.45
 
 @dataclass(frozen=True)
 class MonitoredLabels:
-    """Labels and margins of the monitored samples of one training run."""
+    """Labels and margins of the monitored samples of one training run.
 
-    indices: Int[Tensor, " n"]  # in the training data
-    given_labels: Int[Tensor, " n"]  # original labels, also of the canaries
-    # class, other than the label trained on, that most often has the largest logit
+    Attributes:
+        indices: Row numbers in the training data.
+        given_labels: Original labels, also of the canaries.
+        runner_up: Class, other than the label trained on, that most often has the largest logit.
+        margins: Mean margin of the label trained on, in units of the logits.
+        is_canary: Whether the sample is a canary.
+        n_classes: Number of classes C.
+    """
+
+    indices: Int[Tensor, " n"]
+    given_labels: Int[Tensor, " n"]
     runner_up: Int[Tensor, " n"]
-    margins: Float[Tensor, " n"]  # mean margin of the label trained on
+    margins: Float[Tensor, " n"]
     is_canary: Bool[Tensor, " n"]
     n_classes: int
 
     def noise(self, generator: torch.Generator) -> LabelNoiseEstimate:
-        """Estimate the label noise of the samples that are not canaries."""
+        """Estimate the label noise of the samples that are not canaries.
+
+        Args:
+            generator: Source of the resamples of the interval.
+        """
         canaries, n_classes = self.is_canary, self.n_classes
         # canaries show how often the network predicts a label that it does not train on
         accuracy = float((self.runner_up == self.given_labels)[canaries].double().mean())
@@ -66,7 +78,12 @@ class MonitoredLabels:
     def rank(
         self, noise: LabelNoiseEstimate, kernel_margins: Float[Tensor, " n"] | None = None
     ) -> LabelIssues:
-        """Rank samples other than canaries by margin, or by the mean rank of both margins."""
+        """Rank samples other than canaries by margin, or by the mean rank of both margins.
+
+        Args:
+            noise: Result of `noise`.
+            kernel_margins: Leave-one-out margins of a kernel before training; None to rank by the run alone.
+        """
         ordinary = ~self.is_canary
         # labels are suggested as they are above nearly all canaries
         threshold = max(0.0, float(self.margins[self.is_canary].quantile(RECALL)))

@@ -89,7 +89,11 @@ class LabelNoiseEstimate(Result):
     refused: str = ""
 
     def bounded_if_hard(self, *, hard: bool = False) -> LabelNoiseEstimate:
-        """Return an upper bound (low 0) if under 85 % of clean labels are predicted, or if `hard`."""
+        """Return an upper bound (low 0) if under 85 % of clean labels are predicted, or if `hard`.
+
+        Args:
+            hard: Whether the problem is hard for another reason.
+        """
         if math.isnan(self.width):
             width = self.high - self.low
         else:
@@ -243,6 +247,9 @@ class LabelIssues(Result):
 
         A note says why nothing is flagged: no list reaches the precision, or a hard problem is not excluded, so that
         all flagged labels may be correct.
+
+        Args:
+            precision: Smallest expected fraction of label errors among the flagged samples, in [0, 1].
         """
         curve, notes = self.precision_curve, self.notes
         sufficient = torch.nonzero(curve >= precision).flatten()

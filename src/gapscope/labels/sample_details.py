@@ -27,7 +27,11 @@ class SampleDetails:
     names: Sequence[str] = ()
 
     def name(self, index: int) -> str:
-        """Return the name of a sample (empty if it has none)."""
+        """Return the name of a sample (empty if it has none).
+
+        Args:
+            index: Row number of the sample in the data.
+        """
         if index < len(self.names):
             return str(self.names[index])
         return ""

@@ -23,14 +23,23 @@ PREFIX = "m."
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureEvidence:
-    """Evidence of a leaderboard about one measure."""
+    """Evidence of a leaderboard about one measure.
 
-    role: str  # "measure", "size" or "random"
-    verdict: str  # "evidence" or "no evidence" that it predicts the gap beyond the hyperparameters
-    r: float  # correlation with the gap given the hyperparameters, with its 95 % bootstrap interval
+    Attributes:
+        role: "measure", "size" or "random".
+        verdict: "evidence" or "no evidence" that it predicts the gap beyond the hyperparameters.
+        r: Correlation with the gap given the hyperparameters.
+        low: Lower end of its 95 % bootstrap interval.
+        high: Upper end.
+        p: Permutation p-value, corrected over all measures.
+    """
+
+    role: str
+    verdict: str
+    r: float
     low: float
     high: float
-    p: float  # permutation p-value, corrected over all measures
+    p: float
 
     @property
     def trusted(self) -> bool:
@@ -45,7 +54,13 @@ class MeasureEvidence:
 
 @dataclass(frozen=True)
 class LeaderboardEvidence:
-    """Evidence of a leaderboard by reading, and its networks."""
+    """Evidence of a leaderboard by reading, and its networks.
+
+    Attributes:
+        source: Table or pool that the leaderboard was made from.
+        networks: Number of its networks.
+        by_measure: Name of a reading -> its evidence.
+    """
 
     source: str = ""
     networks: int = 0
@@ -53,7 +68,14 @@ class LeaderboardEvidence:
 
     @classmethod
     def of(cls, board: Any) -> LeaderboardEvidence:
-        """Return the evidence of a leaderboard, or raise InvalidInput for other objects."""
+        """Return the evidence of a leaderboard.
+
+        Args:
+            board: Result of `rank_measures`.
+
+        Raises:
+            InvalidInput: The object is no leaderboard.
+        """
         try:
             by_measure = {
                 row.measure.removeprefix(PREFIX): MeasureEvidence(
@@ -90,7 +112,11 @@ class LeaderboardEvidence:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> LeaderboardEvidence:
-        """Build from the result of `to_dict` (non-finite numbers are strings in JSON)."""
+        """Build from the result of `to_dict`.
+
+        Args:
+            content: JSON-serializable values; non-finite numbers may be strings.
+        """
         numbers = ("r", "low", "high", "p")
         values: dict[str, dict[str, Any]] = {
             name: {**item, **{key: float(item[key]) for key in numbers}}
@@ -107,17 +133,29 @@ NUMBERS = ("value", "standard_error", "low", "high", "rank")
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedReading:
-    """One number of one network, with its interval."""
+    """One number of one network, with its interval.
 
-    measure: str  # such as "ntk_trace" or "unit_sparsity.zeta"
+    Attributes:
+        measure: Name of the number, such as "ntk_trace" or "unit_sparsity.zeta".
+        network: Name of the network.
+        value: The number, in the units of the measure.
+        standard_error: Its standard error over samples; NaN if unknown.
+        low: Lower end of its interval.
+        high: Upper end.
+        direction: Direction that predicts a smaller gap: "lower", "higher" or "none".
+        rank: 1 for the network with the smallest predicted gap; NaN without a direction.
+        note: Method of the estimate, or why there is no number.
+    """
+
+    measure: str
     network: str
     value: float
-    standard_error: float  # over samples; NaN if unknown
+    standard_error: float
     low: float
     high: float
     direction: Direction
-    rank: float  # 1 for the network with the smallest predicted gap; NaN without a direction
-    note: str = ""  # method of the estimate, or why there is no number
+    rank: float
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -27,16 +27,28 @@ NO_SETTINGS = "no hyperparameter of the networks is known to vary"
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A number with its 95 % bootstrap interval over training configurations and its p-value."""
+    """A number with its 95 % bootstrap interval over training configurations and its p-value.
 
-    value: float  # NaN where it is not defined
+    Attributes:
+        value: The number; NaN where it is not defined.
+        low: Lower end of the interval; NaN without one.
+        high: Upper end.
+        p: Permutation p-value, corrected over all rows; NaN if there is none.
+    """
+
+    value: float
     low: float = math.nan
     high: float = math.nan
-    p: float = math.nan  # permutation p-value, corrected over all rows; NaN if there is none
+    p: float = math.nan
 
     @classmethod
     def of(cls, value: float, interval: tuple[float, float]) -> Score:
-        """Return a value with its interval, without a p-value."""
+        """Return a value with its interval, without a p-value.
+
+        Args:
+            value: The number.
+            interval: Lower and upper end.
+        """
         return cls(value=value, low=interval[0], high=interval[1])
 
     @property
@@ -47,31 +59,59 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Verdict on one measure, with the scores on which it rests."""
+    """Verdict on one measure, with the scores on which it rests.
 
-    role: str  # "measure", "size" (the baseline) or "random" (random numbers, a baseline)
-    verdict: str  # whether it predicts the gap beyond the hyperparameters: "evidence", "no evidence", "not judged"
+    Attributes:
+        role: "measure", "size" (the baseline) or "random" (random numbers, a baseline).
+        verdict: Whether it predicts the gap beyond the hyperparameters: "evidence", "no evidence" or "not judged".
+        why: Reason of the verdict, in words.
+        partial: Partial correlation with the gap given the hyperparameters; its p decides the verdict.
+        kendall: Kendall's tau-b with the gap over all networks.
+    """
+
+    role: str
+    verdict: str
     why: str
-    partial: Score  # partial correlation with the gap given the hyperparameters; its p decides the verdict
-    kendall: Score  # tau-b over all networks
+    partial: Score
+    kendall: Score
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardRow(Verdict):
-    """All scores of one measure on a table of networks."""
+    """All scores of one measure on a table of networks.
+
+    Attributes:
+        role: "measure", "size" (the baseline) or "random" (random numbers, a baseline).
+        verdict: Whether it predicts the gap beyond the hyperparameters: "evidence", "no evidence" or "not judged".
+        why: Reason of the verdict, in words.
+        partial: Partial correlation with the gap given the hyperparameters; its p decides the verdict.
+        kendall: Kendall's tau-b with the gap over all networks.
+        measure: Name of the measure, a column of the table.
+        granulated: Mean tau-b where one hyperparameter varies.
+        granulated_groups: Number of groups in which one hyperparameter varies.
+        granulated_dropped: Groups in which measure or gap is constant, so that tau is undefined.
+        mutual_information: Conditional mutual information, symmetric and with ties, 0 to 1.
+        competition: 100 times the score of the 2020 competition; NaN with fewer than two hyperparameters.
+        r_squared: R^2 of a straight line, on held-out training configurations.
+        mae: Mean absolute error of that line, in units of the gap.
+        sign_error: Mean over environments; the measure is negated if its tau is negative.
+        worst_sign_error: The largest over environments.
+        environments: Number of environments in which the gaps differ significantly.
+        explained: Fraction of its variance that hyperparameters explain on held-out training configurations.
+    """
 
     measure: str
-    granulated: Score  # mean tau-b where one hyperparameter varies
+    granulated: Score
     granulated_groups: int
-    granulated_dropped: int  # groups in which measure or gap is constant, so that tau is undefined
-    mutual_information: Score  # conditional mutual information, symmetric and with ties, 0 to 1
-    competition: float  # 100 times the score of the 2020 competition; NaN with fewer than two hyperparameters
-    r_squared: Score  # of a straight line, on held-out training configurations
-    mae: Score  # mean absolute error of that line, in units of the gap
-    sign_error: Score  # mean over environments; the measure is negated if its tau is negative
+    granulated_dropped: int
+    mutual_information: Score
+    competition: float
+    r_squared: Score
+    mae: Score
+    sign_error: Score
     worst_sign_error: float
-    environments: int  # number of environments in which the gaps differ significantly
-    explained: float  # fraction of its variance that hyperparameters explain on held-out training configurations
+    environments: int
+    explained: float
 
 
 def verdict_of(

@@ -169,7 +169,12 @@ def ntk_trace(
 
 
 class LogDeterminant(Estimate):
-    """Log determinant of a kernel: a float with its ascending eigenvalues."""
+    """Log determinant of a kernel: a float with its ascending eigenvalues.
+
+    Args:
+        eigenvalues: Eigenvalues of the kernel, ascending.
+        threshold: Eigenvalue up to which the kernel is numerically singular; the value is then -inf.
+    """
 
     eigenvalues: Float[Tensor, " r"]
     threshold: float

@@ -122,13 +122,23 @@ class Measure:
         )
 
     def task_reason(self, kind: str) -> str:
-        """Return why the measure has no value for targets of this kind (empty if it has one)."""
+        """Return why the measure has no value for targets of this kind (empty if it has one).
+
+        Args:
+            kind: Kind of targets, see `gapscope.base.task`.
+        """
         if kind in self.tasks:
             return ""
         return REASONS[kind]
 
     def applies_to(self, samples: Samples, *, has_initial: bool, has_history: bool = False) -> bool:
-        """Return whether all data that the measure needs are available."""
+        """Return whether all data that the measure needs are available.
+
+        Args:
+            samples: Inputs, with or without targets.
+            has_initial: Whether the state before training is known.
+            has_history: Whether the history of the training run is known.
+        """
         needs_targets = bool({"targets", "labels"} & set(self.needs))
         return (
             (not needs_targets or samples.kind in self.tasks)
@@ -137,7 +147,11 @@ class Measure:
         )
 
     def check_options(self, options: Iterable[str]) -> None:
-        """Raise InvalidInput, with the nearest valid name, for an unknown keyword option."""
+        """Raise InvalidInput, with the nearest valid name, for an unknown keyword option.
+
+        Args:
+            options: Names of keyword options.
+        """
         check_known(self.name, options, self.options)
 
     def __call__(
@@ -187,7 +201,11 @@ class Measure:
         )
 
     def title_of(self, number: str) -> str:
-        """Return the title of one number (empty if the measure has none)."""
+        """Return the title of one number (empty if the measure has none).
+
+        Args:
+            number: Name of the number, a key of `numbers`.
+        """
         if number == self.name or not self.title:
             return self.title
         return f"{self.title}: {self.numbers[number].title or number.replace('.', ', ').replace('_', ' ')}"

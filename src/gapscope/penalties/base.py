@@ -163,7 +163,14 @@ class Penalty(ABC):
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load the result of `state_dict`."""
+        """Load the result of `state_dict`.
+
+        Args:
+            state: Name -> tensor, from a penalty of the same class and settings.
+
+        Raises:
+            InvalidInput: The penalty has no state, but some was passed.
+        """
         if state and not self.state_dict():
             raise InvalidInput(
                 f"Got state {', '.join(state)}; {type(self).__name__} has none. Use the penalties it was saved with."

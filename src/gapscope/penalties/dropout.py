@@ -45,7 +45,15 @@ class AutomaticDropout(Penalty):
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Set the probability of all dropout layers for this pass."""
+        """Set the probability of all dropout layers for this pass.
+
+        Args:
+            network: The network in training.
+            inputs: Inputs of the mini-batch, as one tensor [n, ...].
+
+        Raises:
+            InvalidInput: The network has no dropout layers.
+        """
         layers = [module for module in network.modules() if isinstance(module, _DropoutNd)]
         if not layers:
             raise InvalidInput(
@@ -64,5 +72,13 @@ class AutomaticDropout(Penalty):
         targets: Tensor | None,
         observed: Any,
     ) -> Tensor:
-        """Return 0."""
+        """Return 0, a 0-d tensor: the dropout layers act on the outputs alone.
+
+        Args:
+            network: The network in training.
+            inputs: Inputs of the pass [n, ...]; they are not used.
+            outputs: Outputs of the pass [n, K], with their graph.
+            targets: Targets of the mini-batch; they are not used.
+            observed: What `observe` yielded; it is not used.
+        """
         return outputs.new_zeros(())

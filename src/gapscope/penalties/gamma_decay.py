@@ -87,7 +87,18 @@ class GammaDecayPenalty(Penalty):
         targets: Tensor | None,
         observed: Any,
     ) -> Tensor:
-        """Return the penalty, differentiable by gamma."""
+        """Return the penalty, a 0-d tensor that is differentiable by gamma (zero in calls without it).
+
+        Args:
+            network: The network in training.
+            inputs: Inputs of the pass [n, ...], the population if no data were passed to the penalty.
+            outputs: Outputs of the pass [n, K], with their graph.
+            targets: Targets of the mini-batch, for the curvature of the loss; None if the penalty has data of its own.
+            observed: What `observe` yielded; it is not used.
+
+        Raises:
+            InvalidInput: There are neither targets nor data of the penalty.
+        """
         checked_outputs(outputs, len(inputs))
         if self._calls % self.every == 0:
             if self.data is None and targets is None:

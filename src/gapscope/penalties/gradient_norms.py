@@ -66,7 +66,15 @@ class InputJacobianPenalty(Penalty):
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Enable gradients by the inputs, at frozen batch statistics."""
+        """Enable gradients by the inputs, at frozen batch statistics.
+
+        Args:
+            network: The network in training.
+            inputs: Inputs of the mini-batch, as one tensor [n, ...].
+
+        Raises:
+            InvalidInput: The inputs are not of a floating-point type.
+        """
         if not inputs.is_floating_point():
             raise InvalidInput(
                 f"InputJacobianPenalty needs floating-point inputs; got {inputs.dtype}. Pass the part of the network "
@@ -89,7 +97,15 @@ class InputJacobianPenalty(Penalty):
         targets: Tensor | None,
         observed: Any,
     ) -> Tensor:
-        """Return the penalty."""
+        """Return the penalty, a 0-d tensor.
+
+        Args:
+            network: The network in training.
+            inputs: Inputs of the pass [n, ...], as `observe` yielded them.
+            outputs: Outputs of the pass [n, K], with their graph.
+            targets: Targets of the mini-batch; they are not used.
+            observed: What `observe` yielded; it is not used.
+        """
         outputs = checked_outputs(outputs, len(inputs))
         if self.method == "exact":
             cotangents, scale = one_hot_cotangents(outputs), 1
@@ -152,7 +168,12 @@ class LossGradientPenalty(Penalty):
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
-        """Use twice differentiable kernels in calls with the penalty."""
+        """Use twice differentiable kernels in calls with the penalty.
+
+        Args:
+            network: The network in training.
+            inputs: Inputs of the mini-batch, as one tensor [n, ...].
+        """
         is_due = self._calls % self.every == 0
         self._calls += 1
         if not is_due:
@@ -171,7 +192,18 @@ class LossGradientPenalty(Penalty):
         targets: Tensor | None,
         observed: Any,
     ) -> Tensor:
-        """Return the penalty (zero in calls without it)."""
+        """Return the penalty, a 0-d tensor (zero in calls without it).
+
+        Args:
+            network: The network in training.
+            inputs: Inputs of the pass [n, ...]; they are not used.
+            outputs: Outputs of the pass [n, K], with their graph.
+            targets: Targets of the mini-batch.
+            observed: Whether this call has the penalty.
+
+        Raises:
+            InvalidInput: There are no targets.
+        """
         if targets is None:
             raise InvalidInput(
                 "LossGradientPenalty needs targets; got none. Call penalty.forward_with_penalty(network, x, y)."

@@ -38,7 +38,14 @@ class RobustLoss(ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load the result of `state_dict`."""
+        """Load the state, of which there is none.
+
+        Args:
+            state: Result of `state_dict`, which is empty.
+
+        Raises:
+            InvalidInput: The state is not empty.
+        """
         if state:
             name = type(self).__name__
             raise InvalidInput(

@@ -34,7 +34,15 @@ class L2Penalty(Penalty):
         targets: Tensor | None,
         observed: Any,
     ) -> Tensor:
-        """Return the penalty, from the parameters alone."""
+        """Return the penalty, a 0-d tensor, from the parameters alone.
+
+        Args:
+            network: The network, whose trainable parameters are penalized.
+            inputs: Inputs of the pass [n, ...]; they are not used.
+            outputs: Outputs of the pass [n, K]; they are not used.
+            targets: Targets of the mini-batch; they are not used.
+            observed: What `observe` yielded; it is not used.
+        """
         squares = [
             as_real(parameter).square().sum()
             for parameter in network.parameters()

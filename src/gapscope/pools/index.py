@@ -142,7 +142,12 @@ class IndexedRecords:
         return records
 
     def warn(self, folder: Path, stacklevel: int) -> None:
-        """Warn about skipped records and corrupted histories."""
+        """Warn about skipped records and corrupted histories.
+
+        Args:
+            folder: Folder of the pool, named in the warning.
+            stacklevel: Number of frames above this one that the warning points to.
+        """
         messages = list(self.notes)
         if self.unreadable:
             total, first = (

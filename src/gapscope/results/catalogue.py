@@ -14,6 +14,10 @@ Item = TypeVar("Item")
 class Catalogue(dict[str, Item]):
     """Dictionary of registered items, which is printed as a table.
 
+    Args:
+        items: Name -> item.
+        describe: Function that returns the cells of an item, by column.
+
     >>> Catalogue({"a": 3, "bc": 4}, lambda item: {"size": item})
     name  size
        a     3
@@ -23,7 +27,6 @@ class Catalogue(dict[str, Item]):
     def __init__(
         self, items: Mapping[str, Item], describe: Callable[[Item], Mapping[str, Any]]
     ) -> None:
-        """Take the items, and the function that returns the cells of one."""
         super().__init__(items)
         self._describe = describe
 

@@ -52,7 +52,13 @@ def percent(fraction: float, digits: int = 0) -> str:
 
 @dataclass(frozen=True)
 class IntervalEstimate:
-    """Number with the ends of its interval."""
+    """Number with the ends of its interval.
+
+    Attributes:
+        value: The number.
+        low: Lower end of the interval, in the same units.
+        high: Upper end.
+    """
 
     value: float
     low: float

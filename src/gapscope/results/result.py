@@ -145,7 +145,11 @@ class Result:
 
     @check_arguments
     def to_json(self, *, indent: int | None = None) -> str:
-        """Return `to_dict` as JSON, with NaN and infinities as strings."""
+        """Return `to_dict` as JSON, with NaN and infinities as strings.
+
+        Args:
+            indent: Spaces per level; None for a single line.
+        """
         return to_json(self.to_dict(), indent=indent)
 
     def __repr__(self) -> str:
@@ -205,17 +209,28 @@ class StoredRows(RowResult[Row]):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Build from the result of `to_json`."""
+        """Build from JSON.
+
+        Args:
+            text: Result of `to_json`.
+        """
         return cls._from(json.loads(text))
 
     @check_arguments
     def save(self, path: str | Path) -> None:
-        """Write a JSON file atomically (raises NotWritten if its folder is missing)."""
+        """Write a JSON file atomically (raises NotWritten if its folder is missing).
+
+        Args:
+            path: File to write; its folder must exist.
+        """
         write_output(path, self.to_json(indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file that `save` wrote.
+        """Read a file.
+
+        Args:
+            path: File that `save` wrote.
 
         Raises:
             UnreadableFile: The file is corrupted, or has other contents.

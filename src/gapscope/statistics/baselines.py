@@ -49,12 +49,19 @@ PRESENT = 0.5
 
 @dataclass(frozen=True)
 class LooRow:
-    """Leave-one-out predictions of one method."""
+    """Leave-one-out predictions of one method.
+
+    Attributes:
+        method: Name of the method, with its setting if there is one.
+        uses: "labels", "inputs" or "network".
+        score: Accuracy in [0, 1], or R^2 for regression.
+        predictions: Scores of the classes, or regression targets; float64.
+    """
 
     method: str
-    uses: str  # "labels", "inputs" or "network"
-    score: float  # accuracy, or R^2 for regression
-    predictions: Float[Tensor, "n k"]  # scores of classes, or regression targets; float64
+    uses: str
+    score: float
+    predictions: Float[Tensor, "n k"]
 
     @property
     def name(self) -> str:
@@ -62,7 +69,11 @@ class LooRow:
         return self.method.split(" (", 1)[0]
 
     def correct(self, labels: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, " n"]:
-        """True for samples that are predicted correctly; of several labels per sample the fraction that is."""
+        """True for samples that are predicted correctly; of several labels per sample the fraction that is.
+
+        Args:
+            labels: Class labels [n], or boolean labels [n, K].
+        """
         labels = labels.to(self.predictions.device)
         if labels.dtype == torch.bool:
             return ((self.predictions > PRESENT) == labels).double().mean(1)

@@ -62,7 +62,11 @@ class Calibration:
     several: bool = False
 
     def probabilities(self, scores: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-        """Return probabilities for scores: predictions of targets 0 and 1, or logits."""
+        """Return probabilities for scores.
+
+        Args:
+            scores: Predictions of targets 0 and 1, or logits.
+        """
         sharp = tempered(scores, self.temperature, several=self.several)
         return (1 - self.background) * sharp + self.background * self.frequencies
 

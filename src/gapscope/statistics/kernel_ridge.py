@@ -379,15 +379,25 @@ MIN_RATIO = 2.0  # of the largest and smallest class, from which on classes coun
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Scores that weight all classes equally."""
+    """Scores that weight all classes equally.
 
-    balanced_accuracy: float  # mean over classes of their accuracy
-    auc: float  # area under the ROC curve; for more than two classes the mean of one against the rest
-    largest: float  # fraction of the samples in the largest class
+    Attributes:
+        balanced_accuracy: Mean over classes of their accuracy, in [0, 1].
+        auc: Area under the ROC curve; for more than two classes the mean of one against the rest.
+        largest: Fraction of the samples in the largest class.
+    """
+
+    balanced_accuracy: float
+    auc: float
+    largest: float
 
     @classmethod
     def mean(cls, scores: list[ClassScores]) -> ClassScores:
-        """Return the mean of several scores of the same labels."""
+        """Return the mean of several scores.
+
+        Args:
+            scores: Scores of the same labels, one or more.
+        """
         n = len(scores)
         balanced, area = (
             sum(getattr(item, name) for item in scores) / n for name in ("balanced_accuracy", "auc")

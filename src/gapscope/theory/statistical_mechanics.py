@@ -149,9 +149,11 @@ class Equilibrium:
     r"""Saddle point of the free energy.
 
     Attributes:
-        gamma, overlap: Length of the mean student over sqrt(N), and its cosine R with the teacher.
+        gamma: Length of the mean student over sqrt(N).
+        overlap: Cosine R of the mean student with the teacher.
         spread: $D = q^2 - \gamma^2$, what the temperature adds to the squared length.
         a: The paper's $a = 1 + T/D$; 1 where the training error is 0.
+        student: Activation of the student, "relu" or "linear".
     """
 
     gamma: float

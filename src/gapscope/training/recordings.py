@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 class Recordings(Result):
     """Recorded numbers of a training run, one row per recording (without the monitor's data).
 
+    Args:
+        epochs: Epoch of each recording.
+        rows: Name -> number of each recording.
+
     >>> Recordings([1, 2], [{"loss": 0.5}, {"loss": 0.25}]).to_pandas()["loss"].to_dict()
     {1: 0.5, 2: 0.25}
     """
@@ -50,12 +54,23 @@ class Recordings(Result):
 
     @check_arguments
     def save(self, path: str | Path) -> None:
-        """Write the recordings to a JSON file for `load`, atomically."""
+        """Write the recordings to a JSON file for `load`, atomically.
+
+        Args:
+            path: File to write; its folder must exist.
+        """
         write_output(path, self.to_json(indent=1) + "\n")
 
     @staticmethod
     def load(path: str | Path) -> Recordings:
-        """Read a file that `save` wrote, or raise UnreadableFile."""
+        """Read the recordings from a file.
+
+        Args:
+            path: File that `save` wrote.
+
+        Raises:
+            UnreadableFile: The file holds no recordings.
+        """
         content = read_json(Path(path))
         rows = None
         if isinstance(content, dict):
@@ -127,11 +142,17 @@ HORIZON = 100
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU time of a monitor's recordings, sinks included, since training started or resumed."""
+    """CPU time of a monitor's recordings, sinks included, since training started or resumed.
+
+    Attributes:
+        recordings: Number of recordings.
+        seconds: CPU seconds of all of them.
+        share: Fraction of the CPU time after the first recording; NaN before the second.
+    """
 
     recordings: int
     seconds: float
-    share: float  # fraction of the time after the first recording, NaN before the second
+    share: float
 
     @property
     def seconds_per_recording(self) -> float:

@@ -59,7 +59,11 @@ class RunState:
     kernel: Callable[[], float | None] = field(default=lambda: None)
 
     def correct(self, network: nn.Module | None = None) -> Tensor:
-        """Return which samples a network classifies correctly, in evaluation mode, [n]."""
+        """Return which samples a network classifies correctly, in evaluation mode, [n].
+
+        Args:
+            network: A classifier of these samples; None for the one in training.
+        """
         if network is None:
             network = self.network
         with inspection_mode(network):

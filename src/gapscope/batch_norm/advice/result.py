@@ -26,8 +26,13 @@ def is_significantly_positive(value: Estimate) -> bool:
 class LayerRegularization:
     r"""Training loss added by batch statistics of one layer, or of all at once.
 
-    `decay` is $\sum_i \zeta_i\gamma_i^2$, `predicted` also includes the part linear in gamma and all even orders of the
-    noise, `excess` and `new_excess` are measured at the two batch sizes.
+    Attributes:
+        layer: Name of the layer, as in `network.named_modules()`.
+        gamma_squared: $\sum_i \gamma_i^2$ over its channels.
+        decay: $\sum_i \zeta_i\gamma_i^2$, in units of the loss.
+        predicted: The decay with the part linear in gamma and all even orders of the noise, in units of the loss.
+        excess: Added loss as measured at the current batch size.
+        new_excess: Added loss as measured at the new batch size.
     """
 
     layer: str
@@ -50,14 +55,19 @@ class BatchNormAdvice(Result):
     """Result of `advise_batch_norm`. Printing shows the table, the advice and its caveats.
 
     Attributes:
-        batch_size, new_batch_size: Current and future batch size; None for no batch statistics.
-        loss, running_loss: Mean loss with population statistics, and with the network's own running statistics.
-        layers, total: The layers in forward order, and all of them at once.
+        batch_size: Current batch size M.
+        new_batch_size: Future batch size; None for no batch statistics.
+        samples: Number of samples that represent the population.
+        loss: Mean loss with population statistics.
+        running_loss: Mean loss with the network's own running statistics.
+        layers: The layers in forward order.
+        total: All layers at once.
         left_out: Layers that were not measured one by one within the time budget.
         missing: Regularization at M minus that at the new batch size, in units of the loss.
         ghost_size: Size of ghost batches that restores it; None if the new batches are smaller or there are no
             batch statistics.
         dropout: Dropout rate that adds the missing amount; None if nothing is missing or no rate up to 0.9 suffices.
+        dropout_before: Names of the layers on whose inputs that dropout acts.
         decay_strength: `strength` at which GammaDecayPenalty (M, batch_norm_size=new) adds the missing amount; None if
             nothing is missing or the decay is 0.
         directions: Random directions per sample of the curvature; None for all of them.

@@ -24,15 +24,22 @@ class LayerDecay:
     With $a = (\mu_B-\mu_P)/\sigma_P$, $s = \sigma_B/\sigma_P - 1$ and u the normalized input:
 
     Attributes:
-        name, batch_size: Name of the layer, and emulated batch size M.
+        name: Name of the layer.
+        batch_size: Emulated batch size M.
         gamma: gamma [C] (1 without affine parameters).
         zeta: Decay rate [C], $\frac12 (v_\sigma H_{\gamma\gamma} + v_\mu H_{\beta\beta}) + c H_{\gamma\beta}$.
         coupling: Z [C, C] of correlated channels, zeta on its diagonal; None for covariance="diagonal".
         first_order: Part that is linear in gamma [C], if a sample is normalized with its own batch.
-        gradient_gamma, gradient_beta: Mean derivatives of the loss [C], at the population statistics.
-        mean_variance, std_variance, covariance: v_mu = Var(a), v_sigma = Var(s) and c = Cov(a, s) [C].
-        curvature_gamma, curvature_beta, curvature_cross: $H_{\gamma\gamma}$, $H_{\beta\beta}$, $H_{\gamma\beta}$ [C].
-        excess_kurtosis, skewness: Those of u [C], over samples and positions.
+        gradient_gamma: Mean derivative of the loss by gamma [C], at the population statistics.
+        gradient_beta: Mean derivative of the loss by beta [C], at the population statistics.
+        mean_variance: $v_\mu = \mathrm{Var}(a)$ [C].
+        std_variance: $v_\sigma = \mathrm{Var}(s)$ [C].
+        covariance: $c = \mathrm{Cov}(a, s)$ [C].
+        curvature_gamma: $H_{\gamma\gamma}$, the mean second derivative of the loss by gamma [C].
+        curvature_beta: $H_{\beta\beta}$, that by beta [C].
+        curvature_cross: $H_{\gamma\beta}$, the mixed one [C].
+        excess_kurtosis: Excess kurtosis of u [C], over samples and positions.
+        skewness: Skewness of u [C], over samples and positions.
         standard_error: Standard error of `decay` if the curvature is a Monte Carlo estimate, None if it is exact.
         sampled: Monte Carlo estimate in place of `decay`, with all even orders; None without noise samples.
     """

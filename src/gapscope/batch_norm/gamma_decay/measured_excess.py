@@ -71,6 +71,7 @@ class BatchNormExcess(RowResult[ExcessRow]):
 
     Args:
         rows: One row per layer and batch size.
+        attributes: Further attributes by name; there are none.
     """
 
     def to_pandas(self) -> pandas.DataFrame:

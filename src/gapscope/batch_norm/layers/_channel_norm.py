@@ -94,7 +94,11 @@ class ChannelNorm(nn.Module):
         )
 
     def forward(self, h: Float[Tensor, "n c *positions"]) -> Float[Tensor, "n c *positions"]:
-        """Normalize a batch, in the type of `h`."""
+        """Normalize a batch, in the type of `h`.
+
+        Args:
+            h: Batch [n, C], or [n, C, ...] with 1 to 3 further dimensions as the class requires.
+        """
         self._check_shape(h)
         if self.depends_on_batch:
             return self._normalize_by_batch(h)

@@ -53,14 +53,29 @@ class Alarm(ABC):
         return None
 
     def set_indices(self, indices: Tensor) -> None:  # noqa: B027
-        """Receive the indices of the monitored training samples (most alarms ignore them)."""
+        """Receive the indices of the monitored training samples (most alarms ignore them).
+
+        Args:
+            indices: Row numbers in the training data, [n].
+        """
 
     def begin(self, network: nn.Module, samples: Samples) -> None:  # noqa: B027
-        """Observe the network before training (most alarms do nothing)."""
+        """Observe the network before training (most alarms do nothing).
+
+        Args:
+            network: The network, before its first step; it stays as it is.
+            samples: Monitored training samples, with class labels [n].
+        """
 
     @abstractmethod
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:
-        """Observe the network once, and return numbers ("alarm.raised" is 0 or 1)."""
+        """Observe the network once, and return numbers ("alarm.raised" is 0 or 1).
+
+        Args:
+            network: The network in training; it stays as it is.
+            samples: Monitored training samples, with class labels [n].
+            epoch: Number of finished epochs, or another increasing count.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that resumed training needs, as JSON-serializable values."""
@@ -69,7 +84,14 @@ class Alarm(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state that `state_dict` of the same alarm returned."""
+        """Load the state that another alarm had.
+
+        Args:
+            state: Result of `state_dict` of an alarm with the same class and settings.
+
+        Raises:
+            InvalidInput: The state is one of another class.
+        """
         names = ("raised_at", "peak", *self.state_fields)
         if set(state) != set(names):
             raise InvalidInput(
@@ -156,6 +178,11 @@ class PeakAlarm(Alarm):
         """Update with the next number (ignored if not finite), without raising unless `allowed`.
 
         Returns the number, its mean over the window, and whether the alarm has been raised, by name.
+
+        Args:
+            value: The number that the alarm follows; larger is better.
+            epoch: Number of finished epochs, or another increasing count.
+            allowed: Whether a fall may raise the alarm now.
         """
         smooth = math.nan
         if math.isfinite(value):
