@@ -46,10 +46,11 @@ _SMALL_BLOCK = 2**20
 @contextmanager
 def with_dtype(network: nn.Module, dtype: torch.dtype | None) -> Iterator[ParameterSubstitution]:
     """Compute in another floating-point type, and yield the substituted parameters."""
-    tensors = [*network.parameters(), *network.buffers()]
-    if dtype is None or all(
-        of_precision(tensor.dtype, dtype) == tensor.dtype for tensor in tensors
-    ):
+    if dtype is None:
+        yield NOTHING_SUBSTITUTED
+        return
+    tensors = (*network.parameters(), *network.buffers())
+    if all(of_precision(tensor.dtype, dtype) == tensor.dtype for tensor in tensors):
         yield NOTHING_SUBSTITUTED
         return
     if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
