@@ -97,7 +97,7 @@ def public_calls() -> Iterator[tuple[str, Any]]:
                 waiting += annotated_classes(call)
 
 
-PUBLIC = {name: getattr(gapscope, name) for name in gapscope.__all__}
+PUBLIC = {name: getattr(gapscope, name) for name in dir(gapscope)}
 KNOWN = {
     name: value
     for module in list(sys.modules.values())
