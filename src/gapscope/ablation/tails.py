@@ -60,8 +60,6 @@ class States:
 
 # Bytes of masked activations per pass: more exceed the caches of a CPU and are no faster.
 PASS_BYTES = 2**28
-# sums of thousands of terms in another order differ by less
-TIE_ULPS = 64
 
 
 def are_close(outputs: Float[Tensor, "r k"], tolerance: float) -> Bool[Tensor, " r"]:
@@ -74,7 +72,8 @@ def are_close(outputs: Float[Tensor, "r k"], tolerance: float) -> Bool[Tensor, "
 
 def predict_with_ties(outputs: Float[Tensor, "r k"]) -> Int[Tensor, "2 r"]:
     """Return predicted classes, and 1 for rows whose two largest outputs tie up to rounding."""
-    ties = are_close(outputs, TIE_ULPS * torch.finfo(outputs.dtype).eps)
+    # sums of thousands of terms in another order differ by less than 64 units in the last place
+    ties = are_close(outputs, 64 * torch.finfo(outputs.dtype).eps)
     return torch.stack([outputs.argmax(1), ties.long()])
 
 

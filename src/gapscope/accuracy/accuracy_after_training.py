@@ -55,8 +55,6 @@ RESAMPLED = (
     "Initial weights were resampled, and these samples taken for all training samples; pass initial_state=, the state "
     "dictionary before training."
 )
-# Between the estimate and the features' leave-one-out accuracy; beyond it the data do not decide which holds.
-MAX_DISAGREEMENT = 0.15
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -343,7 +341,8 @@ def _bracket(
             return None
         return (like.low, 1.0)
     reached = linear_ridge(feature_matrix(features), prepared.samples.y.cpu()).score
-    if n_training is None and reached - like.value <= MAX_DISAGREEMENT:
+    # if the features' leave-one-out accuracy is further above the estimate, the data do not decide which holds
+    if n_training is None and reached - like.value <= 0.15:
         return None
     return min(like.low, reached), max(like.high, reached)
 

@@ -51,8 +51,6 @@ from gapscope.statistics.kernel_ridge import ClassScores, are_unequal, class_sco
 
 # Three samples in the smallest subset, a quarter; labels of so many unused numbers are codes, not classes, by judgment.
 MIN_SAMPLES, MAX_UNUSED_CLASSES = 12, 1000
-# Rows without a network below so many CPU seconds are computed in any case.
-SHORT_SECONDS = 1.0
 # Two halvings suffice for a power law; above so many samples the scores of subsets hardly differ: by judgment.
 SUBSET_FRACTIONS, N_SUBSETS, ONE_SUBSET_ABOVE = (0.25, 0.5), 3, 5000
 
@@ -385,7 +383,8 @@ def make_forecast(
             squares = squared_distances(inputs)
 
             def affords(seconds: float) -> bool:
-                return seconds < SHORT_SECONDS or budget.affords(seconds)
+                # rows without a network of less than a CPU second are computed in any case
+                return seconds < 1.0 or budget.affords(seconds)
 
             rows += loo_baselines(
                 inputs, targets, n_classes=n_classes, squares=squares, affords=affords

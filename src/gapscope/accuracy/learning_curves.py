@@ -60,7 +60,6 @@ from gapscope.results.progress import progress
 AUTO = "auto"
 # ten samples in the smallest training set, three groups: by judgment
 MIN_SAMPLES, MIN_GROUPS = 40, 12
-MIN_DIFFERENCE = 0.05  # of scores, by judgment
 
 
 def _choose_design(
@@ -143,7 +142,8 @@ def _run_cheapest_design(
 def _is_lower(p: float, n_p: int, q: float, n_q: int) -> bool:
     """Return whether p is significantly below q (one-sided z-test, 1 %) and by more than 0.05."""
     error = math.sqrt(sum(max(v * (1 - v), 0) / n for v, n in ((p, n_p), (q, n_q))))
-    return q - p > max(NORMAL_99_ONE_SIDED * error, MIN_DIFFERENCE)
+    # significant, and at least 0.05 of the score by judgment
+    return q - p > max(NORMAL_99_ONE_SIDED * error, 0.05)
 
 
 def _run_continued(

@@ -13,9 +13,6 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.statistics.baselines import PRESENT
 
-# by judgment: the variance has nine degrees of freedom
-N_BLOCKS = 10
-
 
 @dataclass(frozen=True)
 class Scores:
@@ -64,7 +61,8 @@ def block_jackknife(
         groups: Group of each sample of all data.
     """
     names = np.random.default_rng(0).permutation(np.unique(groups[rows]))
-    blocks = np.array_split(names, min(N_BLOCKS, len(names)))
+    # ten blocks, by judgment: the variance has nine degrees of freedom
+    blocks = np.array_split(names, min(10, len(names)))
     if len(blocks) < 2:
         return math.inf
     without = np.array([score(rows[~np.isin(groups[rows], block)]) for block in blocks])

@@ -33,7 +33,6 @@ MIN_SAMPLES = 10
 OTHER_TASKS = (
     "gs.check(network, train, test=validation) judges these, from the validation samples alone."
 )
-MAX_CORRELATION = 0.999  # Fisher's transform of 1 is infinite
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -171,7 +170,8 @@ def effective_samples(item: AdjustedMean, samples: int, rest: int) -> float:
     correlation itself 0.84 to 0.91.
     """
     gain = max(0.0, 1 - item.variance_ratio)
-    correlation = min(math.sqrt(gain * (samples + rest) / rest), MAX_CORRELATION)
+    # Fisher's transform of 1 is infinite
+    correlation = min(math.sqrt(gain * (samples + rest) / rest), 0.999)
     cautious = max(0.0, math.tanh(math.atanh(correlation) - 1 / math.sqrt(samples - 3)))
     return samples / (1 - cautious**2 * rest / (samples + rest))
 

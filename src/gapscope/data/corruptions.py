@@ -129,8 +129,6 @@ def balanced_subset(
 
 # (radius, standard deviation) by severity, of MNIST-C (Mu and Gilmer 2019)
 SEVERITIES = ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0))
-# of the direction of the motion, of MNIST-C
-_MAX_DEGREES = 45.0
 # pixels of MNIST
 _FULL_SIDE = 28
 # images that are blurred at once
@@ -214,19 +212,14 @@ def motion_blur(
     kernel = [weight / sum(weights) for weight in weights]
     generator = resolve_generator(generator, "motion blur")
     turns = 2 * torch.rand(len(images), generator=generator, dtype=torch.float64) - 1
-    angles = turns * math.radians(_MAX_DEGREES)
+    # the direction of the motion, as in MNIST-C
+    angles = turns * math.radians(45.0)
     order = angles.argsort()
     blurred = torch.empty_like(images)
     for part in slices(len(images), _CHUNK):
         indices = order[part]
         blurred[indices] = _blur(images[indices], angles[indices], kernel).clamp_(0, 1)
     return blurred
-
-
-# of the code of Zhao, Zhang, Hu 2022
-_MAX_ROTATION_DEGREES = 15.0
-# part of the side, of the same code
-_MAX_SHIFT = 0.1
 
 
 def flip_shift_rotate(
@@ -250,13 +243,15 @@ def flip_shift_rotate(
         4, n, generator=resolve_generator(generator, "augmentation")
     )
     mirror = torch.where(flip < 0.5, -1.0, 1.0)
-    angle = math.radians(_MAX_ROTATION_DEGREES) * (2 * angle - 1)
+    # degrees and fraction of the side below: the code of Zhao, Zhang, Hu 2022
+    angle = math.radians(15.0) * (2 * angle - 1)
     cosine, sine = angle.cos(), angle.sin()
     # affine_grid scales both sides to [-1, 1]: a rotation needs the ratio of the sides to preserve angles
     ratio = height / width
+    shift = 2 * 0.1
     rows = [
-        torch.stack([mirror * cosine, -sine * ratio, 2 * _MAX_SHIFT * (2 * across - 1)], 1),
-        torch.stack([mirror * sine / ratio, cosine, 2 * _MAX_SHIFT * (2 * down - 1)], 1),
+        torch.stack([mirror * cosine, -sine * ratio, shift * (2 * across - 1)], 1),
+        torch.stack([mirror * sine / ratio, cosine, shift * (2 * down - 1)], 1),
     ]
     maps = torch.stack(rows, 1).to(images.device, images.dtype)
     grid = functional.affine_grid(maps, list(images.shape), align_corners=False)

@@ -18,8 +18,6 @@ Progress = Callable[[str, int, int | None], None]
 
 # of a read
 _CHUNK_BYTES = 2**16
-# after a dropped connection
-_RETRIES = 2
 # without a byte
 _TIMEOUT_SECONDS = 60.0
 
@@ -88,7 +86,7 @@ def _fetch_file(file: RemoteFile, folder: Path, base_url: str, progress: Progres
         folder,
         f"{base_url.rstrip('/')}/",
         registry={file.name: file.checksum},
-        retry_if_failed=_RETRIES,
+        retry_if_failed=2,  # after a dropped connection
     )
     try:
         return Path(server.fetch(file.name, downloader=downloader))

@@ -107,8 +107,6 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, "*shape"]:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8).reshape(shape)
 
 
-# of CIFAR
-_PIXELS = 3 * 32 * 32
 _MAX_LABELS = {1: (9,), 2: (19, 99)}
 
 
@@ -128,7 +126,7 @@ def read_cifar(
         UnreadableFile: The number of records is not an integer or too large, or labels are out of range.
     """
     path = Path(path)
-    record = labels_each + _PIXELS
+    record = labels_each + 3 * 32 * 32  # pixels
     content = read_bounded(path, MAX_BYTES)
     if not content or len(content) % record:
         raise UnreadableFile(

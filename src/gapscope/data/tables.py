@@ -31,7 +31,6 @@ NOT_TEXT = {
     b"PK\x03\x04": "a spreadsheet or zip file",
     b"\xd0\xcf\x11\xe0": "an old spreadsheet file",
 }
-N_EXAMINED = 100  # lines that decide separator and header
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -103,7 +102,8 @@ def _first_rows(text: str, separator: str) -> list[list[str]]:
     rows: list[list[str]] = []
     for _, row in _rows(text, separator):
         rows.append(row)
-        if len(rows) == N_EXAMINED:
+        # 100 lines decide separator and header
+        if len(rows) == 100:
             break
     return rows
 

@@ -153,8 +153,6 @@ def log_transform(
     return transformed
 
 
-# positive readings over a decade or more have logarithms
-WIDE = 10.0
 # leave-one-out accuracy before training, agreement of neighbours after it, and the fit: on the 40 networks of the demo
 # their error is a third of that of the sensitivities below
 FROM_THE_KERNEL = (
@@ -170,7 +168,7 @@ FAMILIES = ("network.name", "network.options.batch_norm", "network.options.norma
 
 def spans_a_decade(values: Sequence[float]) -> bool:
     """Return whether all values are positive, the largest ten times the smallest or more."""
-    return min(values) > 0 and max(values) >= WIDE * min(values)
+    return min(values) > 0 and max(values) >= 10.0 * min(values)
 
 
 def default_readings(names: Sequence[str]) -> list[str]:

@@ -61,10 +61,6 @@ def fit_coefficients(
     return numpy.concatenate([[y.mean() - centre @ coefficients], coefficients / largest])
 
 
-# of standardized readings, which are about 1 apart: below the range the fit is noise, above it a straight line
-LENGTHS = (0.5, 50.0)
-
-
 @dataclass(frozen=True)
 class Kernel:
     """Similarity of new networks with fitted ones, by their readings."""
@@ -131,7 +127,8 @@ def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
     # a constant reading does not distinguish networks
     scale[scale <= 1e-12 * numpy.maximum(numpy.abs(centre), 1)] = numpy.inf
     z, unit = (x - centre) / scale, float(y.var()) or 1.0
-    start = ConstantKernel(unit, (unit * 1e-3, unit * 1e3)) * RBF(3.0, LENGTHS) + WhiteKernel(
+    # lengths: standardized readings are about 1 apart; below the range the fit is noise, above it a straight line
+    start = ConstantKernel(unit, (unit * 1e-3, unit * 1e3)) * RBF(3.0, (0.5, 50.0)) + WhiteKernel(
         unit / 5, (unit * 1e-4, unit * 2)
     )
     with warnings.catch_warnings():
@@ -151,8 +148,6 @@ def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
 
 # parts of the fitted range by which new networks may leave it, by judgment
 MIN_SLACK, MAX_SLACK = 0.1, 0.5
-# of networks like the fitted ones
-FRACTION_INSIDE = 0.95
 
 
 def join_reasons(reasons: Sequence[str]) -> str:
@@ -177,9 +172,8 @@ def _slack(x: Float[Array, "n p"]) -> float:
     fractions = numpy.where(beyond > 0, beyond / numpy.where(width > 0, width, numpy.inf), 0.0)
     fractions[(beyond > 0) & (width == 0)] = numpy.inf
     worst = numpy.sort(fractions.max(axis=1))
-    return float(
-        numpy.clip(worst[min(math.ceil(FRACTION_INSIDE * (n + 1)), n) - 1], MIN_SLACK, MAX_SLACK)
-    )
+    # 95 % of networks like the fitted ones are inside
+    return float(numpy.clip(worst[min(math.ceil(0.95 * (n + 1)), n) - 1], MIN_SLACK, MAX_SLACK))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,9 +38,6 @@ Chunk = tuple[slice, Contributions]
 
 # Up to this many samples are run at once in the first pass, which measures memory; of more samples only one.
 _SMALL = 32
-# Up to so many numbers (4 MiB) products are added to each other before they are added to the block: they lie in another
-# order than the block, which makes an addition eight times as slow.
-_SMALL_BLOCK = 2**20
 
 
 @contextmanager
@@ -235,7 +232,9 @@ class _Blocks:
         if first is not second:
             left, right = _matched(left, right)
         # rows of J are concatenated over parameters, so that their inner products are added
-        total = block if block.numel() > _SMALL_BLOCK else None
+        # up to 4 MiB, products are added to each other before they are added to the block: they
+        # lie in another order than the block, which makes an addition eight times as slow.
+        total = block if block.numel() > 2**20 else None
         for key, part in left.items():
             if key in right:
                 product = part.kernel(right[key], self.floats, traced=self.traced)

@@ -42,9 +42,6 @@ from gapscope.inspection.outputs import prepare_inputs
 # Chosen for leave-one-out accuracy near the exact kernel's (results/pretrained/ntk_projected.json).
 SIDE = 16
 PROJECTIONS = SIDE**2
-# Of a pass and its derivatives: about 8 samples of EfficientNet-Lite0 at 160 pixels, which take 0.077 CPU seconds each;
-# in passes of 4 samples 0.089, of 24 samples 0.079 and 1.6 GB more.
-_PASS_BYTES = 2**30
 
 
 @dataclass
@@ -199,7 +196,9 @@ def projected_kernel(
     x = prepare_inputs(network, x)
     tape, outputs = record_forward(network, x[:1])
     if chunk_size is None:
-        bytes_at_most = memory_budget(x.device, _PASS_BYTES)
+        # a pass and its derivatives: about 8 samples of EfficientNet-Lite0 at 160 pixels, which take 0.077 CPU
+        # seconds each; in passes of 4 samples 0.089, of 24 samples 0.079 and 1.6 GB more.
+        bytes_at_most = memory_budget(x.device, 2**30)
         chunk_size = max(1, bytes_at_most // pass_bytes(tape, outputs))
     projection = _Projection(
         seed, {id(parameter): name for name, parameter in tape.parameters.items()}

@@ -13,8 +13,6 @@ from gapscope.gradients.verification import verify
 from gapscope.inspection.execution import compute_distributed
 from gapscope.inspection.outputs import samples_per_pass
 
-# Gradients of single outputs per pass; limits the memory.
-MAX_GRADIENTS = 1024
 # Up to so many samples, with so many entries in all (32 images of CIFAR-10 and a quarter more), are run at once in the
 # first pass, which finds the number of outputs; of more only one.
 _SMALL, _FEW_ENTRIES = 32, 2**17
@@ -51,7 +49,7 @@ def per_sample_traces(
     probes: Float[Tensor, "p n k"] | None,
     *,
     chunk_size: int | None,
-    max_gradients: int = MAX_GRADIENTS,
+    max_gradients: int = 1024,  # of single outputs per pass; limits the memory
 ) -> Float[Tensor, "p n"]:
     """Return the trace of every sample's kernel block in float64, unscaled.
 

@@ -63,16 +63,8 @@ from gapscope.results.progress import notify
 # Largest relative difference of two correct gradients. Half precision has none: a tolerance above its rounding errors
 # would hide a use of a weight that no layer records.
 _TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}
-# large against rounding, small against weights of the usual initializations: by judgment
-_PERTURBATION = 0.3
-# From this use on, a routing is verified again at every power of two, at the current weights.
-_RETRY_FROM_USE = 8
 # Batches of at most this size are compared whole, in two orders.
 _SMALL_BATCH = 8
-# Enough to show a failing gradient of individual samples; comparing a whole batch costs tens of training steps.
-_N_COMPARED = 3
-# shorter waits need no message
-_NOTIFY_AFTER_SECONDS = 1.0
 
 
 @dataclass
@@ -153,7 +145,8 @@ def _few_samples(tape: Tape, seed: int) -> list[Tensor] | None:
         tape.network.eval()
         if not is_sample_independent(tape.network, tape.inputs, perturbed=seed > 0):
             return None
-    return [torch.randperm(tape.n, generator=torch.Generator().manual_seed(seed))[:_N_COMPARED]]
+    # Enough to show a failing gradient of individual samples; comparing a whole batch costs tens of training steps.
+    return [torch.randperm(tape.n, generator=torch.Generator().manual_seed(seed))[:3]]
 
 
 def _failing_parameters(
@@ -417,21 +410,24 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
     key = _key(tape, outputs, create_graph=create_graph)
     routing = cache.get(key)
     uses = 0 if routing is None else routing.uses + 1
-    retry = uses >= _RETRY_FROM_USE and uses & (uses - 1) == 0
+    # From this use on, a routing is verified again at every power of two, at the current weights.
+    retry = uses >= 8 and uses & (uses - 1) == 0
     if routing is None and is_proven(tape, outputs):
         routing = cache[key] = _Routing()
     # outputs of a diverged network cannot be compared
     if (routing is None or retry) and bool(torch.isfinite(outputs).all()):
         check_no_reentrant_checkpoint(outputs)
         start = time.monotonic()
-        perturbation = 0.0 if retry else _PERTURBATION
+        # large against rounding, small against weights of the usual initializations: by judgment
+        perturbation = 0.0 if retry else 0.3
         routing = _find_routing(
             tape, outputs, routing or _Routing(), uses, perturbation, create_graph=create_graph
         )
         if routing.per_sample:
             _check_mixing(tape, routing)
         cache[key] = routing
-        if (seconds := time.monotonic() - start) > _NOTIFY_AFTER_SECONDS:
+        # shorter waits need no message
+        if (seconds := time.monotonic() - start) > 1.0:
             notify(
                 f"Verified the network's gradients against autograd in {seconds:.1f} s, once per batch shape."
             )

@@ -19,12 +19,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# Divisor of the free memory: allocators, workspaces and other processes also need memory.
-_MEMORY_DIVISOR = 4
 # Maximum of bytes per pass: on CPUs more samples at once are no faster, and the allocator retains the memory of a pass.
 _PASS_BYTES = {"cpu": 2**27}
-# If fewer rows seem to fit, a second trial separates the fixed memory of a pass from that per row.
-_MIN_ROWS_WITHOUT_SECOND_TRIAL = 128
 
 
 class PeakBytes(TorchDispatchMode):
@@ -99,7 +95,8 @@ def memory_budget(device: torch.device, at_most: int = 2**30) -> int:
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     else:
         free = _free_on_cpu()
-    return max(2**20, min(at_most, free // _MEMORY_DIVISOR))
+    # a quarter of the free memory: allocators, workspaces and other processes also need memory.
+    return max(2**20, min(at_most, free // 4))
 
 
 def peak_bytes(work: Callable[[], Any]) -> int:
@@ -130,7 +127,8 @@ def rows_per_pass(
         bytes_at_most = _PASS_BYTES.get(device.type, 2**30)
     one_row_bytes = peak_bytes(one_row)
     n_rows = memory_budget(device, bytes_at_most) // one_row_bytes
-    if two_rows is not None and n_rows < min(at_most, _MIN_ROWS_WITHOUT_SECOND_TRIAL):
+    # if fewer rows seem to fit, a second trial separates the fixed memory of a pass from that per row.
+    if two_rows is not None and n_rows < min(at_most, 128):
         # the first trial needs fixed + row bytes, the second fixed + 2 row bytes
         row_bytes = max(1, peak_bytes(two_rows) - one_row_bytes)
         available = memory_budget(device, 2**62) - max(0, one_row_bytes - row_bytes)

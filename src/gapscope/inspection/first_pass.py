@@ -26,7 +26,6 @@ from gapscope.inspection.timing import TRIAL
 # relative difference that rounding does not explain, of two passes over the same inputs, or of a sum of probabilities
 # from 1
 TOLERANCE = 1e-3
-N_PROBED = 1000  # samples that decide whether outputs in [0, 1] are probabilities
 
 
 @dataclass(frozen=True)
@@ -198,7 +197,8 @@ def activation_of(network: nn.Module, samples: Samples, first: FirstPass) -> str
 
 def _half_separates_better(network: nn.Module, samples: Samples) -> bool:
     """Return whether all outputs are in [0, 1] and a threshold at 0.5 classifies better than one at 0."""
-    part = samples.subset(torch.arange(min(len(samples), N_PROBED)))
+    # 1,000 samples suffice to decide whether outputs in [0, 1] are probabilities
+    part = samples.subset(torch.arange(min(len(samples), 1000)))
     adapted = NetworkAdapter(network, part.form, squeezed=part.kind == "classification")
     with inspection_mode(adapted):
         outputs = network_outputs(adapted, part.inputs).cpu()

@@ -17,8 +17,7 @@ from gapscope.inspection.memoization import tensor_version
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import cast_like, cast_network
 
-# Samples that are run in two different batches, and the relative tolerance of their outputs.
-_N_CHECKED = 4
+# relative tolerance of the outputs of samples that are run in two different batches
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 2e-2}
 
 
@@ -129,7 +128,7 @@ def _agree_when_perturbed(network: nn.Module, x: Tensor) -> bool | None:
 
 @cache
 def _checked_rows(n: int) -> Tensor:
-    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:_N_CHECKED].clone()
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:4].clone()
 
 
 def is_sample_independent(network: nn.Module, x: Tensor, *, perturbed: bool = True) -> bool:

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 Array = numpy.ndarray
 # more values of a hyperparameter are a scale, by judgment
 MAX_LEVELS = 8
-# weights of the interactions that are compared, by judgment
-INTERACTIONS = (0.05, 0.15, 0.4, 1.0)
 RIDGES = tuple(value / 96 for value in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0))
 
 
@@ -87,7 +85,8 @@ class HyperparameterSmoother:
     @cached_property
     def _candidates(self) -> list[Residuals]:
         candidates: list[Residuals] = []
-        for weight in INTERACTIONS if self._kernels else (0.0,):
+        # weights of the interactions that are compared, by judgment
+        for weight in (0.05, 0.15, 0.4, 1.0) if self._kernels else (0.0,):
             kernel = numpy.ones((self.n, self.n))
             for factor in self._kernels:
                 kernel = kernel * (1 + weight * factor)

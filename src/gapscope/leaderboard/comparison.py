@@ -126,8 +126,6 @@ class LeaderboardEvidence:
         return cls(content["source"], content["networks"], by_measure)
 
 
-# a larger difference of the training accuracies makes measures hard to compare
-MAX_ACCURACY_DIFFERENCE = 0.02
 NUMBERS = ("value", "standard_error", "low", "high", "rank")
 
 
@@ -296,7 +294,8 @@ class Comparison(StoredRows[ComparedReading]):
                 if are_equal
                 else f"By size alone it would be {' or '.join(smallest)}."
             )
-        if values and max(values) - min(values) > MAX_ACCURACY_DIFFERENCE:
+        # by judgment: a larger difference of the training accuracies makes measures hard to compare
+        if values and max(values) - min(values) > 0.02:
             lines.append(
                 f"Training accuracies differ ({min(values):.3f} to {max(values):.3f}), so gaps are hard to compare: "
                 "a network that fits little has a small gap."

@@ -33,8 +33,6 @@ from gapscope.results.readings import BASELINE, Reading, Readings
 
 RANK_SIGNS = {"lower": 1.0, "higher": -1.0, "none": math.nan}
 DATA_NEEDS = {"inputs", "targets", "labels"}
-# groups for a jackknife with nine degrees of freedom
-MAX_GROUPS = 10
 
 
 class _ComparisonRun:
@@ -237,7 +235,8 @@ def compare(
             seconds = DEFAULT_BUDGET
     else:
         seconds = time_budget
-    comparison = _ComparisonRun(options or {}, min(MAX_GROUPS, len(samples)), seed)
+    # ten groups: a jackknife with nine degrees of freedom
+    comparison = _ComparisonRun(options or {}, min(10, len(samples)), seed)
     if evidence is not None:
         evidence = LeaderboardEvidence.of(evidence)
     with eager_mode():

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 
 
 EVIDENCE, NO_EVIDENCE, NOT_JUDGED = "evidence", "no evidence", "not judged"
-# of all tests, by convention
-LEVEL = 0.05
-# only measures that use the test labels reach such a tau; the best of 13 in the competition has 0.81
-MIN_LEAKED_TAU = 0.95
 # by judgment
 MIN_CONFIGURATIONS = 12
 NO_SETTINGS = "no hyperparameter of the networks is known to vary"
@@ -53,8 +49,8 @@ class Score:
 
     @property
     def significant(self) -> bool:
-        """True if p is at most 5 %."""
-        return self.p <= LEVEL
+        """True if p is at most 5 %, the level of all tests by convention."""
+        return self.p <= 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +126,8 @@ def verdict_of(
         )
     if fixed:
         return NO_EVIDENCE, fixed
-    if abs(kendall.value) >= MIN_LEAKED_TAU:
+    # only measures that use the test labels reach such a tau; the best of 13 in the competition has 0.81
+    if abs(kendall.value) >= 0.95:
         return (
             NO_EVIDENCE,
             f"its order is that of the gap (tau {kendall.value:.2f}); it seems to use test labels",
@@ -153,8 +150,6 @@ def verdict_of(
 
 # rows and characters that fit a terminal
 MAX_ROWS = 10
-# verdict, partial correlation and its p-value stay in the narrowest table
-MIN_SCORES = 3
 # characters in a column
 LONGEST_NAME = 20
 SCORES = tuple(item.name for item in fields(LeaderboardRow) if item.type == "Score")
@@ -391,7 +386,8 @@ class Leaderboard(StoredRows[LeaderboardRow]):
             )
 
         n_scores = len(summary.columns)
-        while n_scores > MIN_SCORES and max(map(len, text(n_scores).splitlines())) > columns:
+        # verdict, partial correlation and its p-value stay in the narrowest table
+        while n_scores > 3 and max(map(len, text(n_scores).splitlines())) > columns:
             n_scores -= 1
         return text(n_scores)
 

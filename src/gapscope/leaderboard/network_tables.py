@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 SEEDS = ("seed", "data.seed", "hp.seed")
 SIZES = (BASELINE, f"m.{BASELINE}", "m.params", "m.vc_dim")
-# A measure without values for a larger fraction of networks is excluded, so that all use the same networks.
-MAX_MISSING = 0.1
 
 
 @dataclass(frozen=True)
@@ -148,10 +146,11 @@ def network_table(
         else:
             table = table.loc[~unknown]
     finite = {name: numpy.isfinite(table[name].to_numpy(dtype=float)) for name in names}
+    # a measure without values for more than a tenth is excluded, so that all use the same networks
     left_out = {
         name: f"{int((~is_finite).sum())} of {len(table)} networks have no finite value"
         for name, is_finite in finite.items()
-        if (~is_finite).mean() > MAX_MISSING
+        if (~is_finite).mean() > 0.1
     }
     complete = [name for name in names if name not in left_out]
     if not complete:

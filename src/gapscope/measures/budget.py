@@ -19,8 +19,6 @@ from gapscope.results.progress import progress
 
 # no trials if a rough estimate in forward passes is below this fraction of the budget
 SKIP_TRIAL_BELOW = 0.2
-# for errors of the trials, by judgment
-RESERVE_FRACTION = 0.2
 # samples of the first trial; it is repeated with GROWTH times as many, within LARGER_TRIAL_FRACTION of the budget,
 # while the cost per sample falls below CHEAPER times the previous one
 TRIAL = 10
@@ -28,8 +26,6 @@ TRIAL = 10
 GROWTH, CHEAPER, LARGER_TRIAL_FRACTION = 4, 0.8, 0.01
 # with more outputs than this, one backward pass per output needs an explicit request
 MANY_OUTPUTS = 4096
-# largest fraction of the budget for one measure whose cost grows faster than the number of samples
-SUPERLINEAR_FRACTION = 0.1
 ASK_FOR_IT = "Pass a larger budget, or name it"
 
 
@@ -233,12 +229,10 @@ def plan_budget(
             and item.cost_class == "superlinear"
             and item.name not in options
         ):
-            failed |= _superlinear_over_budget(
-                item, ready, forward, SUPERLINEAR_FRACTION * budget, evaluate
-            )
-    remaining = max(
-        (1 - RESERVE_FRACTION) * (budget - once - (time.process_time() - start)), 0.05 * budget
-    )
+            # a tenth of the budget for one measure whose cost grows faster than the number of samples
+            failed |= _superlinear_over_budget(item, ready, forward, 0.1 * budget, evaluate)
+    # a fifth is reserved for errors of the trials, by judgment
+    remaining = max(0.8 * (budget - once - (time.process_time() - start)), 0.05 * budget)
     fewest = {name: sampling.fewest for name, sampling in samplings.items()}
     allotted = _fit_to_budget(costs, fewest, total, remaining)
     # the trials may be slower than the rough estimates: the most expensive measure leaves room for the others

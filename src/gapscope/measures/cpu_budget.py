@@ -21,8 +21,6 @@ from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out, project
 TRIAL_FRACTION = 0.1
 # samples of a larger trial, by judgment
 LARGEST_TRIAL = 128
-# Allowance for pairs of samples in the kernel of few, of which further trials would take as long as itself.
-QUADRATIC = 1.5
 # Random combinations of the outputs, and numbers of landmarks, in place of the exact kernel. Few choices, so that noise
 # of a timing seldom changes the result.
 COMBINATIONS, LANDMARKS = 4, (1000, 500, 250, 125)
@@ -81,9 +79,10 @@ class _KernelCost:
             raise BudgetSpent(
                 f"The kernel takes about {seconds:.0f} CPU s or more. {_left(budget)}"
             )
+        # half as much again for pairs of samples in the kernel of few, of which further trials would take as long
         if (
             len(self.samples) <= LARGEST_TRIAL
-            and QUADRATIC * first * len(self.samples) / TRIAL <= budget.remaining
+            and 1.5 * first * len(self.samples) / TRIAL <= budget.remaining
         ):
             self.per_sample = first / TRIAL
             return

@@ -44,8 +44,6 @@ from gapscope.results.progress import progress
 POOLINGS = ("mean", "first", "last", "none")
 # changes when the same arguments give other features
 _CACHE_VERSION = 1
-# Texts are probably cut off if so many times as many fill all tokens as are one token shorter.
-_PILE_UP = 3
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,9 @@ def _token_notes(network: nn.Module, samples: Samples) -> tuple[str, ...]:
     notes: list[str] = []
     lengths, longest, n = mask.sum(1), mask.shape[1], len(mask)
     n_full, n_shorter = int((lengths == longest).sum()), int((lengths == longest - 1).sum())
-    # lengths pile up at a limit; the longest texts of others are few
-    if n_full < n and n_full >= _PILE_UP * max(1, n_shorter, n // 100):
+    # lengths pile up at a limit, the longest texts of others are few: texts are probably cut off if three times as
+    # many fill all tokens as are one token shorter
+    if n_full < n and n_full >= 3 * max(1, n_shorter, n // 100):
         notes.append(
             f"{n_full} of {n} texts fill all {longest} tokens: the tokenizer may have cut them off."
         )

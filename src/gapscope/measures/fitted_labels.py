@@ -19,8 +19,6 @@ from gapscope.results.estimate import NORMAL_95, IntervalEstimate, percent
 from gapscope.statistics.baselines import LooRow, kernel_row
 from gapscope.statistics.kernel_ridge import Spectrum, linear_spectrum
 
-# Samples on which weights are compared: a fit of labels is evident on few.
-MAX_SAMPLES = 500
 FEATURES = "last hidden features"
 
 
@@ -105,7 +103,8 @@ def network_before_training(
     """
     current = _pass(prepared)
     n = len(prepared.samples)
-    rows = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:MAX_SAMPLES].sort().values
+    # a fit of labels is evident on few samples
+    rows = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:500].sort().values
     part = prepared.samples.subset(rows.to(prepared.samples.inputs.device))
     targets = part.y.cpu()
     if current is not None and current.outputs is not None:

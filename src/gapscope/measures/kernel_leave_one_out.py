@@ -36,10 +36,6 @@ from gapscope.statistics.kernel_ridge import (
     spectrum,
 )  # fmt: skip
 
-# Temporaries of the kernel of many samples, which themselves take much memory: columns of 1,000 landmarks for 6,000
-# images and LeNet-5 take 0.44 GB above the rest in place of 1.1, in no more time.
-BYTES_OF_MANY = 2**29
-
 
 @dataclass(frozen=True)
 class KernelLeaveOneOut:
@@ -163,7 +159,9 @@ def kernel_columns(
     )
     max_bytes = None
     if len(x) > MAX_ROWS_IN_MEMORY:
-        max_bytes = memory_budget(x.device, BYTES_OF_MANY)
+        # temporaries of the kernel of many samples, which themselves take much memory: columns of 1,000 landmarks
+        # for 6,000 images and LeNet-5 take 0.44 GB above the rest in place of 1.1, in no more time
+        max_bytes = memory_budget(x.device, 2**29)
     values = empirical_ntk(
         network, x, x[indices], outputs="traced", chunk_size=chunk_size, max_bytes=max_bytes
     )

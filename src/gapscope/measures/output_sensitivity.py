@@ -26,13 +26,11 @@ from gapscope.measures.input_jacobian_norm import (
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
-# float32 has about seven digits, of which four remain
-CANCELLATION_BELOW = 1e-3
-
 
 def _warn_if_outputs_cancel(mean_output: float, per_output: float, n_outputs: int) -> None:
     """Warn if the mean output moves far less than independent outputs would."""
-    if n_outputs * mean_output < CANCELLATION_BELOW * per_output:
+    # float32 has about seven digits, of which four remain
+    if n_outputs * mean_output < 1e-3 * per_output:
         warnings.warn(
             f"S is the variance of the mean output, here {mean_output:.2g}, far below {per_output:.2g} of a single "
             "output. The output layer is centred, or nearly so. Use per_output=True.",

@@ -30,10 +30,6 @@ from gapscope.statistics.intervals import wilson_interval
 from gapscope.statistics.kernel_ridge import Spectrum
 from gapscope.statistics.leave_group_out import select_held_out
 
-# 50,000 positions with 1,000 landmarks take 400 MB in float64.
-MAX_POSITIONS = 50_000
-# Weight of the frequencies of all labels, in positions of a token.
-PRIOR = 1.0
 FREQUENCIES, NEIGHBOURHOOD = "label frequencies of each token", "linear ridge on 3 x 3 pixels"
 
 
@@ -82,7 +78,10 @@ class LabelledPositions:
 
 
 def labelled_positions(
-    targets: Int[Tensor, "n ..."], *, seed: int, most: int = MAX_POSITIONS
+    targets: Int[Tensor, "n ..."],
+    *,
+    seed: int,
+    most: int = 50_000,  # with 1,000 landmarks they take 400 MB in float64
 ) -> LabelledPositions:
     """Return the positions whose label is not -100; of more than `most`, equally many at random of every sample.
 
@@ -176,7 +175,8 @@ def token_frequencies(
     own = torch.zeros(int(pair.max()) + 1, n_classes, dtype=torch.float64).index_add_(
         0, pair, labels
     )
-    others = counts[token] - own[pair] + PRIOR * labels.mean(0)
+    # the frequencies of all labels count as one position of the token
+    others = counts[token] - own[pair] + labels.mean(0)
     return others / others.sum(1, keepdim=True)
 
 

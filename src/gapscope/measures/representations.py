@@ -208,10 +208,6 @@ def graph_label_variation(
     )
 
 
-# max-pooling of feature maps, by judgment
-_POOL_SIZE = 4
-
-
 def _first_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module]:
     """Return the first convolution or linear layer that a forward pass of one sample calls."""
     for call in record_module_calls(network, x[:1]):
@@ -254,7 +250,8 @@ def _pool(features: Tensor, module: nn.Module) -> Float[Tensor, "n d"]:
             2: torch.nn.functional.max_pool2d,
             3: torch.nn.functional.max_pool3d,
         }
-        size = [min(_POOL_SIZE, length) for length in features.shape[2:]]
+        # 4 x 4, by judgment
+        size = [min(4, length) for length in features.shape[2:]]
         features = pool[dims](features, size)
     return features.flatten(1)
 

@@ -52,7 +52,6 @@ from gapscope.results.formatting import pluralize
 # Chosen on the tuning runs of the study `automatic_strength`; its evaluation runs came later.
 KAPPA, POWER = 0.65, 1.5
 TOLERANCE = 0.06  # tau
-BAND = 0.2  # b
 RISE, FALL = 0.8, 0.35  # g
 # P relative to its maximum below which the strength is cut, and the factor
 COLLAPSE, CUT = (
@@ -251,8 +250,9 @@ class AutomaticStrength:
         # s; an untrained network has P near 1 / C
         memorized = m / max(learned, 1.5 / outputs.shape[1])
         self._best = max(self._best, learned)
+        band = 0.2  # b
         self._step_strength(
-            (memorized / self._allowed - 1) / BAND, collapsed=learned < COLLAPSE * self._best
+            (memorized / self._allowed - 1) / band, collapsed=learned < COLLAPSE * self._best
         )
         self.history.append((self._calls, memorized, self._allowed, self.strength))
 

@@ -30,8 +30,6 @@ from gapscope.penalties.base import Penalty, StrengthRule, register_penalty, str
 _CHECK_INTERVAL, _N_CHECKS = 20, 5
 # the difference and its growth, see above
 _SMALL_DIFFERENCE, _GROWTH = 0.03, 1.2
-# Higher strengths lower the accuracy of networks with normalization layers (docs/penalty.md).
-_MAX_IF_NORMALIZED = 0.003
 
 
 def _check_no_normalization(network: nn.Module, most: float) -> None:
@@ -39,7 +37,8 @@ def _check_no_normalization(network: nn.Module, most: float) -> None:
         (type(module).__name__ for module in network.modules() if "Norm" in type(module).__name__),
         None,
     )
-    if layer is not None and most > _MAX_IF_NORMALIZED:
+    # higher strengths lower the accuracy of networks with normalization layers (docs/penalty.md).
+    if layer is not None and most > 0.003:
         raise InvalidInput(
             f"An automatic strength up to {most:g} needs a network without normalization layers; got {layer}. Pass a "
             "number, or AutomaticStrength(start=0.0001, least=0.0001, most=0.003), which is not evaluated yet."

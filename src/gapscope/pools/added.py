@@ -13,9 +13,6 @@ from gapscope.base.files import to_json
 from gapscope.results.readings import Readings
 from gapscope.results.records import Record
 
-# scores of one network on one data set agree to this relative difference, on other machines and devices as well
-SAME_SCORE = 1e-4
-
 
 def added_id(name: str, settings: Mapping[str, Any]) -> str:
     """Return the id of a network that was trained elsewhere, the hash of its name and settings."""
@@ -33,9 +30,9 @@ def is_same_network(first: Record, second: Record) -> bool:
     """Return whether all scores that both records have agree."""
     shared = first.scores.keys() & second.scores.keys()
     pairs = [(first.scores[name], second.scores[name]) for name in shared]
+    # scores of one network on one data set agree to this relative difference, on other machines and devices as well
     return all(
-        math.isclose(a, b, rel_tol=SAME_SCORE, abs_tol=SAME_SCORE**2) or (a != a and b != b)
-        for a, b in pairs
+        math.isclose(a, b, rel_tol=1e-4, abs_tol=1e-4**2) or (a != a and b != b) for a, b in pairs
     )
 
 

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 
 MARKER = "pool.json"
-# an older temporary file was left by a process that was killed
-MAX_SECONDS_TO_WRITE = 60
 
 
 def _is_temporary(name: str) -> bool:
@@ -380,10 +378,8 @@ class Pool:
         if not marker.exists():
             write_atomically(marker, to_json({"schema": SCHEMA}) + "\n")
         for path in self.folder.iterdir():
-            if (
-                _is_temporary(path.name)
-                and time.time() - path.stat().st_mtime > MAX_SECONDS_TO_WRITE
-            ):
+            # a temporary file older than a minute was left by a process that was killed
+            if _is_temporary(path.name) and time.time() - path.stat().st_mtime > 60:
                 path.unlink(missing_ok=True)
 
     def _fetch(self, remote: Mirror, specs: Sequence[RunSpec]) -> None:

@@ -17,15 +17,13 @@ from gapscope.base.errors import GapscopeError, WorkerDied, require_extra
 from gapscope.pools.engines import MAX_DEATHS
 
 Job = TypeVar("Job")
-# by judgment
-_CONNECTION_SECONDS = 3.0
 
 
 def _is_reachable(address: str) -> bool:
     """Return True if something listens at the address (Ray itself waits for minutes)."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=_CONNECTION_SECONDS).close()
+        socket.create_connection((host, int(port)), timeout=3).close()
     except (OSError, ValueError):
         return False
     return True

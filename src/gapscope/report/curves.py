@@ -14,9 +14,6 @@ from gapscope.report.pool_view import PoolView
 from gapscope.results.formatting import pluralize, setting_name, setting_order, setting_value
 from gapscope.results.records import Record
 
-# more curves cannot be told apart
-MAX_NETWORKS = 120
-
 
 def correlation_ratio(groups: Sequence[str], gaps: Sequence[float]) -> float:
     """Return the fraction of the gap's variance that lies between groups.
@@ -62,7 +59,8 @@ def curves(view: PoolView) -> dict[str, Any]:
     records = [record for record in records if _has(record, f"train_{score}")]
     if not records:
         return {"figures": []}
-    selected = records[:: math.ceil(len(records) / MAX_NETWORKS)]
+    # more than 120 curves cannot be told apart
+    selected = records[:: math.ceil(len(records) / 120)]
     column = _grouping(view, selected)
     scores = (f"train_{score}", f"test_{score}")
     groups: dict[str, dict[str, list[dict[str, float]]]] = {}

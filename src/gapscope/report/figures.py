@@ -16,8 +16,6 @@ from gapscope.results.estimate import percent
 from gapscope.results.formatting import format_fixed, format_number
 
 Array = numpy.ndarray
-# more cannot be told apart
-CURVE_POINTS = 60
 # column of a training run's history: 1 once the monitor's alarm is raised, else 0
 ALARM = "alarm.raised"
 
@@ -260,7 +258,8 @@ def training_curves(
                 (row["epoch"], row[f"{split}_{score}"]) for row in rows if f"{split}_{score}" in row
             ]
             if points:
-                thinned = points[: -1 : math.ceil(len(points) / CURVE_POINTS)]
+                # more than 60 points cannot be told apart
+                thinned = points[: -1 : math.ceil(len(points) / 60)]
                 plot.curve([*thinned, points[-1]], kind=f"curve {split}", title=f"{name}, {split}")
     for name, rows in histories.items():
         for row in rows:  # the first alarm, on the test curve, else on the training curve

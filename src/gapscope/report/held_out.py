@@ -21,8 +21,6 @@ from gapscope.results.formatting import expected_test_accuracy
 if TYPE_CHECKING:
     import pandas
 
-# what a reader scrolls through
-MAX_ROWS = 200
 ESTIMATOR = "this estimator"
 
 
@@ -120,7 +118,8 @@ def held_out_section(
     finite = [model["rmse"] for model in models if math.isfinite(model["rmse"])]
     return {
         "figure": predicted_against_true(items, view.gap_label, level) if estimated else "",
-        "rows": [(item, interval_strip(item, scale)) for item in items[:MAX_ROWS]],
+        # what a reader scrolls through
+        "rows": [(item, interval_strip(item, scale)) for item in items[:200]],
         "of": len(items),
         "level": percent(level),
         "estimated": len(estimated),

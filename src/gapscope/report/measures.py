@@ -21,10 +21,6 @@ from gapscope.statistics.intervals import configuration_ids
 if TYPE_CHECKING:
     import pandas
 
-# titles make the page large
-TITLED_DOTS = 2500
-# more dots slow a browser down
-ALL_DOTS = 30000
 # more make the page large
 MAX_CARDS = 100
 # the full number of resamples up to 500 networks, fewer above
@@ -153,8 +149,8 @@ def split_ranking(ranked: list[dict[str, Any]]) -> dict[str, Any]:
 def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
     """Return one small figure per measure, in the order of `ranked_measures`."""
     dots = len(view.finished) * max(1, len(ranked))
-    # step between the plotted networks, above 1 in very large pools only
-    every = math.ceil(dots / ALL_DOTS)
+    # step between the plotted networks, above 1 in very large pools only: more dots slow a browser down
+    every = math.ceil(dots / 30000)
     figures: list[dict[str, Any]] = []
     table: Any = _finished_table(view)
     for row in ranked:
@@ -173,7 +169,7 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
             units=view.readings[row["name"]][0].units,
             logarithmic=needs_logarithm(values),
             baseline=row["baseline"],
-            titled=dots <= TITLED_DOTS,
+            titled=dots <= 2500,  # titles make the page large
         )
         figures.append({**row, "figure": figure})
     return {

@@ -24,12 +24,8 @@ from gapscope.results.formatting import (
     setting_value,
 )
 
-# more make the page large
-MAX_CELLS = 9000
 # characters of a paragraph
 LONGEST_MESSAGE = 400
-# minimum number of gaps for a histogram
-MIN_GAPS = 4
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,8 @@ def _cell(column: _Column, value: Any) -> dict[str, str]:
 def networks(view: PoolView) -> dict[str, Any]:
     """Return settings, scores, gap and readings per network, smallest gap first."""
     columns = _columns(view)
-    n_rows = max(20, MAX_CELLS // len(columns))
+    # more than 9,000 cells make the page large
+    n_rows = max(20, 9000 // len(columns))
     largest_gap = max((abs(record.gap) for record in view.all_finished), default=1.0) or 1.0
     table = view.all_rows.sort_values(by=["gap"], kind="stable").head(n_rows)
     table = table.reindex(
@@ -148,9 +145,7 @@ def overview(view: PoolView) -> dict[str, Any]:
         "gap_quantiles": numpy.quantile(gaps, [0, 0.25, 0.5, 0.75, 1]).tolist()
         if gaps
         else [math.nan] * 5,
-        "distribution": gap_distribution(gaps, view.gap_label)
-        if len(gaps) >= MIN_GAPS
-        else Markup(""),
+        "distribution": gap_distribution(gaps, view.gap_label) if len(gaps) >= 4 else Markup(""),
         "varied": _varied(view),
         "without_settings": view.n_without_settings,
         "failures": failures[:MAX_SCROLLED],

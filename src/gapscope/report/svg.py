@@ -14,13 +14,11 @@ from markupsafe import Markup, escape
 
 from gapscope.results.formatting import format_number
 
-# Larger numbers are plotted at this value, as their squares and differences overflow.
-LARGEST = 1e100
-
 
 def clip_to_drawable(value: float) -> float:
     """Return the value, clipped to what can be plotted."""
-    return min(max(value, -LARGEST), LARGEST)
+    # squares and differences of larger numbers overflow
+    return min(max(value, -1e100), 1e100)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 # characters of a network's name in a sentence
 LONGEST_NAME = 48
-# test accuracies this close to the best count as equal
-TIE = 0.01
 # minimum training accuracy and gap of a network that has memorized its training data
 MEMORIZED_ACCURACY, MEMORIZED_GAP = 0.97, 0.1
 
@@ -53,7 +51,8 @@ def _best(view: PoolView) -> str:
         return f"Smallest test loss: {format_fixed(best.scores['test_loss'])}, {_short_name(best, view)}."
     ordered = sorted(view.all_finished, key=lambda record: -record.scores["test_accuracy"])
     top = ordered[0].scores["test_accuracy"]
-    tied = [record for record in ordered if top - record.scores["test_accuracy"] < TIE]
+    # test accuracies within a point of the best count as equal
+    tied = [record for record in ordered if top - record.scores["test_accuracy"] < 0.01]
     others = ", by more than a point"
     if len(tied) > 1:
         others = f"; {len(tied) - 1} more within a point"

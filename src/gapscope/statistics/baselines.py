@@ -31,8 +31,6 @@ RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 MAX_EXACT, N_LANDMARKS = 2000, 1000
 # Above so many samples the RBF kernel has fewer landmarks: their cost grows with the square, 1,000,000 rows take 30 s.
 MANY_SAMPLES, N_LANDMARKS_OF_MANY = 200_000, 500
-# Rows of a block of distances: 30 MB per 30,000 others in float32; of 2,048 rows they take twice as long.
-NEIGHBOUR_ROWS = 256
 # Above this many samples, neighbours are those among the first principal components, in float32.
 MAX_EXACT_NEIGHBOURS, N_COMPONENTS = 5000, 64
 # columns of token frequencies; larger vocabularies are hashed
@@ -170,7 +168,8 @@ def find_nearest(
     """Return distances and indices of the k nearest features (or other queries)."""
     candidates, distances, indices = queries if features is None else features, [], []
     norms = candidates.square().sum(1)
-    for rows in torch.arange(len(queries), device=queries.device).split(NEIGHBOUR_ROWS):
+    # blocks of 256 rows of distances: 30 MB per 30,000 others in float32; of 2,048 rows they take twice as long.
+    for rows in torch.arange(len(queries), device=queries.device).split(256):
         part = queries[rows]
         # squared distances, as `torch.cdist` computes those of many rows
         block = torch.addmm(norms, part, candidates.T, alpha=-2)

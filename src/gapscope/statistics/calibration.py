@@ -16,8 +16,6 @@ from gapscope.statistics.kernel_ridge import MAX_ITERATIONS
 
 # 15 bins as in Guo et al. 2017; 20 samples have a standard error of 0.11 or less
 MAX_BINS, MIN_PER_BIN = 15, 20
-# exp(-6) is a temperature at which a difference of 0.05 between two scores is a probability of 1
-LOG_TEMPERATURES = (-6.0, 3.0)
 # smallest probability in a logarithm
 SMALLEST = 1e-12
 
@@ -128,9 +126,10 @@ def fit_calibration(scores: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ...
         likelihood = ((1 - background) * sharp + background * frequent).clamp_min(SMALLEST)
         return float(-likelihood.log().mean()), background
 
+    # exp(-6) is a temperature at which a difference of 0.05 between two scores is a probability of 1
     result = minimize_scalar(
         lambda log_temperature: mixture(log_temperature)[0],
-        bounds=LOG_TEMPERATURES,
+        bounds=(-6.0, 3.0),
         method="bounded",
         options={"xatol": 0.01},
     )

@@ -21,8 +21,6 @@ MAX_ROWS_IN_MEMORY = 20_000
 # Predictions of all ridges that are held in memory then, by judgment: 128 MB; of more, the ridge is selected on about
 # as many rows.
 MAX_BYTES_OF_RIDGES = 2**27
-# Eigenvalues of the landmarks below this fraction of the largest are rounding of the sums over blocks.
-_MIN_EIGENVALUE_OF_BLOCKS = 1e-10
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,8 @@ def nystroem_spectrum(
     n = len(columns) if isinstance(columns, Tensor) else n or 0
     is_blocked = n > MAX_ROWS_IN_MEMORY
     if is_blocked:
-        threshold = max(threshold, _MIN_EIGENVALUE_OF_BLOCKS)
+        # smaller ones are rounding of the sums over blocks
+        threshold = max(threshold, 1e-10)
     retained = values > values[-1] * threshold
     root = vectors[:, retained] / values[retained].sqrt()
 
@@ -374,9 +373,6 @@ def log_evidence(
     )
 
 
-MIN_RATIO = 2.0  # of the largest and smallest class, from which on classes count as unequal
-
-
 @dataclass(frozen=True)
 class ClassScores:
     """Scores that weight all classes equally.
@@ -409,7 +405,7 @@ def are_unequal(labels: Int[Tensor, " n"]) -> bool:
     """Return whether the largest class has at least twice the samples of the smallest."""
     counts = labels.bincount()
     counts = counts[counts > 0]
-    return len(counts) > 1 and bool(counts.max() >= MIN_RATIO * counts.min())
+    return len(counts) > 1 and bool(counts.max() >= 2 * counts.min())
 
 
 def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> ClassScores:

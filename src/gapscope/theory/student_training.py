@@ -258,10 +258,6 @@ def train_students(
     return StudentWeights(weights[0] if checkpoints is None else weights, task.teachers, student)
 
 
-# steps whose random numbers are sampled at once
-_BLOCK = 64
-
-
 def _at_overlap(
     teachers: Float[np.ndarray, "k n"],
     overlap: float,
@@ -323,7 +319,8 @@ def simulate_learning(
     path, n_steps = np.empty((3, moments.size, students)), 0
     for row, stop in enumerate(np.rint(moments * n_inputs).astype(int)):
         while n_steps < stop:
-            block = min(_BLOCK, stop - n_steps)
+            # random numbers of so many steps are sampled at once
+            block = min(64, stop - n_steps)
             inputs = generator.standard_normal((block, students, 1, n_inputs)) / np.sqrt(n_inputs)
             for x in inputs:
                 labels = activate(pre_activations(x, teachers), student)

@@ -136,8 +136,6 @@ def warn_or_print(text: str) -> None:
 
 # CPU seconds that recordings may always take, spread over the run: short training runs are recorded completely.
 FREE_SECONDS = 2.0
-# Epochs over which the free seconds are spread if their number is unknown.
-HORIZON = 100
 
 
 @dataclass(frozen=True)
@@ -207,7 +205,8 @@ def is_affordable(
         return False
     affordable = FREE_SECONDS * len(seconds) / max(sum(seconds), 1e-9)
     if epochs is None:
-        horizon = HORIZON
+        # the free seconds are spread over so many epochs if their number is unknown
+        horizon = 100
     else:
         horizon = epochs
     return affordable >= horizon or epoch >= last_epoch * horizon ** (1 / affordable)

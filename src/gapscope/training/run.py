@@ -26,9 +26,6 @@ from gapscope.training.randomness import host_random_states, set_host_random_sta
 
 OnBatch = Callable[[Tensor, Tensor], None]
 
-# reading the sums waits for the device: every 50th step does
-CHECK_FINITE_EVERY = 50
-
 
 def learning_rate_at(settings: TrainingSpec, epochs: float) -> float:
     """Return the learning rate after a fractional number of epochs."""
@@ -159,9 +156,8 @@ class Trainer:
                 n_correct.double().to(self.device),
             ]
             totals += torch.stack(sums)
-            if number % CHECK_FINITE_EVERY == CHECK_FINITE_EVERY - 1 and not bool(
-                totals.isfinite().all()
-            ):
+            # reading the sums waits for the device: every 50th step does
+            if number % 50 == 49 and not bool(totals.isfinite().all()):
                 return None
         return self.end_epoch(totals / n, rate, samples.kind in WITH_ACCURACY)
 

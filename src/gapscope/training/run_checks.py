@@ -74,8 +74,6 @@ class RunState:
 # Fall of the loss, over the last fifth of the recordings, below which it has stopped; chosen on seeds 0 and 1 of the
 # planted faults (results/checks/planted_faults.json), as the margin below.
 MIN_FALL = 0.02
-# relative fall of the loss over the last fifth of the epochs, by judgment
-STEEP_FALL = 0.1
 # accuracy below the kernel's that is no finding, by judgment
 MARGIN = 0.05
 
@@ -133,7 +131,8 @@ def convergence(run: RunState) -> Outcome:
     n = len(run.samples)
     error = math.sqrt(kernel * (1 - kernel) / n + accuracy * (1 - accuracy) / n)
     is_below = accuracy < kernel - MARGIN - NORMAL_95 * error
-    is_steep = run.is_over and fall > STEEP_FALL and accuracy < min(0.9, kernel + MARGIN)
+    # a tenth over the last fifth of the epochs, by judgment
+    is_steep = run.is_over and fall > 0.1 and accuracy < min(0.9, kernel + MARGIN)
     text = f"training accuracy {percent(accuracy)}; an RBF kernel predicts held-out samples at {percent(kernel)}"
     if not is_below and not is_steep:
         return Fine(text)
@@ -169,8 +168,6 @@ def memorization(run: RunState) -> Outcome:
 
 # Losses of training accuracy, significant at 90 %: by running statistics, and by those of small batches.
 MIN_STALE, MIN_BATCH_LOSS = 0.02, 0.05
-# a standard error of the accuracy of at most about .02
-N_BATCH_SAMPLES = 512
 
 
 def _with_batches(run: RunState, batch_size: int) -> tuple[Tensor, Tensor]:
@@ -205,7 +202,8 @@ def batch_statistics(run: RunState) -> Outcome:
         return NotChecked("no batch norm")
     if not run.samples.is_classification:
         return NotChecked("needs class labels")
-    run = replace(run, samples=run.samples.first(N_BATCH_SAMPLES))
+    # 512 samples: a standard error of the accuracy of at most about .02
+    run = replace(run, samples=run.samples.first(512))
     refreshed = copy_network(run.network)
     refresh_population(refreshed, run.samples.inputs, layers=layers)
     running = run.correct().double()

@@ -41,11 +41,6 @@ from gapscope.results.estimate import Estimate
 
 # largest dropout rate, by judgment
 MAX_RATE = 0.9
-# Random directions per sample, in place of one per output, where the budget needs it: the fewest with a standard error.
-FEW_DIRECTIONS = 2
-# Seconds of a backward pass with its sums over pairs of channels, in those of a forward pass: 7 for EfficientNet-Lite0
-# on 64 samples, whose 2,304 sums per layer outweigh them, and about 2 on many samples.
-BACKWARD_PASSES = 4.0
 
 
 def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
@@ -234,8 +229,12 @@ def _plan(
         passes += len(batch_norm_layers(network)) / 2
     # losses with exact and with the network's statistics, without noise and without dropout
     passes += 4 + ALL_LAYERS_FACTOR * n_estimates
-    for draws in (None, FEW_DIRECTIONS):
-        seconds = one_pass * (passes + BACKWARD_PASSES * (1 + (draws or n_outputs)))
+    # two random directions per sample, in place of one per output, where the budget needs it: the fewest with a
+    # standard error
+    for draws in (None, 2):
+        # a backward pass with its sums over pairs of channels takes four forward passes: 7 for EfficientNet-Lite0 on
+        # 64 samples, whose 2,304 sums per layer outweigh them, and about 2 on many samples
+        seconds = one_pass * (passes + 4.0 * (1 + (draws or n_outputs)))
         if budget.affords(seconds):
             return draws
     raise BudgetSpent(
