@@ -21,6 +21,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from scipy.special import ndtri  # pyright: ignore[reportMissingTypeStubs]
+
 # Of g in units of the headroom, and of later doublings: see the module. Fitted by
 # `gapscope_studies.expected_accuracy.public_curves`.
 MEAN_GROWTH, GROWTH_DEVIATION, DECAY = 0.162, 0.0673, 0.478
@@ -28,8 +30,6 @@ MEAN_GROWTH, GROWTH_DEVIATION, DECAY = 0.162, 0.0673, 0.478
 MODEL_DEVIATION = 0.100
 # networks of one configuration with all samples
 BETWEEN_NETWORKS = 0.01
-# 5 % beyond it on either side
-NORMAL_QUANTILE = 1.6448536269514722
 # Errors on public curves have the tails of Student's distribution with 8 degrees of freedom: its 95 % quantile.
 STUDENT_QUANTILE = 1.8595480375228424
 # of scores without a natural scale
@@ -59,7 +59,7 @@ class Expectation:
 
     value: float
     standard_error: float
-    quantile: float = NORMAL_QUANTILE
+    quantile: float = float(ndtri(0.95))
     slope_weight: float | None = None
 
     @property

@@ -15,7 +15,6 @@ from gapscope.accuracy.forecast import check_prediction_data
 from gapscope.accuracy.held_out_positions import hold_out_positions
 from gapscope.accuracy.held_out_result import HeldOutPredictions
 from gapscope.accuracy.held_out_sources import (
-    DEFAULT_FOLDS,
     Held,
     accuracy_of_network,
     best_kernel,
@@ -46,6 +45,7 @@ from gapscope.measures.embed import checked_features
 from gapscope.pools.from_spec import prepare_data
 from gapscope.statistics.baselines import sample_features
 from gapscope.statistics.intervals import normal_quantile, wilson_interval
+from gapscope.statistics.leave_group_out import N_FOLDS
 
 # as for a forecast; one group cannot be predicted from others
 MIN_SAMPLES, MIN_GROUPS = 12, 2
@@ -268,7 +268,7 @@ def _of_training(
         if cost >= 3:
             number = max(3, int(cost))
         else:
-            number = DEFAULT_FOLDS
+            number = N_FOLDS
         return network_folds(problem, n_classes, min(number, int(groups.max()) + 1), groups, seed)
     if max(cost, cheapest) >= HALVES_COST:
         steps = 1.0
@@ -309,7 +309,7 @@ def _of_estimator(
     if groups is None and cost < 2 and has_out_of_bag(estimator):
         held = out_of_bag(estimator, x, truth, n_classes, seed)
     else:
-        number = int(cost) if cost >= 2 else DEFAULT_FOLDS
+        number = int(cost) if cost >= 2 else N_FOLDS
         number = min(number, int(numbers.max()) + 1)
         held = estimator_folds(estimator, x, truth, n_classes, number, numbers, seed)
     if n_classes:

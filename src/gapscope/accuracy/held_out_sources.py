@@ -28,8 +28,6 @@ from gapscope.statistics.calibration import Calibration, cross_entropy, fit_cali
 from gapscope.statistics.kernel_ridge import Spectrum
 from gapscope.statistics.leave_group_out import select_held_out
 
-# the usual number
-DEFAULT_FOLDS = 5
 NO_SIGNAL = "frequencies of the labels or mean target of all samples"
 
 

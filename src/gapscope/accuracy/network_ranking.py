@@ -67,6 +67,7 @@ from gapscope.statistics.baselines import (
     sample_features,
     target_matrix,
 )
+from gapscope.statistics.intervals import normal_quantile, student_quantile
 from gapscope.statistics.kernel_ridge import log_evidence_per_sample
 
 BY = ("loo_accuracy", "output_sensitivity")
@@ -78,12 +79,10 @@ _TRAINING_ONLY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd
 
 def _interval(values: Sequence[float], level: float) -> tuple[float, float]:
     """Student's interval of the mean, on the scale of logarithms: S is positive and skewed."""
-    from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
-
     mean, n = statistics.fmean(values), len(values)
     if mean == 0:
         return 0.0, 0.0
-    quantile = float(stdtrit(n - 1, (1 + level) / 2))
+    quantile = student_quantile(level, n - 1)
     factor = math.exp(quantile * statistics.stdev(values) / math.sqrt(n) / mean)
     return mean / factor, mean * factor
 
@@ -254,7 +253,7 @@ def _ties(
     sample_scores = {name: torch.stack([of_samples(row) for row in item.combined]).mean(0)
                      for name, item in scores.items()}  # fmt: skip
     differences = {name: sample_scores[best] - values for name, values in sample_scores.items()}
-    quantile = statistics.NormalDist().inv_cdf((1 + level) / 2) / math.sqrt(len(targets))
+    quantile = normal_quantile(level) / math.sqrt(len(targets))
     return {name: float(d.mean()) <= quantile * float(d.std()) for name, d in differences.items()}
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
 from torch import nn
 
 from gapscope.accuracy.forecast import count_duplicates
@@ -23,7 +22,11 @@ from gapscope.results.answer import Answer
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.result import axes_or_new
 from gapscope.statistics.baselines import rbf_ridge, sample_features
-from gapscope.statistics.intervals import paired_difference_interval, wilson_interval
+from gapscope.statistics.intervals import (
+    paired_difference_interval,
+    student_quantile,
+    wilson_interval,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -183,7 +186,7 @@ def _interval(
     if is_fraction:
         return wilson_interval(item.value, effective)
     plain_variance = item.variance / item.variance_ratio
-    reach = float(stats.t.ppf(0.95, samples - 1)) * math.sqrt(plain_variance * samples / effective)
+    reach = student_quantile(0.9, samples - 1) * math.sqrt(plain_variance * samples / effective)
     return item.value - reach, item.value + reach
 
 
@@ -209,7 +212,7 @@ def _paired_difference(scores: np.ndarray, baseline: np.ndarray, classes: bool) 
             float((difference > 0).sum()), float((difference < 0).sum()), m
         )
         return IntervalEstimate(value, low, high)
-    reach = float(stats.t.ppf(0.95, m - 1)) * float(difference.std(ddof=1)) / math.sqrt(m)
+    reach = student_quantile(0.9, m - 1) * float(difference.std(ddof=1)) / math.sqrt(m)
     return IntervalEstimate(value, value - reach, value + reach)
 
 

@@ -30,6 +30,7 @@ from gapscope.measures.measurement import (
 from gapscope.measures.registry import Measure
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import BASELINE, Reading, Readings
+from gapscope.statistics.intervals import normal_quantile
 
 RANK_SIGNS = {"lower": 1.0, "higher": -1.0, "none": math.nan}
 DATA_NEEDS = {"inputs", "targets", "labels"}
@@ -259,8 +260,7 @@ def compare(
             for name, subject in prepared.items()
         }
         readings, unmeasured = _evaluate(prepared, items, plans, comparison, shown=progress)
-    z = statistics.NormalDist().inv_cdf((1 + level) / 2)
-    return Comparison(_rows(readings, z), level, unmeasured, evidence)
+    return Comparison(_rows(readings, normal_quantile(level)), level, unmeasured, evidence)
 
 
 def _evaluate(

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from gapscope.report.svg import Plot, Scale, clip_to_drawable, svg_percent, tag
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import format_fixed, format_number
+from gapscope.statistics.intervals import student_quantile
 
 Array = numpy.ndarray
 # column of a training run's history: 1 once the monitor's alarm is raised, else 0
@@ -176,7 +177,6 @@ def fit_with_band(
     >>> line.round(6).tolist(), half.round(6).tolist()
     ([5.0], [0.0])
     """
-    from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
     from scipy.stats import linregress  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
     n = len(x)
@@ -187,7 +187,9 @@ def fit_with_band(
         return None
     line: Any = linregress(x, y)
     # the slope's standard error is s / sqrt(spread)
-    half = stdtrit(n - 2, 0.975) * line.stderr * numpy.sqrt(spread / n + (at - x.mean()) ** 2)
+    half = (
+        student_quantile(0.95, n - 2) * line.stderr * numpy.sqrt(spread / n + (at - x.mean()) ** 2)
+    )
     return line.intercept + line.slope * at, half
 
 

@@ -137,6 +137,17 @@ def normal_quantile(level: float) -> float:
     return statistics.NormalDist().inv_cdf((1 + level) / 2)
 
 
+def student_quantile(level: float, degrees: int) -> float:
+    """Return the two-sided quantile of Student's distribution, such as 1.943 for the level 0.9 and 6 degrees.
+
+    >>> round(student_quantile(0.9, 6), 3)
+    1.943
+    """
+    from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
+
+    return float(stdtrit(degrees, (1 + level) / 2))
+
+
 def wilson_interval(fraction: float, n: float, level: float = 0.9) -> tuple[float, float]:
     r"""Return Wilson's score interval of a binomial fraction.
 

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from gapscope.statistics.kernel_ridge import MIN_DEGREES_OF_FREEDOM, Spectrum
 
+# folds of predictions that fits to the others give: the usual number
+N_FOLDS = 5
 # entries of one batch of blocks, 128 MB
 _MAX_ENTRIES = 2**24
 
