@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from gapscope.base.columns import check_row_order
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.type_guards import is_list_or_tuple
@@ -79,4 +80,5 @@ def as_rows(data: Any) -> tuple[Any, Any]:
         raise InvalidInput(f"data must be {ROWS}; got {type(data).__name__}. Pass (x, y).")
     x, y = data
     check_same_length("inputs", n_rows(x), "targets", n_rows(y))
+    check_row_order(x, y)
     return x, y

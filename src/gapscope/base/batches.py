@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gapscope.base.columns import (
+    check_row_order,
     column,
     column_names,
     is_column,
@@ -84,6 +85,8 @@ def collate_mapping(data: Mapping[str, Any]) -> CollatedData:
     data = {str(name): stack_columns(value) for name, value in data.items()}
     label_name, names = next((name for name in LABEL_NAMES if name in data), None), ()
     if label_name is not None:
+        for value in data.values():
+            check_row_order(value, data[label_name], label_name)
         data[label_name] = label_array(data[label_name])
     if label_name is not None and is_column(data[label_name]):
         data[label_name], names = label_column(data[label_name])
@@ -119,6 +122,9 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
             f"A sample holds {1 + len(rest)} items: the first is used as the input, the second as its target; "
             f"ignored: {kinds_of(rest[1:])}. To use several inputs pass ((x1, x2), y)."
         )
+    if rest:
+        for part in x.values() if is_mapping(x) else [x] if is_column(x) else x:
+            check_row_order(part, rest[0])
     labels, names = label_column(rest[0]) if rest else (None, ())
     return CollatedData(_inputs(x), labels, notes + naming_note(names), names, column_names(x))
 

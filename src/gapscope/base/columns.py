@@ -35,17 +35,20 @@ def _frame_numbers(value: Any) -> Any:
         columns = value.to_frame()
     else:
         columns = value
-    text_columns = [
-        str(name)
-        for name in columns.columns
-        if columns[name].dtype.kind not in "biuf"
-        and _as_numbers(columns[name].to_numpy()).dtype.kind not in "biuf"
+    # by position: several columns can have one name
+    invalid = [
+        (str(name), columns.iloc[:, i])
+        for i, name in enumerate(columns.columns)
+        if columns.iloc[:, i].dtype.kind not in "biuf"
+        and _as_numbers(columns.iloc[:, i].to_numpy()).dtype.kind not in "biuf"
     ]
-    if text_columns:
-        dates = [name for name in text_columns if columns[name].dtype.kind in "mM"]
+    if invalid:
+        text_columns = [name for name, _ in invalid]
         advice = "Encode them first, one column per value: pandas.get_dummies(frame, dtype=float)."
-        if dates:
+        if any(values.dtype.kind in "mM" for _, values in invalid):
             advice = "Turn times into numbers first, for example (frame[name] - frame[name].min()).dt.total_seconds()."
+        elif any(values.map(is_row_of_numbers).all() for _, values in invalid):
+            advice = "Turn arrays into columns first: numpy.stack(frame[name])."
         raise InvalidInput(
             f"Columns must hold numbers; {join_names(map(repr, text_columns))} do not. {advice}"
         )
@@ -54,6 +57,11 @@ def _frame_numbers(value: Any) -> Any:
     if array.dtype.kind in "biuf":
         return array
     return value.to_numpy(dtype=float, na_value=float("nan"))
+
+
+def is_row_of_numbers(value: Any) -> bool:
+    """Return whether the value of a cell is an array, a tensor or a list, such as the features of a sample."""
+    return getattr(value, "ndim", 0) > 0 or (is_list_or_tuple(value) and len(value) > 0)
 
 
 def with_canonical_strides(tensor: Tensor) -> Tensor:
@@ -108,6 +116,13 @@ def column(value: Any) -> Tensor:
         if value.layout != torch.strided:
             raise InvalidInput(f"data must be dense tensors; got {value.layout}. Use x.to_dense().")
         return value
+    if (
+        value.ndim == 1
+        and value.dtype == object
+        and len(value)
+        and all(map(is_row_of_numbers, value))
+    ):
+        value = _stacked(list(value))
     if library_of(value) == "pandas":
         array = _frame_numbers(value)
     else:
@@ -172,6 +187,27 @@ def _check_no_missing_labels(value: Any) -> None:
         )
 
 
+def check_row_order(x: Any, y: Any, name: str = "y") -> None:
+    """Check that two pandas objects do not have the same index in another order.
+
+    Rows are matched by position. One of the two has been shuffled or sorted, or has lost its index: which of these
+    cannot be known.
+
+    Raises:
+        InvalidInput: The values of both indexes are the same, and their order differs.
+    """
+    if library_of(x) != "pandas" or library_of(y) != "pandas" or len(x) != len(y):
+        return
+    first, second = (value.index if hasattr(value, "index") else None for value in (x, y))
+    if first is None or second is None or first.equals(second):
+        return
+    if first.is_unique and second.is_unique and bool(first.isin(second).all()):
+        raise InvalidInput(
+            f"Rows of x and {name} are matched by position; got indexes with the same values in another order. Pass "
+            f"{name}.loc[x.index] to match them by index, or {name}.to_numpy() if their positions match."
+        )
+
+
 def naming_note(names: tuple[str, ...]) -> list[str]:
     """Return the note about the numbers of named classes (none without names)."""
     if not names:
@@ -223,9 +259,14 @@ def stack_rows(x: Any, n: int) -> Any:
         return x
     if not all(is_column(row) or (is_list_or_tuple(row) and row) for row in x):
         return x
+    return _stacked(x)
+
+
+def _stacked(samples: list[Any]) -> Any:
+    """Return samples, each a list of numbers, an array or a tensor, as one array."""
     import numpy
 
-    rows = [numpy.asarray(row) for row in x]
+    rows = [numpy.asarray(sample) for sample in samples]
     shapes = sorted({row.shape for row in rows})
     if len(shapes) > 1:
         listed = ", ".join(str(list(shape)) for shape in shapes[:4])

@@ -21,6 +21,8 @@ from gapscope.base.targets import (
     MULTI_LABEL_NOTE,
     ONE_HOT_NOTE,
     SIGN_NAMES,
+    SOFT_NOTE,
+    WHOLE_NOTE,
     are_signs,
     check_targets,
     is_zero_one,
@@ -36,7 +38,7 @@ ADVICE = {
     "regression": "Pass y.long() if these are labels.",
 }
 """What to do if a function has no answer for a task."""
-TASK_NOTES = (ONE_HOT_NOTE, MULTI_LABEL_NOTE)
+TASK_NOTES = (ONE_HOT_NOTE, MULTI_LABEL_NOTE, SOFT_NOTE, WHOLE_NOTE)
 """Notes about a task that was inferred from targets alone."""
 
 

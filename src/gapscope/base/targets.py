@@ -31,6 +31,17 @@ TWO_CLASSES_NOTE = (
     'For regression pass gs.Samples(x, y, task="regression").'
 )
 
+SOFT_NOTE = (
+    "Rows of the targets sum to 1, as probabilities of classes do: they are treated as regression targets. "
+    "For classes pass y.argmax(1)."
+)
+WHOLE_NOTE = (
+    "Targets are a few whole numbers in floating point: they are treated as regression targets. "
+    "For classes pass them as integers."
+)
+MAX_WHOLE = 10
+"""Different values up to which whole numbers may be classes: by judgment, as many as digits."""
+
 
 def is_zero_one(targets: Tensor) -> bool:
     """Return whether all values are 0 or 1, and both occur."""
@@ -98,7 +109,24 @@ def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) ->
     if targets.shape[1:] == (1,) and is_zero_one(targets):
         notes.append(TWO_CLASSES_NOTE)
         return targets[:, 0].long()
+    note = _note_about_classes(targets)
+    if note:
+        notes.append(note)
     return targets
+
+
+def _note_about_classes(targets: Tensor) -> str:
+    """Return a note about regression targets [n, K] that may have been meant as classes (else an empty string)."""
+    if targets.ndim != 2 or len(targets) < 3:
+        return ""
+    if targets.shape[1] == 1:
+        is_whole = bool((targets == targets.round()).all())
+        n_values = 1 + int(targets[:, 0].sort().values.diff().count_nonzero())
+        are_few = is_whole and 1 < n_values <= min(MAX_WHOLE, len(targets) // 3)
+        return WHOLE_NOTE if are_few else ""
+    sums = targets.double().sum(1)
+    are_probabilities = bool((targets >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
+    return SOFT_NOTE if are_probabilities else ""
 
 
 def _parse_as(targets: Tensor, kind: str) -> Tensor:

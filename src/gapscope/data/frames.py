@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from gapscope.base.columns import is_row_of_numbers
 from gapscope.base.errors import InvalidInput, did_you_mean, join_names
 from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, as_frame, hashed_words
 from gapscope.results.formatting import pluralize
@@ -52,6 +53,54 @@ def _is_identifier(name: str, column: pandas.Series) -> bool:
     return column.nunique(dropna=False) == len(column)
 
 
+def _with_unique_names(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Number columns of one name as pandas does for a file: a, a.1, a.2."""
+    if frame.columns.is_unique:
+        return frame
+    taken = {str(name) for name in frame.columns}
+    seen: set[str] = set()
+    names: list[str] = []
+    for name in map(str, frame.columns):
+        unique, number = name, 0
+        while unique in seen or (number and unique in taken):
+            number += 1
+            unique = f"{name}.{number}"
+        seen.add(unique)
+        names.append(unique)
+    return frame.set_axis(names, axis=1)
+
+
+def _arrays_as_columns(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
+    """Replace columns whose cells are arrays, such as embeddings, by a column per number, and return their names.
+
+    Raises:
+        InvalidInput: The cells are lists of something else, or of several lengths.
+    """
+    import pandas
+
+    expanded: list[str] = []
+    parts: list[pandas.DataFrame] = []
+    for name in frame.columns:
+        column = frame[name]
+        first = column.dropna().iloc[:1].tolist() if column.dtype == object else []
+        if not first or (first[0].__hash__ is not None and not is_row_of_numbers(first[0])):
+            parts.append(frame[[name]])
+            continue
+        try:
+            values = numpy.stack([numpy.ravel(numpy.asarray(row, float)) for row in column])
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"Column {str(name)!r} must hold arrays of one length, or single values; got cells such as "
+                f"{str(column.iloc[0])[:60]!r}. Encode it first, for example by sklearn's MultiLabelBinarizer."
+            ) from error
+        numbered = [f"{name} {number}" for number in range(1, 1 + values.shape[1])]
+        parts.append(pandas.DataFrame(values, columns=numbered, index=frame.index))
+        expanded.append(str(name))
+    if not expanded:
+        return frame, []
+    return pandas.concat(parts, axis=1), expanded
+
+
 def _dates_as_days(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
     """Replace dates and durations by days, and return the names of these columns."""
     import pandas
@@ -63,7 +112,8 @@ def _dates_as_days(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
             # the same days in every part of the data
             column = column.dt.tz_localize(None) - pandas.Timestamp(0)
         if pandas.api.types.is_timedelta64_dtype(column):
-            frame = frame.assign(**{name: column.to_numpy() / numpy.timedelta64(1, "D")})
+            frame = frame.copy(deep=False)
+            frame[name] = column.to_numpy() / numpy.timedelta64(1, "D")
             names.append(str(name))
     return frame, names
 
@@ -98,9 +148,10 @@ def encode_frame(
     """Return a frame of numbers, and notes about what was changed.
 
     Text columns become one column per value, those of which nearly every row has a different value are dropped, and
-    missing numbers are filled with the median of their column. If no other columns are left, they are texts, and become
-    frequencies of hashed words. Dates become days since 1970. Empty columns, and columns that number or identify the
-    rows, are omitted: where rows are sorted, such numbers give the label away.
+    missing numbers are filled with the median of their column. Columns whose cells are arrays, such as embeddings,
+    become a column per number, and columns of one name are numbered. If no other columns are left, they are texts, and
+    become frequencies of hashed words. Dates become days since 1970. Empty columns, and columns that number or identify
+    the rows, are omitted: where rows are sorted, such numbers give the label away.
 
     Args:
         frame: Columns of numbers and text.
@@ -115,6 +166,9 @@ def encode_frame(
     notes: list[str] = []
     if list(frame.columns) == WORDS:  # encoded already
         return frame, ()
+    frame, arrays = _arrays_as_columns(_with_unique_names(frame))
+    if arrays:
+        notes.append(f"{', '.join(arrays)}: one column per number of its arrays.")
     frame, dates = _dates_as_days(frame)
     if dates:
         notes.append(f"{', '.join(dates)}: days since 1970.")
@@ -259,6 +313,10 @@ def split_frame(frame: Any, target: str | int) -> tuple[pandas.DataFrame, pandas
         columns = [str(name) for name in frame]
         hint = did_you_mean(str(target), columns) or f" Pass one of {join_names(columns)}."
         raise InvalidInput(f"Got target={target!r}, which is no column of the frame.{hint}")
+    if sum(name == target for name in frame.columns) > 1:
+        raise InvalidInput(
+            f"Got target={target!r}, the name of several columns; it must be one. Rename or drop the others."
+        )
     if frame.shape[1] < 2:
         raise InvalidInput(
             f"Got a frame with the column {target!r} alone; one column of features at least is needed."

@@ -37,7 +37,7 @@ class FirstPass:
         is_direct: Whether they were returned as a tensor.
         writes_input: Whether the network changed the tensor that it was given.
         is_random: Whether a second pass over the same samples returned other outputs.
-        activation: "sigmoid" if this function made the outputs, else empty.
+        activation: "sigmoid" or "log-sigmoid" if this function made the outputs, else empty.
     """
 
     outputs: Tensor
@@ -47,28 +47,38 @@ class FirstPass:
     activation: str
 
 
+# Activations by the names of torch's functions.
+_SIGMOIDS = {
+    "sigmoid": "sigmoid",
+    "sigmoid_": "sigmoid",
+    "expit": "sigmoid",
+    "logsigmoid": "log-sigmoid",
+    "log_sigmoid": "log-sigmoid",
+}
+
+
 class _SigmoidRecorder(TorchFunctionMode):
     """Memory of the results of sigmoid functions, to recognize outputs that are one of them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.results: list[Tensor] = []
+        self.results: list[tuple[str, Tensor]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if getattr(func, "__name__", "") in ("sigmoid", "sigmoid_", "expit") and isinstance(
-            result, Tensor
-        ):
-            self.results.append(result)
+        activation = _SIGMOIDS.get(getattr(func, "__name__", ""))
+        if activation is not None and isinstance(result, Tensor):
+            self.results.append((activation, result))
         return result
 
-    def made(self, outputs: Tensor) -> bool:
-        """Return whether the outputs are a view of the whole result of a sigmoid."""
+    def made(self, outputs: Tensor) -> str:
+        """Return the activation whose whole result the outputs are a view of, else an empty string."""
         storage = outputs.untyped_storage().data_ptr()
-        return any(
-            result.numel() == outputs.numel() and result.untyped_storage().data_ptr() == storage
-            for result in self.results
-        )
+        for activation, result in self.results:
+            is_whole = result.numel() == outputs.numel()
+            if is_whole and result.untyped_storage().data_ptr() == storage:
+                return activation
+        return ""
 
 
 def first_pass(network: nn.Module, samples: Samples) -> FirstPass:
@@ -105,7 +115,7 @@ def first_pass(network: nn.Module, samples: Samples) -> FirstPass:
         is_direct=raw_outputs(result) is result,
         writes_input=writes_input,
         is_random=_differ(outputs, repeated),
-        activation="sigmoid" if recorder.made(outputs) else "",
+        activation=recorder.made(outputs),
     )
 
 
@@ -157,6 +167,8 @@ PROBABILITIES = {
     "outputs, without the softmax.",
     "sigmoid": "Outputs are probabilities (a sigmoid): their logits log(p / (1 - p)) are used. Return raw outputs, "
     "without the sigmoid.",
+    "log-sigmoid": "Outputs are logarithms of probabilities (a log-sigmoid): their logits log(p / (1 - p)) are used. "
+    "Return raw outputs, without the log-sigmoid.",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -30,27 +30,66 @@ def call_network(
     `optional` are keywords that are passed if it accepts them, such as labels for the network's own loss.
     """
     parts, optional = form.unpack(x), optional or {}
-    if form.names is None:
-        return network(*parts)
-    named = dict(zip(form.names, parts, strict=True))
     parameters = inspect.signature(unwrapped(network).forward).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+    if form.names is None:
+        return network(*(parts if _takes(parameters, len(parts)) else [parts]))
+    named = dict(zip(form.names, parts, strict=True))
+    accepted = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    takes_others = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    if takes_others and (accepted & set(named) or not _required(parameters)):
         return network(**named, **optional)
-    accepted = {parameter.name for parameter in parameters}
-    if not accepted & set(named):
-        if len(parts) == 1:
-            return network(parts[0])
-        return network({**named, **optional})
-    return network(
-        **{name: part for name, part in (*named.items(), *optional.items()) if name in accepted}
-    )
+    if accepted & set(named):
+        return network(
+            **{name: part for name, part in (*named.items(), *optional.items()) if name in accepted}
+        )
+    mapping = {**named, **optional}
+    if len(parts) == 1:
+        return _call_with_one(network, parts[0], mapping)
+    return network(mapping)
+
+
+def _call_with_one(network: nn.Module, tensor: Tensor, mapping: Mapping[str, Any]) -> Any:
+    """Call a network with its only input, or with the mapping that holds it if it reads it as a mapping."""
+    try:
+        return network(tensor)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
+        # torch's message for `"name" in tensor`
+        if isinstance(error, RuntimeError) and "__contains__" not in str(error):
+            raise
+        try:
+            return network(mapping)
+        except (AttributeError, TypeError) as second:
+            if "dict" in str(second):  # the network takes no mapping
+                raise error from None
+            raise
+
+
+def _required(parameters: Iterable[inspect.Parameter]) -> list[inspect.Parameter]:
+    """Return the parameters that a call must pass by position or by name."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p for p in parameters if p.kind in kinds and p.default is p.empty]
+
+
+def _takes(parameters: Collection[inspect.Parameter], n_inputs: int) -> bool:
+    """Return whether as many inputs can be passed by position (else they are passed as one tuple)."""
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return True
+    n_accepted = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    return n_accepted != 1 or n_inputs == 1
 
 
 def logits_of_probabilities(
     probabilities: Float[Tensor, "n ..."], activation: str
 ) -> Float[Tensor, "n ..."]:
-    """Return logits whose "sigmoid" or "softmax" are these probabilities (which are clamped at the last digit)."""
+    """Return logits whose "sigmoid" or "softmax" are these probabilities (which are clamped at the last digit).
+
+    For the activation "log-sigmoid" they are the logarithms of probabilities.
+    """
     epsilon = torch.finfo(probabilities.dtype).eps
+    if activation == "log-sigmoid":
+        # log p - log(1 - p), without forming p
+        logarithms = probabilities.clamp(max=-epsilon)
+        return logarithms - torch.log(-torch.expm1(logarithms))
     if activation == "softmax":
         return probabilities.clamp(min=epsilon).log()
     return probabilities.clamp(epsilon, 1 - epsilon).logit()
@@ -64,8 +103,9 @@ class NetworkAdapter(nn.Module):
     `form` is the layout of the input tensor (None for the network's only argument), `squeezed` whether the network
     returns [n], `class_axis` the axis of the classes if outputs have positions, `two_columns` whether one output z is
     returned as the two logits 0 and z, and `next_position` whether outputs at a position are about the next one: those
-    at the last position are dropped. `activation` is "sigmoid" or "softmax" if the network returns probabilities, which
-    are converted to logits, and `writes_input` whether it writes into its input, which is then a copy.
+    at the last position are dropped. `activation` is "sigmoid", "softmax" or "log-sigmoid" if the network
+    returns (logarithms of) probabilities, which are converted to logits, and `writes_input` whether it writes into its
+    input, which is then a copy.
     """
 
     def __init__(

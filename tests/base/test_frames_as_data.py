@@ -1,0 +1,138 @@
+"""Frames of pandas as data: order of rows, repeated names, cells that hold arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import as_samples
+from gapscope.base.targets import SOFT_NOTE, WHOLE_NOTE
+
+X = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
+Y = (X[:, 0] > 0).astype("int64")
+ORDER = np.random.default_rng(1).permutation(60)
+
+
+def frame() -> pd.DataFrame:
+    return pd.DataFrame(X, columns=list("abcd"))
+
+
+SHUFFLED: dict[str, Callable[[], Any]] = {
+    "labels": lambda: (frame(), pd.Series(Y).iloc[ORDER]),
+    "inputs": lambda: (frame().iloc[ORDER], pd.Series(Y)),
+    "a frame of labels": lambda: (frame(), pd.DataFrame({"y": Y}).iloc[ORDER]),
+    "one of several inputs": lambda: ((frame(), frame()), pd.Series(Y).iloc[ORDER]),
+    "a mapping": lambda: {"x": frame(), "labels": pd.Series(Y).iloc[ORDER]},
+    "names as index": lambda: (
+        frame().set_index(np.array([f"row {i}" for i in range(60)])),
+        pd.Series(Y, index=[f"row {i}" for i in range(60)]).iloc[ORDER],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHUFFLED)
+def test_an_index_in_another_order_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="another order"):
+        as_samples(SHUFFLED[name]())
+
+
+def test_estimators_see_the_same_refusal() -> None:
+    tree = pytest.importorskip("sklearn.tree").DecisionTreeClassifier()
+    for verb in (gs.out_of_sample, gs.learning_curve):
+        with pytest.raises(InvalidInput, match="another order"):
+            verb(tree, SHUFFLED["labels"]())
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        lambda: pd.Series(Y),
+        lambda: pd.Series(Y, index=range(100, 160)),
+        lambda: pd.Series(Y, index=[0] * 60),
+        lambda: pd.Series(Y, index=range(30, 90)),
+        lambda: pd.Series(Y).iloc[ORDER].to_numpy()[np.argsort(ORDER)],
+    ],
+    ids=["the same", "other values", "repeated values", "overlapping", "no index"],
+)
+def test_other_indexes_are_matched_by_position(y: Callable[[], Any]) -> None:
+    assert torch.equal(as_samples((frame(), y())).y, torch.from_numpy(Y))
+
+
+def test_rows_dropped_from_both_match() -> None:
+    keep = ORDER[:40]
+    samples = as_samples((frame().iloc[keep], pd.Series(Y).iloc[keep]))
+    assert torch.equal(samples.y, torch.from_numpy(Y[keep]))
+
+
+def test_columns_of_one_name_are_numbered() -> None:
+    twice = frame().set_axis(["a", "a", "b", "a.1"], axis=1)
+    assert torch.equal(as_samples((twice, Y)).inputs, torch.from_numpy(X))
+    forecast = gs.forecast_accuracy(None, (twice, Y))
+    assert forecast.score == gs.forecast_accuracy(None, (X, Y)).score
+
+
+def test_a_target_of_several_columns_is_refused() -> None:
+    twice = frame().set_axis(["a", "a", "b", "c"], axis=1)
+    with pytest.raises(InvalidInput, match="several columns"):
+        gs.find_label_issues(None, twice, target="a")
+
+
+ARRAYS: dict[str, Callable[[], Any]] = {
+    "series": lambda: pd.Series(list(X)),
+    "series of lists": lambda: pd.Series(X.tolist()),
+    "array of objects": lambda: pd.Series(list(X)).to_numpy(),
+    "a column": lambda: pd.DataFrame({"embedding": list(X)}),
+    "a column of tensors": lambda: pd.DataFrame({"embedding": list(torch.from_numpy(X))}),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_cells_that_hold_arrays_are_features(name: str) -> None:
+    forecast = gs.forecast_accuracy(None, (ARRAYS[name](), Y))
+    assert forecast.score == gs.forecast_accuracy(None, (X, Y)).score
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [[1.0, "a"], {"a": 1}, {1, 2}, [[1.0], [1.0, 2.0]]],
+    ids=["text", "mapping", "set", "ragged"],
+)
+def test_cells_that_hold_something_else_are_refused(cell: Any) -> None:
+    table = frame().assign(e=[cell] * 60)
+    with pytest.raises(InvalidInput, match="'e'"):
+        gs.forecast_accuracy(None, (table, Y))
+
+
+def test_arrays_of_several_lengths_are_refused() -> None:
+    table = pd.DataFrame({"e": [row[: 3 + i % 2] for i, row in enumerate(X)], "w": ["a", "b"] * 30})
+    with pytest.raises(InvalidInput, match="one length"):
+        gs.forecast_accuracy(None, (table, Y))
+
+
+def test_dates_of_a_column_whose_name_is_a_number() -> None:
+    table = pd.DataFrame({0: X[:, 0], 1: pd.to_datetime(["2024-01-01", "2024-06-01"] * 30)})
+    assert "1: days since 1970." in gs.forecast_accuracy(None, (table, Y)).notes
+
+
+@pytest.mark.parametrize(
+    ("targets", "note"),
+    [
+        (np.stack([Y * 0.8 + 0.1, 0.9 - Y * 0.8], 1), SOFT_NOTE),
+        (Y + 1.0, WHOLE_NOTE),
+        (X[:, 0], None),
+        (np.arange(60.0), None),
+        (X[:, :2], None),
+    ],
+    ids=["probabilities", "whole numbers", "real", "many whole numbers", "two columns"],
+)
+def test_regression_targets_that_may_be_classes_get_a_note(targets: Any, note: str | None) -> None:
+    notes = as_samples((X, targets)).notes
+    assert (note is None and not notes) or notes == (note,)
+    assert as_samples((X, targets), task="regression").notes == ()

@@ -1,0 +1,137 @@
+"""Inputs reach a network in the form that its forward method takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+
+X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+MASK = torch.ones(40, 1)
+Y = (X[:, 0] > 0).long()
+
+
+class Reads(nn.Module):
+    """Linear network with a given way to read its arguments."""
+
+    def __init__(self, n_inputs: int = 3) -> None:
+        super().__init__()
+        self.linear = nn.Linear(n_inputs, 2)
+        nn.init.zeros_(self.linear.bias)
+        with torch.no_grad():
+            self.linear.weight.zero_()
+            self.linear.weight[:, 0] = torch.tensor([-1.0, 1.0])
+
+
+class Entry(Reads):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.linear(batch["image"])
+
+
+class Get(Reads):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        image = batch.get("image")
+        assert image is not None
+        return self.linear(image)
+
+
+class Contains(Reads):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        if "image" not in batch:
+            raise ValueError("no image")
+        return self.linear(batch["image"])
+
+
+class OtherName(Reads):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x)
+
+
+class PositionOnly(Reads):
+    def forward(self, image: Tensor, /) -> Tensor:
+        return self.linear(image)
+
+
+class OtherNameAndKeywords(Reads):
+    def forward(self, x: Tensor, **options: Any) -> Tensor:
+        assert not options
+        return self.linear(x)
+
+
+class Keywords(Reads):
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.linear(kwargs["image"])
+
+
+class Pair(Reads):
+    def forward(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        x, mask = batch
+        return self.linear(x) * mask
+
+
+class TwoArguments(Reads):
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.linear(x) * mask
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Entry, Get, Contains, OtherName, PositionOnly, OtherNameAndKeywords, Keywords],
+)
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda: ({"image": X}, Y),
+        lambda: {"image": X, "labels": Y},
+        lambda: [{"image": x, "label": y} for x, y in zip(X, Y, strict=True)],
+    ],
+    ids=["pair", "mapping", "samples"],
+)
+def test_a_mapping_of_one_input(kind: type[nn.Module], form: Callable[[], Any]) -> None:
+    assert gs.measure(kind(), form(), ["accuracy"]).values() == {"accuracy": 1.0}
+
+
+@pytest.mark.parametrize("kind", [Pair, TwoArguments])
+def test_a_tuple_of_inputs(kind: type[nn.Module]) -> None:
+    assert gs.measure(kind(), ((X, MASK), Y), ["accuracy"]).values() == {"accuracy": 1.0}
+
+
+def test_the_error_of_a_network_that_reads_a_mapping_is_its_own() -> None:
+    with pytest.raises(InvalidInput, match="shapes cannot be multiplied"):
+        gs.measure(Entry(7), ({"image": X}, Y), ["accuracy"])
+    with pytest.raises(InvalidInput, match="'image'"):
+        gs.measure(Entry(), ({"picture": X}, Y), ["accuracy"])
+
+
+def test_the_error_of_a_network_that_takes_no_mapping_is_its_own() -> None:
+    class Adds(Reads):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x) + "1"
+
+    with pytest.raises(InvalidInput, match=r"unsupported operand|must be Tensor"):
+        gs.measure(Adds(), ({"image": X}, Y), ["accuracy"])
+
+
+def test_logarithms_of_a_sigmoid_are_recognized() -> None:
+    class LogSigmoid(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 1, bias=False)
+            nn.init.constant_(self.linear.weight, 0.0)
+            with torch.no_grad():
+                self.linear.weight[0, 0] = 2.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.logsigmoid(self.linear(x))
+
+    network = LogSigmoid()
+    result = gs.measure(network, (X, Y), ["accuracy", "loss"])
+    expected = gs.measure(network.linear, (X, Y), ["accuracy", "loss"]).values()
+    assert result.values() == pytest.approx(expected, rel=1e-5)
+    assert "log-sigmoid" in str(result)
