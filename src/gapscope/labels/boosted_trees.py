@@ -9,17 +9,10 @@ from torch import Tensor
 
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
+from gapscope.statistics.leave_group_out import N_FOLDS
 
-# the usual number
-FOLDS = 5
-# With fewer samples in the smallest class, some folds would have none of it.
-MIN_PER_CLASS = 5
 # One tree per class and iteration: with more classes or columns, trees cost more than all kernels.
 MAX_CLASSES, MAX_COLUMNS = 5, 100
-# by judgment, for the time of five fits
-MAX_SAMPLES = 200_000
-# Smallest probability: trees without noise would give a single surprising label an infinite loss.
-SMALLEST = 1e-4
 
 
 def out_of_fold_log_probabilities(
@@ -37,14 +30,16 @@ def out_of_fold_log_probabilities(
     """
     inputs = samples.inputs
     is_table = inputs.ndim == 2 and inputs.is_floating_point() and samples.form is None
+    # the number of samples by judgment, for the time of five fits
     if (
         not is_table
         or inputs.shape[1] > MAX_COLUMNS
         or n_classes > MAX_CLASSES
-        or len(inputs) > MAX_SAMPLES
+        or len(inputs) > 200_000
     ):
         return None
-    if int(labels.bincount(minlength=n_classes).min()) < MIN_PER_CLASS:
+    # with fewer samples in the smallest class, some folds would have none of it
+    if int(labels.bincount(minlength=n_classes).min()) < N_FOLDS:
         return None
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.model_selection import StratifiedKFold
@@ -52,7 +47,7 @@ def out_of_fold_log_probabilities(
 
     x, y = inputs.detach().double().cpu().numpy(), labels.cpu().numpy()
     random_state = derive_seed(seed, "boosted trees") % 2**32
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=random_state)
+    folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=random_state)
     probabilities = np.zeros((len(x), n_classes))
     # Threads of OpenMP wait without sleeping: beside another process, two are some 50 times as slow as one.
     with threadpool_limits(1):
@@ -60,4 +55,5 @@ def out_of_fold_log_probabilities(
             trees = HistGradientBoostingClassifier(random_state=random_state)
             trees.fit(x[train], y[train])
             probabilities[test] = trees.predict_proba(x[test])
-    return torch.as_tensor(probabilities).clamp_min(SMALLEST).log()
+    # trees without noise would give a single surprising label an infinite loss
+    return torch.as_tensor(probabilities).clamp_min(1e-4).log()

@@ -22,12 +22,9 @@ from gapscope.statistics.baselines import LooRow
 
 # Flagged labels are more likely wrong than right.
 MIN_PROBABILITY = 0.5
-# In classes of up to three samples two others speak for the label, so that clean ones look wrong by chance: of 200 such
-# classes 4 of 600 clean labels were flagged at 0.5, 0.5 at 0.9 (means of 12 draws of overlapping Gaussians).
+# In classes of up to three samples two others speak for the label, so that clean ones look wrong by chance: of 200
+# such classes 4 of 600 clean labels were flagged at 0.5, 0.5 at 0.9 (means of 12 draws of overlapping Gaussians).
 FEW_SAMPLES, MIN_PROBABILITY_OF_FEW = 3, 0.9
-# Fraction of the samples with inputs that others have too, from which on no error can be told. Of nine such tables
-# among 50 data sets, four were answered with a precision of 0.8 or more, and lists held 0.10 to 0.39.
-MAX_SHARED = 0.5
 
 
 def assess_labels(
@@ -61,7 +58,9 @@ def refuse_repeats(
     """
     repeats = exact_repeats(samples)
     n_shared = len({i for pair in repeats for i in pair})
-    if n_shared < MAX_SHARED * len(samples):
+    # from half of the samples with inputs that others have too, no error can be told: of nine such tables among 50
+    # data sets, four were answered with a precision of 0.8 or more, and lists held 0.10 to 0.39.
+    if n_shared < 0.5 * len(samples):
         return issues, noise
     reason = (
         f"The rate of label noise cannot be estimated: {n_shared:,} of {len(samples):,} samples have the same inputs "

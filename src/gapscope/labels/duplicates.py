@@ -14,8 +14,6 @@ from gapscope.labels.picture_copies import are_pictures, copied_pictures
 from gapscope.labels.text_copies import copied_texts, have_equal_order
 from gapscope.statistics.baselines import find_nearest, sample_features
 
-# A near-duplicate is closer than this fraction of the median distance to the nearest neighbour.
-NEAR = 0.05
 # Repeats are named, and are a finding of `gapscope.check`, from this fraction of the samples on, by judgment.
 MIN_REPEATS = 0.02
 # all pairs are compared: 4e8 distances
@@ -45,7 +43,8 @@ def has_tokens(samples: Samples) -> bool:
 
 def _limit(distances: Tensor) -> float:
     positive = distances[distances > 1e-6]
-    return max(NEAR * float(positive.median()) if len(positive) else 0.0, 1e-6)
+    # a near-duplicate is closer than a twentieth of the median distance to the nearest neighbour
+    return max(0.05 * float(positive.median()) if len(positive) else 0.0, 1e-6)
 
 
 def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:

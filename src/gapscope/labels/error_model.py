@@ -42,8 +42,6 @@ from gapscope.labels.noise_rate import clean_accuracy
 SCORE_TEMPERATURES = (0.02, 0.03, 0.045, 0.07, 0.1, 0.15, 0.22, 0.33, 0.5, 0.8)
 # factors of about sqrt(2) around 1, where probabilities are calibrated
 LOG_TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 3.0)
-# a limit, by judgment
-ITERATIONS = 25
 # Prior counts of M: labels per class that are wrong at the mean rate, and per class that are spread over all classes.
 # With 0.5 for the second, average precision fell by 0.01 on four of seven data sets; 50 hides errors between two
 # classes. These and the next constants were chosen on seven data sets with planted errors of six kinds; the study
@@ -52,20 +50,11 @@ PRIOR_RATE, PRIOR_CLASSES = 5.0, 5.0
 # Weight of h in the factor of the probabilities and in the mixture of the ranking. With 1, samples of hard data that
 # were reported as errors with probability 0.5 to 0.7 were errors in 0.38 of the cases; with 2, in 0.63.
 HARDNESS = 2.0
-# The lower end of the rate uses a larger weight: with 3, it exceeded the true rate in 2.1 % of the answers.
-HARDNESS_OF_LOW = 4.0
-# Normal quantile of the lower end: with 1.645, it was above 0 in 11 % of the answers without errors, with 1.96 in 7 %.
-Z_LOW = 1.96
 # Fraction of the predictions, by their margin, of which the contradicted labels bound the errors. With all predictions,
 # the rate of Fashion-MNIST without errors was 0.10; with this part it was 0.02.
 CONFIDENT = 0.3
 # no label is certainly wrong, by judgment
 MAX_PROBABILITY = 0.95
-# In smaller classes an error takes the confidence away from the predictions of its neighbours.
-MIN_MEAN_CLASS = 10
-MAX_FITTED = 2_000_000  # values of the scores that M and T are fitted to; more samples are not used
-EVEN_ODDS = 1e-30
-MAX_UNTOLD = 2  # samples of a class of which none can be told to be the wrong one
 # Normal quantile of the upper end. The fraction of contradicted labels exceeds the rate by the mistakes of the
 # predictions, so that a small addition suffices. With 0.84, coverage of human-like errors of 20 % was 0.886, not 0.930.
 Z_HIGH = 1.0
@@ -142,7 +131,8 @@ def _fit_noise(probabilities: Tensor, labels: Tensor) -> tuple[float, Tensor]:
         (n_classes, n_classes), start / (n_classes - 1), dtype=torch.float64, device=labels.device
     )
     noise.fill_diagonal_(1 - start)
-    for _ in range(ITERATIONS):
+    # 25 iterations, by judgment
+    for _ in range(25):
         joint = _joint(probabilities, noise, labels)
         posterior = joint / joint.sum(1, keepdim=True)
         counts = torch.zeros_like(noise).index_add_(0, labels, posterior)  # [label, true class]
@@ -153,7 +143,7 @@ def _fit_noise(probabilities: Tensor, labels: Tensor) -> tuple[float, Tensor]:
 
 def class_probabilities(scores: Float[Tensor, "n c"], temperature: float) -> Float[Tensor, "n c"]:
     """Return softmax(scores / T), at least 1e-30 so that no class is impossible."""
-    return (scores.double() / temperature).softmax(1).clamp_min(EVEN_ODDS)
+    return (scores.double() / temperature).softmax(1).clamp_min(1e-30)
 
 
 def tempered_loss(
@@ -178,7 +168,8 @@ def fit_error_model(
         labels: Given labels.
         temperatures: Candidates for T.
     """
-    n_fitted = max(MAX_FITTED // scores.shape[1], 1)
+    # M and T are fitted to two million scores; more samples are not used
+    n_fitted = max(2_000_000 // scores.shape[1], 1)
     if len(scores) > n_fitted:
         rows = torch.linspace(0, len(scores) - 1, n_fitted, device=scores.device).long()
         scores, labels = scores[rows], labels[rows]
@@ -273,7 +264,8 @@ def error_probabilities(
     model = fit_error_model(scores, labels, temperatures)
     joint = _joint(class_probabilities(scores, model.temperature), model.noise, labels)
     error, log_odds = _error_odds(joint, labels)
-    is_untold = labels.bincount(minlength=n_classes)[labels] <= MAX_UNTOLD
+    # of two samples of a class, none can be told to be the wrong one
+    is_untold = labels.bincount(minlength=n_classes)[labels] <= 2
     error = torch.where(is_untold, error / 2, error)
     accuracy, raw_rate = float(is_agreed.double().mean()), float(error.mean())
     # with the confident errors, the mean of the rate was too low by 0.01 more where 20 % of the labels are wrong
@@ -281,7 +273,8 @@ def error_probabilities(
         1 - HARDNESS * (1 - min(clean_accuracy(accuracy, raw_rate, n_classes), 1.0)), 0.0
     )
     assumed = raw_rate
-    if n >= MIN_MEAN_CLASS * n_classes:
+    # in classes of fewer than ten, an error takes the confidence away from the predictions of its neighbours
+    if n >= 10 * n_classes:
         assumed = min(raw_rate, confident_errors(scores, labels))
     clean = min(clean_accuracy(accuracy, assumed, n_classes), 1.0)
     hardness = 1 - clean
@@ -299,8 +292,11 @@ def error_probabilities(
         n_independent = n
     else:
         n_independent = independent_labels(~is_agreed, groups)
-    half = Z_LOW * math.sqrt(raw_rate * (1 - raw_rate) / n_independent)
-    low = raw_rate * (1 - HARDNESS_OF_LOW * hardness) - hardness**2 - half
+    # normal quantile of the lower end: with 1.645, it was above 0 in 11 % of the answers without errors, with 1.96
+    # in 7 %.
+    half = 1.96 * math.sqrt(raw_rate * (1 - raw_rate) / n_independent)
+    # a larger weight of the hardness than for the upper end: with 3, it exceeded the true rate in 2.1 % of the answers
+    low = raw_rate * (1 - 4.0 * hardness) - hardness**2 - half
     # errors that the machine follows are not contradicted
     followed = float((error * is_agreed).mean())
     if groups is None:

@@ -34,13 +34,6 @@ from gapscope.statistics.baselines import (
 )
 from gapscope.statistics.kernel_ridge import Spectrum, select_ridge
 
-# Without one of its m samples, a class has (m - 1) / m of its weight in the predictions, and all others have theirs:
-# with few samples the given label loses although it is right. Of 600 clean samples in 200 classes 4 were flagged with
-# the weight given back, 20 to 40 without; above ten samples it makes no difference.
-MAX_FEW = 10
-# Trees are not fitted if a kernel machine leaves a smaller cross-entropy (nats): all labels agree with it, nearly.
-SUFFICIENT_LOSS = 0.05
-
 
 @dataclass(frozen=True)
 class ClassView:
@@ -96,7 +89,10 @@ def _with_own_weight(scores: Tensor, labels: Tensor) -> Tensor:
     """Return leave-one-out scores in which a class of few samples has the same weight for its own samples."""
     own = labels.to(scores.device)[:, None]
     counts = labels.bincount(minlength=scores.shape[1]).double().to(scores.device)
-    weights = torch.where(counts <= MAX_FEW, counts / (counts - 1).clamp_min(1), 1.0)
+    # without one of its m samples, a class has (m - 1) / m of its weight in the predictions, and all others have
+    # theirs: with few samples the given label loses although it is right. Of 600 clean samples in 200 classes 4
+    # were flagged with the weight given back, 20 to 40 without; above ten samples it makes no difference.
+    weights = torch.where(counts <= 10, counts / (counts - 1).clamp_min(1), 1.0)
     # a negative score would become more negative
     given = scores.gather(1, own)
     return scores.scatter(1, own, torch.maximum(given * weights[own], given))
@@ -277,7 +273,8 @@ def best_view(
     if not views:
         return None, notes
     scores = None
-    if min(view.error for view in views) > SUFFICIENT_LOSS:
+    # if a kernel machine leaves a smaller cross-entropy (nats), nearly all labels agree with it
+    if min(view.error for view in views) > 0.05:
         scores = out_of_fold_log_probabilities(samples, labels, n_classes, seed=seed)
     if scores is not None:
         views.append(class_view("boosted trees", scores, labels, LOG_TEMPERATURES))

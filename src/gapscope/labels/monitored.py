@@ -22,11 +22,6 @@ from gapscope.labels.noise_rate import CanaryMargins, clean_accuracy, noise_rate
 from gapscope.labels.results import RECALL, LabelIssues, LabelNoiseEstimate
 from gapscope.results.formatting import pluralize
 
-# The rate is the smallest ratio over the upper part of the canaries: the minimum over few canaries is biased downwards.
-QUANTILE = 0.7
-# Below this accuracy, label noise cannot be distinguished from a network that has learned little.
-MIN_ACCURACY = 0.45
-
 
 @dataclass(frozen=True)
 class MonitoredLabels:
@@ -58,11 +53,12 @@ class MonitoredLabels:
         # canaries show how often the network predicts a label that it does not train on
         accuracy = float((self.runner_up == self.given_labels)[canaries].double().mean())
         margins = CanaryMargins(self.margins[~canaries][None], self.margins[canaries][None])
-        rate, low, high = noise_rate_interval(
-            margins, n_classes, quantile=QUANTILE, generator=generator
-        )
-        # if the rate is far too high, the corrected accuracy would be as well
-        if accuracy < MIN_ACCURACY:
+        # the rate is the smallest ratio over the upper part of the canaries: the minimum over few canaries is
+        # biased downwards.
+        rate, low, high = noise_rate_interval(margins, n_classes, quantile=0.7, generator=generator)
+        # below, label noise cannot be distinguished from a network that has learned little: if the rate is far too
+        # high, the corrected accuracy would be as well
+        if accuracy < 0.45:
             clean = accuracy
         else:
             clean = min(clean_accuracy(accuracy, rate, n_classes), 1.0)
@@ -118,10 +114,6 @@ def get_monitored_labels(source: Any) -> MonitoredLabels:
     )
 
 
-# Number of pairs up to which p-values are exact: the 2^32 sums are those of two halves with 2^16 each.
-MAX_EXACT = 32
-
-
 def _signed_sums(values: np.ndarray) -> np.ndarray:
     """Return the 2^m sums of the values with all patterns of signs."""
     sums = np.zeros(1)
@@ -146,7 +138,8 @@ def paired_p_value(differences: Sequence[float]) -> float:
     if not len(values) or not np.isfinite(values).all():
         raise InvalidInput(f"Differences must be finite, one or more; got {list(differences)[:5]}.")
     total = values.sum()
-    if len(values) > MAX_EXACT:
+    # up to 32 pairs p-values are exact: the 2^32 sums are those of two halves with 2^16 each
+    if len(values) > 32:
         statistic = total / math.sqrt(float((values**2).sum()) or 1.0)
         if statistic > 0:
             return math.exp(-(statistic**2) / 2)

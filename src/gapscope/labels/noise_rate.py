@@ -27,8 +27,6 @@ from torch import Tensor
 from gapscope.statistics.baselines import RIDGES
 from gapscope.statistics.kernel_ridge import Spectrum, loo_predictions, select_ridge
 
-# ends of a 90 % interval are then the tenth smallest and largest
-RESAMPLES = 200
 # of 5 % of the samples each: once per sample on average
 ROUNDS = 20
 # Fraction of labels corrupted per round: with more of them the fit would differ from that of the original labels.
@@ -93,7 +91,8 @@ def noise_rate_interval(
     """Return the bound of all rounds and its 90 % bootstrap interval (rate, low, high)."""
     ordinary, canaries, rates = margins.ordinary, margins.canaries.flatten(), []
     rate = noise_rate_bound(ordinary.flatten(), canaries, n_classes, quantile=quantile)
-    for _ in range(RESAMPLES):
+    # ends of a 90 % interval are then the tenth smallest and largest
+    for _ in range(200):
         # all rounds use the same samples, so a resample has the size of one round
         number = int(torch.randint(len(ordinary), (), generator=generator))
         rows = torch.randint(ordinary.shape[1], (ordinary.shape[1],), generator=generator)
@@ -134,8 +133,6 @@ def corrupt_in_rounds(
     return CanaryMargins(torch.stack(ordinary).cpu(), torch.stack(canaries).cpu())
 
 
-# rounds of clipping, by judgment
-REGRESSION_ROUNDS = 4
 # robust standard deviations, of residuals and of targets, by judgment
 CLIP, FIRST_CLIP = 2.0, 3.0
 
@@ -153,7 +150,8 @@ def fit_robustly(
     """Return targets with clipped residuals, the ridge, and leave-one-out predictions."""
     median, spread = targets.median(0).values, robust_spread(targets)
     clipped = median + (targets - median).clamp(-FIRST_CLIP * spread, FIRST_CLIP * spread)
-    for _ in range(REGRESSION_ROUNDS):
+    # four rounds of clipping, by judgment
+    for _ in range(4):
         _, loo = select_ridge(spectrum, clipped, RIDGES)
         residuals = targets - loo.predictions
         limit = CLIP * robust_spread(residuals)

@@ -17,12 +17,8 @@ if TYPE_CHECKING:
 
 # what a page shows, by judgment
 MIN_CARDS, MAX_CARDS = 24, 500
-# pairs on a page
-MAX_PAIRS = 50
 # columns, tokens and characters on a card
 MAX_COLUMNS, MAX_TOKENS, MAX_TEXT = 16, 24, 600
-# Values this many standard deviations from the mean of their column are marked.
-FAR = 3.0
 
 
 def _cell(value: Any) -> str:
@@ -61,7 +57,8 @@ class _Contents:
     def _is_far(self, name: Any, value: Any) -> bool:
         if self.means is None or self.spreads is None or name not in self.means.index:
             return False
-        return bool(abs(value - self.means[name]) > FAR * self.spreads[name] > 0)
+        # three standard deviations from the mean of the column
+        return bool(abs(value - self.means[name]) > 3.0 * self.spreads[name] > 0)
 
     def of(self, index: int) -> dict[str, Any]:
         """Return picture, columns, tokens and name of a sample (empty where there is none)."""
@@ -124,7 +121,7 @@ def render(issues: LabelIssues, n: int | None = None) -> str:
         pairs = ()
         class_names = ()
     else:
-        pairs = issues.conflicts[:MAX_PAIRS]
+        pairs = issues.conflicts[:50]  # what a page shows, by judgment
         class_names = issues.samples.class_names
     return render_page(
         "label_issues.html",
