@@ -41,16 +41,8 @@ if TYPE_CHECKING:
 MAX_BY_CHANCE = 0.5
 # Samples of which the network's gradients are read. Quantities of the data alone use as many as the budget allows.
 MAX_SAMPLES = 2000
-# accuracy above the most frequent class, by judgment
-UNTRAINED_BELOW = 0.1
-# Of more samples, the estimate's kernels are approximated, and have this many CPU seconds: twice what 30,000 rows take
-# (benchmarks/check), so that the noise of a timing does not decide whether the accuracy on new data is judged.
-MAX_SECONDS_OF_ESTIMATE = 15.0
-# Standard deviation between the accuracy of a sound network and that of the best method without it, beyond the error of
-# both: over 21 data sets with 200 samples each it is 0.053, sampling error included.
-SPREAD_OF_METHODS = 0.05
-# CPU seconds per sample of a forecast and of label issues without a network, with ten columns and few classes; measured
-# at 30,000 samples (0.9e-3). Wider data take longer by (columns + 50) / 60.
+# CPU seconds per sample of a forecast and of label issues without a network, with ten columns and few classes;
+# measured at 30,000 samples (0.9e-3). Wider data take longer by (columns + 50) / 60.
 SECONDS_PER_SAMPLE = 0.95e-3
 
 
@@ -252,7 +244,8 @@ class Context:
             )
         if self.history or (self.test is not None and not self.has_accuracy):
             return False
-        return self.train_score < self.most_frequent + UNTRAINED_BELOW
+        # 0.1 above the most frequent class, by judgment
+        return self.train_score < self.most_frequent + 0.1
 
     @cached_property
     def initial_network(self) -> nn.Module | None:
@@ -351,7 +344,10 @@ class Context:
         # no check uses the accuracy on clean labels, so the label noise is not estimated again
         seconds = self.seconds_for_kernel
         if self.is_part and seconds is not None:
-            seconds = min(seconds, MAX_SECONDS_OF_ESTIMATE)
+            # of more samples, the estimate's kernels are approximated, and have 15 CPU seconds: twice what
+            # 30,000 rows take (benchmarks/check), so that the noise of a timing does not decide whether the
+            # accuracy on new data is judged.
+            seconds = min(seconds, 15.0)
         options: dict[str, Any] = {
             "label_noise": 0.0,
             "time_budget": seconds,
@@ -431,7 +427,9 @@ class Context:
         score = low = high = self.train_score
         if self.expected is not None:
             score, low, high = self.expected.value, self.expected.low, self.expected.high
-        value, reach = best.value - score, NORMAL_90 * SPREAD_OF_METHODS
+        # standard deviation between the accuracy of a sound network and that of the best method without it, beyond
+        # the error of both: over 21 data sets with 200 samples each it is 0.053, sampling error included.
+        value, reach = best.value - score, NORMAL_90 * 0.05
         ends = (value, value - math.hypot(best.value - best.low + high - score, reach))
         ends += (value + math.hypot(best.high - best.value + score - low, reach),)
         return IntervalEstimate(*(min(max(end, 0.0), 1.0) for end in ends))

@@ -16,11 +16,7 @@ from gapscope.checks.expected import regression_score
 from gapscope.inspection.outputs import is_estimator
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.statistics.intervals import wilson_interval
-
-# the usual number
-N_FOLDS = 5
-# Predictions of a regressor differ by this fraction of the spread of the targets or more.
-MIN_CHANGE = 0.01
+from gapscope.statistics.leave_group_out import N_FOLDS
 
 
 class EstimatorScores:
@@ -126,9 +122,9 @@ class EstimatorScores:
             return True
         changed = raw != standardized
         if self.is_regression:
-            # refitting alone changes predictions by rounding
             spread = numpy.asarray(self.labels, dtype=float).std(0)
-            changed = numpy.abs(raw - standardized) > MIN_CHANGE * spread
+            # at least a hundredth of the spread of the targets: refitting alone changes predictions by rounding
+            changed = numpy.abs(raw - standardized) > 0.01 * spread
         return float(changed.mean()) > min_changed
 
     @property

@@ -11,7 +11,8 @@ from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, registe
 from gapscope.results.estimate import percent
 from gapscope.statistics.baselines import rbf_ridge, sample_features
 
-# Largest spread of a column relative to the typical one (or the reverse), mean relative to spread, and typical spread.
+# Largest spread of a column relative to the typical one (or the reverse), mean relative to spread, and typical
+# spread.
 MAX_SPREAD_RATIO, MAX_MEAN_RATIO, MAX_SPREAD = 30.0, 30.0, 30.0
 MAX_NAMES = 3  # columns that one line of evidence names
 
@@ -162,11 +163,6 @@ def leak(context: Context) -> Outcome:
     )
 
 
-# Neighbouring rows are nearly equal if their distance is below this fraction of that of random pairs: windows that
-# overlap by half have 0.7, by nine tenths 0.3. Features of independent rows have 1.
-MAX_STEP = 0.6
-
-
 @register_check("GS108", title="neighbouring rows are nearly equal", seconds=0.1, information=True)
 def order_of_rows(context: Context) -> Outcome:
     """Report rows that resemble the next one more than others of the same label, such as sliding windows."""
@@ -193,7 +189,9 @@ def order_of_rows(context: Context) -> Outcome:
     random = float((features[other] - features).norm(dim=1)[same].median())
     ratio = float(step[next_same].median()) / max(random, 1e-12)
     text = f"the distance of neighbouring rows is {ratio:.2f} times that of random rows"
-    if ratio >= MAX_STEP:
+    # distance of neighbouring rows in units of that of random pairs: windows that overlap by half have 0.7, by nine
+    # tenths 0.3. Features of independent rows have 1.
+    if ratio >= 0.6:
         return Fine(text)
     return Finding(
         text,

@@ -93,10 +93,6 @@ def indistinguishable(context: Context) -> Outcome:
     )
 
 
-# by judgment, as the gain of more data
-MIN_LOSS_OF_ACCURACY = 0.03
-
-
 @register_check("GS204", title="network worse than an RBF kernel", seconds=1.0, information=True)
 def network_gain(context: Context) -> Outcome:
     """Report an NTK that predicts significantly worse than an RBF kernel."""
@@ -109,7 +105,8 @@ def network_gain(context: Context) -> Outcome:
     if gain is None or forecast.abstained_because:
         return NotChecked(forecast.abstained_because or "the NTK was not computed")
     text = f"NTK minus RBF: {100 * gain.value:+.1f} points (95 % CI {100 * gain.low:.1f} to {100 * gain.high:.1f})"
-    if gain.high < 0 and gain.value < -MIN_LOSS_OF_ACCURACY:
+    # three points, by judgment, as for the gain of more data
+    if gain.high < 0 and gain.value < -0.03:
         return Finding(
             text,
             "compare other architectures with gapscope.rank_networks",

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from gapscope.checks.context import Context
     from gapscope.labels.results import LabelIssues
 
-MAX_PICTURES = 12  # per finding
-TEXT_WIDTH = 120  # characters of a line, as in the longest findings
 INTERRUPTED = "interrupted"  # reason of checks that Ctrl-C did not let run
 EXPLAIN = "gapscope explain {code}"
 LIMITS = {
@@ -347,7 +345,8 @@ class CheckResult(Result):
             lines += [*self.account.lines, ""]
         if self.tried is not None:
             for line in self.tried_lines:
-                lines += textwrap.wrap(line, TEXT_WIDTH, subsequent_indent=" " * 7)
+                # as long as the longest findings
+                lines += textwrap.wrap(line, 120, subsequent_indent=" " * 7)
             lines.append("")
         for finding in self.findings:
             if is_information(finding.code):
@@ -420,7 +419,7 @@ class CheckResult(Result):
         """Return indices and pictures of the first samples of a finding (none unless they are images)."""
         if self.samples is None or not self.samples.inputs.is_floating_point():
             return []
-        indices = [int(index) for index in list(finding.indices)[:MAX_PICTURES]]
+        indices = [int(index) for index in list(finding.indices)[:12]]
         if self.samples.has_order:
             rows = self.samples.original(torch.arange(len(self.samples))).tolist()
         else:

@@ -32,9 +32,6 @@ from gapscope.inspection.outputs import is_estimator
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
 from gapscope.results.progress import progress
 
-# a budget of 0 runs no check, but is one
-MIN_SECONDS = 1e-9
-
 
 def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
     """Return the outcome of one check, as text with a space before each percent sign."""
@@ -144,7 +141,8 @@ def check(
         budget = CpuBudget(None)
     else:
         deadline = start + time_budget
-        budget = CpuBudget(max(time_budget, MIN_SECONDS))
+        # a budget of 0 runs no check, but is one
+        budget = CpuBudget(max(time_budget, 1e-9))
     if target is not None:
         data, test = _split(network, data, test, target)
     context = _make_context(network, data, test, initial_state, is_raw=target is not None)

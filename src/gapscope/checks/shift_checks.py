@@ -21,8 +21,6 @@ from gapscope.statistics.intervals import wilson_interval
 
 # A column moved if the distributions differ by this much (Kolmogorov-Smirnov), labels if their fractions do.
 MIN_DISTANCE, MIN_DISTANCE_OF_LABELS = 0.2, 0.1
-# ... or if this fraction of the test values lies outside the range of the training values.
-MIN_OUTSIDE = 0.02
 # Both are significant at this level, divided by the number of columns (Bonferroni).
 LEVEL = 0.001
 # A kernel machine tells test from training samples if it is right for this fraction, significantly at 99.9 %.
@@ -143,7 +141,8 @@ def _moved(
             found.append((distance, f"{names[i]}: {_change(first, second, are_fractions)}"))
             continue
         outside = 0.0 if are_fractions else _fraction_outside(first, second, d)
-        if outside >= MIN_OUTSIDE:
+        # also if a fiftieth of the test values lies outside the range of the training values, by judgment
+        if outside >= 0.02:
             low, high = format_number(float(first.min())), format_number(float(first.max()))
             found.append(
                 (

@@ -68,10 +68,6 @@ def configuration(context: Context) -> Outcome:
     return Fine(text)
 
 
-# accuracy, by judgment
-MIN_GAP = 0.07
-
-
 REGULARIZE = f"regularize (weight decay, dropout, gapscope.GradientSimilarityPenalty){TRY_IT}"
 REGULARIZE_ESTIMATOR = (
     "regularize it (a stronger penalty, smaller trees, larger leaves), or use fewer columns"
@@ -86,7 +82,8 @@ def overfitting(context: Context) -> Outcome:
         return NotChecked(context.failures["expected"])
     train = context.train_score
     text = f"training {context.score_name} {context.show(train)}, {context.show(expected.value)} {expected.source}"
-    if train - expected.high < MIN_GAP:
+    # seven points, by judgment
+    if train - expected.high < 0.07:
         return Fine(text)
     return Finding(
         text,
@@ -96,8 +93,6 @@ def overfitting(context: Context) -> Outcome:
 
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6)
-# fraction of units, by judgment
-MIN_DEAD = 0.2
 
 
 @register_check("GS403", title="dead units", seconds=0.05)
@@ -149,7 +144,8 @@ def dead_units(context: Context) -> Outcome:
     )
     if not units:
         return NotChecked("no ReLU layer with a known axis of units ran")
-    if dead < MIN_DEAD * units:
+    # a fifth of the units, by judgment
+    if dead < 0.2 * units:
         return Fine(f"{dead} of {units} units are never active")
     worst = max(active, key=lambda key: float((~active[key]).double().mean()))
     return Finding(

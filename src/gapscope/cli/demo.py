@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from gapscope.results.records import Record
 
 GRID = Path(__file__).with_name("demo.toml")
-# for a demo of under two minutes
-MEASURE_SAMPLES = 400
 
 
 def _network_name(record: Record) -> str:
@@ -108,7 +106,8 @@ def demo(
         err=json,
     )
     with handle_interrupts(resumes=True), progress("training and measuring", missing) as show:
-        records = pool.run(grid, workers=workers, measure_samples=MEASURE_SAMPLES, on_record=show)
+        # for a demo of under two minutes
+        records = pool.run(grid, workers=workers, measure_samples=400, on_record=show)
     finished = [record for record in records if record.status == "finished"]
     ids = sorted(record.id for record in finished)[::3]  # hashes, unrelated to the settings
     held_out = [record for record in finished if record.id in ids]

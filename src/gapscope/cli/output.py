@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # wider than any table: piped output has no screen to fit, unless COLUMNS names its width
 _PIPED = 1000
-# a cell or a sentence that begins further right is not continued below its own beginning
-_MAX_INDENT = 0.5
 
 
 def check_outputs(*paths: Path | None) -> None:
@@ -88,7 +86,8 @@ def _hanging_indent(line: str, width: int) -> int:
         indent = start[-1]
     else:
         indent = len(line) - len(line.lstrip())
-    if indent <= _MAX_INDENT * width:
+    # what begins in the right half is not continued below its own beginning
+    if indent <= 0.5 * width:
         return indent
     return 4
 
