@@ -32,10 +32,10 @@ MAX_LOOKUPS = 1_000_000
 def _ratio(
     numerator: Float[Array, "*g d"], first: Float[Array, "*g d"], second: Float[Array, "*g d"]
 ) -> Array:
+    is_defined = (first > 0) & (second > 0)
     with numpy.errstate(invalid="ignore", divide="ignore"):
-        return numpy.where(
-            (first > 0) & (second > 0), numerator / numpy.sqrt(first * second), numpy.nan
-        )
+        ratio = numerator / numpy.sqrt(first * second)
+    return numpy.where(is_defined, ratio, numpy.nan)
 
 
 @functools.cache
@@ -51,9 +51,10 @@ def _nlogn(counts: Int[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def _finite_mean(values: Float[Array, "g d"]) -> Float[Array, " d"]:
-    finite = numpy.isfinite(values)
-    total = numpy.where(finite, values, 0.0).sum(0)
-    return numpy.where(finite.any(0), total / numpy.maximum(finite.sum(0), 1), numpy.nan)
+    is_finite = numpy.isfinite(values)
+    total = numpy.where(is_finite, values, 0.0).sum(0)
+    mean = total / numpy.maximum(is_finite.sum(0), 1)
+    return numpy.where(is_finite.any(0), mean, numpy.nan)
 
 
 def _ranks(values: Float[Array, "n d"]) -> Array:
@@ -64,7 +65,10 @@ def _ranks(values: Float[Array, "n d"]) -> Array:
     if numpy.isnan(values).any():
         return values
     ranks = [numpy.unique(column, return_inverse=True)[1] for column in values.T]
-    return numpy.stack(ranks, axis=1).astype(numpy.int16 if len(values) < 2**15 else numpy.int32)
+    dtype = numpy.int16
+    if len(values) >= 2**15:
+        dtype = numpy.int32
+    return numpy.stack(ranks, axis=1).astype(dtype)
 
 
 def _product(matrix: csr_array, values: Float[Array, "p d"]) -> Float[Array, "c d"]:
@@ -73,27 +77,42 @@ def _product(matrix: csr_array, values: Float[Array, "p d"]) -> Float[Array, "c 
 
 @dataclass(frozen=True)
 class _Counts:
-    """Weights of pairs by kind (both configurations and the gap's sign) and resample."""
+    """Weights of pairs by kind (both configurations and the gap's sign) and resample.
 
-    above: Float[Array, "k d"]  # of pairs in which the measure of the first network is larger
-    below: Float[Array, "k d"]  # of pairs in which it is smaller
-    every: Float[Array, "k e"]  # of all pairs; one column if it is equal in all resamples
-    sign: Float[Array, "k 1"]  # of the difference in the gap
+    Attributes:
+        above: Weights of the pairs in which the measure of the first network is larger.
+        below: Weights of those in which it is smaller.
+        every: Weights of all pairs; one column if it is equal in all resamples.
+        sign: Sign of the difference in the gap.
+    """
+
+    above: Float[Array, "k d"]
+    below: Float[Array, "k d"]
+    every: Float[Array, "k e"]
+    sign: Float[Array, "k 1"]
 
     def for_tau(self) -> tuple[Array, Array, Array]:
         """Return the summands of tau-b: agreement, and pairs untied in the measure and in the gap."""
         # tau-b = sum sign(d measure) sign(d gap) / sqrt(#untied in the measure * #untied in the gap)
-        agree, untied = self.sign * (self.above - self.below), self.above + self.below
-        return agree, untied, numpy.broadcast_to(self.every * numpy.abs(self.sign), agree.shape)
+        agreement = self.sign * (self.above - self.below)
+        untied_measure = self.above + self.below
+        untied_gap = self.every * numpy.abs(self.sign)
+        return agreement, untied_measure, numpy.broadcast_to(untied_gap, agreement.shape)
 
 
 @dataclass(frozen=True)
 class _Groups:
-    """Groups of pairs that agree in all hyperparameters except one."""
+    """Groups of pairs that agree in all hyperparameters except one.
 
-    sums: csr_array  # from kinds of pairs to sums over each group
+    Attributes:
+        sums: Map from kinds of pairs to sums over each group.
+        count: Number of groups.
+        differ: 1 for kinds in which that hyperparameter differs, else 0.
+    """
+
+    sums: csr_array
     count: int
-    differ: Float[Array, "k 1"]  # 1 for kinds in which that hyperparameter differs
+    differ: Float[Array, "k 1"]
 
 
 @dataclass(frozen=True)
@@ -102,20 +121,24 @@ class _Cells:
 
     The cells (a, b) and (b, a) have mirrored counts. So each pair is sorted to a <= b, which reverses the signs of
     gap and measure of the pairs in `reversed_sums`.
+
+    Attributes:
+        sums: Map from kinds of pairs to [2 * cell + (gap is larger)].
+        reversed_sums: The same for pairs that are reversed.
+        diagonal: True for cells (a, a).
     """
 
-    sums: csr_array  # from kinds of pairs to [2 * cell + (gap is larger)]
+    sums: csr_array
     reversed_sums: csr_array
-    diagonal: Array  # True for cells (a, a)
+    diagonal: Array
 
     def counts(self, pairs: _Counts) -> Array:
         """Count pairs by cell, gap sign, measure sign (above, below, equal) and resample."""
         over = _product(self.sums, pairs.above) + _product(self.reversed_sums, pairs.below)
         under = _product(self.sums, pairs.below) + _product(self.reversed_sums, pairs.above)
-        every = numpy.broadcast_to(
-            _product(self.sums, pairs.every) + _product(self.reversed_sums, pairs.every), over.shape
-        )
-        counts = numpy.stack([over, under, every - over - under], axis=1)
+        every = _product(self.sums, pairs.every) + _product(self.reversed_sums, pairs.every)
+        equal = numpy.broadcast_to(every, over.shape) - over - under
+        counts = numpy.stack([over, under, equal], axis=1)
         # [cells * gap sign, measure sign, resamples] -> [cells, 2, 3, resamples]; products of counts are integers
         counts = counts.reshape(-1, 2, 3, counts.shape[-1]).astype(numpy.int64)
         # ordered pairs: (a, b) stands for (b, a), too; (a, a) contains each pair and its mirror image
@@ -156,24 +179,23 @@ class PairedScores:
             cluster = configuration_ids(table, hyperparameters)
         else:
             cluster = numpy.zeros(len(table), dtype=int)
-        first, second = numpy.triu_indices(len(table), 1)
-        is_sorted, count = cluster[first] <= cluster[second], int(cluster.max()) + 1
-        self.first, self.second = (
-            numpy.where(is_sorted, first, second),
-            numpy.where(is_sorted, second, first),
-        )
-        sign = numpy.sign(gap[self.first] - gap[self.second]).astype(int)
+        count = int(cluster.max()) + 1
+        one, other = numpy.triu_indices(len(table), 1)
+        is_sorted = cluster[one] <= cluster[other]
+        first = numpy.where(is_sorted, one, other)
+        second = numpy.where(is_sorted, other, one)
+        sign = numpy.sign(gap[first] - gap[second]).astype(int)
         # kind = (first configuration, second configuration, sign + 1) in mixed radix (count, count, 3)
-        keys = (cluster[self.first] * count + cluster[self.second]) * 3 + sign + 1
+        keys = (cluster[first] * count + cluster[second]) * 3 + sign + 1
         kinds, kind = numpy.unique(keys, return_inverse=True)
         order = numpy.argsort(kind, kind="stable")
-        self.first, self.second, kind = self.first[order], self.second[order], kind[order]
-        pairs = numpy.arange(len(kind))
+        self.first = first[order]
+        self.second = second[order]
         # None if every kind has one pair, so that there is nothing to sum
-        if len(kinds) == len(kind):
-            self._sums = None
-        else:
-            self._sums = _indicator(kind, pairs, (len(kinds), len(kind)))
+        self._sums = None
+        if len(kinds) < len(kind):
+            pairs = numpy.arange(len(kind))
+            self._sums = _indicator(kind[order], pairs, (len(kinds), len(kind)))
         self._resampled: tuple[Array, Array, Array] | None = None
         self._sign = (kinds % 3 - 1).astype(numpy.float32)[:, None]
         # training configurations of the first and second network of each kind, and the settings of each configuration
@@ -215,15 +237,23 @@ class PairedScores:
         number = numpy.zeros(count, dtype=int)
         for code in codes:
             number = number * (int(code.max()) + 1) + code
-        a, b, size = number[self._one], number[self._other], int(number.max()) + 1
-        is_reversed, sign = a > b, self._sign[:, 0]
-        values, cell = numpy.unique(
+        size = int(number.max()) + 1
+        a = number[self._one]
+        b = number[self._other]
+        cells, cell = numpy.unique(
             numpy.minimum(a, b) * size + numpy.maximum(a, b), return_inverse=True
         )
-        row, shape = 2 * cell + ((sign > 0) != is_reversed), (2 * len(values), len(cell))
-        kinds = (numpy.flatnonzero((sign != 0) & mask) for mask in (~is_reversed, is_reversed))
-        sums, reversed_sums = (_indicator(row[part], part, shape) for part in kinds)
-        return _Cells(sums, reversed_sums, values // size == values % size)
+        is_reversed = a > b
+        sign = self._sign[:, 0]
+        row = 2 * cell + ((sign > 0) != is_reversed)
+        shape = (2 * len(cells), len(cell))
+
+        def sums_over(mask: Array) -> csr_array:
+            kinds = numpy.flatnonzero((sign != 0) & mask)
+            return _indicator(row[kinds], kinds, shape)
+
+        is_diagonal = cells // size == cells % size
+        return _Cells(sums_over(~is_reversed), sums_over(is_reversed), is_diagonal)
 
     def of(
         self,
@@ -246,14 +276,14 @@ class PairedScores:
 
     def _counts(self, values: Float[Array, "n d"], weights: Float[Array, "b n"] | None) -> _Counts:
         ranks = _ranks(values)
-        higher, lower = ranks[self.first], ranks[self.second]
-        above, below = (
-            (higher > lower).astype(numpy.float32),
-            (higher < lower).astype(numpy.float32),
-        )
+        first = ranks[self.first]
+        second = ranks[self.second]
+        above = (first > second).astype(numpy.float32)
+        below = (first < second).astype(numpy.float32)
         paired, every = self._weighted(weights)
         if weights is not None:
-            above, below = above * paired, below * paired
+            above = above * paired
+            below = below * paired
         return _Counts(self._summed(above), self._summed(below), every, self._sign)
 
     def _weighted(self, weights: Float[Array, "b n"] | None) -> tuple[Array, Array]:
@@ -275,14 +305,13 @@ class PairedScores:
     def _group_taus(self, counts: _Counts) -> list[tuple[Array, Array]]:
         """Return the tau of each group per hyperparameter, and if the hyperparameter varies."""
         parts = counts.for_tau()
-        return [
-            (
-                _ratio(*(_product(groups.sums, part) for part in parts)),
-                _product(groups.sums, counts.every * groups.differ) > 0,
-            )
-            for groups in self._groups
-            if groups.count
-        ]
+        result: list[tuple[Array, Array]] = []
+        for groups in self._groups:
+            if groups.count:
+                taus = _ratio(*(_product(groups.sums, part) for part in parts))
+                is_varied = _product(groups.sums, counts.every * groups.differ) > 0
+                result.append((taus, is_varied))
+        return result
 
     def _granulated(self, counts: _Counts) -> Float[Array, " d"]:
         by_name: list[Float[Array, " d"]] = [
@@ -296,21 +325,26 @@ class PairedScores:
     def count_groups(self, values: Float[Array, " n"]) -> tuple[int, int]:
         """Return the number of groups with a tau, and of those that are dropped."""
         taus = self._group_taus(self._counts(values[:, None], None))
-        finite = [numpy.isfinite(tau[varied]) for tau, varied in taus]
-        return sum(int(each.sum()) for each in finite), sum(int((~each).sum()) for each in finite)
+        is_finite = [numpy.isfinite(tau[varied]) for tau, varied in taus]
+        n_groups = sum(int(each.sum()) for each in is_finite)
+        n_dropped = sum(int((~each).sum()) for each in is_finite)
+        return n_groups, n_dropped
 
     def _information(self, counts: _Counts) -> Float[Array, " d"]:
         least = numpy.full(counts.above.shape[1], numpy.inf)
         for cells in self._cells:
             # N H(X | cell) = sum over cells of n log n minus sum over (cell, x) of n log n, with N pairs in all
             table = cells.counts(counts)
-            rows, total = _nlogn(table.sum(2)).sum((0, 1)), _nlogn(table.sum((1, 2))).sum(0)
-            joint, columns = _nlogn(table).sum((0, 1, 2)), _nlogn(table.sum(1)).sum((0, 1))
+            of_cells = _nlogn(table.sum((1, 2))).sum(0)
+            of_gap = _nlogn(table.sum(2)).sum((0, 1))
+            of_measure = _nlogn(table.sum(1)).sum((0, 1))
+            of_both = _nlogn(table).sum((0, 1, 2))
             # N H(gap | cell), and N I(measure; gap | cell) = N [H(gap | .) + H(measure | .) - H(gap, measure | .)]
-            unknown, shared = total - rows, total - rows - columns + joint
-            defined = unknown > ROUNDING * numpy.maximum(total, 1.0)
-            fraction = shared / numpy.where(defined, unknown, 1.0)
-            least = numpy.minimum(least, numpy.where(defined, fraction, numpy.inf))
+            unknown = of_cells - of_gap
+            shared = of_cells - of_gap - of_measure + of_both
+            is_defined = unknown > ROUNDING * numpy.maximum(of_cells, 1.0)
+            fraction = shared / numpy.where(is_defined, unknown, 1.0)
+            least = numpy.minimum(least, numpy.where(is_defined, fraction, numpy.inf))
         return numpy.where(numpy.isfinite(least), numpy.clip(least, 0.0, 1.0), numpy.nan)
 
 
@@ -334,24 +368,26 @@ def competition_score(
 
     Jiang et al., "NeurIPS 2020 competition: Predicting generalization in deep learning", 2020.
     """
-    x, y = (table[name].to_numpy(dtype=float) for name in (measure, target))
-    first, second = (part.ravel() for part in numpy.indices((len(x), len(x))))
-    larger, wider = (x[first] > x[second]).astype(int), (y[first] > y[second]).astype(int)
-    values = [numpy.inf]
+    values = table[measure].to_numpy(dtype=float)
+    gaps = table[target].to_numpy(dtype=float)
+    first, second = (part.ravel() for part in numpy.indices((len(gaps), len(gaps))))
+    has_larger_value = (values[first] > values[second]).astype(int)
+    has_larger_gap = (gaps[first] > gaps[second]).astype(int)
+    scores = [numpy.inf]
     for names in combinations(hyperparameters, 2):
         # a cell per pair of values of the two hyperparameters: [cell, gap larger, measure larger]
-        cell = configuration_ids(table, names)
-        cell = numpy.unique(cell[first] * len(cell) + cell[second], return_inverse=True)[1]
+        number = configuration_ids(table, names)
+        cell = numpy.unique(number[first] * len(number) + number[second], return_inverse=True)[1]
         counts = numpy.zeros((int(cell.max()) + 1, 2, 2))
-        numpy.add.at(counts, (cell, wider, larger), 1.0)
+        numpy.add.at(counts, (cell, has_larger_gap, has_larger_value), 1.0)
         # I(gap; measure) = H(gap) + H(measure) - H(gap, measure) per cell
-        information = (
-            _entropy(counts.sum(2)) + _entropy(counts.sum(1)) - _entropy(counts.reshape(-1, 4))
-        )
+        of_gap = counts.sum(2)
+        of_measure = counts.sum(1)
+        information = _entropy(of_gap) + _entropy(of_measure) - _entropy(counts.reshape(-1, 4))
         # the competition adds 1e-12 inside the logarithm of this entropy only
-        values.append(float(information.mean() / _entropy(counts.sum(2), slack=1e-12).mean()))
-    if numpy.isfinite(min(values)):
-        return max(min(values), 0.0)
+        scores.append(float(information.mean() / _entropy(of_gap, slack=1e-12).mean()))
+    if numpy.isfinite(min(scores)):
+        return max(min(scores), 0.0)
     return numpy.nan
 
 
@@ -373,7 +409,8 @@ def sign_errors(
 
     Dziugaite et al., "In search of robust measures of generalization", 2020, section 4 and appendix B.
     """
-    x, y = (table[name].to_numpy(dtype=float) for name in (measure, target))
+    values = table[measure].to_numpy(dtype=float)
+    gaps = table[target].to_numpy(dtype=float)
     settings = numpy.array([as_texts(table[name]) for name in hyperparameters]).T
     errors: list[tuple[float, float, float]] = []
     configurations = []
@@ -382,14 +419,14 @@ def sign_errors(
     for (a, ones), (b, others) in combinations(enumerate(configurations), 2):
         if (settings[ones[0]] != settings[others[0]]).sum() != 1:
             continue
-        gaps, values = y[ones][:, None] - y[others], x[ones][:, None] - x[others]
-        weights = numpy.ones_like(gaps)
+        gap_differences = gaps[ones][:, None] - gaps[others]
+        differences = values[ones][:, None] - values[others]
+        weights = numpy.ones_like(gap_differences)
         if n_test is not None:
-            confidence = (
-                numpy.maximum(0.0, 1 - 2 * numpy.exp(-2 * n_test * (numpy.abs(gaps) / 2) ** 2)) ** 2
-            )
+            exponent = -2 * n_test * (numpy.abs(gap_differences) / 2) ** 2
+            confidence = numpy.maximum(0.0, 1 - 2 * numpy.exp(exponent)) ** 2
             weights = numpy.maximum(0.0, confidence - 0.5)
         if weights.any():
-            sign_error = (1 - numpy.sign(values) * numpy.sign(gaps)) / 2
+            sign_error = (1 - numpy.sign(differences) * numpy.sign(gap_differences)) / 2
             errors.append((a, b, float((weights * sign_error).sum() / weights.sum())))
     return numpy.array(errors).reshape(-1, 3)
