@@ -82,11 +82,13 @@ def _explicit(first: KernelSide, second: KernelSide, floats: int) -> Tensor:
     # <J, J'> is a sum over the O x K entries, so that it can be accumulated over groups O' of channels, and J itself
     # never has to fit: [N C, O' K] @ [O' K, M D] -> [N C, M D]
     kernel = first.columns.new_zeros(n * c, m * d)
-    for channels in slices(o, max(1, floats // (max(n * c, m * d) * k))):
+    group = max(1, floats // (max(n * c, m * d) * k))
+    for channels in slices(o, group):
         rows = first.jacobian(channels)
-        kernel += (
-            gram_matrix(rows) if second is first else multiply(rows, second.jacobian(channels).T)
-        )
+        if second is first:
+            kernel += gram_matrix(rows)
+        else:
+            kernel += multiply(rows, second.jacobian(channels).T)
     return kernel.view(n, c, m, d)
 
 
@@ -96,28 +98,26 @@ def _gram(first: KernelSide, second: KernelSide, _: int) -> Tensor:
     if t == s == 1:
         # J_nc = g_nc a_n^T has rank one, and <g a^T, g' a'^T> = (g . g') (a . a'): the Gram matrix of the g, over
         # (c, n) and (d, m) as they lie in memory, times that of the a, over n and m, which is broadcast over c and d.
-        g, g_second = (side.gradients.reshape(-1, o) for side in (first, second))
-        g_products = gram_matrix(g) if second is first else multiply(g, g_second.T)
+        g = first.gradients.reshape(-1, o)
+        if second is first:
+            g_products = gram_matrix(g)
+        else:
+            g_products = multiply(g, second.gradients.reshape(-1, o).T)
         a_products = multiply(first.columns[..., 0], second.columns[..., 0].T)
-        return g_products.view(c, n, d, m).mul_(a_products[:, None]).permute(1, 0, 3, 2)
+        kernel = g_products.view(c, n, d, m).mul_(a_products[:, None])
+        return kernel.permute(1, 0, 3, 2)
     # For sample i of the rows and all samples of the columns: a_it . a_ms as [M, T S, 1] and g_cit . g_dms as
     # [M, C D, T S]. The batched product sums over the pairs of positions (t, s).
     g_second = second.by_position.reshape(m * d * s, o)
     a_second = second.columns.transpose(1, 2).reshape(m * s, k)
     kernel = first.columns.new_empty(n, c, m, d)
     for i in range(n):
-        a_products = (
-            multiply(first.columns[i].T, a_second.T)
-            .view(t, m, s)
-            .transpose(0, 1)
-            .reshape(m, t * s, 1)
-        )
-        g_products = (
-            multiply(first.by_position[i], g_second.T).view(c, t, m, d, s).permute(2, 0, 3, 1, 4)
-        )
-        kernel[i] = (
-            torch.bmm(g_products.reshape(m, c * d, t * s), a_products).view(m, c, d).transpose(0, 1)
-        )
+        a_products = multiply(first.columns[i].T, a_second.T).view(t, m, s)
+        a_products = a_products.transpose(0, 1).reshape(m, t * s, 1)
+        g_products = multiply(first.by_position[i], g_second.T).view(c, t, m, d, s)
+        g_products = g_products.permute(2, 0, 3, 1, 4).reshape(m, c * d, t * s)
+        of_sample = torch.bmm(g_products, a_products).view(m, c, d)
+        kernel[i] = of_sample.transpose(0, 1)
     return kernel
 
 
@@ -131,9 +131,8 @@ def _mixed(first: KernelSide, second: KernelSide, _: int) -> Tensor:
     kernel = first.columns.new_empty(n, c, m, d)
     for i in range(n):
         jacobian = multiply(first.gradients[:, i].reshape(c * o, -1), first.columns[i].T)
-        applied = (
-            multiply(jacobian, a_second).view(c, o, m, s).permute(2, 0, 1, 3).reshape(m, c, o * s)
-        )
+        applied = multiply(jacobian, a_second).view(c, o, m, s)
+        applied = applied.permute(2, 0, 1, 3).reshape(m, c, o * s)
         kernel[i] = torch.bmm(applied, g_second).transpose(0, 1)
     return kernel
 
@@ -177,12 +176,12 @@ def traced_block(
     c, n, o, k, t = first.sizes
     _, m, _, _, s = second.sizes
     # sum_c <J_nc, J_mc> = sum_ts (a_nt . a_ms) (sum_c g_cnt . g_cms): the sum over c and the dot product over o are one
-    # product of [N T, C O] and [C O, M S]. Left of <=: the cost of this order, with 4 for the element-wise work on the
-    # products [t, s]; right of it: that of the explicit order, J of both sides and their product.
+    # product of [N T, C O] and [C O, M S]. Its cost has 4 for the element-wise work on the products [t, s]; that of the
+    # explicit order is J of both sides and their product.
     of_one_row = t * m * s
-    if of_one_row <= floats and n * of_one_row * (c * o + k + 4) <= c * o * k * (
-        n * m + (n * t + m * s) / 2
-    ):
+    cost = n * of_one_row * (c * o + k + 4)
+    cost_of_explicit = c * o * k * (n * m + (n * t + m * s) / 2)
+    if of_one_row <= floats and cost <= cost_of_explicit:
         g, g_second = (
             side.gradients.permute(1, 3, 0, 2).reshape(-1, c * o) for side in (first, second)
         )
@@ -197,9 +196,12 @@ def traced_block(
         return torch.cat(blocks)
     # The explicit order, with c among the summed entries: [N, C O' K] @ [C O' K, M]
     kernel = first.columns.new_zeros(n, m)
-    for channels in slices(o, max(1, floats // (max(n, m) * c * k))):
+    group = max(1, floats // (max(n, m) * c * k))
+    for channels in slices(o, group):
         rows = first.jacobian(channels).view(n, -1)
-        others = rows if second is first else second.jacobian(channels).view(m, -1)
+        others = rows
+        if second is not first:
+            others = second.jacobian(channels).view(m, -1)
         kernel += multiply(rows, others.T)
     return kernel
 
@@ -211,16 +213,17 @@ def _gradient_by_gram(side: KernelSide, weights: Tensor) -> tuple[Tensor, Tensor
     #   dS/dg_cit = 2 sum_mds W_icmd (a_it . a_ms) g_dms    and    dS/da_it = 2 sum_cmds W_icmd (g_cit . g_dms) a_ms.
     g = side.by_position.reshape(n * c * t, o)
     a = side.columns.transpose(1, 2).reshape(n * t, k)
-    by_columns, by_gradients = torch.empty_like(side.columns), torch.empty_like(side.gradients)
+    by_columns = torch.empty_like(side.columns)
+    by_gradients = torch.empty_like(side.gradients)
     for i in range(n):
         # all have the dimensions [C, T, N, C, T] of the indices c, t, m, d, s
         doubled = (2 * weights[i]).view(c, 1, n, c, 1)
         a_products = multiply(side.columns[i].T, a.T).view(1, t, n, 1, t)
-        by_gradients[:, i] = (
-            multiply((a_products * doubled).view(c * t, n * c * t), g).view(c, t, o).transpose(1, 2)
-        )
+        weighted = (a_products * doubled).view(c * t, n * c * t)
+        by_gradients[:, i] = multiply(weighted, g).view(c, t, o).transpose(1, 2)
         g_products = multiply(side.by_position[i], g.T).view(c, t, n, c, t)
-        by_columns[i] = multiply((g_products * doubled).sum((0, 3)).view(t, n * t), a).T
+        weighted = (g_products * doubled).sum((0, 3)).view(t, n * t)
+        by_columns[i] = multiply(weighted, a).T
     return by_columns, by_gradients
 
 
@@ -235,9 +238,10 @@ def kernel_block_gradient(
     if t * t * (o + 16) > 0.6 * o * k or n * (c * t) ** 2 > TEMPORARY:
         # S = tr(J^T W J) has dS/dJ = 2 W J for symmetric W. By the chain rule through J_nc = sum_t g_cnt a_nt^T,
         # dS/dg_cnt = (dS/dJ_nc) a_nt and dS/da_nt = sum_c (dS/dJ_nc)^T g_cnt: the sum over c is that over the rows.
-        by_jacobian = multiply(2 * weights.reshape(n * c, n * c), side.jacobian(slice(0, o))).view(
-            n, c * o, k
-        )
+        doubled = 2 * weights.reshape(n * c, n * c)
+        by_jacobian = multiply(doubled, side.jacobian(slice(0, o))).view(n, c * o, k)
         by_gradients = torch.bmm(by_jacobian, side.columns).view(n, c, o, t).transpose(0, 1)
-        return torch.bmm(by_jacobian.mT, side.by_sample) if by_columns else None, by_gradients
+        if not by_columns:
+            return None, by_gradients
+        return torch.bmm(by_jacobian.mT, side.by_sample), by_gradients
     return _gradient_by_gram(side, weights)

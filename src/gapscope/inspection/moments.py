@@ -51,19 +51,21 @@ class ChannelMoments:
         zero = torch.zeros_like(mean)
         if a == 0:
             self._mean, self._m2, self._m3, self._m4 = mean, zero, zero, zero
-        total, delta = a + b, mean - self._mean if a else zero
+        total = a + b
+        delta = zero
+        if a:
+            delta = mean - self._mean
         if self.order == 4:
             # the third and fourth order need the lower sums before their update: highest order first
-            m3, m4 = (deviation * square).sum(1), square.square().sum(1)
-            self._m4 = (
-                self._m4
-                + m4
-                + delta**4 * (a * b * (a * a - a * b + b * b) / total**3)
-                + 6 * delta**2 * (a * a * m2 + b * b * self._m2) / total**2
-                + 4 * delta * (a * m3 - b * self._m3) / total
-            )
-            cross = 3 * delta * (a * m2 - b * self._m2) / total
-            self._m3 = self._m3 + m3 + delta**3 * (a * b * (a - b) / total**2) + cross
+            m3 = (deviation * square).sum(1)
+            m4 = square.square().sum(1)
+            of_means = delta**4 * (a * b * (a * a - a * b + b * b) / total**3)
+            with_m2 = 6 * delta**2 * (a * a * m2 + b * b * self._m2) / total**2
+            with_m3 = 4 * delta * (a * m3 - b * self._m3) / total
+            self._m4 = self._m4 + m4 + of_means + with_m2 + with_m3
+            of_means = delta**3 * (a * b * (a - b) / total**2)
+            with_m2 = 3 * delta * (a * m2 - b * self._m2) / total
+            self._m3 = self._m3 + m3 + of_means + with_m2
         self._m2 = self._m2 + m2 + delta**2 * (a * b / total)
         self._mean = self._mean + delta * (b / total)
         self.count = total

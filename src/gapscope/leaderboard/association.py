@@ -67,10 +67,15 @@ def _kernel(column: Any) -> Float[Array, "n n"]:
 
 @dataclass(frozen=True)
 class Residuals:
-    """Linear maps from a column to its residuals given the hyperparameters."""
+    """Linear maps from a column to its residuals given the hyperparameters.
 
-    in_sample: Float[Array, "n n"]  # of the fit to all rows
-    held_out: Float[Array, "n n"]  # of the fits without each row's own training configuration
+    Attributes:
+        in_sample: Residuals of the fit to all rows.
+        held_out: Residuals of the fits without each row's own training configuration.
+    """
+
+    in_sample: Float[Array, "n n"]
+    held_out: Float[Array, "n n"]
 
 
 class HyperparameterSmoother:
@@ -93,16 +98,14 @@ class HyperparameterSmoother:
             values, vectors = numpy.linalg.eigh(kernel / kernel.diagonal().mean())
             for ridge in RIDGES if self._kernels else (1e-9,):
                 # K = V diag(v) V^T, so I - S = I - V diag(v / (v + ridge n)) V^T
-                shrinkage = numpy.maximum(values, 0.0) / (
-                    numpy.maximum(values, 0.0) + ridge * self.n
-                )
+                positive = numpy.maximum(values, 0.0)
+                shrinkage = positive / (positive + ridge * self.n)
                 in_sample = numpy.eye(self.n) - (vectors * shrinkage) @ vectors.T
                 # the residuals of rows c after a fit without them are (I - S)_cc^-1 ((I - S) y)_c
                 held_out = in_sample.copy()
                 for rows in self._members:
-                    held_out[rows] = numpy.linalg.solve(
-                        in_sample[numpy.ix_(rows, rows)], in_sample[rows]
-                    )
+                    own = in_sample[numpy.ix_(rows, rows)]
+                    held_out[rows] = numpy.linalg.solve(own, in_sample[rows])
                 candidates.append(Residuals(in_sample, held_out))
         return candidates
 
@@ -113,13 +116,17 @@ class HyperparameterSmoother:
 
 @dataclass(frozen=True)
 class PartialAssociation:
-    """Correlation of residuals, NaN if the hyperparameters determine the measure."""
+    """Correlation of residuals, NaN if the hyperparameters determine the measure.
+
+    Attributes:
+        score: The correlation, with its bootstrap interval.
+        explained: Fraction of the measure's variance that they explain on held-out configurations.
+        permuted: Correlation under each permutation.
+    """
 
     score: Score
-    explained: (
-        float  # fraction of the measure's variance that they explain on held-out configurations
-    )
-    permuted: Float[Array, " d"]  # correlation under each permutation
+    explained: float
+    permuted: Float[Array, " d"]
 
 
 class PartialAssociations:
@@ -163,17 +170,16 @@ class PartialAssociations:
         # R2 on held-out configurations; normal scores have mean 0
         explained = 1 - float((held_out**2).sum() / max(float((scores**2).sum()), 1e-300))
         if in_sample.std() < ROUNDING:
-            return PartialAssociation(
-                Score(value=numpy.nan), explained, numpy.full(len(self._orders), numpy.nan)
-            )
+            undefined = numpy.full(len(self._orders), numpy.nan)
+            return PartialAssociation(Score(value=numpy.nan), explained, undefined)
         # one row per permutation: permuted in-sample residuals, mapped to their held-out residuals
         permuted = numpy.stack([in_sample[order] for order in self._orders]) @ maps.held_out.T
-        held_out, gap, once = held_out[None], self._gap[None], numpy.ones((1, len(scores)))
-        interval = percentile_interval(weighted_pearson(self._weights, held_out, gap), 0.95)
-        value = float(weighted_pearson(once, held_out, gap)[0])
-        return PartialAssociation(
-            Score.of(value, interval), explained, weighted_pearson(once, permuted, gap)
-        )
+        once = numpy.ones((1, len(scores)))
+        gap = self._gap[None]
+        value = float(weighted_pearson(once, held_out[None], gap)[0])
+        resampled = weighted_pearson(self._weights, held_out[None], gap)
+        score = Score.of(value, percentile_interval(resampled, 0.95))
+        return PartialAssociation(score, explained, weighted_pearson(once, permuted, gap))
 
 
 def _held_out_map(columns: Float[Array, "n p"], clusters: Int[Array, " n"]) -> Float[Array, "n n"]:
@@ -218,7 +224,8 @@ def cross_validated_line(
     """
     line = _held_out_map(_line_columns(values), clusters)
     mean = _held_out_map(numpy.ones((len(values), 1)), clusters)
-    errors, baseline = line @ gaps, mean @ gaps
+    errors = line @ gaps
+    baseline = mean @ gaps
     # columns of permuted gaps, [n, d]
     if len(orders):
         permuted = gaps[numpy.asarray(orders, dtype=int)].T
@@ -228,10 +235,13 @@ def cross_validated_line(
     def r_squared(line_sum: Array, mean_sum: Array) -> Array:
         return 1 - line_sum / numpy.where(mean_sum > 0, mean_sum, numpy.nan)
 
-    interval = percentile_interval(r_squared(weights @ errors**2, weights @ baseline**2), 0.95)
-    mae_interval = percentile_interval(weights @ numpy.abs(errors) / weights.sum(1), 0.95)
+    value = float(r_squared((errors**2).sum(), (baseline**2).sum()))
+    resampled = r_squared(weights @ errors**2, weights @ baseline**2)
+    of_permutations = r_squared(((line @ permuted) ** 2).sum(0), ((mean @ permuted) ** 2).sum(0))
+    mae = float(numpy.abs(errors).mean())
+    resampled_mae = weights @ numpy.abs(errors) / weights.sum(1)
     return (
-        Score.of(float(r_squared((errors**2).sum(), (baseline**2).sum())), interval),
-        Score.of(float(numpy.abs(errors).mean()), mae_interval),
-        r_squared(((line @ permuted) ** 2).sum(0), ((mean @ permuted) ** 2).sum(0)),
+        Score.of(value, percentile_interval(resampled, 0.95)),
+        Score.of(mae, percentile_interval(resampled_mae, 0.95)),
+        of_permutations,
     )

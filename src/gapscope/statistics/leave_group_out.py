@@ -41,11 +41,16 @@ class LeaveGroupOut:
     ) -> None:
         # all rows: a kernel of many samples computes them in blocks
         self.vectors = torch.cat([part for _, part in kernel.blocks()])
-        self.values, self.targets = kernel.values, targets.double()
+        self.values = kernel.values
+        self.targets = targets.double()
         self.inside = self.vectors.T @ self.targets
         self.ones_inside = self.vectors.sum(0)
-        self.blocks = [] if groups is None else _blocks_by_size(groups)
-        self.squares = self.vectors.square() if groups is None else None
+        self.blocks: list[Tensor] = []
+        self.squares: Tensor | None = None
+        if groups is None:
+            self.squares = self.vectors.square()
+        else:
+            self.blocks = _blocks_by_size(groups)
         self._grams: dict[int, Tensor] = {}
 
     def predictions(self, ridge: float) -> Float[Tensor, "n k"]:
@@ -62,9 +67,8 @@ class LeaveGroupOut:
         residuals = self.targets - vectors @ (fitted[:, None] * self.inside)
         residuals -= ones[:, None] * (ones @ self.targets) / ones.sum()
         if self.squares is not None:
-            freedom = (1 - self.squares @ fitted - column.square()).clamp_min(
-                MIN_DEGREES_OF_FREEDOM
-            )
+            freedom = 1 - self.squares @ fitted - column.square()
+            freedom = freedom.clamp_min(MIN_DEGREES_OF_FREEDOM)
             return self.targets - residuals / freedom[:, None]
         left_out = torch.empty_like(residuals)
         for rows in self.blocks:
@@ -73,13 +77,10 @@ class LeaveGroupOut:
 
     def _solve(self, rows: Tensor, fitted: Tensor, column: Tensor, residuals: Tensor) -> Tensor:
         """Return the residuals [groups, g, k] without each of several groups of one size g."""
-        vectors, size = self.vectors, rows.shape[1]
-        if size <= vectors.shape[1]:
-            part = vectors[rows]
-            block = (
-                -(part * fitted) @ part.transpose(1, 2)
-                - column[rows][:, :, None] * column[rows][:, None, :]
-            )
+        if rows.shape[1] <= self.vectors.shape[1]:
+            part = self.vectors[rows]
+            of_column = column[rows][:, :, None] * column[rows][:, None, :]
+            block = -(part * fitted) @ part.transpose(1, 2) - of_column
             block.diagonal(dim1=1, dim2=2).add_(1)
             return _solve_positive(block, residuals)
         return torch.stack(
@@ -88,7 +89,8 @@ class LeaveGroupOut:
 
     def _woodbury(self, rows: Tensor, residuals: Tensor, fitted: Tensor, column: Tensor) -> Tensor:
         """Return the residuals of one large group: (I - W W^T)^-1 = I + W (I - W^T W)^-1 W^T."""
-        part, root = self.vectors[rows], fitted.sqrt()
+        part = self.vectors[rows]
+        root = fitted.sqrt()
         first = int(rows[0])
         if first not in self._grams:
             self._grams[first] = part.T @ part
@@ -98,8 +100,9 @@ class LeaveGroupOut:
         inner[:r, r] = inner[r, :r] = -root * (part.T @ column[rows])
         inner[r, r] = -column[rows].square().sum()
         inner.diagonal().add_(1)
-        product = torch.cat([root[:, None] * (part.T @ residuals), column[rows][None] @ residuals])
-        solved = _solve_positive(inner, product)
+        of_vectors = root[:, None] * (part.T @ residuals)
+        of_column = column[rows][None] @ residuals
+        solved = _solve_positive(inner, torch.cat([of_vectors, of_column]))
         return residuals + part @ (root[:, None] * solved[:r]) + column[rows][:, None] * solved[r]
 
 
@@ -113,13 +116,15 @@ def _solve_positive(matrix: Tensor, right: Tensor) -> Tensor:
 
 def _blocks_by_size(groups: Tensor) -> list[Tensor]:
     """Return rows [groups, g] of the groups of each size g, in batches of limited memory."""
-    sizes, order = groups.bincount(), groups.argsort(stable=True)
+    sizes = groups.bincount()
+    order = groups.argsort(stable=True)
     starts = sizes.cumsum(0) - sizes
     batches: list[Tensor] = []
     for size in sizes[sizes > 0].unique().tolist():
         first = starts[sizes == size]
         rows = order[first[:, None] + torch.arange(size, device=groups.device)]
-        batches += rows.split(max(1, _MAX_ENTRIES // (size * max(size, 1024))))
+        groups_per_batch = max(1, _MAX_ENTRIES // (size * max(size, 1024)))
+        batches += rows.split(groups_per_batch)
     return batches
 
 
@@ -139,11 +144,13 @@ def select_held_out(
         ridges: Ridge strengths, in units of the mean eigenvalue.
         groups: Group of each sample, 0, 1, ...; None for one group per sample.
     """
-    solver, unit = LeaveGroupOut(kernel, targets, groups), kernel.mean or 1.0
+    solver = LeaveGroupOut(kernel, targets, groups)
+    unit = kernel.mean or 1.0
 
     def evaluate(number: int) -> tuple[float, int, Tensor]:
         predictions = solver.predictions(ridges[number] * unit)
-        return float((predictions - solver.targets).square().sum()), number, predictions
+        error = float((predictions - solver.targets).square().sum())
+        return error, number, predictions
 
     if groups is None:
         _, number, predictions = min(map(evaluate, range(len(ridges))), key=lambda item: item[0])
