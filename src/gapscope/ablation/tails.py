@@ -42,17 +42,18 @@ class States:
         self.sample_of: Int[Tensor, " t"] = torch.repeat_interleave(sizes)
         # After n steps of the reverse order the first M - n ranked units remain, j = removed[M - n] of them active:
         # this is state 0 for j = k, state k for j = 0, and else state k + j.
-        remaining, count = removed.flip(1), self.counts[:, None]
-        reverse = torch.where(
-            remaining == count, 0, torch.where(remaining == 0, count, count + remaining)
-        )
+        remaining = removed.flip(1)
+        count = self.counts[:, None]
+        reverse = torch.where(remaining == 0, count, count + remaining)
+        reverse = torch.where(remaining == count, 0, reverse)
         self.steps: Int[Tensor, "2 s n"] = torch.stack([removed, reverse]) + self.offsets[:, None]
 
     def mask(self, states: Int[Tensor, " r"]) -> Bool[Tensor, "r m"]:
         """Return the remaining ranked units in these states (arbitrary for inactive units)."""
         samples = self.sample_of[states]
         local = (states - self.offsets[samples])[:, None]
-        count, position = self.counts[samples][:, None], self.position[samples]
+        count = self.counts[samples][:, None]
+        position = self.position[samples]
         # `position` is the number of active units ranked before a unit. Without the first i active units those from
         # position i on remain; in state k + j those before position j.
         return torch.where(local <= count, position >= local, position < local - count)
@@ -137,7 +138,8 @@ class MaskedTail(TailEvaluator):
         self, source: Activations, ranking: Int[Tensor, " m"]
     ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
         active = (self.split.flatten_positions(source.values) != 0).any(2)
-        states, rank = States(active[:, ranking]), ranking.argsort()
+        states = States(active[:, ranking])
+        rank = ranking.argsort()
 
         def predict(chunk: Tensor) -> Tensor:
             samples = states.sample_of[chunk]
@@ -189,15 +191,16 @@ def linear_cut(split: TracedSplit) -> LinearCut | None:
 
     The map before the linear layer may still mix units, see `separates_units`.
     """
-    traced, context = split.traced, split.crossing
+    traced = split.traced
+    context = split.crossing
     behind = descendants([split.site]) & ancestors([traced.output])
     ordered = [node for node in traced.graph.nodes if node in behind]
     # All paths pass through node i if no later node uses an earlier one.
     for i, node in enumerate(ordered[1:], start=1):
-        linear, before = traced.module(node), set(ordered[:i])
-        if type(linear) is nn.Linear and not any(
-            before & set(later.all_input_nodes) for later in ordered[i + 1 :]
-        ):
+        linear = traced.module(node)
+        before = set(ordered[:i])
+        is_bypassed = any(before & set(later.all_input_nodes) for later in ordered[i + 1 :])
+        if type(linear) is nn.Linear and not is_bypassed:
             break
     else:
         return None
@@ -219,19 +222,16 @@ def separates_units(split: SplitNetwork, cut: LinearCut, source: Activations) ->
     generator = torch.Generator().manual_seed(0)
     samples = torch.arange(len(source), device=source.values.device)
     units = source.values.shape[split.unit_axis]
-    noise = torch.randn(source.values.shape, generator=generator, dtype=source.values.dtype).to(
-        source.values.device
-    )
-    for values in (source.values, noise):
+    noise = torch.randn(source.values.shape, generator=generator, dtype=source.values.dtype)
+    for values in (source.values, noise.to(source.values.device)):
         features = cut.features_of(values.clone(), source, samples)  # it may change them in place
         if features.ndim != 2 or features.shape[1] % units:
             return False
         baseline = cut.features_of(torch.zeros_like(values), source, samples)  # h(0)
         active = (torch.rand(len(values), units, generator=generator) < 0.5).to(values.device)
         masked = cut.features_of(split.masked(values, active), source, samples)
-        expected = torch.where(
-            active.repeat_interleave(features.shape[1] // units, 1), features, baseline
-        )
+        is_active = active.repeat_interleave(features.shape[1] // units, 1)
+        expected = torch.where(is_active, features, baseline)
         if not torch.equal(masked, expected):
             return False
     return True
@@ -266,23 +266,24 @@ class _Ablation:
     def __init__(
         self, tail: SeparableTail, source: Activations, ranking: Int[Tensor, " m"]
     ) -> None:
-        self.cut, self.source, self.tail, self.ranking = tail.cut, source, tail, ranking
-        units, every = len(ranking), torch.arange(len(source), device=ranking.device)
+        self.cut = tail.cut
+        self.source = source
+        self.tail = tail
+        self.ranking = ranking
+        units = len(ranking)
+        every = torch.arange(len(source), device=ranking.device)
 
         def features(samples: Tensor) -> tuple[Tensor, Tensor]:
             values = source.values[samples]
-            both = (values, torch.zeros_like(values))
-            of_values, of_zero = (
-                self.cut.features_of(v, source, samples).unflatten(1, (units, -1)) for v in both
-            )
-            return of_values, of_zero
+            of_values = self.cut.features_of(values, source, samples)
+            of_zero = self.cut.features_of(torch.zeros_like(values), source, samples)
+            return of_values.unflatten(1, (units, -1)), of_zero.unflatten(1, (units, -1))
 
         rows = tail.rows_of(lambda: features(every[:1]), every.device)
-        of_values, of_zero = zip(
-            *(features(every[part]) for part in slices(len(every), rows)), strict=True
-        )
-        self.features: Float[Tensor, "s m p"] = torch.cat(of_values)  # h(z), P entries per unit
-        self.baseline: Float[Tensor, "s m p"] = torch.cat(of_zero)  # h(0)
+        parts = [features(every[part]) for part in slices(len(every), rows)]
+        # h(z) and h(0), P entries per unit
+        self.features: Float[Tensor, "s m p"] = torch.cat([of_values for of_values, _ in parts])
+        self.baseline: Float[Tensor, "s m p"] = torch.cat([of_zero for _, of_zero in parts])
         # delta_u = h(z)_u - h(0)_u = 0 for a unit whose removal changes nothing: no state depends on it
         self.active = (self.features != self.baseline).any(2)[:, ranking]
         self.states = States(self.active)
@@ -292,16 +293,16 @@ class _Ablation:
 
     def evaluate(self) -> Int[Tensor, "2 t"]:
         """Return for every state the predicted class, and whether the largest two outputs tie."""
-        active, hidden = int(self.states.counts.max()), self.weights.shape[2]
+        active = int(self.states.counts.max())
+        hidden = self.weights.shape[2]
         # per active unit: its weights, its term, a row of either running sum, and about as many indexed rows
         sample_bytes = 6 * self.features.element_size() * max(1, active) * hidden
         budget = memory_budget(self.features.device, PASS_BYTES)
         group = self.tail.chunk_size or max(1, budget // sample_bytes)
 
         def evaluate_range(stretch: slice) -> Tensor:
-            return torch.cat(
-                [self._evaluate_group(part, active) for part in slices_of(stretch, group)], 1
-            )
+            parts = slices_of(stretch, group)
+            return torch.cat([self._evaluate_group(part, active) for part in parts], 1)
 
         n_states = (2 * self.states.counts).clamp(min=1)
         return compute_distributed(
@@ -320,7 +321,8 @@ class _Ablation:
             int(self.states.offsets[samples.start]), int(stop), device=self.ranking.device
         )
         of = self.states.sample_of[states]
-        local, count = states - self.states.offsets[of], self.states.counts[of]
+        local = states - self.states.offsets[of]
+        count = self.states.counts[of]
         # Rows of `_sums`: i for "without the first i active units", active + j for "only the first j" (state k + j).
         row = torch.where(local <= count, local, active + local - count)
         hidden = self._sums(samples, active)[row, of - samples.start]
@@ -371,9 +373,8 @@ class _Ablation:
         samples = self.states.sample_of[states]
         active = self.states.mask(states)[:, self.ranking.argsort()].unsqueeze(2)
         features = torch.where(active, self.features[samples], self.baseline[samples]).flatten(1)
-        return predict_with_ties(
-            self.cut.outputs_of(self.cut.linear(features), self.source, samples)
-        )
+        hidden = self.cut.linear(features)
+        return predict_with_ties(self.cut.outputs_of(hidden, self.source, samples))
 
 
 def choose_tail(split: SplitNetwork, x: Tensor, chunk_size: int | None) -> TailEvaluator:

@@ -220,6 +220,16 @@ def estimate_accuracy(
             cannot be resampled, or `initial_state` holds the trained weights.
         NotMeasurable: The network has no trainable parameters.
         BudgetSpent: The budget is too small for 100 landmarks (also a NotMeasurable).
+
+    >>> import gapscope as gs
+    >>> train = gs.load_dataset("digits").train.first(300)
+    >>> network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=64)
+    >>> initial_state = {name: value.clone() for name, value in network.state_dict().items()}
+    >>> _ = gs.train(network, train, gs.TrainingSpec(epochs=20, momentum=0.9))
+    >>> print(gs.estimate_accuracy(network, train, initial_state=initial_state))  # doctest: +ELLIPSIS
+    Estimated accuracy: 9... % (90 % interval 8... to 100.0 %) on new data with the same label noise
+      clean labels  9... % (8... to 100.0 %) if 0.3 % (0.0 to 3.5 %) of the training labels are wrong
+      training      100 % of 300 samples
     """
     import pandas
 

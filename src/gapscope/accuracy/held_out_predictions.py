@@ -103,10 +103,12 @@ def out_of_sample(
         InvalidInput: The data have no targets, fewer than 12 samples, or a form that the source cannot predict; or the
             source is a training run (a monitor, its recordings, a trainer), which has trained on its samples.
 
-    >>> x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
-    >>> result = out_of_sample(None, (x, (x[:, 0] > 0).long()))
-    >>> result.to_numpy().shape, result.score > 0.9, result.cost
-    ((60, 2), True, 0.0)
+    >>> import gapscope as gs
+    >>> train = gs.load_dataset("digits").train.first(300)
+    >>> print(gs.out_of_sample(None, train))
+    Held-out accuracy of 300 samples: 95.7 % (90 % interval 93.3 to 97.2 %)
+      method       RBF ridge on the inputs, leave-one-out; cost 0.00 training runs
+      calibration  error 0.9 %, cross-entropy 0.130 nats
     """
     check_range("cost", cost, 0)
     check_no_run(source)

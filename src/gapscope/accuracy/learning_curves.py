@@ -236,7 +236,7 @@ def learning_curve(
     workers: int = 1,
     data_root: str | Path | None = None,
 ) -> LearningCurve:
-    """Predict the accuracy, or any other score, with all samples from training runs on subsets.
+    r"""Predict the accuracy, or any other score, with all samples from training runs on subsets.
 
     Every run is scored on samples that it was not trained on, and the scores are extrapolated to all samples. This
     evaluates the training function (architecture, optimizer and all else), not one network, on new samples with the
@@ -281,6 +281,19 @@ def learning_curve(
             a network, `score` returns no finite numbers, or `cache_dir` holds other training runs.
         GapscopeError: A training run failed (its error is the cause).
         KeyboardInterrupt: It was stopped before the first training run was finished.
+
+    >>> import gapscope as gs
+    >>> train = gs.load_dataset("digits").train.first(300)
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> curve = gs.learning_curve(LogisticRegression(max_iter=1000), (train.inputs.flatten(1), train.y))
+    >>> print("\n".join(curve.sentences))
+    Predicted accuracy with all 300 samples: 91.5 % (90 % interval 87.7 to 95.3 %)
+      design two halves and quarter; cost 3.00 full-training equivalents
+    >>> curve.to_pandas()
+             name  trained_on  scored_on     score  training_score  steps
+    0     quarter          75        225  0.875556        1.000000    1.0
+    1        half         150        150  0.906667        0.980000    1.0
+    2  other half         150        150  0.920000        0.993333    1.0
     """
     check_choice("design", design, (AUTO, *DESIGNS))
     if max_interval_width is not None:

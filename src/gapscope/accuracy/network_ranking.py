@@ -347,11 +347,17 @@ def rank_networks(
         InvalidInput: No candidate can be ranked, or an option or the data cannot be used.
         KeyboardInterrupt: It was stopped before two candidates were finished.
 
-    >>> narrow, wide = (NetworkSpec(options={"width": width}) for width in (8, 64))
-    >>> candidates, x = {"wide": wide, "narrow": narrow}, torch.rand(50, 5)
-    >>> ranking = rank_networks(candidates, x, by="output_sensitivity", n_outputs=3)
+    >>> import gapscope as gs
+    >>> train = gs.load_dataset("digits").train.first(300)
+    >>> candidates = {
+    ...     name: gs.NetworkSpec(name="fully_connected", options={"width": width})
+    ...     for name, width in {"narrow": 8, "wide": 128}.items()
+    ... }
+    >>> ranking = gs.rank_networks(candidates, train.first(100))
     >>> [item.name for item in ranking]
-    ['narrow', 'wide']
+    ['wide', 'narrow']
+    >>> print("\n".join(ranking.sentences))
+    RBF ridge on the inputs, without a network: 0.910.
     """
     budget = CpuBudget(time_budget)
     named = name_candidates(candidates)

@@ -257,13 +257,15 @@ def validated_accuracy(
     Raises:
         InvalidInput: Targets are missing, there are fewer than ten samples, or the forms differ.
 
-    >>> import torch
-    >>> x = torch.linspace(-1, 1, 60)[torch.randperm(60, generator=torch.Generator().manual_seed(0)), None]
-    >>> y = (x[:, 0] > 0).long()
-    >>> network = nn.Linear(1, 2)
-    >>> _ = network.weight.data.copy_(torch.tensor([[-1.0], [1.0]])), network.bias.data.zero_()
-    >>> round(validated_accuracy(network, (x[:20], y[:20]), (x[20:], y[20:])).score, 2)
-    1.0
+    >>> import gapscope as gs
+    >>> train = gs.load_dataset("digits").train.first(300)
+    >>> network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=64)
+    >>> _ = gs.train(network, train, gs.TrainingSpec(epochs=20, momentum=0.9))
+    >>> validation = gs.load_dataset("digits").test.first(200)
+    >>> print(gs.validated_accuracy(network, validation, train))  # doctest: +ELLIPSIS
+    Validated accuracy: 9... % (90 % interval 9... to 9... %)
+      validation samples alone: 9... % (9... to 9... %)
+      200 samples, equal to 2... (correlation 0...)
     """
     prepared = ready(network, train, needs=("outputs",))
     trained_on = prepared.samples

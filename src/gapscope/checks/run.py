@@ -121,9 +121,15 @@ def check(
     Raises:
         InvalidInput: The network or the data cannot be used, or a code is unknown.
 
-    >>> x = torch.linspace(-1, 1, 60)[:, None]
-    >>> check(nn.Linear(1, 2), (torch.cat([x, x[:6]]), (torch.arange(66) % 2)), only=["GS101"]).findings[0].code
-    'GS101'
+    >>> import gapscope as gs
+    >>> train = gs.load_dataset("digits").train.first(300)
+    >>> labels = train.y.clone()
+    >>> labels[:30] = (labels[:30] + 1) % 10  # a tenth of the labels is wrong
+    >>> finding = gs.check(None, (train.inputs, labels), only=["GS102"]).findings[0]
+    >>> print(finding.evidence)
+    9 % of labels (90 % interval 4 to 16 %)
+    >>> print(finding.action)
+    review the 29 samples in result.label_issues and correct them
     """
     if time_budget is not None:
         check_range("time_budget", time_budget, 0)

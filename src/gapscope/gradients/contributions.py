@@ -170,14 +170,13 @@ class OuterProductFactors(Contribution):
         if self is other:
             side = self.side()
             return block(side, side, floats)
-        sides, others = self._parts(floats), other._parts(floats)
+        others = other._parts(floats)
         of_columns = 1 if traced else 2
         rows: list[Tensor] = []
-        for part in sides:
+        for part in self._parts(floats):
             side = self.side(part)
-            rows.append(
-                torch.cat([block(side, other.side(each), floats) for each in others], of_columns)
-            )
+            blocks = [block(side, other.side(each), floats) for each in others]
+            rows.append(torch.cat(blocks, of_columns))
         return torch.cat(rows)
 
     def _parts(self, floats: int) -> list[slice]:
@@ -194,9 +193,9 @@ class OuterProductFactors(Contribution):
         by_columns, by_gradients = kernel_block_gradient(
             self.side(), weights, by_columns=self.inputs.requires_grad
         )
-        return None if by_columns is None else self.layout.fold(
-            by_columns, self.inputs
-        ), by_gradients
+        if by_columns is None:
+            return None, by_gradients
+        return self.layout.fold(by_columns, self.inputs), by_gradients
 
     @override
     def regroup(self, n: int) -> OuterProductFactors:
@@ -290,9 +289,8 @@ class EmbeddingContribution(Contribution):
         self, other: Contribution, floats: int = TEMPORARY, *, traced: bool = False
     ) -> Tensor:
         indices = "ncp,mcp->nm" if traced else "ncp,mdp->ncmd"
-        return torch.stack(
-            [torch.einsum(indices, *pair) for pair in self._matched(other, floats)]
-        ).sum(0)
+        blocks = [torch.einsum(indices, *pair) for pair in self._matched(other, floats)]
+        return torch.stack(blocks).sum(0)
 
     @override
     def sources(self) -> tuple[Tensor, ...]:
@@ -358,9 +356,10 @@ class DenseJacobian(Contribution):
         (c, n, _), (d, m, _) = self.values.shape, other.values.shape
         # <J_nc, J_md> for all pairs of rows: [N C, P] @ [P, M D]
         rows = self._rows().flatten(0, 1)
-        product = (
-            gram_matrix(rows) if other is self else multiply(rows, other._rows().flatten(0, 1).T)
-        )
+        if other is self:
+            product = gram_matrix(rows)
+        else:
+            product = multiply(rows, other._rows().flatten(0, 1).T)
         return product.view(n, c, m, d)
 
     @override

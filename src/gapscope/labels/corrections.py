@@ -157,7 +157,7 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
 
 @check_arguments
 def apply_label_corrections(data: Any, path: str | Path) -> Samples:
-    """Return the data with the corrections of a reviewed list (of `to_csv` or `write_html`).
+    r"""Return the data with the corrections of a reviewed list (of `to_csv` or `write_html`).
 
     Args:
         data: Data of which `find_label_issues` made the list.
@@ -174,6 +174,17 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
         UnreadableFile: The file is missing, empty or no CSV table.
         InvalidInput: A column is missing, an index is outside the data, a label is unknown, lines contradict each
             other, or no sample would remain.
+
+    >>> import gapscope as gs
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> train = gs.load_dataset("digits").train.first(300)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     review = Path(folder) / "review.csv"  # as `issues.to_csv(review)` writes it, filled in
+    ...     _ = review.write_text("sample,label\n20,7\n18,drop\n")
+    ...     corrected = gs.apply_label_corrections(train, review)
+    >>> len(corrected), int(corrected.y[19])  # sample 20 follows the one that was dropped
+    (299, 7)
     """
     samples = with_class_names(as_samples(data), data)
     if samples.targets is not None and samples.kind in PLACE_COLUMNS:

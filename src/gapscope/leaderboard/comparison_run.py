@@ -177,7 +177,7 @@ def compare(
     progress: bool = True,
     evidence: Any = None,
 ) -> Comparison:
-    """Rank networks by every measure on the same samples, with intervals.
+    r"""Rank networks by every measure on the same samples, with intervals.
 
     The interval is value ± z * standard error: that of the measure if it has one, else the delete-a-group jackknife
     over ten interleaved groups of samples (an estimate, for measures that are smooth in the samples). If intervals
@@ -206,10 +206,18 @@ def compare(
         InvalidInput: There are fewer than two networks or samples, or `evidence` is no leaderboard.
         KeyboardInterrupt: Fewer than two networks were finished.
 
-    >>> import torch
-    >>> result = compare({"small": nn.Linear(2, 2), "large": nn.Linear(2, 9)}, torch.ones(10, 2), ["parameter_count"])
-    >>> result.to_pandas()[["network", "value", "rank"]].values.tolist()
-    [['small', 6.0, 1.0], ['large', 27.0, 2.0]]
+    >>> import gapscope as gs
+    >>> train = gs.load_dataset("digits").train.first(300)
+    >>> sizes = {"narrow": 16, "wide": 256}
+    >>> networks = {
+    ...     name: gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=width)
+    ...     for name, width in sizes.items()
+    ... }
+    >>> result = gs.compare(networks, train, ["output_sensitivity", "ntk_trace"])
+    >>> print("\n".join(result.verdict))
+    narrow and wide are tied: none is ranked first by more than half of the 2 measures.
+    By size alone it would be narrow.
+    Whether these measures rank such networks is unknown; pass evidence=gs.rank_measures(POOL).
     """
     if not is_mapping(networks):
         raise InvalidInput(

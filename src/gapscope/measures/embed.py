@@ -301,10 +301,14 @@ def embed(
             input per sample, or the features are not finite or the same for all samples.
         NotWritten: `cache_dir` cannot be written.
 
-    >>> network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
-    >>> features = embed(network, torch.randn(5, 2))
-    >>> features.shape, bool((features >= 0).all())
-    (torch.Size([5, 3]), True)
+    >>> import gapscope as gs
+    >>> train = gs.load_dataset("digits").train.first(300)
+    >>> network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=64)
+    >>> features = gs.embed(network, train.inputs)
+    >>> features.shape
+    torch.Size([300, 64])
+    >>> print(gs.forecast_accuracy(None, (features, train.y)).headline)  # doctest: +ELLIPSIS
+    Forecast accuracy: 8... % (90 % interval 8... to 9... %) on new data with the same label noise
     """
     check_choice("pooling", pooling, POOLINGS)
     if batch_size is not None:

@@ -255,10 +255,15 @@ def measure(
     Returns:
         The readings, in the order of the measures.
 
-    >>> import torch
-    >>> readings = measure(nn.Linear(3, 2), torch.ones(4, 3), ["parameter_count"])
-    >>> readings["parameter_count"].value
-    8.0
+    >>> import gapscope as gs
+    >>> train = gs.load_dataset("digits").train.first(300)
+    >>> network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=64)
+    >>> print(gs.measure(network, train, ["accuracy", "loss", "parameter_count"]))
+    measure          value  error  better  what it is
+    accuracy         0.07   exact  -       fraction of correctly classified samples [fraction of samples]
+    loss             2.316  exact  -       mean loss on the samples [nats (cross-entropy)]
+    parameter_count  8970   exact  lower   number of parameters [parameters]
+    no reference values exist: compare networks that were trained alike
     """
     subject = ready(network, data)
     if initial_state is not None and equals_trained_weights(subject.bare, initial_state):

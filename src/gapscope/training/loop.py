@@ -186,6 +186,15 @@ def train(
         InvalidInput: Samples, labels, network and settings do not fit together.
         UnreadableFile: The folder holds the checkpoint of another network, or one that cannot be read.
         NotWritten: The folder cannot be written.
+
+    >>> import gapscope as gs
+    >>> train = gs.load_dataset("digits").train.first(300)
+    >>> network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=64)
+    >>> result = gs.train(network, train, gs.TrainingSpec(epochs=5, momentum=0.9))
+    >>> result.status, len(result.history)
+    ('finished', 5)
+    >>> round(result.history[-1]["train_accuracy"], 1)
+    0.7
     """
     # shuffling loaders and random transforms use the global streams, seeded here
     check_module(network)

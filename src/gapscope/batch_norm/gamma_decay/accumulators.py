@@ -98,13 +98,14 @@ class LayerAccumulator:
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
-        self.full, self.n, self.channels = full, 0, channels
-        self.noise, self.noise_sum = (
-            _ProductSum(channels, full=full, device=device),
-            zeros(2 * channels),
-        )
+        self.full = full
+        self.n = 0
+        self.channels = channels
+        self.noise = _ProductSum(channels, full=full, device=device)
+        self.noise_sum = zeros(2 * channels)
         self.rows: list[Tensor] = []  # of the noise, up to one per row of its matrix
-        self.gradient, self.gradient_times_noise = zeros(2, channels), zeros(2, channels)
+        self.gradient = zeros(2, channels)
+        self.gradient_times_noise = zeros(2, channels)
         self.curvature = [_ProductSum(channels, full=full, device=device) for _ in range(draws)]
         self.moments = ChannelMoments(order=4)
 
@@ -167,23 +168,39 @@ class LayerAccumulator:
         noise = self.noise_covariance()
         curvatures = torch.stack([products.total() / self.n for products in self.curvature])
         couplings = torch.stack([_coupling(noise, _blocks(curvature)) for curvature in curvatures])
-        coupling, error = couplings.mean(0), None
+        coupling: Tensor | None = couplings.mean(0)
+        zeta = coupling
+        if self.full:
+            zeta = coupling.diagonal().clone()
+        else:
+            coupling = None
+        error = None
         if is_estimate:
+            error = float("nan")
             decays = torch.stack([quadratic(gamma, z) for z in couplings])
             if len(decays) > 1:
                 error = float(decays.std() / len(decays) ** 0.5)
-            else:
-                error = float("nan")
-        by_channel, curvature = noise.diagonals(), _blocks(curvatures.mean(0)).diagonals()
+        by_channel = noise.diagonals()
+        curvature = _blocks(curvatures.mean(0)).diagonals()
         return LayerDecay(
-            name=name, batch_size=1, gamma=gamma,
-            zeta=coupling.diagonal().clone() if self.full else coupling, coupling=coupling if self.full else None,
+            name=name,
+            batch_size=1,
+            gamma=gamma,
+            zeta=zeta,
+            coupling=coupling,
             first_order=gamma * self._first_order(by_channel),
-            gradient_gamma=self.gradient[0] / self.n, gradient_beta=self.gradient[1] / self.n,
-            mean_variance=by_channel.rr, std_variance=by_channel.pp / 4, covariance=by_channel.rp / 2,
-            curvature_gamma=curvature.pp, curvature_beta=curvature.rr, curvature_cross=curvature.pr,
-            excess_kurtosis=self.moments.excess_kurtosis, skewness=self.moments.skewness, standard_error=error,
-        )  # fmt: skip
+            gradient_gamma=self.gradient[0] / self.n,
+            gradient_beta=self.gradient[1] / self.n,
+            mean_variance=by_channel.rr,
+            std_variance=by_channel.pp / 4,
+            covariance=by_channel.rp / 2,
+            curvature_gamma=curvature.pp,
+            curvature_beta=curvature.rr,
+            curvature_cross=curvature.pr,
+            excess_kurtosis=self.moments.excess_kurtosis,
+            skewness=self.moments.skewness,
+            standard_error=error,
+        )
 
 
 def _coupling(noise: SecondMoments, curvature: SecondMoments) -> Tensor:
@@ -197,10 +214,8 @@ def _linear_sampler(root: Tensor) -> Sampler:
     """Return a sampler of Gaussian vectors with covariance root root^T."""
 
     def sample(n: int, generator: torch.Generator) -> Tensor:
-        return (
-            torch.randn(n, root.shape[1], generator=generator, dtype=torch.float64).to(root.device)
-            @ root.T
-        )
+        normal = torch.randn(n, root.shape[1], generator=generator, dtype=torch.float64)
+        return normal.to(root.device) @ root.T
 
     return sample
 
@@ -215,15 +230,14 @@ def gaussian_sampler(noise: SecondMoments) -> Sampler:
         rest = (noise.rr - slope.square()).clamp_min(0).sqrt()
 
         def sample_channels(n: int, generator: torch.Generator) -> Tensor:
-            x, y = torch.randn(2, n, len(rest), generator=generator, dtype=torch.float64).to(
-                rest.device
-            )
+            normal = torch.randn(2, n, len(rest), generator=generator, dtype=torch.float64)
+            x, y = normal.to(rest.device)
             return torch.cat([deviation * x, slope * x + rest * y], 1)
 
         return sample_channels
-    covariance = torch.cat(
-        [torch.cat([noise.pp, noise.pr], 1), torch.cat([noise.rp, noise.rr], 1)], 0
-    )
+    upper = torch.cat([noise.pp, noise.pr], 1)
+    lower = torch.cat([noise.rp, noise.rr], 1)
+    covariance = torch.cat([upper, lower], 0)
     values, vectors = torch.linalg.eigh(covariance)
     # not Cholesky: the covariance may be singular
     return _linear_sampler(vectors * values.clamp_min(0).sqrt())
@@ -236,9 +250,9 @@ def _noise_hook(statistics: Tensor) -> Callable[..., Tensor]:
         # gamma (1 - s) u + beta - gamma a, where s = q / 2 to first order: the change is gamma (-q u / 2 - a)
         q, a = statistics.to(output.dtype)[..., None].chunk(2, 1)
         change = (-q / 2 * normalized_input(layer, inputs[0]) - a).view(output.shape)
-        return output + (
-            change if layer.weight is None else per_channel(layer.weight, output) * change
-        )
+        if layer.weight is not None:
+            change = per_channel(layer.weight, output) * change
+        return output + change
 
     return add
 
