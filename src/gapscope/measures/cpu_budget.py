@@ -120,7 +120,7 @@ def affordable_kernel(
 ) -> tuple[dict[str, Any] | None, str]:
     """Return options of the NTK that fit into a budget, None if there are none, and a note on the difference.
 
-    The trials are inside the budget: 8 and 16 samples, the smallest of three timings, larger ones while they are
+    The trials are inside the budget: 10 and 20 samples, the smallest of three timings, larger ones while they are
     cheap. None are made for a kernel that certainly fits, or certainly does not. If the kernel does not fit, it is that
     of 4 random combinations of the outputs, then that of 1,000, 500, 250 or 125 landmarks.
 
@@ -194,7 +194,7 @@ def affordable_projection(
 ) -> tuple[int | None, str]:
     """Return the number of combinations of the outputs for a projected NTK, None if it does not fit, and a note.
 
-    They are 16 (or as many as outputs, or as fit into 1 GB), 4, or 1. The trials of 8 samples are inside the budget.
+    They are 16 (or as many as outputs, or as fit into 1 GB), 4, or 1. The trials of 10 samples are inside the budget.
 
     Args:
         network: `Ready.network`, with batch norm statistics as `with_data_statistics` gives them.
