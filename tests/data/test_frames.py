@@ -96,3 +96,17 @@ def test_infinite_numbers_are_refused_by_column_and_row() -> None:
     frame = pandas.DataFrame({"a": [1.0, 2.0, numpy.inf], "b": [1.0, 2.0, 3.0]})
     with pytest.raises(InvalidInput, match=r"'a' .*infinity in rows 3"):
         encode_frame(frame)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cells"),
+    [("boolean", [True, None, True]), ("Int64", [1, None, 2]), ("Float32", [0.5, None, 1.5])],
+)
+def test_gaps_of_nullable_numbers_are_filled(dtype: str, cells: list[float | None]) -> None:
+    frame = pandas.DataFrame({"a": pandas.array(cells, dtype=dtype), "b": [1.0, 2.0, 3.0]})
+    encoded, notes = encode_frame(frame)
+    known = [float(cell) for cell in cells if cell is not None]
+    assert encoded["a"].tolist() == [known[0], sum(known) / 2, known[1]]
+    assert any("1 missing number" in note for note in notes)
+    second, _ = encode_frame(frame, like=encoded)
+    assert second["a"].tolist() == encoded["a"].tolist()

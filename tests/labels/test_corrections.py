@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy
+import pandas
 import pytest
 import torch
 
@@ -107,3 +108,33 @@ def test_class_names_of_a_data_set(tmp_path: Path) -> None:
     path.write_text("sample,label\n0,'=dog\n3,cat\n")
     corrected = gs.apply_label_corrections(Photographs(), path)
     assert corrected.y.tolist() == [1, 1, 0, 0] and corrected.class_names == ("cat", "=dog")
+
+
+def test_an_empty_cell_keeps_the_label_where_a_class_has_no_name(tmp_path: Path) -> None:
+    targets = numpy.array(["", "cat", "", "cat"])
+    corrected = apply(tmp_path, "sample,label\n0,\n1,(empty)\n2,cat\n3,\n", targets)
+    assert names(corrected) == ["", "", "cat", "cat"]
+
+
+def test_a_list_of_a_frame_comes_back_to_the_frame(tmp_path: Path) -> None:
+    kinds = ["", "drop"] * 40
+    frame = pandas.DataFrame(
+        {"size": [1.0, 5.0] * 40, "wood": ["hard", "soft", "soft"] * 26 + ["hard"] * 2}
+    )
+    frame["size"] += numpy.random.default_rng(0).normal(size=80)
+    frame["kind"] = ["drop", *kinds[1:]]
+    frame = frame.set_index(pandas.Index(range(180, 100, -1)))
+    issues = gs.find_label_issues(None, frame, target="kind")
+    issues.to_csv(tmp_path / "list.csv")
+    table = pandas.read_csv(tmp_path / "list.csv", dtype=str, keep_default_na=False)
+    assert table["sample"][0] == "0" and table["suggested"][0] == "(empty)"
+    table.loc[0, "label"] = table["suggested"][0]
+    table.sample(frac=1, random_state=0).to_csv(tmp_path / "list.csv", index=False)
+    for data, options in (
+        (frame, {"target": "kind"}),
+        ((frame[["size", "wood"]], frame["kind"]), {}),
+    ):
+        corrected = gs.apply_label_corrections(data, tmp_path / "list.csv", **options)
+        assert names(corrected) == kinds and corrected.inputs.shape == (80, 3)
+    with pytest.raises(InvalidInput, match="target='label'"):
+        gs.apply_label_corrections(frame[["size"]], tmp_path / "list.csv")

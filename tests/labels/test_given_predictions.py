@@ -204,3 +204,28 @@ def test_without_inputs_a_perfect_agreement_gives_no_rate() -> None:
     assert "100.0 % of the labels" in issues.note
     with pytest.raises(NotMeasurable, match="Pass the inputs"):
         gs.estimate_label_noise(labels=labels, pred_probs=probabilities)
+
+
+@pytest.mark.parametrize("with_inputs", [True, False])
+def test_exchanged_columns_get_no_rate(with_inputs: bool) -> None:
+    y = torch.arange(120) % 4
+    y[:6] = (y[:6] + 1) % 4
+    right = torch.nn.functional.one_hot(torch.arange(120) % 4, 4) * 0.8 + 0.05
+    x = right + 0.1 * torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
+    names = np.array(["a", "b", "c", "d"])[y.numpy()]
+    data = {"data": (x, names)} if with_inputs else {"labels": names}
+    assert gs.find_label_issues(**data, pred_probs=right).noise is not None
+    issues = gs.find_label_issues(**data, pred_probs=right[:, [0, 2, 3, 1]])
+    assert issues.noise is None and "column 3 belongs to the class 'b'" in issues.note
+    assert not issues.n_flagged or issues.note in repr(issues)
+
+
+def test_columns_of_a_frame_that_are_no_classes() -> None:
+    y = np.array(["a", "b"])[torch.arange(60) % 2]
+    right = torch.nn.functional.one_hot(torch.arange(60) % 2, 2).double().numpy() * 0.8 + 0.1
+    with pytest.raises(InvalidInput, match="the class 'b' has none"):
+        gs.find_label_issues(labels=y, pred_probs=pandas.DataFrame(right, columns=["a", "x"]))
+    more = pandas.DataFrame(right, columns=["b", "a"]).assign(never=0.0)[["never", "b", "a"]]
+    assert gs.find_label_issues(labels=y, pred_probs=more).note.count("exchanged") == 1
+    more.columns = ["never", "a", "b"]
+    assert not gs.find_label_issues(labels=y, pred_probs=more).note.count("exchanged")

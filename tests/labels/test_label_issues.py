@@ -312,3 +312,9 @@ def test_frames_and_lists_without_a_place_for_labels_get_one_sentence() -> None:
     lines = [(torch.rand(n, 3), torch.zeros(n).long()) for n in (3, 4, 5)]
     with pytest.raises(InvalidInput, match=r"list of 3 pairs.*-100"):
         gs.find_label_issues(None, lines)
+
+
+def test_equal_targets_are_refused() -> None:
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(InvalidInput, match="all 3;"):
+        gs.find_label_issues(None, (x, torch.full((60,), 3.0)))

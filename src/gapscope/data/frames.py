@@ -142,6 +142,22 @@ def _refuse_infinite(numbers: pandas.DataFrame) -> None:
             )
 
 
+def _nullable_as_floats(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """Replace nullable and sparse numbers and booleans by floats, because theirs take no median for what is missing."""
+    import pandas
+
+    is_number, is_extension = (
+        pandas.api.types.is_numeric_dtype,
+        pandas.api.types.is_extension_array_dtype,
+    )
+    floats = {
+        name: column.to_numpy(dtype=float, na_value=numpy.nan)
+        for name, column in frame.items()
+        if is_number(column) and is_extension(column)
+    }
+    return frame.assign(**floats)
+
+
 def encode_frame(
     frame: pandas.DataFrame, *, like: pandas.DataFrame | None = None
 ) -> tuple[pandas.DataFrame, tuple[str, ...]]:
@@ -223,7 +239,8 @@ def encode_frame(
         raise InvalidInput(
             "Got empty columns alone; numbers, categories or texts are needed. Pass other columns."
         )
-    encoded = pandas.get_dummies(frame.drop(columns=names), columns=categories, dtype=float)
+    numbers = _nullable_as_floats(frame.drop(columns=names))
+    encoded = pandas.get_dummies(numbers, columns=categories, dtype=float)
     if like is None:
         return encoded.fillna(encoded.median()), tuple(notes)
     known = tuple(f"{name}_" for name in categories)

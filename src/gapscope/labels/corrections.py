@@ -14,6 +14,7 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED
+from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.data.tables import read_cells
 from gapscope.labels.sample_details import with_class_names
 from gapscope.results.csv_files import from_csv_cell
@@ -39,6 +40,23 @@ def drop_word(class_names: Sequence[str]) -> str:
     return word
 
 
+def written_names(class_names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of classes as a list for review holds them: a blank one would keep the label.
+
+    >>> written_names(["cat", "", "(empty)"])
+    ('cat', '((empty))', '(empty)')
+    """
+    written = [*class_names]
+    for code, name in enumerate(class_names):
+        if name.strip():
+            continue
+        word = "(empty)"
+        while word in written:
+            word = f"({word})"
+        written[code] = word
+    return tuple(written)
+
+
 PLACE_COLUMNS = {"multi-label": "output", "positions": "position"}
 """Column of the place of a label within its sample, by the kind of the task."""
 
@@ -59,7 +77,9 @@ class _LabelParser:
 
     def __init__(self, samples: Samples) -> None:
         self.is_number = samples.kind == "regression"
-        self.codes: dict[str, int] = {name: code for code, name in enumerate(samples.class_names)}
+        self.codes: dict[str, int] = {
+            name: code for code, name in enumerate(written_names(samples.class_names))
+        }
         self.by_stripped: dict[str, list[int]] = {}
         for name, code in self.codes.items():
             self.by_stripped.setdefault(name.strip(), []).append(code)
@@ -132,7 +152,7 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
     table, parser, targets = _read_list(path, column), _LabelParser(samples), samples.y.clone()
     decisions: dict[tuple[int, ...], tuple[float | None, int]] = {}
     for line, (sample, cell, label) in enumerate(table.itertuples(index=False), start=2):
-        if not label.strip() and label not in parser.codes:
+        if not label.strip():
             continue
         where = f"{path}, line {line}"
         place = (
@@ -156,19 +176,24 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
 
 
 @check_arguments
-def apply_label_corrections(data: Any, path: str | Path) -> Samples:
+def apply_label_corrections(
+    data: Any, path: str | Path, *, target: str | int | None = None
+) -> Samples:
     r"""Return the data with the corrections of a reviewed list (of `to_csv` or `write_html`).
 
     Args:
-        data: Data of which `find_label_issues` made the list.
+        data: Data of which `find_label_issues` made the list, with the rows in the same order.
         path: CSV file (UTF-8; comma, semicolon or tab) with the columns `sample` (an index) and `label`: the correct
             label or target, "drop" to remove the sample ("(drop)", if a class is called "drop"), or nothing to keep its
-            label. Class names are read with or without spaces around them. Integer labels must occur in the data. If
+            label. Class names are read with or without spaces around them; a blank one is
+            written "(empty)". Integer labels must occur in the data. If
             samples have several labels, the column `output` has the number of the label, which becomes 0 or 1; labels
             of positions have the column `position`, and "drop" makes one -100.
+        target: Column of the labels or targets, if `data` is a raw frame; None if it is not.
 
     Returns:
-        The samples that remain, in their order, with corrected labels.
+        The samples that remain, in their order, with corrected labels. Columns of a raw frame are numbers, as
+        `find_label_issues` reads them.
 
     Raises:
         UnreadableFile: The file is missing, empty or no CSV table.
@@ -186,13 +211,17 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
     >>> len(corrected), int(corrected.y[19])  # sample 20 follows the one that was dropped
     (299, 7)
     """
-    samples = with_class_names(as_samples(data), data)
+    if target is not None:
+        data = split_frame(data, target)
+    encoded, _, _ = encode_inputs(data)
+    samples = with_class_names(as_samples(encoded), data)
     if samples.targets is not None and samples.kind in PLACE_COLUMNS:
         samples.original(())  # indices mean nothing if the order changes
         return _correct_places(samples, path)
     if samples.targets is None or samples.is_dense or samples.targets[0].numel() != 1:
         raise InvalidInput(
-            "Corrections need one label or target per sample; got none. Pass data as (x, y)."
+            "Corrections need one label or target per sample; got none. Pass data as (x, y), or a frame with the name "
+            "of the column, target='label'."
         )
     samples.original(())  # indices mean nothing if the order changes
     table, parser = _read_list(path), _LabelParser(samples)
@@ -201,7 +230,7 @@ def apply_label_corrections(data: Any, path: str | Path) -> Samples:
     for line, (sample, label) in enumerate(
         zip(table["sample"], table["label"], strict=True), start=2
     ):
-        if not label.strip() and label not in parser.codes:
+        if not label.strip():
             continue
         index = _parse_sample(sample, samples, path)
         decision = parser.parse(label, f"{path}, line {line}")

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
 from gapscope.labels.class_labels import assess_classes, assess_labels
@@ -77,21 +77,33 @@ def to_values(predictions: Any) -> Tensor:
 def in_class_order(pred_probs: Any, class_names: Sequence[str]) -> Any:
     """Return probabilities with the columns of a frame in the order of the classes, if they are named as these.
 
+    Columns of classes that do not occur come last. Numbered columns are those of the classes in their order.
+
     Args:
         pred_probs: Probabilities [n, C]; other forms than frames are returned as they are.
         class_names: Names of the classes; empty if labels are numbers, which then name the columns.
+
+    Raises:
+        InvalidInput: Columns have names, of which some classes lack one.
     """
     columns = getattr(pred_probs, "columns", None)
     if columns is None:
         return pred_probs
     by_name = {str(name): name for name in columns}
-    order = list(class_names) or sorted(by_name, key=lambda name: (len(name), name))
-    is_named = set(order) == set(by_name) and (
-        bool(class_names) or order == [str(k) for k in range(len(order))]
-    )
-    if not is_named:
+    numbers = [str(k) for k in range(len(by_name))]
+    is_numbered = set(by_name) == set(numbers)
+    if not class_names:
+        return pred_probs[[by_name[name] for name in numbers]] if is_numbered else pred_probs
+    lacking = [name for name in class_names if name not in by_name]
+    if lacking and is_numbered:
         return pred_probs
-    return pred_probs[[by_name[name] for name in order]]
+    if lacking:
+        raise InvalidInput(
+            f"Got pred_probs with the columns {join_names(by_name)}; the class {lacking[0]!r} has none. Name the "
+            "columns as the classes, or pass an array with a column per class in the order of their sorted names."
+        )
+    others = [name for name in by_name if name not in class_names]
+    return pred_probs[[by_name[name] for name in (*class_names, *others)]]
 
 
 def check_probabilities(pred_probs: Any, labels: Int[Tensor, " n"]) -> Float[Tensor, "n c"]:
@@ -149,6 +161,45 @@ def _check_targets(predictions: Any, targets: Float[Tensor, "n 1"]) -> Float[Ten
             "Got predictions that are NaN or infinite; finite ones are needed. Drop these samples."
         )
     return values.reshape(n, 1)
+
+
+def exchanged_columns(
+    probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], class_names: Sequence[str] = ()
+) -> str:
+    """Return why columns of probabilities look exchanged ("" if they do not).
+
+    They do if some classes are a permutation of each other: of the labels of each, more than half are predicted as the
+    next one. Errors in labels do so only where more than half of the labels of these classes are wrong.
+
+    Args:
+        probabilities: Probabilities [n, C].
+        labels: Given labels.
+        class_names: Names of the classes; empty if they are numbers.
+    """
+    n_classes = probabilities.shape[1]
+    counts = torch.zeros(n_classes, n_classes, dtype=torch.float64)
+    counts.index_put_(
+        (labels, probabilities.argmax(1)),
+        torch.ones(len(labels), dtype=torch.float64),
+        accumulate=True,
+    )
+    most, column = counts.max(1)
+    # fewer labels of a class may all be wrong by chance, by judgment
+    is_moved = (
+        (most > counts.sum(1) / 2) & (counts.sum(1) >= 5) & (column != torch.arange(n_classes))
+    )
+    moved = is_moved.nonzero().flatten().tolist()
+    if not moved or sorted(column[moved].tolist()) != moved:
+        return ""
+    names = dict(enumerate(class_names))
+    listed = join_names(
+        f"column {column[k]} belongs to the class {names.get(k, k)!r}" for k in moved
+    )
+    return (
+        f"The rate is not estimated from pred_probs, whose columns look exchanged: by most labels, {listed}. "
+        "Column k is needed for the class k, in the order of sorted names. Pass a frame with columns named as the "
+        "classes."
+    )
 
 
 def _preferences(
@@ -262,7 +313,8 @@ def assess_given(
         return _assess_targets(pred_probs, samples, with_inputs, is_known, seed)
     labels = samples.y.cpu()
     probabilities = check_probabilities(pred_probs, labels)
-    if with_inputs and not is_known:
+    exchanged = exchanged_columns(probabilities, labels, samples.class_names)
+    if with_inputs and not is_known and not exchanged:
         reason = _fitted_labels(probabilities, samples, labels, seed)
     else:
         reason = None
@@ -272,6 +324,8 @@ def assess_given(
         "pred_probs", probabilities.clamp_min(SMALLEST).log(), labels, LOG_TEMPERATURES
     )
     issues, noise = assess_labels(view, labels)
+    if exchanged:
+        return _without_rate(issues, noise, exchanged)
     if reason is None and not is_known:
         # without inputs, predictions that agree with so many of the labels are taken for fitted ones. Few labels are
         # so clean and so easy that held-out predictions reach it; with inputs these are compared and accepted.

@@ -100,6 +100,10 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
         raise InvalidInput(
             "Got labels of one class; two or more are needed. Pass samples of other classes too."
         )
+    if samples.kind == "regression" and len(targets.unique()) < 2:
+        raise InvalidInput(
+            f"Got targets that are all {float(targets[0]):.4g}; different ones are needed. Pass another column."
+        )
     return samples
 
 

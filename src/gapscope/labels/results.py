@@ -14,6 +14,7 @@ from torch import Tensor
 from gapscope.base.arguments import check_arguments
 from gapscope.base.files import write_output
 from gapscope.base.samples import Samples
+from gapscope.labels.corrections import written_names
 from gapscope.labels.sample_details import SampleDetails
 from gapscope.results.csv_files import write_csv
 from gapscope.results.estimate import percent
@@ -262,18 +263,16 @@ class LabelIssues(Result):
             notes = (*notes, NO_PROMISE)
         return replace(self, n_flagged=0, expected_precision=math.nan, notes=notes)
 
-    def _name(self, label: float) -> Any:
+    def _names(self, labels: Tensor) -> list[Any]:
+        """Return labels [m] as a list for review has them: names of classes, or numbers."""
         if self.samples is None or self.kind == "multi-label":
             names = ()
         else:
-            names = self.samples.class_names
-        if float(label).is_integer() and names:
-            if int(label) < len(names):
-                return names[int(label)]
-            return int(label)
-        if self.given_labels.dtype == torch.int64:
-            return int(label)
-        return float(label)
+            names = written_names(self.samples.class_names)
+        known = dict(enumerate(names))
+        if names or self.given_labels.dtype == torch.int64:
+            return [known.get(int(label), int(label)) for label in labels.tolist()]
+        return [float(label) for label in labels.tolist()]
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per sample, likely errors first (`flagged` is None without a rate)."""
@@ -285,8 +284,8 @@ class LabelIssues(Result):
             {
                 "sample": self.indices.tolist(),
                 **({self.place_name: self._place_texts()} if self.place_name else {}),
-                "given": [self._name(label) for label in self.given_labels.tolist()],
-                "suggested": [self._name(label) for label in self.suggested_labels.tolist()],
+                "given": self._names(self.given_labels),
+                "suggested": self._names(self.suggested_labels),
                 "probability": self.probability.tolist() or missing,
                 "error_probability": self.error_probability.tolist() or missing,
                 "margin": self.margin.tolist(),

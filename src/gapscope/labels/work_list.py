@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from gapscope.labels.corrections import DROP, drop_word
+from gapscope.labels.corrections import DROP, drop_word, written_names
 from gapscope.results.estimate import percent
 from gapscope.results.pages import render_page
 from gapscope.results.result import data_uri
@@ -136,7 +136,7 @@ def render(issues: LabelIssues, n: int | None = None) -> str:
         place_name=issues.place_name,
         n_pairs=len(issues.conflicts),
         n_samples=len(issues.indices),
-        classes=class_names,
+        classes=written_names(class_names),
         drop=drop_word(class_names),
         is_drop_renamed=drop_word(class_names) != DROP,
     )
