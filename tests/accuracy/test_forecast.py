@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.accuracy.forecast import forecast_accuracy
 from gapscope.accuracy.loo_rows import NETWORK_ERROR, combine_rows
+from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import DataSpec, TrainingSpec
 from gapscope.data import prepare
@@ -159,6 +160,20 @@ def test_a_budget_below_a_forward_pass_names_what_it_needs(monkeypatch: pytest.M
     forecast = forecast_accuracy(untrained(problem, width=16), problem.train)
     assert len(forecast.rows) == 4
     assert any("forward pass" in note and "time_budget=" in note for note in forecast.notes)
+
+
+def test_rows_without_the_network_survive_a_spent_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, _ = prepare(DataSpec(name="digits", train_size=60))
+    network = untrained(problem, width=16)
+    for module in ("accuracy.loo_rows", "labels.kernel_views"):
+        monkeypatch.setattr(f"gapscope.{module}.forward_seconds", lambda _: 0.0)
+    # the clock runs out at the first pass after the rows of the inputs
+    monkeypatch.setattr(CpuBudget, "affords", lambda *_: True)
+    forecast = forecast_accuracy(network, problem.train, time_budget=1e-9)
+    assert len(forecast.rows) == 4
+    assert any("There are no rows of the network" in note for note in forecast.notes)
+    issues = gs.find_label_issues(network, problem.train, time_budget=1e-9)
+    assert any("The network was not used" in sentence for sentence in issues.sentences)
 
 
 def test_rows_beyond_the_budget_are_left_out_most_expensive_first(

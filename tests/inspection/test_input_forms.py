@@ -135,3 +135,54 @@ def test_logarithms_of_a_sigmoid_are_recognized() -> None:
     expected = gs.measure(network.linear, (X, Y), ["accuracy", "loss"]).values()
     assert result.values() == pytest.approx(expected, rel=1e-5)
     assert "log-sigmoid" in str(result)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda outputs: {"price": outputs},
+        lambda outputs: (outputs,),
+        lambda outputs: [outputs],
+        lambda outputs: {"hidden": outputs * 2, "logits": outputs},
+    ],
+    ids=["mapping", "tuple", "list", "named"],
+)
+def test_the_only_tensor_of_a_result_is_the_output(form: Callable[[Tensor], Any]) -> None:
+    class Head(Reads):
+        def forward(self, x: Tensor) -> Any:
+            return form(self.linear(x))
+
+    expected = gs.measure(Reads().linear, (X, Y), ["accuracy", "ntk_trace"]).values()
+    assert gs.measure(Head(), (X, Y), ["accuracy", "ntk_trace"]).values() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("form", [lambda a: (a, a), lambda a: {"one": a, "two": a}])
+def test_several_results_are_refused(form: Callable[[Tensor], Any]) -> None:
+    class Heads(Reads):
+        def forward(self, x: Tensor) -> Any:
+            return form(self.linear(x))
+
+    with pytest.raises(InvalidInput, match=r"shape \[n, K\]"):
+        gs.measure(Heads(), (X, Y), ["accuracy"])
+
+
+def test_several_labels_with_missing_ones_are_refused() -> None:
+    labels = torch.stack([Y, 1 - Y, Y], 1)
+    labels[:4, 1] = -100
+    with pytest.raises(InvalidInput, match="4 of 120 are -100"):
+        gs.measure(nn.Linear(3, 3), (X, labels), ["loss"])
+    with pytest.raises(InvalidInput, match="4 of 120 are -100"):
+        gs.find_label_issues(nn.Linear(3, 3), (X, labels))
+
+
+@pytest.mark.parametrize("labels", [[[0], [0, 1]] * 20, [{0}, {1}] * 20, [[]] * 40])
+def test_lists_of_labels_need_one_length(labels: Any) -> None:
+    with pytest.raises(InvalidInput, match="MultiLabelBinarizer"):
+        gs.forecast_accuracy(None, (X, labels))
+
+
+def test_lists_of_labels_of_one_length_are_a_matrix() -> None:
+    labels = torch.stack([Y, 1 - Y, Y], 1)
+    network = nn.Linear(3, 3)
+    expected = gs.measure(network, (X, labels), ["loss"]).values()
+    assert gs.measure(network, (X, labels.tolist()), ["loss"]).values() == expected

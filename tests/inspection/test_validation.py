@@ -267,7 +267,11 @@ def test_a_compiled_network_is_measured_through_the_original() -> None:
             (X, Y),
             "outputs must be real.*; got torch.complex64",
         ),
-        (returning(lambda logits: [logits]), (X, Y), "must return a tensor of shape .* got list"),
+        (
+            returning(lambda logits: [logits, logits]),
+            (X, Y),
+            "must return a tensor of shape .* got list",
+        ),
     ],
     ids=["lazy", "shape", "integers", "complex", "list"],
 )

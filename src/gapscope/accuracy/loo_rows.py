@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.budget import CpuBudget
+from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
@@ -79,9 +79,13 @@ def add_network_rows(
     if shortage := budget.shortage(forward):
         notes.append(f"There are no rows of the network: {shortage}")
         return None
-    with budget.enforced(prepared.network):
-        baseline = next((row for row in rows if row.method == RBF), rows[-1])
-        before = network_before_training(prepared, baseline.predictions)
+    baseline = next((row for row in rows if row.method == RBF), rows[-1])
+    try:
+        with budget.enforced(prepared.network):
+            before = network_before_training(prepared, baseline.predictions)
+    except BudgetSpent as error:
+        notes.append(f"There are no rows of the network: {error}")
+        return None
     notes += [before.note] if before.note else []
     if before.prepared is None:
         return None

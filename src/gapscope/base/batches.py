@@ -82,7 +82,7 @@ def _renumber_classes(parts: list[CollatedData]) -> tuple[str, ...]:
 def collate_mapping(data: Mapping[str, Any]) -> CollatedData:
     """Return the tensors of a mapping of inputs; its labels have one of `LABEL_NAMES`."""
     notes: list[str] = []
-    data = {str(name): stack_columns(value) for name, value in data.items()}
+    data = {str(name): stack_columns(value, str(name)) for name, value in data.items()}
     label_name, names = next((name for name in LABEL_NAMES if name in data), None), ()
     if label_name is not None:
         for value in data.values():

@@ -166,11 +166,12 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
     else:
         array = value
     array = _as_numbers(array)
-    if array.dtype.kind not in "OUST" or array.ndim != 1:
+    if array.dtype.kind not in "OUST" or not array.ndim:
         return column(array), ()
-    labels = [str(label) for label in array.tolist()]
+    labels = [str(label) for label in array.ravel().tolist()]
     codes = {name: code for code, name in enumerate(sorted(set(labels)))}
-    return torch.tensor([codes[label] for label in labels]), tuple(codes)
+    numbered = torch.tensor([codes[label] for label in labels])
+    return numbered.reshape(array.shape), tuple(codes)
 
 
 def _check_no_missing_labels(value: Any) -> None:
@@ -180,7 +181,12 @@ def _check_no_missing_labels(value: Any) -> None:
     import pandas
 
     missing = cast("Any", pandas).isna(value)
-    n_missing = int(missing.sum())
+    n_missing = int(missing.to_numpy().sum() if hasattr(missing, "to_numpy") else missing.sum())
+    if n_missing and value.ndim > 1:
+        raise InvalidInput(
+            f"Every position needs a label; {n_missing} of {value.size} are missing. Number the labels, with -100 "
+            "where a position does not count."
+        )
     if n_missing:
         raise InvalidInput(
             f"Every sample needs a label; {n_missing} of {len(value)} are missing. Drop these samples."
@@ -219,21 +225,51 @@ def naming_note(names: tuple[str, ...]) -> list[str]:
     return [f"Labels are numbered by their {order}: {listed}."]
 
 
-def stack_columns(value: Any) -> Any:
-    """Stack lists of numbers per sample, which torch collates transposed."""
+def stack_columns(value: Any, name: str = "x") -> Any:
+    """Stack lists of numbers per sample, which torch collates transposed, and lists of lists.
+
+    Raises:
+        InvalidInput: The lists have several lengths.
+    """
     if (
         is_list(value)
         and value
         and all(isinstance(part, Tensor) and part.ndim == 1 for part in value)
     ):
         return torch.stack(value, dim=1)
-    return value
+    is_nested = is_list(value) and value and all(is_list_or_tuple(row) and row for row in value)
+    if not is_nested:
+        return value
+    lengths = {len(row) for row in value}
+    if len(lengths) > 1:
+        raise InvalidInput(
+            f"All samples must have one length; {name!r} holds lists of {min(lengths)} to {max(lengths)} values. Pad "
+            "them, for example by the tokenizer: tokenizer(texts, padding=True, return_tensors='pt')."
+        )
+    return label_rows(value)
+
+
+def label_rows(rows: list[Any]) -> Any:
+    """Return lists of numbers, or of strings, of one length as an array (others unchanged)."""
+    values = [value for row in rows for value in row]
+    are_words = all(isinstance(value, str) for value in values)
+    if not are_words and not all(isinstance(value, numbers.Real) for value in values):
+        return rows
+    import numpy
+
+    return numpy.array(rows)
 
 
 def label_array(value: Any) -> Any:
-    """Return a list of strings or of numbers as an array (other values unchanged)."""
+    """Return a list of strings or numbers, or of lists of these, as an array (other values unchanged).
+
+    Raises:
+        InvalidInput: Lists in it have several lengths, or are sets.
+    """
     if not is_list_or_tuple(value) or not value:
         return value
+    if all(isinstance(label, list | tuple | set | frozenset) for label in value):
+        return _nested_labels(list(value))
     are_words = all(isinstance(label, str) for label in value)
     are_numbers = all(isinstance(label, int | float) for label in value)
     if not are_words and not are_numbers:
@@ -241,6 +277,17 @@ def label_array(value: Any) -> Any:
     import numpy
 
     return numpy.array(value)
+
+
+def _nested_labels(rows: list[Any]) -> Any:
+    """Return lists of labels, one list per sample, as an array; raise InvalidInput if their lengths differ."""
+    lengths = {len(row) for row in rows}
+    if any(isinstance(row, set | frozenset) for row in rows) or len(lengths) > 1 or 0 in lengths:
+        raise InvalidInput(
+            "Labels must have one shape per sample; got lists or sets of several lengths. For several labels per "
+            "sample pass sklearn.preprocessing.MultiLabelBinarizer().fit_transform(y); pad labels of positions by -100."
+        )
+    return label_rows(rows)
 
 
 def stack_rows(x: Any, n: int) -> Any:

@@ -133,6 +133,22 @@ def _is_list_of_samples(data: Any) -> bool:
     return all(is_list_or_tuple(item) and len(item) == 2 and _is_number(item[1]) for item in data)
 
 
+def _is_batch(item: Any) -> bool:
+    """Return whether a mapping holds several samples: all of its arrays have as many rows, also the labels.
+
+    The inputs of a batch have two dimensions or more. In a sample with a label per token, or per pixel, they have one,
+    or another length.
+    """
+    name = next((name for name in LABEL_NAMES if name in item), None)
+    n_dims = getattr(item[name], "ndim", 0) if name is not None else 0
+    if not n_dims:
+        return False
+    inputs = [value for key, value in item.items() if key != name and getattr(value, "ndim", 0)]
+    return any(value.ndim > 1 for value in inputs) and all(
+        len(value) == len(item[name]) for value in inputs
+    )
+
+
 def _is_number(value: Any) -> bool:
     return not is_list_or_tuple(value) and getattr(value, "ndim", 0) == 0
 
@@ -181,11 +197,9 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
             return join_batches(data.with_format("torch").iter(256), at_most)
         return _hugging_face(data)
     if is_list(data) and data and all(is_mapping(item) for item in data):
-        labels = next((data[0][name] for name in LABEL_NAMES if name in data[0]), None)
-        are_batches = getattr(labels, "ndim", 0) > 0
-        return join_batches(
-            data if are_batches else DataLoader(cast("Dataset[Any]", data), batch_size=256)
-        )
+        if _is_batch(data[0]):
+            return join_batches(data, at_most)
+        return _from_loader(DataLoader(cast("Dataset[Any]", data), batch_size=256), at_most)
     if not is_column(data) and not is_mapping(data):
         if _is_data_set(data):
             return _from_loader(DataLoader(cast("Dataset[Any]", data), batch_size=256), at_most)

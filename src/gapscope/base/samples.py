@@ -26,6 +26,7 @@ from gapscope.base.targets import (
     are_signs,
     check_targets,
     is_zero_one,
+    labels_of_positions,
     parse_targets,
     require_targets,
 )
@@ -312,19 +313,32 @@ class Samples:
         """Return the samples with the task that their targets have beside outputs of this shape [n, ...].
 
         A matrix of integers is one class per position beside outputs with one dimension more. Beside outputs [n, K] it
-        is one-hot, several labels per sample, or regression targets.
+        is one-hot, several labels per sample, or regression targets. Labels of positions lose an axis of one class, or
+        of one-hot classes.
 
         Args:
             output_shape: Shape of the network's outputs, [n, ...].
+
+        Raises:
+            InvalidInput: Some of several labels per sample are missing (-100).
         """
         raw = self.unsettled
         if raw is None:
             return self
         notes = tuple(note for note in self.notes if note not in TASK_NOTES)
+        if raw.ndim > 2:
+            labels = labels_of_positions(self.y, output_shape)
+            return replace(self, targets=labels, unsettled=None)
         if len(output_shape) > raw.ndim:
             if raw.is_floating_point():
                 return replace(self, unsettled=None)
             return replace(self, targets=raw.long(), notes=notes, unsettled=None)
+        is_missing = raw == IGNORED
+        if bool(is_missing.any()) and is_zero_one(raw[~is_missing]):
+            raise InvalidInput(
+                f"Several labels per sample need a value for each; {int(is_missing.sum())} of {raw.numel()} are -100. "
+                "Drop these samples, or pass one label at a time: (x, y[:, k])."
+            )
         if not is_zero_one(raw) and tuple(output_shape[1:]) == tuple(raw.shape[1:]):
             targets = raw.to(torch.get_default_dtype())
             return replace(
@@ -402,7 +416,8 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
       integers -1 and 1 alone are the names of two classes;
     - zeros and ones [n, K] with exactly one 1 in each row: one-hot, converted to one class per sample;
     - other zeros and ones [n, K]: several labels per sample (multi-label);
-    - other integers [n, ...]: one class per position;
+    - other integers [n, ...], strings [n, ...] and whole numbers with three dimensions or more: one class per position
+      (one-hot classes, and an axis of size 1, are removed beside outputs that have this axis as well);
     - other real numbers [n] or [n, K]: regression.
 
     A matrix of integers is settled by the network's outputs, where there is a network (`Samples.settled`).
@@ -441,14 +456,9 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
     if raw is not None:
         targets = parse_targets(raw, notes, kind)
     unsettled = None
-    is_matrix = raw is not None and raw.ndim == 2 and raw.shape[1] > 1
-    if (
-        raw is not None
-        and is_matrix
-        and kind is None
-        and (is_zero_one(raw) or not raw.is_floating_point())
-    ):
-        unsettled = raw
+    if raw is not None and kind is None and raw.ndim > 1 and raw[:1].numel() > 1:
+        is_matrix_of_numbers = raw.ndim == 2 and raw.is_floating_point() and not is_zero_one(raw)
+        unsettled = None if is_matrix_of_numbers else raw
     samples_rows, n_rows = collated.rows, collated.n_rows
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
         is_labelled = targets != IGNORED

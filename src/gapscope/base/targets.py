@@ -39,6 +39,9 @@ WHOLE_NOTE = (
     "Targets are a few whole numbers in floating point: they are treated as regression targets. "
     "For classes pass them as integers."
 )
+WHOLE_POSITIONS_NOTE = (
+    "Whole numbers in floating point, one per position, are read as class labels."
+)
 MAX_WHOLE = 10
 """Different values up to which whole numbers may be classes: by judgment, as many as digits."""
 
@@ -104,6 +107,9 @@ def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) ->
             notes.append(NEGATIVE_NOTE)
             return targets.to(torch.get_default_dtype())
         return targets
+    if targets.ndim > 2 and bool((targets == targets.round()).all()):
+        notes.append(WHOLE_POSITIONS_NOTE)
+        return targets.long()
     if targets.ndim == 1:
         targets = targets[:, None]
     if targets.shape[1:] == (1,) and is_zero_one(targets):
@@ -127,6 +133,32 @@ def _note_about_classes(targets: Tensor) -> str:
     sums = targets.double().sum(1)
     are_probabilities = bool((targets >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
     return SOFT_NOTE if are_probabilities else ""
+
+
+def labels_of_positions(labels: Tensor, output_shape: Sequence[int]) -> Tensor:
+    """Return labels of positions without an axis of size 1, or of one-hot classes, that the outputs have as well.
+
+    Args:
+        labels: Class labels [n, ...] of positions.
+        output_shape: Shape of the network's outputs, with the classes in the second or in the last axis.
+    """
+    shape = tuple(output_shape)
+    if labels.ndim == len(shape) + 1 and labels.shape[1] == 1 and labels.shape[2:] == shape[1:]:
+        return labels.squeeze(1)
+    if labels.ndim != len(shape):
+        return labels
+    for axis in (1, -1):
+        positions, of_outputs = list(labels.shape[1:]), list(shape[1:])
+        index = 0 if axis == 1 else -1
+        size, classes = positions.pop(index), of_outputs.pop(index)
+        if positions != of_outputs:
+            continue
+        if size == 1:
+            return labels.squeeze(axis)
+        is_one_hot = size == classes and bool(((labels == 0) | (labels == 1)).all())
+        if is_one_hot and bool((labels.sum(axis) == 1).all()):
+            return labels.argmax(axis)
+    return labels
 
 
 def _parse_as(targets: Tensor, kind: str) -> Tensor:
@@ -173,7 +205,7 @@ def check_targets(targets: Tensor) -> None:
     """Raise InvalidInput unless these are targets in the form of a task (see `gapscope.base.task`)."""
     if targets.is_floating_point():
         if targets.ndim != 2:
-            advice = "Use y.flatten(1)."
+            advice = "Use y.flatten(1), or whole numbers for one class per position."
             if targets.ndim == 1:
                 advice = "For K = 1 use y[:, None]."
             raise InvalidInput(

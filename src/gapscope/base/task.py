@@ -38,12 +38,12 @@ CLASS_AXES = {"tokens": -1, "pixels": 1}
 
 
 def class_logits(outputs: Tensor) -> Tensor:
-    """Return the logits of all classes [n, C, ...] (one output z becomes the logits 0 and z).
+    """Return the logits of all classes [n, C, ...] (one output z, also per position, becomes the logits 0 and z).
 
     >>> class_logits(torch.tensor([[3.0]]))
     tensor([[0., 3.]])
     """
-    if outputs.shape[1:] != (1,):
+    if outputs.ndim < 2 or outputs.shape[1] != 1:
         return outputs
     return torch.cat([torch.zeros_like(outputs), outputs], 1)
 
@@ -233,7 +233,8 @@ class MultiLabel(Task):
 class Positions(Task):
     """One class per position (token, pixel): labels int64 [n, ...], outputs [n, C, ...] or [n, C * P].
 
-    Flattened outputs hold all positions of the first class first. Positions with the label -100 do not count.
+    Outputs [n, 1, ...] are the logits of the second of two classes, such as those of a mask. Flattened outputs hold all
+    positions of the first class first. Positions with the label -100 do not count.
     """
 
     kind: ClassVar[str] = "positions"
@@ -248,7 +249,7 @@ class Positions(Task):
 
     def correct(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return whether the largest output is the label, per position (False where none counts)."""
-        return _with_positions(outputs, targets).argmax(1) == targets
+        return class_logits(_with_positions(outputs, targets)).argmax(1) == targets
 
     def check_outputs(self, targets: Tensor, n_outputs: int) -> None:
         """Raise InvalidInput unless all labels are below the number of classes."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices
 from gapscope.base.targets import IGNORED, check_labels, require_targets
-from gapscope.base.task import task_of
+from gapscope.base.task import class_logits, task_of
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import inspection_mode, network_outputs, samples_per_pass
@@ -91,10 +91,8 @@ def _scores_of_positions(
         labels = require_targets(chunk.targets).flatten(1)
         with inspection_mode(network):
             outputs = network_outputs(network, chunk.inputs, chunk_size=len(chunk))
-        logits, labels = (
-            outputs.unflatten(1, (-1, labels.shape[1])).double(),
-            labels.to(outputs.device),
-        )
+        logits = class_logits(outputs.unflatten(1, (-1, labels.shape[1])).double())
+        labels = labels.to(outputs.device)
         check_labels(labels, logits.shape[1])
         loss += F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum").item()
         correct += int((logits.argmax(1) == labels).sum())

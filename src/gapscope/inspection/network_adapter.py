@@ -148,7 +148,7 @@ class NetworkAdapter(nn.Module):
         if (
             self.squeezed
         ):  # a network that squeezes its output also removes the axis of a single sample
-            outputs = outputs.reshape(-1, 1)
+            outputs = outputs.reshape(-1, 1) if self.class_axis is None else outputs[:, None]
         if self.class_axis is not None:
             outputs = outputs.movedim(self.class_axis, 1).flatten(2)
             if self.next_position:

@@ -23,6 +23,7 @@ from gapscope.base.errors import (
     describe_value,
 )
 from gapscope.base.samples import check_holds_numbers, has_finite_sum, slices
+from gapscope.base.type_guards import is_list_or_tuple
 from gapscope.inspection.checkpoints import REENTRANT, direct_checkpoints
 from gapscope.inspection.chunking import rows_per_pass
 from gapscope.inspection.execution import compute_distributed, exclusive
@@ -404,14 +405,21 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
 
 
 def raw_outputs(result: Any) -> Any:
-    """Return the logits of a network's result: itself, its "logits" (Hugging Face) or "out".
+    """Return the logits of a network's result: itself, its "logits" (Hugging Face) or "out", or its only tensor.
 
     Encoders without a head return their features.
     """
     if isinstance(result, Tensor | fx.Proxy):
         return result
     if isinstance(result, Mapping):
-        return next((result[name] for name in _OUTPUT_NAMES if name in result), result)
+        named = next((result[name] for name in _OUTPUT_NAMES if name in result), None)
+        if named is not None:
+            return named
+    parts = list(result.values()) if isinstance(result, Mapping) else result
+    if is_list_or_tuple(parts) and len(parts) == 1 and isinstance(parts[0], Tensor):
+        return parts[0]
+    if isinstance(result, Mapping):
+        return result
     return getattr(result, "logits", result)
 
 

@@ -369,6 +369,12 @@ def _adapt(network: Any, samples: Samples) -> Ready:
             bare, bare, samples, outputs.shape[1], tuple(notes), mismatch=_stray_positions(samples)
         )
     axis, mismatch, causal = None, "", samples.is_dense and is_causal(bare)
+    # masks of one class: the network returns a number per position, without an axis of classes
+    is_one_class = (
+        samples.is_dense and outputs.ndim > 2 and outputs.shape[1:] == samples.y.shape[1:]
+    )
+    if is_one_class:
+        outputs = outputs[:, None]
     if outputs.ndim > 2:
         axis = 1
     if samples.is_dense and outputs.ndim <= 2:
@@ -392,7 +398,7 @@ def _adapt(network: Any, samples: Samples) -> Ready:
     adapted = NetworkAdapter(
         bare,
         samples.form,
-        squeezed=outputs.ndim == 1,
+        squeezed=outputs.ndim == 1 or is_one_class,
         class_axis=axis,
         next_position=causal,
         activation=activation,

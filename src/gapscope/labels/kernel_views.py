@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.budget import CpuBudget
+from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.errors import GapscopeError
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
@@ -171,7 +171,11 @@ def iterate_kernels(
         return
     hidden = None
     with memo_scope(), budget.enforced(prepared.network):
-        before = network_before_training(prepared, baseline())
+        try:
+            before = network_before_training(prepared, baseline())
+        except BudgetSpent as error:
+            notes.append(f"The network was not used: {error}")
+            return
         notes += [before.note] if before.note else []
         if before.prepared is None:
             return
