@@ -38,7 +38,7 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.data.frames import encode_inputs
 from gapscope.inspection.memory import explained_memory
-from gapscope.inspection.outputs import is_estimator
+from gapscope.inspection.network_checks import is_estimator
 from gapscope.inspection.validation import network_inside, ready, settled_by, unwrap_estimator
 from gapscope.labels.duplicates import MIN_REPEATS, exact_repeats
 from gapscope.measures.embed import checked_features

@@ -52,7 +52,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.inspection.memory import explained_memory
-from gapscope.inspection.outputs import is_estimator
+from gapscope.inspection.network_checks import is_estimator
 from gapscope.pools.from_spec import prepare_data
 from gapscope.results.estimate import NORMAL_99_ONE_SIDED
 from gapscope.results.progress import progress

@@ -21,7 +21,8 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.task import class_logits
-from gapscope.inspection.outputs import inspection_mode, is_estimator, network_outputs
+from gapscope.inspection.network_checks import is_estimator
+from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.training.alarms.base import Alarm

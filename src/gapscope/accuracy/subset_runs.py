@@ -20,7 +20,7 @@ from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.randomness import derive_seed
 from gapscope.base.specs import RunSpec
-from gapscope.inspection.outputs import is_estimator
+from gapscope.inspection.network_checks import is_estimator
 from gapscope.pools.jobs import run_cached
 from gapscope.results.progress import NullProgress
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from gapscope.accuracy.row_selection import take_rows
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.checks.expected import regression_score
-from gapscope.inspection.outputs import is_estimator
+from gapscope.inspection.network_checks import is_estimator
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.statistics.intervals import wilson_interval
 from gapscope.statistics.leave_group_out import N_FOLDS

@@ -28,7 +28,7 @@ from gapscope.checks.trials import TriedAdvice, try_fixes
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
-from gapscope.inspection.outputs import is_estimator
+from gapscope.inspection.network_checks import is_estimator
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
 from gapscope.results.progress import progress
 

@@ -22,7 +22,8 @@ from gapscope.gradients.rules import attention, can_be_unfolded, linear
 from gapscope.gradients.second_derivatives import fast_second_derivatives
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.tensor_hooks import on_tensor_hook
-from gapscope.inspection.outputs import checked_outputs, eager_mode, raw_outputs, unwrapped
+from gapscope.inspection.network_checks import unwrapped
+from gapscope.inspection.outputs import checked_outputs, eager_mode, raw_outputs
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution
 
 

@@ -29,10 +29,7 @@ from gapscope.gradients.layer_rules import (
     apply_rule,
 )
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
-from gapscope.inspection.outputs import (
-    explain_torch_errors,
-    raw_outputs,
-)
+from gapscope.inspection.outputs import explain_torch_errors, raw_outputs
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution
 
 # Networks for which the warning about slow gradients was issued.

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.input_layout import InputLayout
-from gapscope.inspection.outputs import raw_outputs, unwrapped
+from gapscope.inspection.network_checks import unwrapped
+from gapscope.inspection.outputs import raw_outputs
 
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
 

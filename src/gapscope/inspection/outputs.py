@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.parallel import DataParallel, DistributedDataParallel
-from torch.nn.parameter import is_lazy
 
-from gapscope.base.errors import (
-    GapscopeError,
-    InvalidInput,
-    NotMeasurable,
-    ReplaceLayer,
-    describe_value,
-)
-from gapscope.base.samples import check_holds_numbers, has_finite_sum, slices
+from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer, describe_value
+from gapscope.base.samples import check_holds_numbers, slices
 from gapscope.base.type_guards import is_list_or_tuple
 from gapscope.inspection.checkpoints import REENTRANT, direct_checkpoints
 from gapscope.inspection.chunking import rows_per_pass
 from gapscope.inspection.execution import compute_distributed, exclusive
 from gapscope.inspection.known_layers import known_layers
 from gapscope.inspection.memoization import tensor_version
+from gapscope.inspection.network_checks import check_finite, check_hookable, unwrapped
 from gapscope.inspection.restoring import preserve_state, renormalized_weights
 
 # Default chunk sizes, where memory allows: more samples make a forward pass, or one with gradients, no faster.
@@ -57,123 +49,6 @@ def dtype_mismatch_message(error: BaseException) -> str:
         f"inputs must have a type that the network's layers accept; got {dtype}. Use x.float() (for images "
         "x.float() / 255), or the type of the weights."
     )
-
-
-def _held_by(holder: Any) -> str:
-    """Return the attribute with the network of a trainer, pipeline or wrapper; empty if there is none."""
-    for name in ("model", "network", "module_", "lightning_module"):
-        with suppress(Exception):  # properties of trainers raise before a network is attached
-            if isinstance(getattr(holder, name, None), nn.Module):
-                return name
-    return ""
-
-
-def is_estimator(value: Any) -> bool:
-    """Return whether a value is an estimator with scikit-learn's interface (not a class of them)."""
-    if isinstance(value, type | nn.Module):
-        return False
-    return all(hasattr(value, name) for name in ("fit", "predict", "get_params"))
-
-
-def check_module(network: Any) -> None:
-    """Raise InvalidInput unless this is a module (with advice for classes and functions)."""
-    if isinstance(network, nn.Module):
-        return
-    if isinstance(network, type) and issubclass(network, nn.Module):
-        got, advice = f"the class {network.__name__}", f"Pass an instance, {network.__name__}(...)."
-    elif isinstance(network, type):
-        got, advice = (
-            f"the class {network.__name__}",
-            f"Pass an object of it, such as {network.__name__}().",
-        )
-    elif isinstance(network, str | os.PathLike):
-        got = f"the path {str(network)!r}"
-        advice = (
-            "Build the network, then network.load_state_dict(torch.load(path, weights_only=True))."
-        )
-    elif isinstance(network, Mapping):
-        got = f"a mapping of {len(network)} entries (a state dictionary?)"
-        advice = "Build the network and pass it after network.load_state_dict(...)."
-    elif is_estimator(network):
-        got = f"the estimator {type(network).__name__}, which has no gradients"
-        advice = (
-            "Pass None to forecast_accuracy or find_label_issues, a network of torch, or this estimator to "
-            "learning_curve (its accuracy on new data), out_of_sample or check."
-        )
-    elif holder := _held_by(network):
-        got, advice = (
-            f"a {type(network).__name__}",
-            f"Pass the network that it holds, its attribute {holder}.",
-        )
-    elif type(network).__module__.startswith(("gapscope.training.", "gapscope.integrations.")):
-        got = f"a {type(network).__name__}, which records a training run and holds no network"
-        advice = "Pass the network that was trained."
-    else:
-        got, advice = type(network).__name__, "Wrap it in a module whose forward calls it."
-    raise InvalidInput(f"network must be a torch.nn.Module; got {got}. {advice}")
-
-
-def check_hookable(network: nn.Module) -> None:
-    """Raise for layers that run no hooks, and for weights without sizes or values."""
-    if isinstance(network, torch.jit.ScriptModule):
-        raise InvalidInput(
-            f"Got a {type(network).__name__}, whose layers run no hooks; network must be an nn.Module. "
-            "Pass the module from which it was compiled."
-        )
-    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
-        if is_lazy(tensor):
-            raise NotMeasurable(
-                f"Parameters must be initialized; '{name}' belongs to a lazy layer that has not run yet. Run the "
-                "network once on a batch."
-            )
-        if isinstance(tensor, nn.Parameter) and tensor.is_inference():
-            raise InvalidInput(
-                f"Weights must be usable by autograd; '{name}' was created in torch.inference_mode(). Build or load "
-                "the network outside it."
-            )
-        if tensor.is_meta:
-            raise InvalidInput(
-                f"Weights must have values; '{name}' is on the meta device, which has none. Load the weights first."
-            )
-
-
-def check_finite(network: nn.Module) -> None:
-    """Raise InvalidInput if a weight is not finite (buffers may be infinite)."""
-    slots = [
-        slots for module in network.modules() for slots in (module._parameters, module._buffers)
-    ]
-    if all(
-        has_finite_sum(tensor)
-        for tensors in slots
-        for tensor in tensors.values()
-        if tensor is not None
-    ):
-        return
-    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
-        if has_finite_sum(tensor):
-            continue
-        if isinstance(tensor, nn.Parameter):
-            invalid = ~torch.isfinite(tensor)
-        else:
-            invalid = tensor.isnan()
-        if bool(invalid.any()):
-            raise InvalidInput(
-                f"All weights must be finite; '{name}' holds NaN or infinity: training has diverged. Train again with "
-                "a smaller learning rate."
-            )
-
-
-def unwrapped(network: nn.Module) -> nn.Module:
-    """Return the network inside wrappers of `torch.compile` and data parallelism."""
-    check_module(network)
-    while True:
-        # `_modules` of a script module is no dict
-        inner = dict(vars(network).get("_modules", {}).items()).get("_orig_mod")
-        if isinstance(network, DistributedDataParallel | DataParallel):
-            inner = network.module
-        if not isinstance(inner, nn.Module):
-            return network
-        network = inner
 
 
 @contextmanager
@@ -411,15 +286,12 @@ def raw_outputs(result: Any) -> Any:
     """
     if isinstance(result, Tensor | fx.Proxy):
         return result
+    parts = result
     if isinstance(result, Mapping):
-        named = next((result[name] for name in _OUTPUT_NAMES if name in result), None)
-        if named is not None:
-            return named
-    parts = list(result.values()) if isinstance(result, Mapping) else result
+        named = [result[name] for name in _OUTPUT_NAMES if name in result]
+        parts = named[:1] or list(result.values())
     if is_list_or_tuple(parts) and len(parts) == 1 and isinstance(parts[0], Tensor):
         return parts[0]
-    if isinstance(result, Mapping):
-        return result
     return getattr(result, "logits", result)
 
 

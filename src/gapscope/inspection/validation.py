@@ -22,14 +22,14 @@ from gapscope.inspection.first_pass import (
     first_pass,
 )
 from gapscope.inspection.network_adapter import NetworkAdapter, class_axis, is_causal
-from gapscope.inspection.outputs import (
+from gapscope.inspection.network_checks import (
     check_finite,
     check_hookable,
     check_module,
     is_estimator,
-    precision_of,
     unwrapped,
 )
+from gapscope.inspection.outputs import precision_of
 
 COMPILED = "_orig_mod."
 

@@ -21,7 +21,7 @@ from gapscope.base.targets import require_targets
 from gapscope.base.type_guards import is_list
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.inspection.memory import explained_memory
-from gapscope.inspection.outputs import check_module
+from gapscope.inspection.network_checks import check_module
 from gapscope.inspection.validation import settled_by, unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_labels, refuse_repeats
 from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from gapscope.gradients.backward import differentiable_kernels
-from gapscope.inspection.outputs import as_real, check_finite, measurement_mode, prepare_inputs
+from gapscope.inspection.network_checks import check_finite
+from gapscope.inspection.outputs import as_real, measurement_mode, prepare_inputs
 from gapscope.measures._forward import Inputs
 from gapscope.measures._gradients import norm_of
 from gapscope.measures._weights import initial_value

@@ -10,7 +10,7 @@ from torch import nn
 from gapscope.base.samples import Samples
 from gapscope.base.task import KINDS
 from gapscope.inspection.losses import evaluate
-from gapscope.inspection.outputs import check_finite
+from gapscope.inspection.network_checks import check_finite
 from gapscope.measures._forward import (
     FloatInputs,
     Inputs,

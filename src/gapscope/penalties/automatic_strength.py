@@ -36,13 +36,8 @@ from gapscope.base.input_layout import InputLayout
 from gapscope.base.options import with_prefix
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.network_adapter import NetworkAdapter
-from gapscope.inspection.outputs import (
-    check_module,
-    checked_outputs,
-    inspection_mode,
-    network_outputs,
-    unwrapped,
-)
+from gapscope.inspection.network_checks import check_module, unwrapped
+from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.labels.class_labels import assess_labels
 from gapscope.labels.kernel_views import kernel_class_view, ntk_spectrum

@@ -20,12 +20,8 @@ from gapscope.gradients.backward import ProbeSource
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.checkpoints import direct_checkpoints
 from gapscope.inspection.execution import exclusive
-from gapscope.inspection.outputs import (
-    check_finite,
-    check_hookable,
-    check_module,
-    explain_torch_errors,
-)
+from gapscope.inspection.network_checks import check_finite, check_hookable, check_module
+from gapscope.inspection.outputs import explain_torch_errors
 from gapscope.penalties.batches import Batch, as_batch
 from gapscope.results.catalogue import Catalogue
 

@@ -16,7 +16,8 @@ from gapscope.base.input_layout import InputLayout, pack_inputs
 from gapscope.base.samples import check_holds_numbers
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, is_causal
-from gapscope.inspection.outputs import raw_outputs, unwrapped
+from gapscope.inspection.network_checks import unwrapped
+from gapscope.inspection.outputs import raw_outputs
 
 
 @dataclass(frozen=True)

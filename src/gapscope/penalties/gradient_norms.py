@@ -22,7 +22,8 @@ from gapscope.gradients.frozen_batch_stats import allow_frozen_stats, freeze_bat
 from gapscope.gradients.refused_layers import check_layers
 from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.inspection.losses import default_loss
-from gapscope.inspection.outputs import checked_outputs, eager_mode, unwrapped
+from gapscope.inspection.network_checks import unwrapped
+from gapscope.inspection.outputs import checked_outputs, eager_mode
 from gapscope.penalties.base import (
     Penalty,
     StrengthRule,

@@ -17,7 +17,8 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.inspection.losses import evaluate
-from gapscope.inspection.outputs import check_module, device_of
+from gapscope.inspection.network_checks import check_module
+from gapscope.inspection.outputs import device_of
 from gapscope.inspection.validation import Ready, ready
 from gapscope.penalties.base import Penalty, make_penalty
 from gapscope.results.records import Status
