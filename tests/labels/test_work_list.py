@@ -146,6 +146,17 @@ def test_a_raw_frame_shows_its_own_values(tmp_path: Path) -> None:
         gs.find_label_issues(None, (size, y), target="kind")
 
 
+def test_gaps_of_nullable_columns_are_shown(tmp_path: Path) -> None:
+    y = [0, 1] * 30
+    sizes = pandas.array(
+        [None, *(6 * k + number % 4 for number, k in enumerate(y))][:60], dtype="Int64"
+    )
+    frame = pandas.DataFrame({"size": sizes, "kind": [["elm", "oak"][k] for k in y]})
+    issues = gs.find_label_issues(None, frame, target="kind")
+    issues.write_html(tmp_path / "issues.html", n=60)
+    assert "<dt>size</dt><dd>&lt;NA&gt;</dd>" in (tmp_path / "issues.html").read_text()
+
+
 def test_test_inputs_without_labels() -> None:
     x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     names = numpy.array(["oak", "elm"])[(x[:, 0] > 0).long().numpy()]

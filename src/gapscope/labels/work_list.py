@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import TYPE_CHECKING, Any
 
 from gapscope.labels.corrections import DROP, drop_word, written_names
@@ -35,11 +36,11 @@ class _Contents:
         self.details = issues.details
         self.table = self._table()
         if self.table is None:
-            numbers = None
+            columns = None
         else:
-            numbers = self.table.select_dtypes("number")
-        self.means = None if numbers is None else numbers.mean()
-        self.spreads = None if numbers is None else numbers.std()
+            columns = self.table.select_dtypes("number")
+        self.means = None if columns is None else columns.mean()
+        self.spreads = None if columns is None else columns.std()
 
     def _table(self) -> pandas.DataFrame | None:
         """Return the columns of a table, named as in the data or by number."""
@@ -56,6 +57,8 @@ class _Contents:
 
     def _is_far(self, name: Any, value: Any) -> bool:
         if self.means is None or self.spreads is None or name not in self.means.index:
+            return False
+        if not isinstance(value, numbers.Number):  # the gap of a nullable column
             return False
         # three standard deviations from the mean of the column
         return bool(abs(value - self.means[name]) > 3.0 * self.spreads[name] > 0)
