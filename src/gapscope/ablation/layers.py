@@ -38,7 +38,8 @@ class _Tracer(fx.Tracer):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        self.network, self.thread = network, threading.get_ident()
+        self.network = network
+        self.thread = threading.get_ident()
         self.returned: dict[nn.Module, list[fx.Node]] = {}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -125,7 +126,8 @@ def _restored_after_tracing(network: nn.Module) -> Iterator[None]:
     """Undo what the body changes: attributes of the modules, and fx's patches of all modules of the process."""
     attributes = [(module, dict(vars(module))) for module in network.modules()]
     with exclusive():
-        call, get_attribute = nn.Module.__call__, nn.Module.__getattr__
+        call = nn.Module.__call__
+        get_attribute = nn.Module.__getattr__
         try:
             yield
         finally:
@@ -141,7 +143,8 @@ def trace(network: nn.Module) -> TracedGraph | None:
 
     Attributes that the forward pass changes during tracing are restored.
     """
-    root, tracer = _Root(network), _Tracer(network)
+    root = _Root(network)
+    tracer = _Tracer(network)
     try:
         with _restored_after_tracing(network):
             graph = tracer.trace(root)
@@ -157,7 +160,9 @@ def trace(network: nn.Module) -> TracedGraph | None:
 def _reached(
     nodes: Iterable[fx.Node], step: Callable[[fx.Node], Iterable[fx.Node]], stop: Iterable[fx.Node]
 ) -> set[fx.Node]:
-    reached, stopped, waiting = set(), set(stop), list(nodes)
+    reached = set()
+    stopped = set(stop)
+    waiting = list(nodes)
     while waiting:
         node = waiting.pop()
         if node not in reached:

@@ -84,7 +84,8 @@ def replay_forwards(calls: Sequence[Call]) -> dict[nn.Module, Callable[..., Any]
         returned.setdefault(module, []).append(output)
 
     def function(module: nn.Module) -> Callable[..., Any]:
-        forward, outputs = module.forward, iter(returned[module])
+        forward = module.forward
+        outputs = iter(returned[module])
 
         @wraps(forward)
         def call(*arguments: Any, **named: Any) -> Any:

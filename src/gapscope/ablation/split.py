@@ -156,7 +156,9 @@ class HookedSplit(SplitNetwork):
     """Split by replacing a module's output: the whole network runs. Works for every network."""
 
     def __init__(self, network: nn.Module, layer: str, unit_axis: int) -> None:
-        self.network, self.label, self.unit_axis = network, layer, unit_axis
+        self.network = network
+        self.label = layer
+        self.unit_axis = unit_axis
         self.module = {layer: module_named(network, layer)}
 
     @override
@@ -240,7 +242,9 @@ class TracedSplit(SplitNetwork):
     def __init__(
         self, traced: TracedGraph, site: fx.Node, label: str, unit_axis: int | None, x: Tensor
     ) -> None:
-        self.traced, self.site, self.label = traced, site, label
+        self.traced = traced
+        self.site = site
+        self.label = label
         self.crossing = crossing(traced, site)
         self.head, _ = extract_subgraph(traced, [traced.input], [site, *self.crossing])
         self.tail, (_, *self.uses) = extract_subgraph(
@@ -271,8 +275,10 @@ class TracedSplit(SplitNetwork):
 def _same_outputs(network: nn.Module, split: SplitNetwork, x: Tensor) -> bool:
     """Return whether the split reproduces the network's outputs (with masked units)."""
     # samples in another number and order than in the recorded pass, the second and third with half of their units
-    source, samples = split.activations(x), torch.tensor([0, 0, len(x) - 1], device=x.device)
-    values, hooked = source.values[samples], None
+    source = split.activations(x)
+    samples = torch.tensor([0, 0, len(x) - 1], device=x.device)
+    values = source.values[samples]
+    hooked = None
     if split.label in named_modules(network):
         active = torch.ones(3, values.shape[split.unit_axis], dtype=torch.bool, device=x.device)
         active[1:, ::2] = False
@@ -324,7 +330,8 @@ def split_at(
         InvalidInput: There is no such layer, or no such axis.
         NotMeasurable: The default layer or the axis is ambiguous, or the layer cannot be ablated or has no effect.
     """
-    x, traced = x[:2], trace(network)
+    x = x[:2]
+    traced = trace(network)
     if traced is None and layer is None:
         layer = default_module(network, x)
     site = traced and (default_site(traced) if layer is None else traced.find(layer))

@@ -87,7 +87,8 @@ class TailEvaluator(ABC):
     """
 
     def __init__(self, split: SplitNetwork, chunk_size: int | None) -> None:
-        self.split, self.chunk_size = split, chunk_size
+        self.split = split
+        self.chunk_size = chunk_size
 
     def rows_of(self, one_row: Callable[[], Any], device: torch.device) -> int:
         """Return the number of rows per pass if one row needs the memory of `one_row`."""

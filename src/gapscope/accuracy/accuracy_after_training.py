@@ -240,7 +240,8 @@ def estimate_accuracy(
     if n_training is not None:
         check_range("n_training", n_training, len(samples))
     counts = samples.y.bincount()
-    bare, network = prepared.bare, prepared.class_network
+    bare = prepared.bare
+    network = prepared.class_network
     if initial_state is None:
         state = resampled_state(bare)
     else:
@@ -283,16 +284,19 @@ def estimate_accuracy(
     }
     if isinstance(label_noise, float | int):
         check_range("label_noise", label_noise, 0, 1 - 1 / readings["classes"], high_open=True)
-    fitted, table = estimator or load_default(), pandas.DataFrame([readings])
+    fitted = estimator or load_default()
+    table = pandas.DataFrame([readings])
     reasons = [*fitted.abstention_reasons(table, [float(counts.max()) / n])[0]]
     width = _narrowest(bare)
     if width < MIN_WIDTH:
         reasons.append(
             f"its narrowest layer has {pluralize(width, 'unit')}, and {MIN_WIDTH} are needed"
         )
-    initial, notes = "given", ()
+    initial = "given"
+    notes = ()
     if initial_state is None:
-        initial, notes = "resampled", (RESAMPLED,)
+        initial = "resampled"
+        notes = (RESAMPLED,)
     estimate = AccuracyEstimate(
         task=samples.kind,
         score=math.nan,

@@ -144,7 +144,8 @@ class ErrorParts:
 def with_features(table: pandas.DataFrame, spread: float) -> pandas.DataFrame:
     """Return the table with the columns that enter the fits, and expected errors."""
     check_columns(table, NEEDED)
-    left_out, n = table[f"{LOO}.accuracy"], table["samples"]
+    left_out = table[f"{LOO}.accuracy"]
+    n = table["samples"]
     # one correct and one wrong sample are added, so that no accuracy has a standard error of 0
     smoothed = (left_out * n + 1) / (n + 2)
     return table.assign(
@@ -273,7 +274,9 @@ class AccuracyEstimator:
         return reasons
 
     def _domain_checks(self, row: Mapping[Any, Any], largest_class: float) -> dict[str, bool]:
-        limits, n, alignment = self.limits, row["samples"], row["kernel_leave_one_out.alignment"]
+        limits = self.limits
+        n = row["samples"]
+        alignment = row["kernel_leave_one_out.alignment"]
         error = (largest_class * (1 - largest_class) / n) ** 0.5
         return {
             f"{n:.0f} samples are fewer than {limits.samples}": n < limits.samples,

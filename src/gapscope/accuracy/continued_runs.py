@@ -91,7 +91,8 @@ def continued_predictions(network: nn.Module, samples: Samples) -> Tensor:
         offset = expected.mean(0)
     if result.features is None:
         return predictions
-    predictions, expected = predictions - offset, expected - offset
+    predictions = predictions - offset
+    expected = expected - offset
     factor = (predictions * expected).sum() / predictions.square().sum().clamp_min(1e-12)
     scaled = factor.clamp_min(0.0) * predictions
     features = result.features - result.features.mean(0)

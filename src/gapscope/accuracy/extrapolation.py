@@ -118,7 +118,8 @@ def extrapolate(
 def _without_headroom(large: SizedScore, small: SizedScore, samples: int) -> Expectation:
     """Extrapolate a score of unknown scale: half of the slope per doubling, shrunk by its noise."""
     ratio = math.log(samples / large.trained_on) / math.log(large.trained_on / small.trained_on)
-    growth, noise = large.mean - small.mean, large.variance + small.variance
+    growth = large.mean - small.mean
+    noise = large.variance + small.variance
     signal = max(0.0, 1 - noise / growth**2) if growth else 0.0
     weight = GROWTH_FRACTION * ratio * signal
     variance = (

@@ -60,10 +60,8 @@ def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> 
     import numpy
 
     last = points[-1][1]
-    sizes, errors = (
-        numpy.log([n for n, _ in points]),
-        numpy.log([max(1 - score, 1e-6) for _, score in points]),
-    )
+    sizes = numpy.log([n for n, _ in points])
+    errors = numpy.log([max(1 - score, 1e-6) for _, score in points])
     slope = min(0.0, float(numpy.polyfit(sizes, errors, 1)[0]))
     return 1 - (1 - last) * (samples / points[-1][0]) ** slope
 
@@ -116,7 +114,8 @@ def growth_per_doubling(curve: Sequence[LearningCurvePoint]) -> float | None:
     measured = [point for point in curve if not point.extrapolated]
     if len(measured) < 2:
         return None
-    first, last = measured[0], measured[-1]
+    first = measured[0]
+    last = measured[-1]
     return (last.score - first.score) / math.log2(last.samples / first.samples)
 
 

@@ -133,7 +133,8 @@ class AccuracyForecast(Answer):
         if self.abstained_because:
             return ()
         lines: list[str] = []
-        gain, unequal = self.network_gain, self.unequal_classes
+        gain = self.network_gain
+        unequal = self.unequal_classes
         if gain is not None:
             points = f"{gain.value:+.3f} of R^2 (95 % CI {gain.low:.3f} to {gain.high:.3f})"
             if self.task != "regression":

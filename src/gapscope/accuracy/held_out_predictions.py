@@ -290,7 +290,8 @@ def _of_estimator(
         raise InvalidInput(
             "An estimator needs data as a pair (x, y); got a Dataset. Pass its inputs and targets."
         )
-    n, truth = n_rows(y), np.asarray(y)
+    n = n_rows(y)
+    truth = np.asarray(y)
     if n < MIN_SAMPLES:
         raise InvalidInput(
             f"Held-out prediction needs {MIN_SAMPLES} samples or more; got {n}. Pass more."
@@ -299,11 +300,13 @@ def _of_estimator(
     classes: tuple[Any, ...] = ()
     n_classes = 0
     if is_classifier(estimator) and truth.ndim == 2 and truth.shape[1] > 1:
-        n_classes, truth = truth.shape[1], truth.astype(int)
+        n_classes = truth.shape[1]
+        truth = truth.astype(int)
         classes = tuple(range(n_classes))
     elif is_classifier(estimator):
         values, truth = np.unique(truth.reshape(n), return_inverse=True)
-        classes, n_classes = tuple(values.tolist()), len(values)
+        classes = tuple(values.tolist())
+        n_classes = len(values)
         if n_classes < 2:
             raise InvalidInput(
                 "Held-out prediction needs two classes or more; got one. Pass other samples too."
@@ -349,7 +352,8 @@ def _result(
     variance = variance_of_mean(scores, groups)
     if is_regression:
         reach = normal_quantile(0.9) * math.sqrt(variance)
-        low, high = score - reach, score + reach
+        low = score - reach
+        high = score + reach
     else:
         n = len(scores)
         cautious = (scores.sum() + 2) / (n + 4)  # a score of 1 is no certainty
@@ -358,9 +362,11 @@ def _result(
         else:
             effective = n
         low, high = wilson_interval(score, max(float(effective), 1.0))
-    task, score_name = "multi-label", "accuracy"
+    task = "multi-label"
+    score_name = "accuracy"
     if is_regression:
-        task, score_name = "regression", "R^2"
+        task = "regression"
+        score_name = "R^2"
     elif targets.ndim == 1:
         task = "classification"
     return HeldOutPredictions(

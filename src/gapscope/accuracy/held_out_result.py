@@ -152,7 +152,8 @@ class HeldOutPredictions(Answer):
         method = f"  method       {self.method}{held_out}; cost {self.cost:.2f} training runs"
         if self.task == "regression":
             return (method,)
-        error, entropy = percent(self.calibration_error, 1), self.cross_entropy
+        error = percent(self.calibration_error, 1)
+        entropy = self.cross_entropy
         return method, f"  calibration  error {error}, cross-entropy {entropy:.3f} nats"
 
     def plot(self, axes: Any = None) -> Any:

@@ -236,7 +236,8 @@ def estimator_folds(
     seed: int,
 ) -> Held:
     """Return predictions of clones that are fitted without one fold each."""
-    name, width = type(estimator).__name__, n_classes or int(np.prod(y.shape[1:], dtype=int))
+    name = type(estimator).__name__
+    width = n_classes or int(np.prod(y.shape[1:], dtype=int))
     if n_classes and not hasattr(estimator, "predict_proba"):
         raise InvalidInput(
             f"Held-out probabilities need predict_proba; {name} has none. Wrap it: CalibratedClassifierCV(estimator)."

@@ -105,7 +105,8 @@ def _run_cheapest_design(
     subset_runs: SubsetRuns, name: str, width: float | None, seed: int, is_r2: bool
 ) -> tuple[Design, Expectation, str]:
     """Run the named design, or designs in order of cost until one reaches the width."""
-    n, growth = len(subset_runs.groups), 0.0
+    n = len(subset_runs.groups)
+    growth = 0.0
     quarter, half, other_half = quarter_and_halves(subset_runs.groups, _generator(seed, "halves"))
     small = subset_runs.run([quarter])
     rest = LADDER if name == AUTO else (DESIGNS[name],)
@@ -113,7 +114,9 @@ def _run_cheapest_design(
         max_width = math.inf
     else:
         max_width = width
-    design, result, note = None, None, ""
+    design = None
+    result = None
+    note = ""
     while True:
         widths = {item: predicted_width(item, small, growth, n) for item in LADDER}
         cheapest = next((item for item in rest if widths[item] <= max_width), None)
@@ -313,11 +316,14 @@ def learning_curve(
     is_r2 = problem.score_name == "R^2"
     if times is None:
         design = _choose_design(design, problem, groups, max_interval_width)
-        used_design, splits = DESIGNS.get(design, LADDER[0]), ()
+        used_design = DESIGNS.get(design, LADDER[0])
+        splits = ()
     else:
-        used_design, splits = FORWARD, forward_in_time(times, len(problem))
+        used_design = FORWARD
+        splits = forward_in_time(times, len(problem))
     job = partial(train_and_score, problem, seed, numbers)
-    note, interruption = "", ""
+    note = ""
+    interruption = ""
     with tempfile.TemporaryDirectory() as temporary:
         if cache_dir is not None:
             claim_cache(Path(cache_dir), problem, seed, numbers)
@@ -370,7 +376,8 @@ def _duplicates_note(problem: NetworkProblem | MetricProblem, groups: np.ndarray
 
 def _slope_note(prediction: Expectation, small: SubsetRun, large: SubsetRun, n_runs: int) -> str:
     """Return a sentence if the prediction does not follow the observed growth."""
-    weight, growth = prediction.slope_weight, large.score - small.score
+    weight = prediction.slope_weight
+    growth = large.score - small.score
     if weight is None or weight > 0 or growth <= 0 or n_runs > 2:
         return ""
     return (
@@ -387,7 +394,8 @@ def _curve(
     note: str,
     interruption: str,
 ) -> LearningCurve:
-    n, runs = len(problem), tuple(subset_runs.done.values())
+    n = len(problem)
+    runs = tuple(subset_runs.done.values())
     small, large = (
         min(runs, key=lambda run: run.trained_on),
         max(runs, key=lambda run: run.trained_on),
@@ -418,7 +426,8 @@ def _curve(
             f"Above {LARGE} samples a hold-out of a tenth is as good, and its network is usable."
         )
     notes += [_slope_note(prediction, small, large, len(runs)), note]
-    lowest, highest = -math.inf, math.inf
+    lowest = -math.inf
+    highest = math.inf
     if subset_runs.are_fractions:
         lowest = 0.0
     if subset_runs.are_fractions or problem.score_name == "R^2":

@@ -79,7 +79,8 @@ _TRAINING_ONLY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd
 
 def _interval(values: Sequence[float], level: float) -> tuple[float, float]:
     """Student's interval of the mean, on the scale of logarithms: S is positive and skewed."""
-    mean, n = statistics.fmean(values), len(values)
+    mean = statistics.fmean(values)
+    n = len(values)
     if mean == 0:
         return 0.0, 0.0
     quantile = student_quantile(level, n - 1)
@@ -147,7 +148,8 @@ def _loo(
     else:
         n_classes = None
     generator = torch.Generator().manual_seed(derive_seed(seed, "landmarks"))
-    rows, notes = [rbf], list[str]()
+    rows = [rbf]
+    notes = list[str]()
     options: dict[str, Any] = {
         "max_exact": 2000, "landmarks": 1000, "combinations": COMBINATIONS, "chunk_size": chunk_size,
         "generator": generator,

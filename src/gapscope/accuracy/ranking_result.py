@@ -46,7 +46,8 @@ def name_candidates(candidates: Mapping[str, Candidate] | Sequence[Candidate]) -
             number = 2
             name = base
             while name in named:
-                name, number = f"{base} {number}", number + 1
+                name = f"{base} {number}"
+                number = number + 1
             named[name] = candidate
     else:
         raise InvalidInput(
@@ -214,7 +215,8 @@ class NetworkRanking(RowResult[RankedNetwork]):
     @property
     def sentences(self) -> tuple[str, ...]:
         """Ties, the baseline, and networks that are not ranked, one sentence each."""
-        lines, tied = list[str](), [row.name for row in self if row.tied_with_best]
+        lines = list[str]()
+        tied = [row.name for row in self if row.tied_with_best]
         if self.abstained_because:
             lines.append(f"Do not use this order: {self.abstained_because}.")
         if len(tied) > 1:

@@ -35,7 +35,8 @@ def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
     fraction with two correct and two wrong samples added (Agresti and Coull 1998), so that a few correct samples alone
     do not give a variance of 0.
     """
-    n, groups = len(scores), np.unique(groups, return_inverse=True)[1]
+    n = len(scores)
+    groups = np.unique(groups, return_inverse=True)[1]
     sums = np.bincount(groups, weights=scores - scores.mean())
     if len(sums) < 2:
         return math.inf

@@ -121,8 +121,10 @@ def forward_in_time(times: Any, samples: int) -> tuple[Split, Split]:
         raise InvalidInput(
             f"times must be sortable, all of one type; got {kinds}. Convert them to numbers."
         ) from None
-    start, cut = ordered[round(0.375 * samples)], ordered[round(0.75 * samples)]
-    before, latest = np.flatnonzero(values < cut), np.flatnonzero(values >= cut)
+    start = ordered[round(0.375 * samples)]
+    cut = ordered[round(0.75 * samples)]
+    before = np.flatnonzero(values < cut)
+    latest = np.flatnonzero(values >= cut)
     recent = before[values[before] >= start]
     if min(len(recent), len(before) - len(recent), len(latest)) < samples / 10:
         n_times = len(np.unique(values))

@@ -51,7 +51,8 @@ def equal_steps(train_fn: Any, samples: int, part: int, fraction: float = 1.0) -
         if takes_steps_fraction(train_fn):
             return partial(train_fn, steps_fraction=fraction)
         return train_fn
-    batch, epochs = train_fn.training.batch_size, train_fn.training.epochs
+    batch = train_fn.training.batch_size
+    epochs = train_fn.training.epochs
     steps, steps_of_part = (math.ceil(n / min(batch, n)) for n in (samples, part))
     return train_fn.replace(
         {"training.epochs": max(1, round(fraction * epochs * steps / steps_of_part))}
@@ -192,14 +193,16 @@ class MetricProblem:
     def train(self, indices: np.ndarray, seed: int, steps: float) -> Any:
         """Return what the function trains on a subset."""
         train_fn = equal_steps(self.train_fn, len(self), len(indices), steps)
-        x, y = take_rows(self.inputs, indices), take_rows(self.targets, indices)
+        x = take_rows(self.inputs, indices)
+        y = take_rows(self.targets, indices)
         return run_configuration(train_fn, x, y, seed, self.root)
 
     def score(self, model: Any, indices: np.ndarray, groups: np.ndarray | None = None) -> Scores:
         """Return the score of each sample, or one score with its jackknife variance (None without groups)."""
 
         def of(rows: np.ndarray) -> np.ndarray:
-            x, y = take_rows(self.inputs, rows), take_rows(self.targets, rows)
+            x = take_rows(self.inputs, rows)
+            y = take_rows(self.targets, rows)
             with torch.no_grad():
                 value = self.score_function(model, x, y)
             return _checked(value, len(rows), self.score_name)
@@ -239,7 +242,8 @@ class EstimatorScore:
 
     def __call__(self, estimator: Any, x: Any, y: Any) -> np.ndarray:
         """Return one score per sample."""
-        predicted, truth = np.asarray(estimator.predict(x)), np.asarray(y)
+        predicted = np.asarray(estimator.predict(x))
+        truth = np.asarray(y)
         if self.is_classifier:
             correct = predicted.reshape(truth.shape) == truth
             return correct.reshape(len(truth), -1).mean(1)

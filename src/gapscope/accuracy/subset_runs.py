@@ -118,13 +118,11 @@ class SubsetRuns:
         *,
         is_kept: bool = True,
     ) -> None:
-        self.job, self.groups, self.folder, self.workers, self.steps = (
-            job,
-            groups,
-            folder,
-            workers,
-            steps,
-        )
+        self.job = job
+        self.groups = groups
+        self.folder = folder
+        self.workers = workers
+        self.steps = steps
         self.is_kept = is_kept
         self.done: dict[str, SubsetRun] = {}
         self.scores: dict[str, Scores] = {}

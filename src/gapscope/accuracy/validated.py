@@ -143,7 +143,8 @@ def adjusted_mean(values: np.ndarray, control: np.ndarray, rest: np.ndarray) -> 
     values on the control and s its shrinkage, adjusted over plain R2 (not below 0). Its variance is
     $\mathrm{Var}(v - c u) / m + c^2\,\mathrm{Var}(u) / n$.
     """
-    m, n = len(values), len(rest)
+    m = len(values)
+    n = len(rest)
     unadjusted = float(values.var(ddof=1)) / m
     spread = float(control.var(ddof=1))
     if unadjusted == 0 or spread == 0:
@@ -205,7 +206,8 @@ def labels_per_sample(scores: np.ndarray, n_labels: int) -> float:
 
 def _paired_difference(scores: np.ndarray, baseline: np.ndarray, classes: bool) -> IntervalEstimate:
     """Return the mean difference with a 90 % interval: Tango's for labels, Student's for regression."""
-    difference, m = scores - baseline, len(scores)
+    difference = scores - baseline
+    m = len(scores)
     value = float(difference.mean())
     if classes:
         low, high = paired_difference_interval(
@@ -276,17 +278,20 @@ def validated_accuracy(
     scores = sample_scores(network, held_out, spread)
     both = join_samples(held_out, trained_on)
     # leave-one-out results of an RBF ridge on all samples
-    features, control = sample_features(both), np.zeros(len(both))
+    features = sample_features(both)
+    control = np.zeros(len(both))
     if features.shape[1]:
         control = scores_of_predictions(rbf_ridge(features, both.y).predictions, both, spread)
-    m, classes = len(held_out), held_out.is_classification
+    m = len(held_out)
+    classes = held_out.is_classification
     item = adjusted_mean(scores, control[:m], control[m:])
     effective = effective_samples(item, m, len(both) - m)
     plain = AdjustedMean(float(scores.mean()), float(scores.var(ddof=1)) / m, 1.0, 0.0)
     difference = None
     if baseline is not None:
         difference = _paired_difference(scores, sample_scores(baseline, held_out, spread), classes)
-    is_fraction, factor = held_out.kind != "regression", 1.0
+    is_fraction = held_out.kind != "regression"
+    factor = 1.0
     if held_out.kind == "multi-label":
         factor = labels_per_sample(scores, held_out.y.shape[1])
     low, high = _interval(is_fraction, item, m, effective * factor)

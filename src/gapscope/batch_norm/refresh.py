@@ -52,7 +52,8 @@ def _select_inputs(
 
 
 def _write(name: str, layer: Any, moments: ChannelMoments) -> None:
-    mean, variance = moments.mean, moments.variance
+    mean = moments.mean
+    variance = moments.variance
     if not bool((mean.isfinite() & variance.isfinite()).all()):
         bad = int((~(mean.isfinite() & variance.isfinite())).sum())
         raise NotMeasurable(

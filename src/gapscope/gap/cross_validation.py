@@ -119,10 +119,8 @@ def cross_val_predict(
     splits = _splits(len(table), scheme, n_splits, test_share, seed)
     with progress("cross-validating", len(splits), shown=on_fit is None) as bar:
         for number, test in enumerate(splits):
-            train, held_out = (
-                table.iloc[numpy.setdiff1d(numpy.arange(len(table)), test)],
-                table.iloc[test],
-            )
+            train = table.iloc[numpy.setdiff1d(numpy.arange(len(table)), test)]
+            held_out = table.iloc[test]
             fitted = copy(estimator).fit(train, train[target])
             part = fitted.assess(held_out, level=level, refuse=False)
             part.insert(0, "split", held_out.index[0] if scheme == "leave_one_out" else str(number))
@@ -183,10 +181,12 @@ def _summary(
         _metrics({key: values[part] for key, values in rows.items()}, mean_gap) for part in parts
     ]
     fits = predictions.groupby("split", sort=False)["fit_pearson"].first().to_numpy(dtype=float)
-    level, interval = 0.95, "95 % bootstrap over networks"
+    level = 0.95
+    interval = "95 % bootstrap over networks"
     values = _metrics(rows, mean_gap)
     if scheme == "splits":
-        level, interval = 0.9, f"5th to 95th percentile of {len(parts)} splits"
+        level = 0.9
+        interval = f"5th to 95th percentile of {len(parts)} splits"
         values = {key: _mean([row[key] for row in metrics]) for key in values}
     summaries = [
         (key, value, [row[key] for row in metrics], level, interval)
@@ -286,7 +286,8 @@ def suggest_scheme(n: int) -> str:
 def with_interval_for(estimator: GapEstimator, n: int) -> GapEstimator:
     """Set the intervals for n networks, "cv+" beyond 100, and return the estimator."""
     if n > MAX_LEAVE_ONE_OUT:
-        estimator.interval, estimator.n_folds = "cv+", N_FOLDS
+        estimator.interval = "cv+"
+        estimator.n_folds = N_FOLDS
     return estimator
 
 
@@ -321,7 +322,8 @@ def baseline_errors(
     They are fitted on the networks that are not `held_out`; if all are, each is estimated from the others.
     """
     table = complete_rows(table)
-    evaluated, rest = table.loc[list(answered)], table.drop(list(held_out))
+    evaluated = table.loc[list(answered)]
+    rest = table.drop(list(held_out))
     errors: dict[str, list[float]] = {}
     for name, model in baselines(table).items():
         columns = list(model.features or ())

@@ -50,9 +50,11 @@ def fit_coefficients(
     largest = numpy.abs(x).max(0)
     largest[largest == 0] = 1.0
     x = x / largest
-    centre, scale = x.mean(0), x.std(0)
+    centre = x.mean(0)
+    scale = x.std(0)
     scale[scale <= 1e-12] = numpy.inf  # the coefficient of a constant column is zero
-    scaled, target = (x - centre) / scale, y - y.mean()
+    scaled = (x - centre) / scale
+    target = y - y.mean()
     if kind == "ridge":
         coefficients = _ridge(scaled, target)
     else:
@@ -123,10 +125,12 @@ def fit_kernel(x: Float[Array, "n p"], y: Float[Array, " n"]) -> Kernel:
         WhiteKernel,
     )
 
-    centre, scale = x.mean(0), x.std(0)
+    centre = x.mean(0)
+    scale = x.std(0)
     # a constant reading does not distinguish networks
     scale[scale <= 1e-12 * numpy.maximum(numpy.abs(centre), 1)] = numpy.inf
-    z, unit = (x - centre) / scale, float(y.var()) or 1.0
+    z = (x - centre) / scale
+    unit = float(y.var()) or 1.0
     # lengths: standardized readings are about 1 apart; below the range the fit is noise, above it a straight line
     start = ConstantKernel(unit, (unit * 1e-3, unit * 1e3)) * RBF(3.0, (0.5, 50.0)) + WhiteKernel(
         unit / 5, (unit * 1e-4, unit * 2)
@@ -207,12 +211,15 @@ class ApplicabilityDomain:
     ) -> ApplicabilityDomain:
         """Return the region of fitted networks with finite readings x."""
         n, p = x.shape
-        centre, scale = x.mean(0), x.std(0)
+        centre = x.mean(0)
+        scale = x.std(0)
         scale[scale <= 1e-12 * numpy.abs(centre)] = 1.0
         scaled = (x - centre) / scale
         left, singular, right = numpy.linalg.svd(scaled, full_matrices=False)
         varies = singular > (singular.max(initial=0.0) * 1e-10 or 1.0)
-        left, singular, span = left[:, varies], singular[varies], right[varies].T
+        left = left[:, varies]
+        singular = singular[varies]
+        span = right[varies].T
         leverages = 1 / n + (left**2).sum(1)
         rest = 1 - leverages
         held_out_leverages = numpy.where(
@@ -280,7 +287,8 @@ class ApplicabilityDomain:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ApplicabilityDomain:
         """Build from the values of a JSON file, or raise ValueError."""
-        names, families = content["names"], content["families"]
+        names = content["names"]
+        families = content["families"]
         p = len(names)
         arrays = {
             key: numpy.array(content[key], dtype=float)

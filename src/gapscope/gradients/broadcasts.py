@@ -29,7 +29,8 @@ def merge_contributions(
     # remain factors, at more positions. Otherwise, or if a weight is used both with and without its bias and so is in
     # two keys, the dense Jacobians are added.
     n_keys = Counter(parameter for key in by_key for parameter in key)
-    result, dense_uses = {}, []
+    result = {}
+    dense_uses = []
     for key, uses in by_key.items():
         first = uses[0]
         if any(n_keys[parameter] > 1 for parameter in key):
@@ -150,7 +151,8 @@ def _joins_of(
     for node, output, position in consumers.get(source.node, ()):
         if output != source.output_nr:
             continue
-        result, operand = GradientEdge(node, 0), _shape(source)
+        result = GradientEdge(node, 0)
+        operand = _shape(source)
         dim = _samples(_shape(result), operand, n)
         derivative = _JOINS.get((node.name(), position))
         if derivative is not None and dim is not None:

@@ -76,16 +76,21 @@ def _links(outputs: Tensor, parameters: Mapping[int, nn.Parameter], length: int)
     functions: list[Any] = []
     node: Any = outputs.grad_fn
     while node is not None and len(links) < length:
-        name, before = node.name(), [following for following, _ in node.next_functions]
+        name = node.name()
+        before = [following for following, _ in node.next_functions]
         if (name in _PIECEWISE_LINEAR or name in _SMOOTH) and not any(before[1:]):
             functions.append(node)
             node = before[0]
             continue
         if name == "AddmmBackward0" and node._saved_alpha == node._saved_beta == 1:
-            bias, inputs, weight = _parameter(before[0], parameters), node._saved_mat1, before[2]
+            bias = _parameter(before[0], parameters)
+            inputs = node._saved_mat1
+            weight = before[2]
             node, factor = before[1], node._saved_mat2
         elif name == "MmBackward0":
-            bias, inputs, weight = None, node._saved_self, before[1]
+            bias = None
+            inputs = node._saved_self
+            weight = before[1]
             node, factor = before[0], node._saved_mat2
         else:
             raise LookupError(name)

@@ -159,7 +159,9 @@ def _shape(node: Any, output: int = 0) -> Sequence[int]:
 
 def _checked_operation(node: Any, n: int) -> list[Any]:
     """Return the nodes before an operation that treats samples one by one."""
-    name, shape, before = node.name(), _shape(node), _before(node)
+    name = node.name()
+    shape = _shape(node)
+    before = _before(node)
     _require(len(shape) > 1, shape[0] == n)
     shapes = [
         _shape(previous, output) for previous, output in node.next_functions if previous is not None

@@ -105,7 +105,8 @@ class _FreezableOutput(torch.autograd.Function):
         thread: int,
     ) -> Tensor:
         ctx.save_for_backward(h, mean, inverse, weight)
-        ctx.owns, ctx.thread = owns, thread
+        ctx.owns = owns
+        ctx.thread = thread
         ctx.mark_dirty(output)  # returned without a copy
         return output
 

@@ -72,7 +72,8 @@ def jacobians(
     inputs: Tensor, gradients: Float[Tensor, "n o t"], layout: Windows
 ) -> Float[Tensor, "n o k"]:
     r"""Return $\sum_t g_{nt} a_{nt}^\top$ over the windows, without a column of ones."""
-    rows, n = gradients.shape[1], len(inputs)
+    rows = gradients.shape[1]
+    n = len(inputs)
     if gradients.shape[2] < _MIN_WINDOWS:
         return torch.bmm(gradients, replace(layout, ones=False).unfold(inputs).mT)
     weights = inputs.new_empty(n * rows, inputs.shape[1], *layout.kernel_size)

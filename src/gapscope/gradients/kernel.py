@@ -165,9 +165,11 @@ def _divide(
     if capacity < len(x):
         # Columns are recomputed for every group of rows, so that rows get more memory. Columns still get a third,
         # because a product forms the Jacobian of both sides: the larger the groups, the fewer products.
-        row_group, column_group = 2 * capacity // 3, capacity // 3
+        row_group = 2 * capacity // 3
+        column_group = capacity // 3
     else:
-        row_group, column_group = len(x), capacity - len(x)
+        row_group = len(x)
+        column_group = capacity - len(x)
     return _Division(
         chunk_size, max(chunk_size, row_group), max(chunk_size, column_group), outputs.detach()
     )
@@ -290,7 +292,8 @@ def ntk_blocks(
         }
         sizes = {name: among.all_min(min(size, largest)) for name, size in sizes.items()}
         division = replace(division, full_pass=None, **sizes)
-    c, dtype = division.outputs.shape[1], torch.promote_types(division.outputs.dtype, torch.float32)
+    c = division.outputs.shape[1]
+    dtype = torch.promote_types(division.outputs.dtype, torch.float32)
     shape = (len(x), len(x2)) if traced else (len(x), c, len(x2), c)
     kernel = torch.zeros(shape, dtype=dtype, device=x.device)
     floats = max(1, max_bytes // 32)

@@ -138,7 +138,8 @@ class Windows(Layout):
         between = tuple(step * stride for step, stride in zip(steps, self.stride, strict=True))
         shape = (n, channels, *self.kernel_size, *counts)
         windows = inputs.as_strided(shape, (*inputs.stride()[:2], *within, *between))
-        k, t = channels * math.prod(self.kernel_size), math.prod(counts)
+        k = channels * math.prod(self.kernel_size)
+        t = math.prod(counts)
         if not self.ones:
             return windows.reshape(n, k, t)
         columns = inputs.new_empty(n, k + 1, t)

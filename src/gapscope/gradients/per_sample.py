@@ -82,7 +82,9 @@ def _vectorized(
     """Compute rows for all samples at once, each with its own copy of the parameters."""
     # With a copy of the parameters per sample, df_n / dcopy_n is row n of the Jacobian. Only the forward pass is
     # vectorized by vmap: vmap of a derivative by the parameters loses the second derivative of layer_norm.
-    n, leaves, sources = repeated.call.n, repeated.leaves, repeated.sources
+    n = repeated.call.n
+    leaves = repeated.leaves
+    sources = repeated.sources
     if not create_graph:
         leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         sources = [source.detach().requires_grad_() for source in sources]
@@ -127,7 +129,8 @@ def per_sample_jacobian(
         raise NotSeparable(
             f"'{call.name}' uses the statistics of the batch, which a single sample does not have"
         )
-    repeated, create_graph = _ReplayableCall(call), torch.is_grad_enabled()
+    repeated = _ReplayableCall(call)
+    create_graph = torch.is_grad_enabled()
     with (
         preserve_state(call.module),
         differentiable_kernels(call.module.modules()),

@@ -61,7 +61,8 @@ def _is_large(a: Tensor, b: Tensor) -> bool:
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b for matrices, without a graph."""
-    a, b = a.detach(), b.detach()
+    a = a.detach()
+    b = b.detach()
     if not _is_large(a, b):
         return a @ b
     return _linear()(a, b.T, None, *_NOTHING_FUSED)

@@ -28,7 +28,8 @@ def linear(call: Call, gradient: Float[Tensor, "c n *positions o"]) -> list[Cont
     r"""$J = \sum_t g_t (x_t, 1)^\top$ over all positions t of the middle dimensions."""
     c, n, *_, o = gradient.shape
     g = gradient.reshape(c, n, -1, o).transpose(2, 3)  # [C, N, O, T]
-    weight, bias = call.parameters.get("weight"), call.parameters.get("bias")
+    weight = call.parameters.get("weight")
+    bias = call.parameters.get("bias")
     if weight is None:
         assert bias is not None
         return [DenseJacobian((bias,), g.sum(3))]
@@ -92,11 +93,13 @@ def convolution(call: Call, gradient: Float[Tensor, "c n o *space"]) -> list[Con
     r"""$J = \sum_t g_t (x_t, 1)^\top$ over all windows $x_t$ of the padded input."""
     module = call.module
     g = gradient.flatten(3)  # [C, N, O, T]
-    weight, bias = call.parameters.get("weight"), call.parameters.get("bias")
+    weight = call.parameters.get("weight")
+    bias = call.parameters.get("bias")
     bias_alone = [] if bias is None else [DenseJacobian((bias,), g.sum(3))]
     if weight is None:
         return [*bias_alone]
-    inputs, groups = _padded(module, call.inputs), module.groups
+    inputs = _padded(module, call.inputs)
+    groups = module.groups
     layout = Windows(
         bias is not None and groups == 1, module.kernel_size, module.stride, module.dilation
     )
@@ -115,7 +118,8 @@ def transposed_convolution(
     r"""Return $J = \sum_t x_t\, g_t^\top$, $g_t$ the output window of input position t."""
     module = call.module
     c, n, o, *space = gradient.shape
-    weight, bias = call.parameters.get("weight"), call.parameters.get("bias")
+    weight = call.parameters.get("weight")
+    bias = call.parameters.get("bias")
     bias_alone = [] if bias is None else [DenseJacobian((bias,), gradient.flatten(3).sum(3))]
     if weight is None:
         return [*bias_alone]
@@ -258,7 +262,9 @@ def attention(
     module: nn.MultiheadAttention, project: Projection
 ) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """Return a forward function for `module` that computes all projections by `project`."""
-    original, e, heads = module.forward, module.embed_dim, module.num_heads
+    original = module.forward
+    e = module.embed_dim
+    heads = module.num_heads
 
     def forward(
         query: Tensor,
@@ -284,7 +290,8 @@ def attention(
         is_self_attention = query is key and key is value
         if not module.batch_first:
             query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-        weight, bias = module.in_proj_weight, module.in_proj_bias
+        weight = module.in_proj_weight
+        bias = module.in_proj_bias
         assert weight is not None
         if is_self_attention:
             projected = project(query, weight, bias).split(e, dim=-1)

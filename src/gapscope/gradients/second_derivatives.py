@@ -120,7 +120,8 @@ class _Output(torch.autograd.Function):
         ctx: Any, output: Tensor, h: Tensor, weight: Tensor, derivative: Derivative, thread: int
     ) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(h, weight)
-        ctx.derivative, ctx.thread = derivative, thread
+        ctx.derivative = derivative
+        ctx.thread = thread
         ctx.mark_dirty(output)  # returned without a copy
         return output
 
@@ -156,7 +157,9 @@ def _derivative(node: Any) -> Derivative | None:
             gradient, weight, h.detach(), settings
         )
     if node.name() == "NativeGroupNormBackward0":
-        mean, inverse, groups = node._saved_result1, node._saved_result2, node._saved_group
+        mean = node._saved_result1
+        inverse = node._saved_result2
+        groups = node._saved_group
         return lambda gradient, weight, h: _GroupNormByInput.apply(
             gradient, weight, h, mean, inverse, groups
         )
@@ -179,7 +182,8 @@ def _hook(
 ) -> Any:
     """Wrap the output, if it is that of the layer's operation on the argument with the module's weight (hook)."""
     h = next(iter((*arguments, *keywords.values())), None)
-    weight, node = module.weight, getattr(output, "grad_fn", None)
+    weight = module.weight
+    node = getattr(output, "grad_fn", None)
     if not isinstance(h, Tensor) or not h.requires_grad or weight is None or node is None:
         return output
     if not h.dtype == weight.dtype == output.dtype or not h.is_floating_point():

@@ -44,8 +44,11 @@ class _SquareNorms(torch.autograd.Function):
         k = layout.width(inputs)
         # J = g a^T: |J|^2 = tr(a g^T g a^T) = sum_ts (g^T g)_ts (a^T a)_ts. The Gram matrices [T, T] cost T^2 (K +
         # rows) multiplications, J itself T K rows.
-        ctx.layout, ctx.k, ctx.by_gram = layout, k, t * (k + rows) < rows * k
-        norms, jacobians = inputs.new_empty(n), []
+        ctx.layout = layout
+        ctx.k = k
+        ctx.by_gram = t * (k + rows) < rows * k
+        norms = inputs.new_empty(n)
+        jacobians = []
         for part, columns, g in _parts(inputs, gradients, layout, k):
             if ctx.by_gram:
                 norms[part] = (torch.bmm(g.mT, g) * torch.bmm(columns.mT, columns)).sum((1, 2))
@@ -89,7 +92,8 @@ class _SquareNormsByGroups(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, inputs: Tensor, gradients: Tensor, layout: Windows) -> Tensor:  # type: ignore[override]
-        jacobian, sums = jacobians(inputs, gradients, layout), gradients.sum(2)
+        jacobian = jacobians(inputs, gradients, layout)
+        sums = gradients.sum(2)
         ctx.layout = layout
         ctx.save_for_backward(inputs, gradients, jacobian)
         # |(J_W, J_b)|^2 = |J_W|^2 + |J_b|^2, and the column of the bias is J_b = sum_t g_t

@@ -98,8 +98,11 @@ class Tape:
         substituted: ParameterSubstitution = NOTHING_SUBSTITUTED,
         chain: Sequence[nn.Linear] = (),
     ) -> None:
-        self.network, self.modules, self.chain = network, modules, chain
-        self.inputs, self.substituted = inputs.detach(), substituted
+        self.network = network
+        self.modules = modules
+        self.chain = chain
+        self.inputs = inputs.detach()
+        self.substituted = substituted
         # the call of the network itself, with all trainable parameters; None until it has returned
         self.network_call: Call | None = None
         self.outputs_of: Callable[[Any], Tensor] = raw_outputs
@@ -191,7 +194,8 @@ class Tape:
     def _routed(self, broadcasts: Sequence[Broadcast]) -> tuple[list[Call], set[int]]:
         """Return the calls with correct rows of parameters, and the parameters without one."""
         broadcast_keys = {key for broadcast in broadcasts for key in broadcast.parameters}
-        whole_network, per_sample = set(self.whole_network), set(self.per_sample)
+        whole_network = set(self.whole_network)
+        per_sample = set(self.per_sample)
         for call in self.calls:
             if call.lacks_batch_dim and not call.owned & broadcast_keys:
                 whole_network |= call.owned
@@ -231,7 +235,8 @@ class Tape:
                     outputs, cotangents, by_identity, len(self.chain), create_graph=create_graph
                 )
             except LookupError:  # a function of torch was replaced: the definition remains
-                self.chain, self.per_sample = (), frozenset(by_identity)
+                self.chain = ()
+                self.per_sample = frozenset(by_identity)
             else:
                 with torch.set_grad_enabled(create_graph):
                     return merge_contributions(parts)

@@ -265,7 +265,8 @@ def _escalate_until_correct(
 ) -> tuple[_Routing, set[int]]:
     """Escalate failing parameters until all pass, then verify second derivatives (returns unreached ones as well)."""
     while True:
-        tape.whole_network, tape.per_sample = routing.whole_network, routing.per_sample
+        tape.whole_network = routing.whole_network
+        tape.per_sample = routing.per_sample
         failing, unreached = _failing_parameters(
             tape, outputs, seed, zero_is_failure=zero_is_failure
         )
@@ -283,7 +284,8 @@ def _escalate_until_correct(
         if not _second_derivative_differs(tape, outputs, seed):
             break
         routing = _Routing(routing.whole_network | candidates, routing.per_sample | candidates)
-        tape.whole_network, tape.per_sample = routing.whole_network, routing.per_sample
+        tape.whole_network = routing.whole_network
+        tape.per_sample = routing.per_sample
     return routing, unreached
 
 
@@ -433,4 +435,5 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
             )
     if routing is not None:
         routing.uses = uses
-        tape.whole_network, tape.per_sample = routing.whole_network, routing.per_sample
+        tape.whole_network = routing.whole_network
+        tape.per_sample = routing.per_sample

@@ -27,7 +27,9 @@ class MonitorCallback(pl.Callback):
     """
 
     def __init__(self, monitor: Monitor, *, module: str | None = None, stop: bool = False) -> None:
-        self.monitor, self.module, self.stop = monitor, module, stop
+        self.monitor = monitor
+        self.module = module
+        self.stop = stop
 
     def _monitored(self, pl_module: pl.LightningModule) -> nn.Module:
         if self.module is None:

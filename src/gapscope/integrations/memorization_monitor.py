@@ -60,9 +60,11 @@ def _split(batch: Mapping[str, Any], device: torch.device) -> tuple[dict[str, Te
 def _align(logits: Tensor, labels: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
     """Return log probabilities [n, positions, classes] and their labels [n, positions]."""
     if labels.ndim == 1:
-        logits, labels = logits[:, None], labels[:, None]
+        logits = logits[:, None]
+        labels = labels[:, None]
     elif causal:
-        logits, labels = logits[:, :-1], labels[:, 1:]
+        logits = logits[:, :-1]
+        labels = labels[:, 1:]
     return logits.float().log_softmax(-1), labels
 
 
@@ -121,14 +123,20 @@ class MemorizationMonitor(TrainerCallback):
     ) -> None:
         check_range("level", level, 0, 1, low_open=True)
         check_range("trace_samples", trace_samples, 0)
-        self.trainer, self.canaries, self.level, self.stop = trainer, canaries, level, stop
-        self.trace_samples, self.random = trace_samples, make_generator(seed, "drawn labels")
+        self.trainer = trainer
+        self.canaries = canaries
+        self.level = level
+        self.stop = stop
+        self.trace_samples = trace_samples
+        self.random = make_generator(seed, "drawn labels")
         self.rows: list[dict[str, float]] = []
         self.flagged_at: float | None = None
         # losses of the epoch's steps, on the device, without synchronization
         self._losses: list[Tensor] = []
         self._first_visit_loss = math.nan
-        self._seconds, self._started_at, self._n_epochs = 0.0, math.nan, 1
+        self._seconds = 0.0
+        self._started_at = math.nan
+        self._n_epochs = 1
 
     def __repr__(self) -> str:
         flag = "not flagged"
@@ -183,7 +191,8 @@ class MemorizationMonitor(TrainerCallback):
             control: Flags of the Trainer, of which `stop` sets `should_training_stop`.
             _: Further objects of the Trainer; they are not used.
         """
-        start, epoch = time.process_time(), round(state.epoch or 0)
+        start = time.process_time()
+        epoch = round(state.epoch or 0)
         losses = torch.stack(self._losses or [torch.tensor(math.nan)]).double()
         means = torch.stack([losses.mean(), losses[len(losses) // 2 :].mean()])
         if (accelerator := self.trainer.accelerator).num_processes > 1:
@@ -208,14 +217,16 @@ class MemorizationMonitor(TrainerCallback):
             control.should_training_stop = True
 
     def _batches(self, samples: Sequence[Any]) -> list[tuple[dict[str, Tensor], Tensor]]:
-        size, device = self.trainer.args.per_device_eval_batch_size, self.trainer.accelerator.device
+        size = self.trainer.args.per_device_eval_batch_size
+        device = self.trainer.accelerator.device
         parts = [samples[start : start + size] for start in range(0, len(samples), size)]
         return [_split(self.trainer.data_collator(part), device) for part in parts]
 
     @torch.no_grad()
     def _losses_of(self, samples: Sequence[Any]) -> Tensor:
         # the wrapped model, because sharded weights need a call by all processes
-        model, causal = self.trainer.model_wrapped.eval(), _is_causal(self.trainer.model)
+        model = self.trainer.model_wrapped.eval()
+        causal = _is_causal(self.trainer.model)
         parts = self._batches(samples)
         return torch.cat(
             [sequence_losses(raw_outputs(model(**x)), y, causal=causal) for x, y in parts]
@@ -236,7 +247,8 @@ class MemorizationMonitor(TrainerCallback):
         trainer = self.trainer
         if not self.trace_samples or trainer.is_fsdp_enabled:
             return {}
-        model, causal = trainer.model.eval(), _is_causal(trainer.model)
+        model = trainer.model.eval()
+        causal = _is_causal(trainer.model)
         weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
         count = min(self.trace_samples, len(trainer.train_dataset))
         squares = []

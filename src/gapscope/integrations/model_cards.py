@@ -53,13 +53,15 @@ def model_card(result: Answer | CheckResult, *, name: str, dataset: str) -> str:
                 "result must have an account of the accuracy; this check had none. Pass a network."
             )
         lines = ["```text", *account.lines, "", result.headline, "```"]
-        expected, score_name = account.expected, account.score
+        expected = account.expected
+        score_name = account.score
         task = "classification" if result.samples is None else result.samples.kind
         value = None if expected is None else expected.value
         title = "" if expected is None else f"{score_name} {expected.source}"
     elif isinstance(result, Answer):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass
         lines = [result.headline]
-        task, score_name = result.task, result.score_name
+        task = result.task
+        score_name = result.score_name
         value = None if result.abstained_because else result.score
         title = f"{score_name} on new data, from the training samples"
     else:

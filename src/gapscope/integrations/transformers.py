@@ -52,7 +52,8 @@ class MonitorCallback(TrainerCallback):
     """
 
     def __init__(self, monitor: Monitor, *, stop: bool = False) -> None:
-        self.monitor, self.stop = monitor, stop
+        self.monitor = monitor
+        self.stop = stop
 
     def _monitored(self, model: nn.Module) -> nn.Module:
         has_mappings = self.monitor.samples.form is not None
@@ -99,7 +100,8 @@ class _PenaltyState(TrainerCallback):
     """Callback that stores a penalty's state with the Trainer's checkpoints."""
 
     def __init__(self, penalty: Penalty, number: int) -> None:
-        self.penalty, self.number = penalty, number
+        self.penalty = penalty
+        self.number = number
 
     def _file(self, args: TrainingArguments, state: TrainerState) -> Path:
         # each process has other samples, and therefore another state

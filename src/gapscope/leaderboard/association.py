@@ -84,7 +84,8 @@ class HyperparameterSmoother:
     def __init__(
         self, table: pandas.DataFrame, hyperparameters: Sequence[str], clusters: Int[Array, " n"]
     ) -> None:
-        self.n, self._members = len(table), members(clusters)
+        self.n = len(table)
+        self._members = members(clusters)
         self._kernels = [_kernel(table[name]) for name in hyperparameters]
 
     @cached_property
@@ -158,7 +159,8 @@ class PartialAssociations:
         weights: Float[Array, "b n"],
     ) -> None:
         self._smoother = HyperparameterSmoother(table, hyperparameters, clusters)
-        self._orders, self._weights = orders, weights
+        self._orders = orders
+        self._weights = weights
         gap = normal_scores(table[target].to_numpy(dtype=float))
         self._gap = self._smoother.residuals(gap).held_out @ gap
 
@@ -166,7 +168,8 @@ class PartialAssociations:
         """Return the association of one measure (one finite number per network)."""
         scores = normal_scores(values)
         maps = self._smoother.residuals(scores)
-        in_sample, held_out = maps.in_sample @ scores, maps.held_out @ scores
+        in_sample = maps.in_sample @ scores
+        held_out = maps.held_out @ scores
         # R2 on held-out configurations; normal scores have mean 0
         explained = 1 - float((held_out**2).sum() / max(float((scores**2).sum()), 1e-300))
         if in_sample.std() < ROUNDING:

@@ -285,7 +285,8 @@ class Comparison(StoredRows[ComparedReading]):
     def verdict(self) -> tuple[str, ...]:
         """Conclusions in sentences."""
         lines = [*self._about_evidence(), self._about_the_best()]
-        rows, values = self.of(BASELINE), [row.value for row in self.of("accuracy")]
+        rows = self.of(BASELINE)
+        values = [row.value for row in self.of("accuracy")]
         smallest = [row.network for row in rows if row.rank == 1]
         if rows:
             are_equal = len(smallest) == len(rows)
@@ -313,10 +314,8 @@ class Comparison(StoredRows[ComparedReading]):
         """Return a sentence on the evidence for the measures, or on its absence."""
         if self.evidence is None:
             return []
-        pool, baselines = (
-            f"{self.evidence.networks} networks whose gap is known",
-            self.evidence.baselines,
-        )
+        pool = f"{self.evidence.networks} networks whose gap is known"
+        baselines = self.evidence.baselines
         if not self.trusted:
             measured = {row.measure for row in self} & set(self.evidence.by_measure)
             return [
@@ -337,7 +336,8 @@ class Comparison(StoredRows[ComparedReading]):
             return "No measure with a stated direction was computed for all networks, so they cannot be ranked."
         firsts = {name: [vote for vote in votes if vote.first == name] for name in self.order()}
         best = max(firsts, key=lambda name: len(firsts[name]))
-        n_first, separated = len(firsts[best]), [vote for vote in firsts[best] if vote.is_separated]
+        n_first = len(firsts[best])
+        separated = [vote for vote in firsts[best] if vote.is_separated]
         count = f"{n_first} of {len(votes)} measures rank it first"
         if 2 * n_first <= len(votes):
             tied = [name for name, voters in firsts.items() if voters] or self.order()[:2]
@@ -402,6 +402,7 @@ class Comparison(StoredRows[ComparedReading]):
         all_axes = panels(names, sharex=False)
         for axes, name in zip(all_axes, names, strict=True):
             for row in self.of(name):
-                below, above = max(0.0, row.value - row.low), max(0.0, row.high - row.value)
+                below = max(0.0, row.value - row.low)
+                above = max(0.0, row.high - row.value)
                 axes.errorbar([row.value], [row.network], xerr=[[below], [above]], fmt="o")
         return all_axes

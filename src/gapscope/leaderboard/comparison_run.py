@@ -40,7 +40,9 @@ class _ComparisonRun:
     """Evaluation of measures with standard errors, with the same settings for all networks."""
 
     def __init__(self, options: Mapping[str, Mapping[str, Any]], n_groups: int, seed: int) -> None:
-        self.options, self.n_groups, self.seed = options, n_groups, seed
+        self.options = options
+        self.n_groups = n_groups
+        self.seed = seed
 
     def _kind(self, item: Measure) -> str:
         """Return how a measure depends on its samples, "" if unknown."""
@@ -86,7 +88,8 @@ class _ComparisonRun:
         self, item: Measure, subject: Ready, share: Allocation, readings: Readings
     ) -> list[list[float]]:
         """Return the numbers of the samples without each group."""
-        samples, kind = subject.samples, self._kind(item)
+        samples = subject.samples
+        kind = self._kind(item)
         groups = interleaved_groups(samples, self.n_groups)
         # means and sums follow from those of the groups; other measures are evaluated without each group
         if kind not in ("mean", "sum"):

@@ -216,7 +216,8 @@ class Leaderboard(StoredRows[LeaderboardRow]):
     @property
     def verdict(self) -> tuple[str, ...]:
         """Conclusions in sentences."""
-        measures, trusted = [row for row in self if row.role == "measure"], self.trusted
+        measures = [row for row in self if row.role == "measure"]
+        trusted = self.trusted
         judged = [row for row in measures if row.verdict != NOT_JUDGED]
         sentences = [
             f"None of {pluralize(len(judged), 'measure')} predicts the gap beyond the hyperparameters."
@@ -242,7 +243,8 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         ]
         if predictive:
             best = max(predictive, key=lambda row: row.r_squared.value)
-            name, r_squared = _list_names([best]), best.r_squared.value
+            name = _list_names([best])
+            r_squared = best.r_squared.value
             sentences.append(
                 f"If the hyperparameters are not known, {name} predicts best: R2 {r_squared:.2f}."
             )
@@ -411,7 +413,8 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         axes = axes_or_new(axes, height=1 + 0.28 * len(rows))
         axes.axvline(0.0, color="0.6", linewidth=0.8)
         for position, row in enumerate(rows):
-            score, colour = row.partial, "tab:blue" if row.role == "measure" else "0.4"
+            score = row.partial
+            colour = "tab:blue" if row.role == "measure" else "0.4"
             ends = [[max(0.0, score.value - score.low)], [max(0.0, score.high - score.value)]]
             face = "white"
             if row.verdict == EVIDENCE:

@@ -109,11 +109,13 @@ def network_table(
     where = "the table"
     if isinstance(source, Pool):
         index = source.index()
-        table, where = index.table(), f"pool {source.folder}"
+        table = index.table()
+        where = f"pool {source.folder}"
         if measures is None:
             measures = [name for name in index.readings() if table[name].nunique() > 1]
     elif isinstance(source, str | Path):
-        table, where = read_csv_table(Path(source)), str(source)
+        table = read_csv_table(Path(source))
+        where = str(source)
     elif isinstance(source, pandas.DataFrame):
         table = source
     else:
@@ -122,7 +124,8 @@ def network_table(
                 raise InvalidInput(
                     f"A list to rank must hold records, as record_network returns them; got {record!r}."
                 )
-        table, where = records_to_pandas(source), "the list of records"
+        table = records_to_pandas(source)
+        where = "the list of records"
     # only `_measures_of` imports the registry of measures, which loads torch
     names = list(_measures_of(table, where) if measures is None else measures)
     size = baseline or next((name for name in SIZES if name in table.columns), None)

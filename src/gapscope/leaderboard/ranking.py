@@ -57,10 +57,8 @@ def explain_by_settings(
     >>> explain_by_settings(table, "count", ["width", "rate"])
     'it is fixed by the hyperparameters: it never changes with rate alone'
     """
-    values, clusters = (
-        table[measure].to_numpy(dtype=float),
-        configuration_ids(table, hyperparameters),
-    )
+    values = table[measure].to_numpy(dtype=float)
+    clusters = configuration_ids(table, hyperparameters)
     if numpy.ptp(values) == 0:
         return "it is the same in all networks"
     if _has_repeats(clusters):
@@ -109,7 +107,8 @@ class _LeaderboardContext:
     def __init__(
         self, table: NetworkTable, target: str, n_permutations: int, n_bootstrap: int, seed: int
     ) -> None:
-        self.table, self.target = table, target
+        self.table = table
+        self.target = target
         self.settings = list(table.hyperparameters)
         noise = numpy.random.default_rng(derive_seed(seed, RANDOM)).normal(size=len(table.rows))
         self.rows = table.rows.assign(**{RANDOM: noise})
@@ -138,7 +137,8 @@ class _LeaderboardContext:
         permuted = self.pairs.of(values[self.orders[:MAX_PAIRED]].T, only=names)
         scored: dict[str, Scored] = {}
         for name in names:
-            value, resamples = float(observed[name][0]), resampled[name]
+            value = float(observed[name][0])
+            resamples = resampled[name]
             if (
                 name == "mutual_information"
             ):  # resamples are biased upwards: shift their mean to the value

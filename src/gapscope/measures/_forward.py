@@ -87,7 +87,8 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
     def store_inputs(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         head_inputs.append(inputs[0])
 
-    outputs, features = [], []
+    outputs = []
+    features = []
     with measurement_mode(network) as network, torch.no_grad():
         x = prepare_inputs(network, x)
         calls = [

@@ -53,7 +53,8 @@ def loss_and_gradient(
     network: nn.Module, samples: Samples, chunk_size: int, leaves: Sequence[Tensor]
 ) -> tuple[float, list[Tensor]]:
     """Return the mean loss over samples (in float64) and its gradient by the leaves."""
-    mean_loss, mean_gradient = 0.0, [torch.zeros_like(leaf) for leaf in leaves]
+    mean_loss = 0.0
+    mean_gradient = [torch.zeros_like(leaf) for leaf in leaves]
     for part in slices(len(samples), chunk_size):
         fraction = (part.stop - part.start) / len(samples)
         outputs = checked_outputs(network(samples.inputs[part].clone()), part.stop - part.start)
@@ -153,7 +154,8 @@ def sample_square_norms(
     with measurement_mode(network, passes_only=True) as network:
         trainable(network)
         samples = samples_on_device(network, x, y)
-        inputs, targets = samples.inputs, samples.y
+        inputs = samples.inputs
+        targets = samples.y
         check_sample_independence(network, inputs)
         size = samples_per_pass(
             network,

@@ -63,7 +63,9 @@ class InputNoise:
     """
 
     def __init__(self, x: FloatInputs, source: torch.Generator) -> None:
-        self._shape, entries, device = x.shape, x[0].numel(), source.device
+        self._shape = x.shape
+        entries = x[0].numel()
+        device = source.device
         if entries >= _MIN_ENTRIES:
             self._n_sharing = _N_SHARING
         else:
@@ -82,7 +84,8 @@ class InputNoise:
 
     def __getitem__(self, part: slice) -> Float[Tensor, "m ..."]:
         """Return the noise of consecutive samples."""
-        first, last = part.start // self._n_sharing, -(-part.stop // self._n_sharing)
+        first = part.start // self._n_sharing
+        last = -(-part.stop // self._n_sharing)
         noise = self._magnitudes[first:last]
         if self._n_sharing > 1:
             # a shift by k makes bit k from the left the sign bit of a floating-point number
@@ -170,7 +173,8 @@ def mixed_logits(
     chunk_size: int | None,
 ) -> Float[Tensor, "n c"]:
     """Return the logits of all samples mixed with their partners, in float64 on the CPU."""
-    pairs, outputs = same_class_partners(y, generator), []
+    pairs = same_class_partners(y, generator)
+    outputs = []
     with measurement_mode(network) as network, torch.no_grad():
         x = continuous_inputs(network, x)
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):

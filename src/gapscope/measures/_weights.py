@@ -108,7 +108,8 @@ def layer_weights(
         for name, parameter in network.named_parameters():
             if not parameter.requires_grad or parameter.ndim < 2:
                 continue
-            user, n_dims = users.get(id(parameter)), as_real(parameter).ndim
+            user = users.get(id(parameter))
+            n_dims = as_real(parameter).ndim
             norm = next(
                 (each for each in norms if user is not None and each.input is user.output), None
             )

@@ -97,13 +97,17 @@ class _Cost(NamedTuple):
 def _trial(run: Callable[[Ready], Any], ready: Ready, allowed: float) -> _Cost:
     """Return the cost from trials on few samples, and on more while the cost per sample falls."""
     # the second trial on the same samples does not repeat cached work
-    n, first, again = TRIAL, _seconds(run, ready, TRIAL), _seconds(run, ready, TRIAL)
-    once, per_sample = max(0.0, first - again), again / TRIAL
+    n = TRIAL
+    first = _seconds(run, ready, TRIAL)
+    again = _seconds(run, ready, TRIAL)
+    once = max(0.0, first - again)
+    per_sample = again / TRIAL
     # a pass of a recurrent network takes as long for ten samples as for a hundred
     while GROWTH * n <= len(ready.samples) and once + 2 * GROWTH * n * per_sample <= allowed:
         n *= GROWTH
         _seconds(run, ready, n)
-        before, per_sample = per_sample, min(per_sample, _seconds(run, ready, n) / n)
+        before = per_sample
+        per_sample = min(per_sample, _seconds(run, ready, n) / n)
         if per_sample > CHEAPER * before:
             break
     return _Cost(once, per_sample)
@@ -177,15 +181,14 @@ def plan_budget(
     Raises:
         InvalidInput: The budget is not positive.
     """
-    total, repeats = len(ready.samples), repeats or {}
+    total = len(ready.samples)
+    repeats = repeats or {}
     shares = {item.name: Allocation(total) for item in items}
     if budget is None:
         return Plan(shares, total)
     check_range("time_budget", budget, 0, low_open=True)
-    start, forward = (
-        time.process_time(),
-        _trial(_one_pass, ready, LARGER_TRIAL_FRACTION * budget).per_sample,
-    )
+    start = time.process_time()
+    forward = _trial(_one_pass, ready, LARGER_TRIAL_FRACTION * budget).per_sample
     samplings = {item.name: item.sampling for item in items if item.sampling is not None}
     counts = {name: repeats.get(name, 1.0) for name in samplings}
     # seconds per sample of one evaluation, and of all evaluations on the fewest samples
@@ -284,7 +287,8 @@ def _superlinear_over_budget(
     item: Measure, ready: Ready, forward: float, allowed: float, evaluate: Evaluate
 ) -> dict[str, str]:
     """Return the reason if a superlinear measure exceeds its allowance, by name."""
-    total, n = len(ready.samples), TRIAL
+    total = len(ready.samples)
+    n = TRIAL
     # at least one backward pass per output, each about two forward passes
     minimum = 2 * forward * ready.n_outputs * total
     if minimum > allowed:
@@ -316,7 +320,8 @@ def _cheapest(
     item: Measure, sampling: Sampling, ready: Ready, budget: float, evaluate: Evaluate
 ) -> tuple[_Cost, Allocation]:
     """Return the cost of the exact measure, or of its probes if the exact one is too slow."""
-    total, allowed = len(ready.samples), LARGER_TRIAL_FRACTION * budget
+    total = len(ready.samples)
+    allowed = LARGER_TRIAL_FRACTION * budget
     if not sampling.probe:
         passes = sampling.passes(ready.n_outputs)
         if passes > 2 * MANY_OUTPUTS:

@@ -43,7 +43,9 @@ class _KernelCost:
     """CPU seconds of an NTK ridge per sample and per entry of the kernel, from trials."""
 
     def __init__(self, network: nn.Module, samples: Samples, options: dict[str, Any]) -> None:
-        self.network, self.samples, self.options = network, samples, options
+        self.network = network
+        self.samples = samples
+        self.options = options
         self.per_sample = self.per_pair = 0.0
 
     def _work(self, n: int) -> Callable[[], Any]:
@@ -86,13 +88,16 @@ class _KernelCost:
         ):
             self.per_sample = first / TRIAL
             return
-        small, large, n = self._trial(TRIAL), self._trial(2 * TRIAL), 2 * TRIAL
+        small = self._trial(TRIAL)
+        large = self._trial(2 * TRIAL)
+        n = 2 * TRIAL
         while (
             2 * n <= min(LARGEST_TRIAL, len(self.samples))
             and 6 * large < LARGER_TRIAL_FRACTION * budget.seconds
         ):
             n *= 2
-            small, large = large, self._trial(n)
+            small = large
+            large = self._trial(n)
         # small = h (s + h p) and large = 2 h (s + 2 h p) for h = n / 2 samples, s per sample and p per pair
         half = n / 2
         self.per_pair = max(large - 2 * small, 0.0) / (2 * half**2)

@@ -106,22 +106,24 @@ class Hessian:
     """Matrix-free Hessian of the mean loss by the trainable weights, in evaluation mode."""
 
     def __init__(self, network: nn.Module, x: Tensor, y: Tensor, chunk_size: int | None) -> None:
-        self.network, self.x, self.y, self.chunk_size = network, x, y, chunk_size
+        self.network = network
+        self.x = x
+        self.y = y
+        self.chunk_size = chunk_size
         parameters = trainable(network)
         self.shapes = [as_real(parameter.detach()).shape for parameter in parameters]
         self.size = sum(shape.numel() for shape in self.shapes)
-        self.device, self.dtype = parameters[0].device, as_real(parameters[0].detach()).dtype
+        self.device = parameters[0].device
+        self.dtype = as_real(parameters[0].detach()).dtype
 
     def matvec(self, vectors: Float[Tensor, "k p"]) -> Float[Tensor, "k p"]:
         """Return Hessian-vector products, which share all backward passes except the last."""
         with measurement_mode(self.network) as network, differentiable_kernels(network.modules()):
             # cloned: tensors created in a caller's inference mode cannot be differentiated
             directions = [self._pieces(vector.clone()) for vector in vectors]
-            x, y, parameters = (
-                prepare_inputs(network, self.x),
-                prepare_inputs(network, self.y),
-                trainable(network),
-            )
+            x = prepare_inputs(network, self.x)
+            y = prepare_inputs(network, self.y)
+            parameters = trainable(network)
             total = torch.zeros_like(vectors)
 
             def products(part: Tensor, targets: Tensor) -> Tensor:
@@ -205,16 +207,19 @@ def hessian_top_eigenvalue(
     """
     check_range("steps", steps, 1)
     hessian = Hessian(network, x, y, chunk_size)
-    basis, largest = list(hessian.probes(1, generator)), math.nan
+    basis = list(hessian.probes(1, generator))
+    largest = math.nan
     # T = V^T H V in the basis V of the Krylov space is tridiagonal; its largest eigenvalue is the largest Ritz value
-    diagonal, off_diagonal = list[float](), list[float]()
+    diagonal = list[float]()
+    off_diagonal = list[float]()
     while len(diagonal) < steps:
         (product,) = hessian.matvec(basis[-1][None])
         diagonal.append(float((product.double() * basis[-1].double()).sum()))
         projection = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
         for offset in (1, -1):
             projection += torch.diag(torch.tensor(off_diagonal, dtype=torch.float64), offset)
-        before, largest = largest, torch.linalg.eigh(projection).eigenvalues[-1].item()
+        before = largest
+        largest = torch.linalg.eigh(projection).eigenvalues[-1].item()
         # orthogonalized twice: rounding would bring back directions that have converged
         remainder = product
         for vector in [*basis, *basis]:

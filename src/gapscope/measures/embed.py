@@ -69,8 +69,11 @@ def _token_notes(network: nn.Module, samples: Samples) -> tuple[str, ...]:
     if mask is None or mask.ndim != 2:
         return ()
     notes: list[str] = []
-    lengths, longest, n = mask.sum(1), mask.shape[1], len(mask)
-    n_full, n_shorter = int((lengths == longest).sum()), int((lengths == longest - 1).sum())
+    lengths = mask.sum(1)
+    longest = mask.shape[1]
+    n = len(mask)
+    n_full = int((lengths == longest).sum())
+    n_shorter = int((lengths == longest - 1).sum())
     # lengths pile up at a limit, the longest texts of others are few: texts are probably cut off if three times as
     # many fill all tokens as are one token shorter
     if n_full < n and n_full >= 3 * max(1, n_shorter, n // 100):

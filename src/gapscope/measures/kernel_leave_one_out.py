@@ -367,7 +367,8 @@ def kernel_leave_one_out_at_both_weights(
         untrained.load_state_dict(dict(initial_state))
     # the same landmarks for both
     generator = generator or torch.Generator().manual_seed(0)
-    state, columns = generator.get_state(), []
+    state = generator.get_state()
+    columns = []
     for each in (untrained, network):
         generator.set_state(state)
         columns.append(kernel_columns(each, x, max_exact, landmarks, generator, chunk_size))

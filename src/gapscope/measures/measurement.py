@@ -59,7 +59,8 @@ def evaluate_on_subset(
     seed: int = 0,
 ) -> Readings:
     """Evaluate one measure on its subset, as an estimate for all samples."""
-    total, initial_state = len(ready.samples), ready.initial_for(item, initial_state)
+    total = len(ready.samples)
+    initial_state = ready.initial_for(item, initial_state)
 
     def evaluate(samples: Samples, purpose: str = "") -> Readings:
         keywords = {**share.options, **options}
@@ -75,7 +76,8 @@ def evaluate_on_subset(
         )
 
     if share.n >= total:
-        readings, note = evaluate(ready.samples), "one probe per sample" if share.options else ""
+        readings = evaluate(ready.samples)
+        note = "one probe per sample" if share.options else ""
     else:
         subset = subsample(ready.samples, share.n, seed)
         note = f"{'probes on ' if share.options else ''}{share.n:,} of {total:,} samples"
@@ -180,7 +182,8 @@ def select_applicable(
     """Return the applicable measures, and the reasons of inapplicable ones by name."""
     if (selected := _measures_by_name(names)) is not None:
         return selected, {}
-    chosen, reasons = [], {}
+    chosen = []
+    reasons = {}
     for item in list_measures().values():
         missing = ""
         if "initial" in item.needs and not has_initial:
@@ -312,7 +315,8 @@ def _evaluate_all(
 ) -> Readings:
     """Evaluate all measures as planned, with reasons in place of readings that fail."""
     readings: list[Reading] = []
-    unmeasured, first_error = {**unmeasured, **plan.failed}, None
+    unmeasured = {**unmeasured, **plan.failed}
+    first_error = None
     items = [item for item in items if item.name in plan.shares]
     seconds = [plan.shares[item.name].seconds for item in items]
     costs = [0.01 if math.isnan(cost) else cost for cost in seconds]

@@ -46,7 +46,8 @@ def circular_operator_norm(
     3.0
     """
     dims = kernel.ndim - 2
-    strides, dilations = list(stride or [1] * dims), list(dilation or [1] * dims)
+    strides = list(stride or [1] * dims)
+    dilations = list(dilation or [1] * dims)
     spans = [d * (k - 1) + 1 for d, k in zip(dilations, kernel.shape[2:], strict=True)]
     sizes = [
         -(-max(size, span) // step) * step
@@ -72,7 +73,8 @@ def _fold_frequencies(
         length for size, step in zip(sizes, strides, strict=True) for length in (step, size // step)
     ]
     split = block.reshape(*block.shape[:2], *pairs)
-    aliases, frequencies = [2 + 2 * d for d in range(dims)], [3 + 2 * d for d in range(dims)]
+    aliases = [2 + 2 * d for d in range(dims)]
+    frequencies = [3 + 2 * d for d in range(dims)]
     if half:  # matrices of a real kernel are conjugate at opposite frequencies, up to the order of aliases
         split = split.narrow(frequencies[-1], 0, split.shape[frequencies[-1]] // 2 + 1)
     # -> [output frequencies, O, I * aliases]
@@ -113,7 +115,8 @@ def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
     Raises:
         NotMeasurable: A weight matrix is zero, or there is none.
     """
-    spectra, squares = squared_singular_values(network, x), []
+    spectra = squared_singular_values(network, x)
+    squares = []
     for layer in layer_weights(network, x):
         module = layer.module
         if isinstance(module, _ConvNd) and not layer.parameter.is_complex():
@@ -131,7 +134,8 @@ def operator_norms(network: nn.Module, x: Inputs) -> Scalars:
         raise NotMeasurable(
             "The logarithm of a norm needs weights other than zero; one weight matrix is all zero."
         )
-    total, depth = torch.tensor(squares, dtype=torch.float64).log().sum().item(), len(squares)
+    total = torch.tensor(squares, dtype=torch.float64).log().sum().item()
+    depth = len(squares)
     return Scalars({"log_product": total, "log_sum": math.log(depth) + total / depth})
 
 
@@ -211,7 +215,8 @@ def power_law_fit(values: Float[Tensor, " r"]) -> tuple[float, float, float]:
     distance is selected (Clauset, Shalizi and Newman 2009, eq. 3.1 and 3.9).
     """
     x = values.double().sort().values
-    n, logs = len(x), x.log()
+    n = len(x)
+    logs = x.log()
     best = (math.nan, math.nan, math.inf)
     # sum of logarithms from each value on
     tails = logs.flip(0).cumsum(0).flip(0)
@@ -260,7 +265,8 @@ def power_law_alpha(network: nn.Module, x: Inputs, *, min_eigenvalues: int = 20)
         NotMeasurable: No layer has so many eigenvalues.
     """
     check_range("min_eigenvalues", min_eigenvalues, 3)
-    alphas, weighted = [], []
+    alphas = []
+    weighted = []
     for values in squared_singular_values(network, x).values():
         values = values[values > ROUNDING**2 * values[-1]]
         if len(values) < min_eigenvalues:

@@ -147,7 +147,8 @@ def ntk_trace(
     check_single_batch(mode, chunk_size)
     with measurement_mode(network, mode=mode, passes_only=True) as network:
         x = prepare_inputs(network, x)
-        n, chunk_size = len(x), len(x) if mode == "train" else chunk_size
+        n = len(x)
+        chunk_size = len(x) if mode == "train" else chunk_size
         if mode == "eval":
             check_sample_independence(network, x)
         is_exact = method == "exact"
@@ -183,7 +184,9 @@ class LogDeterminant(Estimate):
         """Create the float: -inf if the kernel is numerically singular."""
         regular = bool(eigenvalues[0] > threshold)
         value = float.__new__(cls, float(eigenvalues.log().sum()) if regular else float("-inf"))
-        value.standard_error, value.eigenvalues, value.threshold = None, eigenvalues, threshold
+        value.standard_error = None
+        value.eigenvalues = eigenvalues
+        value.threshold = threshold
         return value
 
     @property

@@ -44,7 +44,8 @@ def _perturb(
     weights: Sequence[Tensor], deviation: float, seed: int, *, magnitude: bool
 ) -> list[Tensor]:
     """Return the weights plus Gaussian noise, optionally proportional to their magnitude."""
-    generator, values = torch.Generator().manual_seed(seed), []
+    generator = torch.Generator().manual_seed(seed)
+    values = []
     for weight in weights:
         noise = torch.randn(weight.shape, generator=generator).to(weight.device, weight.dtype)
         if magnitude:
@@ -89,9 +90,13 @@ def _noise_tolerance(
             check_labels(samples.y, logits.shape[1])
             return (logits.argmax(1) == samples.y).double().mean().item()
 
-        clean, low, high, middle = accuracy(weights), 0.0, 2.0, 1.0
+        clean = accuracy(weights)
+        low = 0.0
+        high = 2.0
+        middle = 1.0
         for _ in range(15):
-            middle, noisy = (low + high) / 2, list[float]()
+            middle = (low + high) / 2
+            noisy = list[float]()
             for seed in seeds:
                 noisy.append(accuracy(_perturb(weights, middle, seed, magnitude=magnitude)))
                 if _certainly_exceeds(clean, noisy, draws, drop):

@@ -60,7 +60,8 @@ def _powered(norm: _BatchNorm, bias: Tensor | None, power: int) -> list[tuple[Te
 
 def _batch_norms(network: nn.Module, x: Tensor) -> list[tuple[_BatchNorm, Tensor | None]]:
     """Return each batch norm with running statistics, and the bias of the layer before it."""
-    calls, result = record_module_calls(network, x), []
+    calls = record_module_calls(network, x)
+    result = []
     for call in calls:
         norm = call.module
         if (
@@ -207,7 +208,8 @@ def fisher_rao_norm(
     total = 0.0
     with measurement_mode(network) as network, differentiable_kernels(network.modules()):
         samples = samples_on_device(network, x, y)
-        x, labels = samples.inputs, samples.targets
+        x = samples.inputs
+        labels = samples.targets
         assert labels is not None
         check_sample_independence(network, x[:64])
         parameters = trainable(network)

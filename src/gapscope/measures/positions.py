@@ -126,7 +126,8 @@ def features_at(prepared: Ready, positions: LabelledPositions) -> tuple[Float[Te
         else:
             values = features.values
         if tuple(values.shape[1:-1]) != grid:
-            got, needed = list(values.shape[1:-1]), list(grid)
+            got = list(values.shape[1:-1])
+            needed = list(grid)
             raise InvalidInput(
                 f"Features are needed for every labelled position, {needed}; {place} has {got}. Pass features "
                 f"[{len(samples)}, {', '.join(map(str, grid))}, d] of another layer: gs.embed(network, data, layer=, "

@@ -190,7 +190,8 @@ class Measure:
             numbers = dict(result.scalars())
         else:
             numbers = {self.name: result}
-        missing, seconds = getattr(result, "missing", dict)(), time.perf_counter() - start
+        missing = getattr(result, "missing", dict)()
+        seconds = time.perf_counter() - start
         if samples.targets is None:
             loss_unit = LOSS_UNIT
         else:

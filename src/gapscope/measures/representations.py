@@ -84,15 +84,18 @@ def neural_collapse(
     Raises:
         NotMeasurable: There are no features, or no two classes with different means.
     """
-    result, y = forward_pass(network, x, chunk_size=chunk_size), y.cpu()
-    features, labels = features_of(result, "neural_collapse"), y.unique()
+    result = forward_pass(network, x, chunk_size=chunk_size)
+    y = y.cpu()
+    features = features_of(result, "neural_collapse")
+    labels = y.unique()
     centres = torch.stack([features[y == label].mean(0) for label in labels])
     means = centres - centres.mean(0)
     if len(labels) < 2 or float(means.abs().max()) == 0:
         raise NotMeasurable(
             "Neural collapse needs two classes with different mean features; got none."
         )
-    count, norms = len(labels), means.norm(dim=1)
+    count = len(labels)
+    norms = means.norm(dim=1)
     rows = torch.searchsorted(labels, y)
     directions = torch.nn.functional.normalize(means, dim=1)
     # C class means of equal angles have pairwise cosines -1 / (C - 1)
@@ -185,7 +188,8 @@ def graph_label_variation(
     """
     check_range("neighbours", neighbours, 1)
     check_range("group_size", group_size, 2)
-    result, y = forward_pass(network, x, chunk_size=chunk_size), y.cpu()
+    result = forward_pass(network, x, chunk_size=chunk_size)
+    y = y.cpu()
     features = features_of(result, "graph_label_variation")
     order = torch.arange(len(y))
     if len(y) > group_size:
@@ -227,7 +231,8 @@ def davies_bouldin(features: Float[Tensor, "n d"], y: Labels) -> float:
     >>> davies_bouldin(torch.tensor([[0.0], [2.0], [9.0], [11.0]]), torch.tensor([0, 0, 1, 1]))  # (1 + 1) / 9
     0.2222222222222222
     """
-    features, labels = features.double(), y.unique()
+    features = features.double()
+    labels = y.unique()
     if len(labels) < 2:
         return float("nan")
     groups = [features[y == label] for label in labels]

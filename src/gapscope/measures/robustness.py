@@ -60,7 +60,8 @@ def change_saturation(x: Images, draws: Draws) -> Images:
     if x.shape[1] != 3:
         return x
     # HSV: value is the largest channel, saturation the range of the channels relative to it
-    value, lowest = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
+    value = x.amax(1, keepdim=True)
+    lowest = x.amin(1, keepdim=True)
     saturation = (value - lowest) / value.clamp_min(1e-12)
     factor = (0.6 + _column(draws, 0, x)).minimum(1 / saturation.clamp_min(1e-12))
     return value - (value - x) * factor
@@ -69,7 +70,8 @@ def change_saturation(x: Images, draws: Draws) -> Images:
 def crop(x: Images, draws: Draws) -> Images:
     """Crop the middle 90 % of each side and resize it to the original size."""
     height, width = x.shape[2:]
-    top, left = int(0.05 * height), int(0.05 * width)
+    top = int(0.05 * height)
+    left = int(0.05 * width)
     middle = x[:, :, top : height - top, left : width - left]
     return F.interpolate(middle, size=(height, width), mode="bilinear", align_corners=False)
 
@@ -203,7 +205,8 @@ def augmentation_robustness(
         len(x), 6, generator=resolve_generator(generator, "augmentation"), dtype=torch.float64
     )
     changes = [(in_unit_range(x, change), penalty) for change, penalty in PENALTIES.items()]
-    penalties, agreements = [], []
+    penalties = []
+    agreements = []
     with measurement_mode(network) as network, torch.no_grad():
         x = prepare_inputs(network, x)
         for part in slices(len(x), samples_per_pass(network, x, chunk_size)):

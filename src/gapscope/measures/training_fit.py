@@ -101,7 +101,8 @@ def output_margin(
     percentile, without its sign.
     """
     margins = margins_of(forward_pass(network, x, chunk_size=chunk_size).logits, y.cpu())
-    low, median = low_margin(margins), torch.quantile(margins, 0.5).item()
+    low = low_margin(margins)
+    median = torch.quantile(margins, 0.5).item()
     return Scalars(
         {"percentile_10": low, "median": median, "inverse_square": 1 / low**2 if low else math.inf}
     )

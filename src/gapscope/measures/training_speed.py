@@ -143,7 +143,8 @@ def gradient_weight_alignment(
     result = forward_pass(network, x, chunk_size=chunk_size)
     features = features_of(result, "gradient_weight_alignment")
     check_labels(y, result.logits.shape[1])
-    head, n_classes = result.head, result.logits.shape[1]
+    head = result.head
+    n_classes = result.logits.shape[1]
     if not isinstance(head, nn.Linear) or head.weight.shape != (n_classes, features.shape[1]):
         raise NotMeasurable(
             "The alignment needs a last linear layer with one row of weights per class; got none."

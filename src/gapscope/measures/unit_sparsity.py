@@ -139,7 +139,8 @@ class UnitSparsity(Result):
 
 def _sparsity(result: ClassCurves, n_classes: int) -> UnitSparsity:
     units = result.forward.shape[1] - 1
-    first, last = turning_points(result.forward, n_classes), reversed_turning_points(result.reverse)
+    first = turning_points(result.forward, n_classes)
+    last = reversed_turning_points(result.reverse)
     return UnitSparsity(
         layer=result.layer,
         n_units=units,

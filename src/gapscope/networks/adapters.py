@@ -17,7 +17,8 @@ class LogitsOnly(nn.Module):
 
     def __init__(self, model: nn.Module, padding: int | None = None) -> None:
         super().__init__()
-        self.model, self.padding = model, padding
+        self.model = model
+        self.padding = padding
 
     def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
         """Return the logits of images, or of token numbers [n, length]."""

@@ -32,7 +32,8 @@ class PaddedShortcut(nn.Module):
 
     def __init__(self, channels: int, stride: int) -> None:
         super().__init__()
-        self.channels, self.stride = channels, stride
+        self.channels = channels
+        self.stride = stride
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c2 h2 w2"]:
         """Return the smaller image with more channels."""

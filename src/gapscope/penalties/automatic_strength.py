@@ -103,7 +103,9 @@ class AutomaticStrength:
         check_range("least of AutomaticStrength", least, 0, low_open=True)
         check_range("most of AutomaticStrength (at least `least`)", most, least)
         check_range("start of AutomaticStrength (between `least` and `most`)", start, least, most)
-        self.every, self.least, self.most = every, least, most
+        self.every = every
+        self.least = least
+        self.most = most
         self.strength = start
         # called with the network before the first pass; raises if the rule does not suit it
         self.check: Callable[[nn.Module], None] = check_module
@@ -231,14 +233,17 @@ class AutomaticStrength:
         # pi = r n / |S|, the mislabelled fraction of S
         wrong = min(1.0, assess_labels(view, labels)[1].rate / max(contradicted, 1e-9))
         self._allowed = TOLERANCE + KAPPA * (1 - wrong) ** POWER
-        self._untrained, self._untrained_state = None, {}
+        self._untrained = None
+        self._untrained_state = {}
 
     def _update_strength(self, network: nn.Module) -> None:
         assert self._predictions is not None
-        inputs, labels = self._monitored_inputs(), torch.stack(self._labels).cpu()
+        inputs = self._monitored_inputs()
+        labels = torch.stack(self._labels).cpu()
         if not isinstance(inputs, Tensor) or isinstance(network, NetworkAdapter):
             prepared = ready(_bare_network(network), (inputs, labels))
-            network, inputs = prepared.network, prepared.samples.inputs
+            network = prepared.network
+            inputs = prepared.samples.inputs
         with inspection_mode(network):
             outputs = checked_outputs(network_outputs(network, inputs), len(inputs)).double().cpu()
         m, learned = memorization_stats(outputs.softmax(1), labels, self._predictions)  # m and P
@@ -288,8 +293,11 @@ class AutomaticStrength:
             state: Tensors by name, as `state_dict` returned them.
         """
         calls, self.strength, self._best, self._allowed = state["numbers"].tolist()
-        self._calls, self.history = int(calls), []
-        self._inputs, self._labels, self._hashes = [], [], set()
+        self._calls = int(calls)
+        self.history = []
+        self._inputs = []
+        self._labels = []
+        self._hashes = set()
         if "labels" in state:
             keys = [key for key in state if key == "inputs" or key.startswith("inputs.")]
             names = tuple(key.removeprefix("inputs.") for key in keys if key != "inputs")

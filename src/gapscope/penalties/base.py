@@ -225,7 +225,8 @@ def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> 
         if penalty.automatic is not None:
             penalty.strength = penalty.automatic.before_pass(network)
     with ExitStack() as stack:
-        inputs, observations = batch.inputs, []
+        inputs = batch.inputs
+        observations = []
         for penalty in penalties:
             inputs, observed = stack.enter_context(penalty.observe(batch.network, inputs))
             observations.append(observed)

@@ -64,7 +64,8 @@ class BatchNetwork(NetworkAdapter):
     ) -> None:
         super().__init__(unwrapped(network), layout)
         # in a tuple, so that the wrapper is no submodule
-        self._wrapped, self._keywords = (network,), dict(keywords)
+        self._wrapped = (network,)
+        self._keywords = dict(keywords)
         self.result: Any = None
 
     def forward(self, x: Tensor) -> Any:

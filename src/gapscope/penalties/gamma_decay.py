@@ -71,10 +71,13 @@ class GammaDecayPenalty(Penalty):
                 low_open=True,
             )
         check_choice("covariance", covariance, get_args(Covariance))
-        self.batch_size, self.strength, self.every = batch_size, strength, every
+        self.batch_size = batch_size
+        self.strength = strength
+        self.every = every
         # batch norm regularizes in proportion to 1 / (batch size)
         self.missing = 1.0 if batch_norm_size is None else 1 - batch_size / batch_norm_size
-        self.data, self.draws = data, draws
+        self.data = data
+        self.draws = draws
         self.covariance: Covariance = covariance
         self._generator = torch.Generator().manual_seed(seed)
         self._rates: dict[str, Tensor] = {}

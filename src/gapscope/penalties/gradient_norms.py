@@ -61,7 +61,8 @@ class InputJacobianPenalty(Penalty):
     ) -> None:
         check_fixed(strength, "InputJacobianPenalty")
         check_choice("method", method, ("probe", "exact"))
-        self.strength, self.method = strength, method
+        self.strength = strength
+        self.method = method
         # one output per sample, stratified over the batch
         self._probes: ProbeSource = ProbeSource("class", seed)
 
@@ -109,7 +110,8 @@ class InputJacobianPenalty(Penalty):
         """
         outputs = checked_outputs(outputs, len(inputs))
         if self.method == "exact":
-            cotangents, scale = one_hot_cotangents(outputs), 1
+            cotangents = one_hot_cotangents(outputs)
+            scale = 1
         else:
             cotangents = self._probes.draw(outputs).to(outputs.dtype)[None]
             scale = probe_scale(self._probes.kind, outputs.shape[1])

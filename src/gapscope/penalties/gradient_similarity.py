@@ -102,10 +102,14 @@ class GradientSimilarityPenalty(Penalty):
             check_range("noise", noise, 0, low_open=True)
         self.kind: Literal["trace", "logdet"] = kind
         self.method: Literal["probe", "exact"] = method
-        self.every, self.reduction, self.noise = every, reduction, noise
+        self.every = every
+        self.reduction = reduction
+        self.noise = noise
         self._probes: ProbeSource = ProbeSource(probe, seed)
         # of the tests for collapse: the warning, consecutive signs of it, the previous difference of probabilities
-        self._warned, self._n_signs, self._difference = False, 0, math.inf
+        self._warned = False
+        self._n_signs = 0
+        self._difference = math.inf
 
     def count_call(self) -> bool:
         """Count a call, and return whether the penalty is applied in it."""

@@ -118,7 +118,8 @@ class EarlyLearningRegularization(RobustLoss):
     def __init__(self, strength: float = 3.0, momentum: float = 0.7) -> None:
         check_range("strength of EarlyLearningRegularization", strength, 0)
         check_range("momentum of EarlyLearningRegularization", momentum, 0, 1, high_open=True)
-        self.strength, self.momentum = strength, momentum
+        self.strength = strength
+        self.momentum = momentum
         self.averages = torch.zeros(0, 0)
 
     def _grow_to(self, indices: Tensor, probabilities: Tensor) -> None:

@@ -111,11 +111,13 @@ def run_local(
         GapscopeError: Workers cannot start: the main script starts the run when it is imported, or
             `MAX_DEATHS_AT_START` in a row were killed.
     """
-    waiting, suspects = deque(jobs), deque()
+    waiting = deque(jobs)
+    suspects = deque()
     if not waiting:
         return
     deaths: Counter[int] = Counter()
-    executor, size = _ready_executor(workers), workers
+    executor = _ready_executor(workers)
+    size = workers
     running: dict[Future[Any], Job] = {}
     broken = ended = False
     try:
@@ -124,7 +126,9 @@ def run_local(
             # a suspect runs in an executor of one worker, so that a death can only be its own
             if not running and (broken or size != limit):
                 _terminate(executor)
-                executor, size, broken = _ready_executor(limit), limit, False
+                executor = _ready_executor(limit)
+                size = limit
+                broken = False
             try:
                 while queue and len(running) < limit:
                     running[executor.submit(function, queue[0])] = queue[0]

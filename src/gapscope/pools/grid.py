@@ -52,7 +52,8 @@ class Grid:
     max_networks: int = 100_000
 
     def __post_init__(self) -> None:
-        cases, measures = self.cases, self.measures
+        cases = self.cases
+        measures = self.measures
         if (
             isinstance(cases, str)
             or not isinstance(cases, Sequence)

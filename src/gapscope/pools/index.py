@@ -150,10 +150,8 @@ class IndexedRecords:
         """
         messages = list(self.notes)
         if self.unreadable:
-            total, first = (
-                len(self.rows) + len(self.unreadable),
-                next(iter(self.unreadable.values())),
-            )
+            total = len(self.rows) + len(self.unreadable)
+            first = next(iter(self.unreadable.values()))
             messages.append(unreadable_warning(len(self.unreadable), total, folder, first))
         for message in messages:
             warnings.warn(message, DamagedFileWarning, stacklevel=stacklevel + 1)
@@ -184,7 +182,8 @@ def _stamp(path: str) -> Stamp:
 
 def _stamps(folder: Path) -> dict[str, Stamp]:
     """Return the stamps of all runs with a record, sorted by name."""
-    runs, stamps = str(folder / "runs"), {}
+    runs = str(folder / "runs")
+    stamps = {}
     with suppress(OSError):
         for name in sorted(os.listdir(runs)):  # noqa: PTH208 - as above
             stamp = _stamp(f"{runs}/{name}/{RECORD}")
@@ -301,7 +300,8 @@ def load_index(folder: Path) -> IndexedRecords:
     unreadable: dict[str, str] = {}
     damaged: set[str] = set()
     for name in [name for name, stamp in stamps.items() if old_stamps.get(name) != stamp]:
-        run, stamp = folder / "runs" / name, stamps[name]
+        run = folder / "runs" / name
+        stamp = stamps[name]
         try:
             record, note = read_run(run)
         except UnreadableFile as error:

@@ -145,7 +145,8 @@ def record_network(
     if test is not None:
         _, test = unwrap_estimator(network, test)
     network, data = unwrap_estimator(network, data)
-    samples, settings = as_samples(data), dict(settings or {})
+    samples = as_samples(data)
+    settings = dict(settings or {})
     prepared = ready(network, samples)
     scores = _scores(prepared, "train")
     if test is not None:

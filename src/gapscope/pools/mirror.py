@@ -39,7 +39,8 @@ class Mirror:
 
     def put(self, folder: Path) -> None:
         """Copy a finished run, the record last, so that a partial copy has no record."""
-        target, files = f"{self._root}/{folder.name}", self._files
+        target = f"{self._root}/{folder.name}"
+        files = self._files
         try:
             files.makedirs(target, exist_ok=True)
             for path in sorted(folder.iterdir(), key=lambda path: path.name == RECORD):
@@ -53,7 +54,8 @@ class Mirror:
 
     def get(self, spec_id: str, folder: Path) -> bool:
         """Fetch a run into a folder, the record last, and return False if the mirror has none."""
-        run, files = f"{self._root}/{spec_id}", self._files
+        run = f"{self._root}/{spec_id}"
+        files = self._files
         if not files.exists(f"{run}/{RECORD}"):
             return False
         make_folder(folder)

@@ -35,7 +35,8 @@ def apply_normalization(network: nn.Module, spec: RunSpec, problem: Problem) -> 
     samples directions and sets the lengths from the first training samples, equally for all kinds.
     """
     # of 500 samples, the standard deviations are within about 3 %
-    settings, inputs = spec.normalization, problem.train.inputs[:500]
+    settings = spec.normalization
+    inputs = problem.train.inputs[:500]
     if settings == NormalizationSpec():
         return network
     if settings.only_in:

@@ -191,7 +191,8 @@ class Pool:
         Args:
             specs: Specs of runs, such as a `Grid`.
         """
-        index, counts = load_index(self.folder), Counter[str]()
+        index = load_index(self.folder)
+        counts = Counter[str]()
         for spec in specs:
             state = "unreadable"
             if spec.id not in index.unreadable:
@@ -220,7 +221,8 @@ class Pool:
             measures: Names of the measures that each record must have; None asks for records alone.
             retry_failed: Whether failed runs count as missing.
         """
-        index, names = load_index(self.folder), frozenset(measures or ())
+        index = load_index(self.folder)
+        names = frozenset(measures or ())
 
         def is_missing(key: str) -> bool:
             if key in index.unreadable:
@@ -345,7 +347,8 @@ class Pool:
             from gapscope.pools.loading import record_network
 
             network = record_network(network, data, **options)
-        record, superseded = network, None
+        record = network
+        superseded = None
         if not replace and (existing := self._readable(network.id)) is not None:
             record = merge_records(existing, network)
         bare_id = id_without_settings(network)
@@ -353,7 +356,8 @@ class Pool:
         if bare_id is not None:
             bare = self._readable(bare_id)
         if bare is not None and is_same_network(bare, network):
-            record, superseded = merge_records(bare, record), self.run_folder(bare.id)
+            record = merge_records(bare, record)
+            superseded = self.run_folder(bare.id)
         self._write(record)
         if superseded is not None:
             shutil.rmtree(superseded, ignore_errors=True)

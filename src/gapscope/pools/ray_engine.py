@@ -122,7 +122,8 @@ def run_ray(
                 "Pass fewer, or add a machine with more GPUs."
             )
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=0)(_in_folder)
-        waiting, suspects = deque(jobs), deque()
+        waiting = deque(jobs)
+        suspects = deque()
         running: dict[Any, tuple[Job, bool]] = {}  # task -> its job, and whether it runs alone
         deaths: Counter[int] = Counter()
         while waiting or suspects or running:

@@ -49,7 +49,8 @@ def measure_record(
             options.measures, samples, has_initial=True, has_history=history
         )
     ]
-    readings, unmeasured = list(record.readings), dict(record.unmeasured)
+    readings = list(record.readings)
+    unmeasured = dict(record.unmeasured)
     context = {"initial_state": initial_state, "history": record.history}
     with memo_scope():
         for name in record.missing_measures(names):

@@ -53,7 +53,8 @@ def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
         step = ticks[1] - ticks[0]
     else:
         step = (scale.high - scale.low) / about
-    first, last = math.floor(scale.low / step), math.ceil(scale.high / step)
+    first = math.floor(scale.low / step)
+    last = math.ceil(scale.high / step)
     edges = [k * step for k in range(first, last + 1)]
     counts, _ = numpy.histogram([clip_to_drawable(gap) for gap in gaps], bins=edges)
     top = Scale(0.0, 1.08 * counts.max())
@@ -99,7 +100,8 @@ def predicted_against_true(
     )
     plot.segment((scale.low, scale.low), (scale.high, scale.high), kind="diagonal")
     for item in items:
-        low, high = max(item.low, scale.low), min(item.high, scale.high)
+        low = max(item.low, scale.low)
+        high = min(item.high, scale.high)
         plot.segment((item.gap, low), (item.gap, high), kind=f"interval {item.kind}")
         title = (
             f"{item.name}: true {format_fixed(item.gap)}, predicted {format_fixed(item.prediction)}"
@@ -208,7 +210,8 @@ def measure_against_gap(
 
     On a logarithmic axis the line is fitted to the logarithm. `titled` dots have a tooltip (150 bytes instead of 10).
     """
-    x, y = Scale.around(values, logarithmic=logarithmic), Scale.around(gaps)
+    x = Scale.around(values, logarithmic=logarithmic)
+    y = Scale.around(gaps)
     axis = ", ".join(part for part in (units, "log scale" if logarithmic else "") if part)
     plot = Plot(
         x,

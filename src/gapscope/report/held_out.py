@@ -62,7 +62,8 @@ def _predictions(view: PoolView, held_out: pandas.DataFrame) -> list[Prediction]
     records = {record.id: record for record in view.finished}
     items: list[Prediction] = []
     for row in held_out.rename_axis("id").reset_index().to_dict("records"):
-        record, prediction = records[str(row["id"])], float(row["prediction"])
+        record = records[str(row["id"])]
+        prediction = float(row["prediction"])
         expected = ""
         if view.gap_kind == "accuracy" and math.isfinite(prediction):
             expected = expected_test_accuracy(

@@ -35,7 +35,8 @@ def label_issues_section(
             picture = data_uri(images[int(row["sample"])])
         labels = {name: class_name(int(row[name])) for name in ("given", "suggested")}
         cards.append({**row, **labels, "picture": picture})
-    noise, expected = issues.noise, issues.expected_precision
+    noise = issues.noise
+    expected = issues.expected_precision
     return {
         "cards": cards,
         "noise": issues.note if noise is None else f"{repr(noise)[0].upper()}{repr(noise)[1:]}.",

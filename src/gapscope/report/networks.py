@@ -101,7 +101,8 @@ def _varied(view: PoolView) -> list[dict[str, Any]]:
         # a pool has many networks and few values; typed, since True == 1
         format_value = lru_cache(typed=True)(setting_value)
         counts = Counter(map(format_value, sorted(table[column].tolist(), key=setting_order)))
-        ordered, more = list(counts.items())[:MAX_SHOWN], max(0, len(counts) - MAX_SHOWN)
+        ordered = list(counts.items())[:MAX_SHOWN]
+        more = max(0, len(counts) - MAX_SHOWN)
         rows.append({"name": setting_name(column), "path": column, "values": ordered, "more": more})
     return rows
 
@@ -126,7 +127,8 @@ def _failures(view: PoolView) -> list[dict[str, Any]]:
 
 def overview(view: PoolView) -> dict[str, Any]:
     """Return counts, varied settings, the distribution of the gap, and unfinished networks."""
-    gaps, failures = [record.gap for record in view.all_finished], _failures(view)
+    gaps = [record.gap for record in view.all_finished]
+    failures = _failures(view)
     states = Counter(record.status for record in view.all_records)
     parts = [
         f"{states[name]} {name}" for name in ("finished", "diverged", "failed") if states[name]

@@ -53,7 +53,8 @@ class PoolView:
         self.all_records: Sequence[Record]
         if isinstance(records, Pool) and len(records) > MAX_POINTS:
             index = records.index()
-            self.all_rows, self.all_records = index.table(), index.summaries()
+            self.all_rows = index.table()
+            self.all_records = index.summaries()
             clusters = training_configurations(self.all_rows, varied_settings(self.all_rows))
             ids = self.all_rows.index[sample_configurations(clusters, MAX_POINTS)]
             sampled = (records.get_record(str(key)) for key in ids)

@@ -47,11 +47,14 @@ class Scale:
             if math.isfinite(value) and (value > 0 or not logarithmic)
         ]
         if finite:
-            low, high = min(finite), max(finite)
+            low = min(finite)
+            high = max(finite)
         elif logarithmic:
-            low, high = 1.0, 10.0
+            low = 1.0
+            high = 10.0
         else:
-            low, high = 0.0, 1.0
+            low = 0.0
+            high = 1.0
         if logarithmic:
             margin = padding * math.log(high / low) or math.log(2)
             return cls(low * math.exp(-margin), high * math.exp(margin), logarithmic=True)
@@ -90,7 +93,8 @@ class Scale:
                 return inside
         step = 10 ** math.floor(math.log10((self.high - self.low) / about))
         step *= next(m for m in (1, 2, 5, 10) if (self.high - self.low) / (m * step) <= about)
-        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
         return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
 
 
@@ -142,8 +146,12 @@ class Plot:
         kind: str = "",
         y_ticks: Sequence[float] | None = None,
     ) -> None:
-        self.x, self.y = x, y
-        self.label, self.x_label, self.y_label, self.kind = label, x_label, y_label, kind
+        self.x = x
+        self.y = y
+        self.label = label
+        self.x_label = x_label
+        self.y_label = y_label
+        self.kind = kind
         if y_ticks is None:
             self.y_ticks = y.ticks(4)
         else:
@@ -174,7 +182,8 @@ class Plot:
         self.marks.append(tag("rect", *_title(title), class_="bar", x=x, y=y, **size))
 
     def _point(self, x: float, y: float) -> str:
-        across, down = self.x.percent(x) / 100 * SIDE, (1 - self.y.percent(y) / 100) * SIDE
+        across = self.x.percent(x) / 100 * SIDE
+        down = (1 - self.y.percent(y) / 100) * SIDE
         return f"{across:.0f} {down:.0f}"
 
     def curve(self, points: Iterable[tuple[float, float]], *, kind: str, title: str = "") -> None:
@@ -205,7 +214,8 @@ class Plot:
     def _axes(self) -> list[Markup]:
         marks: list[Markup] = []
         for value in self.y_ticks:
-            at, text = svg_percent(100 - self.y.percent(value)), format_number(value)
+            at = svg_percent(100 - self.y.percent(value))
+            text = format_number(value)
             marks.append(tag("line", class_="grid", x1="0%", x2="100%", y1=at, y2=at))
             marks.append(
                 tag(
@@ -213,7 +223,8 @@ class Plot:
                 )
             )
         for value in self.x.ticks(4):
-            at, text = svg_percent(self.x.percent(value)), format_number(value)
+            at = svg_percent(self.x.percent(value))
+            text = format_number(value)
             marks.append(tag("line", class_="grid", x1=at, x2=at, y1="0%", y2="100%"))
             marks.append(
                 tag("text", text, class_="tick", x=at, y="100%", dy="1.5em", text_anchor="middle")

@@ -88,7 +88,8 @@ def _estimator_sentence(
         return f"Gap estimates need {MIN_NETWORKS} finished networks; this pool has {n}."
     if MEAN_GAP not in errors:
         return ""
-    error, baseline_error = root_mean_square(errors[ESTIMATOR]), root_mean_square(errors[MEAN_GAP])
+    error = root_mean_square(errors[ESTIMATOR])
+    baseline_error = root_mean_square(errors[MEAN_GAP])
     comparison = f"{format_fixed(error)} (baseline, the mean gap: {format_fixed(baseline_error)})"
     if error >= baseline_error:
         return f"Gaps cannot be estimated from training data here: root mean squared error {comparison}."
@@ -123,7 +124,8 @@ def _correlation_sentences(
     evidence.sort(key=lambda name: -abs(measures[name].partial.value))
     if not evidence:
         return [message, "No measure predicts the gap better than the hyperparameters alone."]
-    titles, more = "; ".join(view.titles[name] for name in evidence[:3]), len(evidence) - 3
+    titles = "; ".join(view.titles[name] for name in evidence[:3])
+    more = len(evidence) - 3
     return [
         message,
         f"Correlated with the gap at equal hyperparameters: {titles}{f'; and {more} more' if more > 0 else ''}.",

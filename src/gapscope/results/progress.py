@@ -85,7 +85,8 @@ class _Bar(NullProgress):
         self.bar: Any = Progress(*columns, console=Console(stderr=True), transient=True)
         self.title = title
         self.task = self.bar.add_task(title, total=total)
-        self.lock, self.is_over = threading.Lock(), False
+        self.lock = threading.Lock()
+        self.is_over = False
         self.timer = threading.Timer(SHOW_AFTER_SECONDS, self._start)
         self.timer.daemon = True
         self.timer.start()
@@ -115,8 +116,10 @@ class _Lines(NullProgress):
     """A line per ten seconds with the step, the fraction done and the estimated time left."""
 
     def __init__(self, title: str, total: float) -> None:
-        self.title, self.total = title, total
-        self.what, self.done = "", 0.0
+        self.title = title
+        self.total = total
+        self.what = ""
+        self.done = 0.0
         self.start = time.monotonic()
         self.is_over = threading.Event()
         # a step may take minutes, so that lines do not wait for the next one

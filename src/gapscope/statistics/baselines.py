@@ -131,7 +131,8 @@ def scored_row(method: str, uses: str, predictions: Tensor, targets: Tensor) -> 
     if not targets.is_floating_point():
         row = LooRow(method, uses, float("nan"), predictions)
         return replace(row, score=float(row.correct(targets).double().mean()))
-    truth, n = targets.double().reshape(len(targets), -1), len(targets)
+    truth = targets.double().reshape(len(targets), -1)
+    n = len(targets)
     # a sample's residual from the mean of all others is n / (n - 1) times that from the mean of all
     of_mean = ((truth - truth.mean(0)) * n / (n - 1)).square().sum()
     if float(of_mean):
@@ -166,7 +167,9 @@ def find_nearest(
     queries: Float[Tensor, "n d"], features: Float[Tensor, "m d"] | None = None, k: int = 1
 ) -> tuple[Float[Tensor, "n k"], Shaped[Tensor, "n k"]]:
     """Return distances and indices of the k nearest features (or other queries)."""
-    candidates, distances, indices = queries if features is None else features, [], []
+    candidates = queries if features is None else features
+    distances = []
+    indices = []
     norms = candidates.square().sum(1)
     # blocks of 256 rows of distances: 30 MB per 30,000 others in float32; of 2,048 rows they take twice as long.
     for rows in torch.arange(len(queries), device=queries.device).split(256):
@@ -337,7 +340,8 @@ def _linear_seconds(n: int, d: int, k: int) -> float:
 
 
 def _rbf_seconds(n: int, d: int, k: int) -> float:
-    rank, kernel = n, n * n * d + 10 * n**3
+    rank = n
+    kernel = n * n * d + 10 * n**3
     if n > MAX_EXACT:
         rank = min(n, N_LANDMARKS if n <= MANY_SAMPLES else N_LANDMARKS_OF_MANY)
         kernel = 2 * n * rank**2 + 10 * rank**3

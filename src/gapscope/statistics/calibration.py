@@ -150,9 +150,11 @@ def reliability_curve(
     """
     if targets.ndim == 1:
         largest = probabilities.max(1)
-        stated, correct = largest.values, largest.indices == targets
+        stated = largest.values
+        correct = largest.indices == targets
     else:
-        stated, correct = probabilities.flatten(), targets.flatten() > 0
+        stated = probabilities.flatten()
+        correct = targets.flatten() > 0
     order = stated.argsort()
     n_bins = max(1, min(MAX_BINS, len(order) // MIN_PER_BIN))
     bins = [

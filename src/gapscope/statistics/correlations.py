@@ -118,7 +118,8 @@ def _row(
     x: Array, y: Array, clusters: Int[Array, " n"], n_bootstrap: int, seed: int, level: float
 ) -> dict[str, float]:
     finite = numpy.isfinite(x) & numpy.isfinite(y)
-    x, y = x[finite], y[finite]
+    x = x[finite]
+    y = y[finite]
     n = len(x)
     row: dict[str, float] = {"n": n, "dropped": int((~finite).sum())}
     if n < 3:

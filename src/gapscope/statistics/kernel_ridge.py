@@ -231,9 +231,12 @@ class _LeaveOneOut:
         diagonal = (vectors.square() @ weights.T).T
         of_ones = torch.einsum("r,rqk->qk", self.inside[:, -1], weighted)
         if not self.is_full:
-            of_targets, diagonal = self.both[rows] - of_targets, 1 - diagonal  # R b and R_ii
+            # R b and R_ii
+            of_targets = self.both[rows] - of_targets
+            diagonal = 1 - diagonal
             of_ones = self.sums - of_ones  # 1^T R b
-        ones, total = of_targets[:, :, -1:], of_ones[:, None, -1:]
+        ones = of_targets[:, :, -1:]
+        total = of_ones[:, None, -1:]
         residuals = of_targets[:, :, :-1] - ones * of_ones[:, None, :-1] / total
         freedom = (diagonal - (ones.square() / total).squeeze(2)).clamp_min(MIN_DEGREES_OF_FREEDOM)
         return residuals / freedom[:, :, None], freedom
@@ -309,7 +312,8 @@ def log_evidence_per_sample(features: Float[Tensor, "n d"], targets: Float[Tenso
     The model of a target b (one-hot or regression) is $b = F w + \epsilon$, $w \sim N(0, \alpha^{-1} I)$ and
     $\epsilon \sim N(0, \beta^{-1} I)$. In the basis of the singular vectors of F, all sums are over singular values.
     """
-    f, b = features.double(), targets.double()
+    f = features.double()
+    b = targets.double()
     n, d = f.shape
     left, singular, _ = torch.linalg.svd(f, full_matrices=False)
     values = singular.square()
@@ -329,7 +333,8 @@ def _maximum(values: Tensor, inside: Tensor, outside: float, n: int, d: int) -> 
         new_alpha = effective / max(square_norm, 1e-12)
         new_beta = max(n - effective, 1e-12) / max(residual, 1e-12)
         has_converged = abs(new_alpha / new_beta - alpha / beta) <= TOLERANCE * alpha / beta
-        alpha, beta = new_alpha, new_beta
+        alpha = new_alpha
+        beta = new_beta
         if has_converged:
             break
     return log_evidence(values, inside, outside, n, d, alpha, beta) / n
@@ -416,7 +421,8 @@ def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Cla
     """
     from sklearn.metrics import roc_auc_score
 
-    labels, scores = labels.cpu(), scores.detach().double().cpu()
+    labels = labels.cpu()
+    scores = scores.detach().double().cpu()
     classes = labels.unique()
     correct = (scores.argmax(1) == labels).double()
     balanced = torch.stack([correct[labels == label].mean() for label in classes]).mean()

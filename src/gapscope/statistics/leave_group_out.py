@@ -59,7 +59,8 @@ class LeaveGroupOut:
         Args:
             ridge: Ridge strength, in the units of the kernel.
         """
-        vectors, values = self.vectors, self.values
+        vectors = self.vectors
+        values = self.values
         fitted = values / (values + ridge)
         # R 1 and its sum
         ones = 1 - vectors @ (fitted * self.ones_inside)

@@ -301,9 +301,8 @@ def student_generalization(
     >>> round(float(student_generalization(1.0, zeta=0.25)), 8)
     0.3903882
     """
-    active, loads = activity(student), validate_array("alpha", alpha, 0)
-    noise, ridge = (
-        validate_array("noise_variance", noise_variance, 0),
-        validate_array("zeta", zeta, 0),
-    )
+    active = activity(student)
+    loads = validate_array("alpha", alpha, 0)
+    noise = validate_array("noise_variance", noise_variance, 0)
+    ridge = validate_array("zeta", zeta, 0)
     return 1 - active + active * _linear_error(active * loads, noise, ridge)

@@ -127,7 +127,8 @@ def stability_eigenvalues(
         zeta: Gamma decay of the loss full square + $\zeta\gamma^2$, 0 or larger; 0 for SGD.
         length: Length L at the fixed point, positive; 1 for SGD.
     """
-    active, rate = activity(student), np.asarray(learning_rate, np.float64)
+    active = activity(student)
+    rate = np.asarray(learning_rate, np.float64)
     point = fixed_point(student=student, zeta=zeta, length=length)
     highest = max_learning_rate(student=student, zeta=zeta)
     effective = effective_learning_rate(rate, student=student, zeta=zeta, length=length)
@@ -171,12 +172,14 @@ def dynamics_jacobian(
     check_method(method, zeta)
     check_range("learning_rate", learning_rate, 0, low_open=True)
     validate_order_parameters(gamma, overlap)
-    size, cosine = start_length(method, gamma, length), np.asarray(overlap, np.float64)
+    size = start_length(method, gamma, length)
+    cosine = np.asarray(overlap, np.float64)
     jacobian = _jacobian(gamma, cosine, size, student, learning_rate, zeta)
     if method == "weight_norm":
         return jacobian
     # SGD moves gamma with L: its flow is the sum of rows gamma and L at L = gamma, and both columns act.
-    by_gamma, by_overlap = jacobian[:, 0] + jacobian[:, 2], jacobian[:, 1]
+    by_gamma = jacobian[:, 0] + jacobian[:, 2]
+    by_overlap = jacobian[:, 1]
     return np.array(
         [[by_gamma[0] + by_gamma[2], by_overlap[0] + by_overlap[2]], [by_gamma[1], by_overlap[1]]]
     )

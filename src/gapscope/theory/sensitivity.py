@@ -114,7 +114,8 @@ def bias_contribution(layers: Sequence[WeightLayer], n_outputs: int) -> float:
         n_outputs: Number of outputs K.
     """
     check_layers(layers, n_outputs)
-    total, factor = 0.0, 1.0
+    total = 0.0
+    factor = 1.0
     for layer in reversed(layers):
         total += layer.biases * factor
         factor *= 0.5 * layer.weights * layer.fan_in
@@ -217,19 +218,24 @@ def _squared_difference(
 ) -> Array:
     """Return E(f(z) - f(z'))^2 for |z|^2 = a, |z'|^2 = b, a - b = w and |z - z'|^2 = d."""
     first, *later_layers = layers
-    u, v = first.weights * a + first.biases, first.weights * b + first.biases
-    w, d = first.weights * w, first.weights * d
+    u = first.weights * a + first.biases
+    v = first.weights * b + first.biases
+    w = first.weights * w
+    d = first.weights * d
     for layer in later_layers:
         # ReLU halves second moments, and a layer multiplies sums over its inputs by `factor`; biases cancel in w and d.
         factor = layer.weights * layer.fan_in
         d = factor * (d / 2 - _arc_cosine_term(u, v, w, d))
-        u, v, w = factor / 2 * u + layer.biases, factor / 2 * v + layer.biases, factor / 2 * w
+        u = factor / 2 * u + layer.biases
+        v = factor / 2 * v + layer.biases
+        w = factor / 2 * w
     return d
 
 
 def _mean_shift(x: Array, noisy: Array, layers: Sequence[WeightLayer]) -> float:
     """Return E(mean over pairs of f(noisy) - f(x))^2 of one output."""
-    points, signs = np.concatenate([x, noisy]), np.repeat([-1.0, 1.0], len(x)) / len(x)
+    points = np.concatenate([x, noisy])
+    signs = np.repeat([-1.0, 1.0], len(x)) / len(x)
     squares = np.square(points).sum(1)
     total = 0.0
     # The signs s sum to 0, so E(sum_i s_i f_i)^2 = -1/2 sum_ij s_i s_j E(f_i - f_j)^2; 256 rows i at a time.
@@ -277,7 +283,8 @@ def finite_noise_sensitivity(
     4.0
     """
     check_layers(layers, n_outputs)
-    x, noise = np.asarray(x, dtype=np.float64), np.asarray(noise, dtype=np.float64)
+    x = np.asarray(x, dtype=np.float64)
+    noise = np.asarray(noise, dtype=np.float64)
     check_range("number of samples", len(x), 1)
     if x.shape != noise.shape or x.ndim != 2 or x.shape[1] != layers[0].fan_in:
         raise InvalidInput(
@@ -285,8 +292,10 @@ def finite_noise_sensitivity(
             f"got {list(x.shape)} and {list(noise.shape)}. Flatten images to rows."
         )
     noisy = x + noise
-    a, b = np.square(x).sum(1), np.square(noisy).sum(1)
-    w, d = -(noise * (x + noisy)).sum(1), np.square(noise).sum(1)
+    a = np.square(x).sum(1)
+    b = np.square(noisy).sum(1)
+    w = -(noise * (x + noisy)).sum(1)
+    d = np.square(noise).sum(1)
     second_moment = float(_squared_difference(a, b, w, d, layers).mean())
     mean = 0.0
     if centred:

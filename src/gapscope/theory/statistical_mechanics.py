@@ -54,7 +54,8 @@ def validate_array(
 
 def validate_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numbers, Numbers]:
     """Return gain (0 or larger) and overlap (in [-1, 1]) as float64, or raise InvalidInput."""
-    gains, overlaps = validate_array("gamma", gamma, 0), np.asarray(overlap, np.float64)
+    gains = validate_array("gamma", gamma, 0)
+    overlaps = np.asarray(overlap, np.float64)
     if not np.all(np.abs(overlaps) <= 1):
         raise InvalidInput(
             f"overlap must be in [-1, 1]; got {overlaps}. It is a cosine: divide by both lengths."
@@ -71,7 +72,8 @@ def output_correlations(overlap: Numbers, student: Student) -> tuple[Numbers, Nu
     if student == "linear":
         return overlap, np.ones_like(overlap)
     cosine = np.clip(overlap, -1, 1)
-    sine, angle = np.sqrt(1 - cosine**2), np.arcsin(cosine)
+    sine = np.sqrt(1 - cosine**2)
+    angle = np.arcsin(cosine)
     outputs = (np.pi * cosine + 2 * sine + 2 * cosine * angle) / (4 * np.pi)
     teacher = (np.pi + 2 * cosine * sine + 2 * angle) / (4 * np.pi)
     return outputs, teacher
@@ -206,7 +208,9 @@ def free_energy(
     check_range("overlap", overlap, -1, 1)
     check_range("alpha", alpha, 0)
     check_range("noise_variance", noise_variance, 0)
-    load, spread, beta = activity(student) * alpha, length**2 - gamma**2, 1 / temperature
+    load = activity(student) * alpha
+    spread = length**2 - gamma**2
+    beta = 1 / temperature
     error = 1 - 2 * gamma * overlap + gamma**2 + noise_variance
     entropy = (gamma**2 * (1 - overlap**2) / spread + np.log(spread)) / 2
     energy = load / 2 * (np.log1p(beta * spread) + beta * error / (1 + beta * spread))

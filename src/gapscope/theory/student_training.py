@@ -145,7 +145,8 @@ def _start(task: TeacherTask, method: TrainingMethod, student: Student) -> Param
 def _effective_weights(
     method: TrainingMethod, parameters: Parameters, task: TeacherTask
 ) -> Weights:
-    weights, gains = parameters[:, :-1], parameters[:, -1:]
+    weights = parameters[:, :-1]
+    gains = parameters[:, -1:]
     if method == "sgd":
         return weights.copy()
     if method == "weight_norm":
@@ -245,7 +246,8 @@ def train_students(
         else:
             rate = peak
         for part in _batches(task, batch, generator):
-            weights, gains = parameters[:, :-1], parameters[:, -1]
+            weights = parameters[:, :-1]
+            gains = parameters[:, -1]
             turn, growth = steps(method, weights, gains, part.inputs, part.targets, student)
             parameters = parameters + rate * np.column_stack([turn, growth - decay * gains])
         if not np.abs(parameters).max() < DIVERGED:
@@ -316,7 +318,8 @@ def simulate_learning(
     teachers = draw_teachers(n_inputs, students, generator)
     weights = _at_overlap(teachers, overlap, start_length(method, gamma, length), generator)
     gains = np.full(students, gamma)
-    path, n_steps = np.empty((3, moments.size, students)), 0
+    path = np.empty((3, moments.size, students))
+    n_steps = 0
     for row, stop in enumerate(np.rint(moments * n_inputs).astype(int)):
         while n_steps < stop:
             # random numbers of so many steps are sampled at once

@@ -101,4 +101,5 @@ class CheckpointWriter:
         lines, checkpoint, durable = self._staged
         write_atomically(self._folder / HISTORY, lines, durable=durable)
         write_atomically(self._folder / CHECKPOINT, checkpoint, durable=durable)
-        self._staged, self._last_write = None, time.monotonic()
+        self._staged = None
+        self._last_write = time.monotonic()

@@ -108,7 +108,8 @@ class _Training:
         """Train, score and store one epoch."""
         start = time.perf_counter()
         row = self.run.train_epoch(self.samples, self.on_batch)
-        network, history = self.run.network, self.history
+        network = self.run.network
+        history = self.history
         self.run.called.eval()
         if row is None:
             self._end("diverged", f"loss not finite in epoch {len(history) + 1}")
@@ -125,7 +126,8 @@ class _Training:
         self._end_if_done()
 
     def _end_if_done(self) -> None:
-        reason, network = _stop_reason(self.run.settings, self.history), self.run.network
+        reason = _stop_reason(self.run.settings, self.history)
+        network = self.run.network
         if not reason:
             return
         network.eval()

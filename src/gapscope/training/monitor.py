@@ -193,7 +193,10 @@ class Monitor(Recordings):
         self._started_at: float | None = None
         selection = select_measures(measures, self.samples, has_initial=False)
         self.measures = tuple(item.name for item in selection)
-        self.every, self.mode, self.alarm, self.seed = every, mode, alarm, seed
+        self.every = every
+        self.mode = mode
+        self.alarm = alarm
+        self.seed = seed
         if options is None:
             options = {
                 name: defaults
@@ -275,7 +278,8 @@ class Monitor(Recordings):
         self.epochs = [int(epoch) for epoch in state["epochs"]]
         self.rows = [{name: float(value) for name, value in row.items()} for row in state["rows"]]
         self.readings = [Readings.from_json(to_json(readings)) for readings in state["readings"]]
-        self._spans, self._started_at = [], None
+        self._spans = []
+        self._started_at = None
 
     @check_arguments
     def observe(self, network: nn.Module, epoch: int) -> dict[str, float]:
@@ -321,7 +325,8 @@ class Monitor(Recordings):
         except Exception as error:  # an error of a measure must not end training
             if not self.rows:
                 raise
-            readings, numbers = Readings(), dict.fromkeys(self.rows[0], math.nan)
+            readings = Readings()
+            numbers = dict.fromkeys(self.rows[0], math.nan)
             self._warn(epoch, error)
         self.epochs.append(epoch)
         self.readings.append(readings)
@@ -361,7 +366,8 @@ class Monitor(Recordings):
         )
         for records in (self.epochs, self.readings, self.rows, self._spans):
             records.clear()
-        self.skipped, self._started_at = 0, None
+        self.skipped = 0
+        self._started_at = None
         if self.checks is not None:
             self.checks.reset()
         if self.alarm is not None:
@@ -369,10 +375,8 @@ class Monitor(Recordings):
 
     def _measure(self, network: nn.Module, epoch: int) -> Readings:
         # the network is adapted to one input tensor here, so the samples are as well
-        samples, settings = (
-            replace(self.samples, form=None),
-            {"options": self.options, "seed": self.seed},
-        )
+        samples = replace(self.samples, form=None)
+        settings = {"options": self.options, "seed": self.seed}
         if self.mode == "eval":
             return measure(network, samples, self.measures, strict=True, progress=False, **settings)
         with inspection_mode(network, mode="train"):
@@ -428,7 +432,8 @@ class Monitor(Recordings):
             if self.n_due and len(self.epochs) < MIN_RECORDINGS and not self.alarm.raised:
                 lines.append(f"seen {len(self.epochs)} of {self.n_due} epochs: no verdict")
         if self.skipped and self.max_time_fraction is not None:
-            skipped, limit = pluralize(self.skipped, "recording"), percent(self.max_time_fraction)
+            skipped = pluralize(self.skipped, "recording")
+            limit = percent(self.max_time_fraction)
             lines.append(f"{skipped} skipped, to take at most {limit} of the time")
         if self.checks is not None:
             lines += self.checks.lines

@@ -17,15 +17,15 @@ from gapscope.inspection.restoring import preserve_rng_state
 
 @contextmanager
 def _deterministic_kernels() -> Iterator[None]:
-    deterministic, benchmark = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    deterministic = torch.backends.cudnn.deterministic
+    benchmark = torch.backends.cudnn.benchmark
     try:
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
         yield
     finally:
-        torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = (
-            deterministic,
-            benchmark,
-        )
+        torch.backends.cudnn.deterministic = deterministic
+        torch.backends.cudnn.benchmark = benchmark
 
 
 @contextmanager

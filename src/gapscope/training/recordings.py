@@ -36,7 +36,8 @@ class Recordings(Result):
     """
 
     def __init__(self, epochs: Iterable[int], rows: Iterable[Mapping[str, float]]) -> None:
-        self.epochs, self.rows = list(epochs), [dict(row) for row in rows]
+        self.epochs = list(epochs)
+        self.rows = [dict(row) for row in rows]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the list "rows" with one dictionary per recording."""

@@ -31,7 +31,8 @@ def learning_rate_at(settings: TrainingSpec, epochs: float) -> float:
     """Return the learning rate after a fractional number of epochs."""
     # closed forms: torch's schedulers multiply the previous rate, so that the last bits of the weights would depend on
     # interruptions
-    base, factor = settings.learning_rate, settings.schedule_factor
+    base = settings.learning_rate
+    factor = settings.schedule_factor
     if settings.schedule == "step":
         return base * factor ** math.floor(epochs / settings.schedule_epochs)
     if settings.schedule == "exponential":
@@ -83,8 +84,10 @@ class Trainer:
         seed: int,
         on_epoch: Any,
     ) -> None:
-        self.network, self.called = network, called
-        self.settings, self.penalties = settings, penalties
+        self.network = network
+        self.called = called
+        self.settings = settings
+        self.penalties = penalties
         # a monitor is saved and resumed with the run
         if hasattr(on_epoch, "load_state_dict"):
             self.monitor = on_epoch
@@ -133,7 +136,8 @@ class Trainer:
         self, samples: Samples, on_batch: OnBatch | None = None
     ) -> dict[str, float] | None:
         """Pass over the samples once (None as soon as the loss is not finite)."""
-        settings, n = self.settings, len(samples)
+        settings = self.settings
+        n = len(samples)
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.called.train()
         rate = settings.learning_rate
@@ -142,7 +146,8 @@ class Trainer:
             rate = learning_rate_at(settings, self.epoch + number / n_batches)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-            x, y = samples.inputs[indices].to(self.device), samples.y[indices].to(self.device)
+            x = samples.inputs[indices].to(self.device)
+            y = samples.y[indices].to(self.device)
             if settings.augmentation == "flip_shift_rotate":
                 x = flip_shift_rotate(x, generator=torch.default_generator)
             if settings.channels_last and x.ndim == 4:

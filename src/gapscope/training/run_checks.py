@@ -223,7 +223,8 @@ def batch_statistics(run: RunState) -> Outcome:
     if run.batch_size is None or not 2 <= run.batch_size <= len(run.samples) / 4:
         return Fine(text)
     rows, correct = _with_batches(run, run.batch_size)
-    in_batches, population = correct.double(), population[rows]
+    in_batches = correct.double()
+    population = population[rows]
     lost = paired_difference(population.tolist(), in_batches.tolist())
     if lost.value >= MIN_BATCH_LOSS and lost.low > 0:
         return Finding(
@@ -272,7 +273,8 @@ class RunChecks:
                 f"Got {', '.join(map(repr, unknown))}; checks of a monitor must be among {', '.join(RUN_CHECKS)}. Use "
                 "gapscope.check for the others."
             )
-        self.codes, self.samples = tuple(codes), samples
+        self.codes = tuple(codes)
+        self.samples = samples
         self.reset()
 
     def reset(self) -> None:

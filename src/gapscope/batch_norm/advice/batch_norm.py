@@ -89,13 +89,12 @@ class DropoutLoss:
                     f"dropout_before must name layers of the network; got {name!r}.{did_you_mean(name, modules)}"
                 )
         check_range("draws", draws, 1)
-        self.network, self.samples, self.targets = (
-            network,
-            samples,
-            require_targets(samples.targets),
-        )
+        self.network = network
+        self.samples = samples
+        self.targets = require_targets(samples.targets)
         self.layers = {name: modules[name] for name in layers}
-        self.draws, self.seed = draws, seed
+        self.draws = draws
+        self.seed = seed
         with inspection_mode(network):
             self.chunk_size = samples_per_pass(network, samples.inputs, chunk_size)
         # inputs of a last layer whose outputs are the network's: then dropout needs no pass of the network

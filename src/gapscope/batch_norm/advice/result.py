@@ -106,11 +106,11 @@ class BatchNormAdvice(Result):
     @property
     def caveats(self) -> tuple[str, ...]:
         """Caveats for these numbers, most severe first (the last always applies)."""
-        caveats, excess, predicted = [], self.total.excess, self.total.predicted
-        error, largest = (
-            self.missing.standard_error or 0.0,
-            max(self.batch_size, self.new_batch_size or 0),
-        )
+        caveats = []
+        excess = self.total.excess
+        predicted = self.total.predicted
+        error = self.missing.standard_error or 0.0
+        largest = max(self.batch_size, self.new_batch_size or 0)
         difference = abs(excess - predicted)
         noise = 3 * ((excess.standard_error or 0) + (predicted.standard_error or 0))
         if self.left_out:
@@ -228,7 +228,8 @@ def _present(advice: BatchNormAdvice) -> str:
 
 
 def _change(advice: BatchNormAdvice) -> str:
-    new, total = advice.total.new_excess, advice.total.excess
+    new = advice.total.new_excess
+    total = advice.total.excess
     text = "Without batch statistics all of it is lost"
     if advice.new_batch_size is not None:
         text = f"Batches of {advice.new_batch_size} would add {_value(new)}"

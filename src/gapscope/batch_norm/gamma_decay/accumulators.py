@@ -272,7 +272,9 @@ def even_loss_excess(
     # To second order the excess is the decay with the Hessian of the loss itself; beyond that it includes the kinks of
     # ReLU networks and all even orders. `sample_noise` is that of a batch of one sample, `scale` the factor of larger
     # ones. `baseline` are the samples' losses without noise.
-    network, loss, n = evaluation.network, evaluation.loss, len(evaluation.samples)
+    network = evaluation.network
+    loss = evaluation.loss
+    n = len(evaluation.samples)
     means = []
     with torch.no_grad():
         for _ in range(draws):

@@ -94,7 +94,8 @@ class DecaySums:
 
     def _add_samples(self, curvature: str, draws: int | None, generator: torch.Generator) -> Tensor:
         """Add all samples to the sums, and return their losses [n]."""
-        evaluation, sums = self.evaluation, self._sums
+        evaluation = self.evaluation
+        sums = self._sums
         signs: Tensor | None = None
         losses: list[Tensor] = []
         for part, x, y in evaluation.chunks():

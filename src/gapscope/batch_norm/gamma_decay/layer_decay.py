@@ -130,7 +130,9 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
     """
 
     def __init__(self, layers: Mapping[str, LayerDecay], n_samples: int, replacement: bool) -> None:
-        self._layers, self.n_samples, self.replacement = dict(layers), n_samples, replacement
+        self._layers = dict(layers)
+        self.n_samples = n_samples
+        self.replacement = replacement
 
     def __getitem__(self, name: str) -> LayerDecay:
         return self._layers[name]

@@ -115,7 +115,8 @@ class _Comparison:
     """Comparison of a network in its population form with batch statistics in some layers."""
 
     def __init__(self, evaluation: EvaluationData, decay: GammaDecay) -> None:
-        self.evaluation, self.decay = evaluation, decay
+        self.evaluation = evaluation
+        self.decay = decay
         parts = [self._population_chunk(x, y) for _, x, y in evaluation.chunks()]
         self.population_losses = torch.cat([losses for losses, _ in parts])
         linear = {name: torch.cat([chunk[name] for _, chunk in parts]) for name in decay}
@@ -129,7 +130,8 @@ class _Comparison:
         outputs, taps = tapped_forward(self.evaluation.network, self.evaluation.layers, x)
         linear = {}
         for name, tap in taps.items():
-            layer, u = self.decay[name], tap.normalized.double()
+            layer = self.decay[name]
+            u = tap.normalized.double()
             # a sample's q and a shift gamma and beta of its whole batch, whose mean loss changes to first order by
             # dl/dgamma (-gamma q / 2) + dl/dbeta (-gamma a) with mean derivatives
             by_channel = (

@@ -52,8 +52,11 @@ class ChannelNorm(nn.Module):
         check_range(f"eps of {type(self).__name__}", eps, 0)
         if momentum is not None:
             check_range(f"momentum of {type(self).__name__}", momentum, 0, 1)
-        self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.affine, self.track_running_stats = affine, track_running_stats
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
         ones = torch.ones(num_features, device=device, dtype=dtype)
         self.register_parameter("weight", nn.Parameter(ones.clone()) if affine else None)
         self.register_parameter("bias", nn.Parameter(torch.zeros_like(ones)) if affine else None)

@@ -96,7 +96,8 @@ def initialize_from_data(
             by_channel = outputs.flatten(0, -2).T
         else:
             by_channel = outputs.transpose(0, 1).flatten(1)
-        mean, deviation = by_channel.mean(1), by_channel.std(1, unbiased=False)
+        mean = by_channel.mean(1)
+        deviation = by_channel.std(1, unbiased=False)
         deviation = torch.where(deviation > 0, deviation, 1.0)
         length = layer.parametrizations.weight.original0
         length.div_(deviation.view_as(length))
@@ -105,7 +106,8 @@ def initialize_from_data(
         else:
             layer.bias.copy_(-mean / deviation)
         if not is_linear:
-            mean, deviation = per_channel(mean, outputs), per_channel(deviation, outputs)
+            mean = per_channel(mean, outputs)
+            deviation = per_channel(deviation, outputs)
         return (outputs - mean) / deviation
 
     with torch.no_grad():

@@ -164,7 +164,9 @@ class PeakAlarm(Alarm):
         check_range("window", window, 1)
         check_range("fall", fall, 0)
         check_range("patience", patience, 1)
-        self.window, self.fall, self.patience = window, fall, patience
+        self.window = window
+        self.fall = fall
+        self.patience = patience
         self.reset()
 
     def reset(self) -> None:
@@ -190,7 +192,8 @@ class PeakAlarm(Alarm):
             if len(self._recent) == self.window:
                 smooth = math.fsum(self._recent) / self.window
                 if self._best is None or smooth > self._best:
-                    self._best, self.peak = smooth, epoch
+                    self._best = smooth
+                    self.peak = epoch
                 if allowed and smooth < self._best - self.fall:
                     self._below = self._below + 1
                 else:

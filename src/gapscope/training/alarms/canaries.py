@@ -64,7 +64,8 @@ class Canaries:
                 f"labels must be a tensor; got {type(labels).__name__}. Use torch.as_tensor(labels)."
             )
         require_labels(labels, "Canaries")
-        n, classes = len(labels), int(labels.max()) + 1 if n_classes is None else n_classes
+        n = len(labels)
+        classes = int(labels.max()) + 1 if n_classes is None else n_classes
         if number is None:
             number = max(MIN_CANARIES, math.ceil(MIN_FRACTION * n))
         if classes < 2:
@@ -77,7 +78,8 @@ class Canaries:
         generator = torch.Generator().manual_seed(derive_seed(seed, "canaries"))
         self.positions = torch.randperm(n, generator=generator)[:number].sort().values
         self.n_classes = classes
-        self.given, self.labels = labels.clone(), labels.clone()
+        self.given = labels.clone()
+        self.labels = labels.clone()
         shift = torch.randint(1, classes, (number,), generator=generator).to(labels)
         self.labels[self.positions] = (labels[self.positions] + shift) % classes
 
@@ -145,7 +147,9 @@ class CanaryAlarm(PeakAlarm):
         restore: bool = True,
     ) -> None:
         check_range("smallest_noise", smallest_noise, 0, 1)
-        self.canaries, self.smallest_noise, self.restore = canaries, smallest_noise, restore
+        self.canaries = canaries
+        self.smallest_noise = smallest_noise
+        self.restore = restore
         self._is_canary: Tensor | None = None
         self._indices: Tensor | None = None
         super().__init__(window=window, fall=fall, patience=patience)
@@ -229,10 +233,8 @@ class CanaryAlarm(PeakAlarm):
         if not self.canaries.is_restored:
             self._add_margins(outputs, labels)
         probabilities = outputs.softmax(1).gather(1, labels[:, None]).squeeze(1)
-        ordinary, canaries = (
-            float(probabilities[~is_canary].mean()),
-            float(probabilities[is_canary].mean()),
-        )
+        ordinary = float(probabilities[~is_canary].mean())
+        canaries = float(probabilities[is_canary].mean())
         was_raised = self.raised
         self.follow(ordinary - canaries, epoch, allowed=self.noise_rate >= self.smallest_noise)
         if self.restore and self.raised and not was_raised:
@@ -246,13 +248,13 @@ class CanaryAlarm(PeakAlarm):
 
     def _add_margins(self, outputs: Float[Tensor, "n k"], labels: Int[Tensor, " n"]) -> None:
         """Add margins, and update the runner-up class of each sample by Boyer-Moore majority vote."""
-        margins, runner_ups = (
-            margins_of(outputs, labels),
-            outputs.scatter(1, labels[:, None], -torch.inf).argmax(1),
-        )
+        margins = margins_of(outputs, labels)
+        runner_ups = outputs.scatter(1, labels[:, None], -torch.inf).argmax(1)
         self._looks += 1
         if self._sums is None or self._rivals is None or self._leads is None:
-            self._sums, self._rivals, self._leads = margins, runner_ups, torch.ones_like(runner_ups)
+            self._sums = margins
+            self._rivals = runner_ups
+            self._leads = torch.ones_like(runner_ups)
             return
         self._sums = self._sums + margins
         # a candidate whose lead is used up is replaced; then equal classes add to the lead, and others reduce it

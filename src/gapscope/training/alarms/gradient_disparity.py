@@ -90,7 +90,9 @@ class GradientDisparityAlarm(PeakAlarm):
     ) -> None:
         check_range("batch_size", batch_size, 2)
         check_range("batches", batches, 2)
-        self.batch_size, self.batches, self.seed = batch_size, batches, seed
+        self.batch_size = batch_size
+        self.batches = batches
+        self.seed = seed
         super().__init__(window=window, fall=fall, patience=patience)
 
     def observe(self, network: nn.Module, samples: Samples, epoch: int) -> dict[str, float]:

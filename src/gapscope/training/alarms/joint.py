@@ -128,10 +128,8 @@ class JointAlarm(PeakAlarm):
         near = self._near.neighbours_at(
             network, samples, min(NEIGHBOURS, max(1, len(samples) // 4))
         )
-        probabilities, cosines = (
-            outputs_of(network, samples).softmax(1),
-            observed_alignments(network, samples, labels),
-        )
+        probabilities = outputs_of(network, samples).softmax(1)
+        cosines = observed_alignments(network, samples, labels)
         return self.update(probabilities, labels, self._predictions, near, cosines, epoch)
 
     def update(
@@ -144,7 +142,8 @@ class JointAlarm(PeakAlarm):
         epoch: int,
     ) -> dict[str, float]:
         """Update with one observation, `cosines` being `alignments`."""
-        a, g = agreement(probabilities, predictions), float(cosines.mean())
+        a = agreement(probabilities, predictions)
+        g = float(cosines.mean())
         s = float(label_support(probabilities, labels, neighbours, WEIGHT)[2].mean())
         self.follow(a + g + s, epoch)
         return {

@@ -96,8 +96,11 @@ class SharedLearning(Alarm):
         check_range("smallest_fall", smallest_fall, 0)
         check_range("patience", patience, 1)
         check_range("smallest_conflict", smallest_conflict, 0, 1)
-        self.weight, self.neighbours = weight, neighbours
-        self.threshold, self.smallest_fall, self.patience = threshold, smallest_fall, patience
+        self.weight = weight
+        self.neighbours = neighbours
+        self.threshold = threshold
+        self.smallest_fall = smallest_fall
+        self.patience = patience
         self.smallest_conflict = smallest_conflict
         self.reset()
 
@@ -131,7 +134,8 @@ class SharedLearning(Alarm):
         fall = label_support(best, labels, neighbours, self.weight)[2] - support
         conflict = conflict_fraction(probabilities[neighbours].mean(1), labels)
         if float(fall.mean()) <= 0:
-            self._best, self.peak = probabilities.clone(), epoch
+            self._best = probabilities.clone()
+            self.peak = epoch
         error = float(fall.std()) / len(fall) ** 0.5
         is_below = float(fall.mean()) > max(self.smallest_fall, self.threshold * error)
         if is_below and conflict >= self.smallest_conflict:
