@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.checks import list_checks
 from gapscope.checks.costs import cost_of_labels, gain_of_twice_the_data
+from gapscope.checks.trials import Trial, TriedAdvice
 from gapscope.labels import kernel_views
+from gapscope.results.estimate import IntervalEstimate
 from gapscope.statistics.baselines import rbf_ridge, sample_features
 
 
@@ -266,3 +269,67 @@ def test_several_labels_per_sample_and_named_classes_of_a_second_data_set() -> N
         network, (x, names), test=(x[torch.from_numpy(rest)], names[rest]), only=["GS402"]
     )
     assert "100 % on test samples" in tested.fine[0].evidence
+
+
+def test_an_initial_state_that_training_changed_too_is_refused() -> None:
+    """Without a clone, a trained network would be called untrained."""
+    data = blobs()
+    network = fitted(data, 2)
+    with pytest.raises(InvalidInput, match="shares its memory"):
+        gs.check(network, data, initial_state=network.state_dict(), only=["GS303"])
+    state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    arrays: Any = {name: tensor.numpy() for name, tensor in state.items()}
+    with pytest.raises(InvalidInput, match=r"must hold tensors; 0\.weight is of type ndarray"):
+        gs.check(network, data, initial_state=arrays, only=["GS303"])
+    state["0.weight"][0, 0] = torch.nan
+    with pytest.raises(InvalidInput, match=r"must be finite; 0\.weight"):
+        gs.check(network, data, initial_state=state, only=["GS303"])
+
+
+def test_the_initial_state_of_a_diverged_network_is_one_of_this_network() -> None:
+    data = blobs()
+    network = fitted(data, 1)
+    other = nn.Linear(6, 3).state_dict()
+    with torch.no_grad():
+        next(iter(network.parameters())).fill_(torch.nan)
+    with pytest.raises(InvalidInput, match=r"0\.weight"):
+        gs.check(network, data, initial_state=other, only=["GS302"])
+
+
+def test_too_few_samples_and_one_class_are_not_cleared() -> None:
+    x, y = blobs()
+    for network in (None, fitted((x, y), 1)):
+        with pytest.raises(InvalidInput, match="two samples or more; got 1"):
+            gs.check(network, (x[:1], y[:1]))
+    for part in ((x, torch.zeros_like(y)), (x[:20], y[:20]), (x[:, :1], y)):
+        result = gs.check(None, part, only=["GS107"])
+        assert result.not_checked and not result.fine
+    tried = gs.check(
+        fitted((x, y), 1),
+        (x, torch.zeros_like(y)),
+        train_fn=gs.TrainingSpec(epochs=1),
+        max_trainings=3,
+        only=["GS104"],
+    ).tried
+    assert tried == "all labels are of one class: there is nothing to learn"
+
+
+def test_gradients_that_are_not_finite_are_no_correlation() -> None:
+    data = blobs()
+    network = fitted(data, 1)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.mul_(1e30)
+    result = gs.check(network, data, only=["GS201", "GS202"])
+    assert result.codes == ("GS201",) and "not finite" in result.not_checked[0].reason
+
+
+def test_a_fix_that_helps_is_not_followed_by_an_all_clear() -> None:
+    interval = IntervalEstimate(0.1, 0.05, 0.15)
+    trial = Trial("learning rate / 10", 0.1, interval, interval, helps=True)
+    data = blobs()
+    result = gs.check(fitted(data), data, only=["GS101"])
+    assert not result.findings
+    result = result.with_tried(TriedAdvice((trial,), 0.8, 6.0), gs.TrainingSpec())
+    for judged in (result, replace(result, not_judged="")):
+        assert judged.headline.endswith("a fix that was tried helps: learning rate / 10.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -154,7 +155,11 @@ def test_a_kernel_is_that_of_the_samples_that_fit(
     monkeypatch.setattr("time.process_time", lambda: 0.0)
     # a sample takes (1 + 2 * 2 outputs) passes, and half of the budget is for the kernel
     result = gs.check(
-        subject, (x, y), initial_state=subject.state_dict(), time_budget=10, only=["GS202"]
+        subject,
+        (x, y),
+        initial_state=copy.deepcopy(subject.state_dict()),
+        time_budget=10,
+        only=["GS202"],
     )
     assert sizes == ([n] if n else [])
     assert bool(result.not_checked) == (n == 0)

@@ -137,14 +137,19 @@ def leak(context: Context) -> Outcome:
             "remove it: it says nothing about new samples",
             fixes=("drop column",),
         )
-    if not context.is_classifier or x.shape[1] < 2 or len(x) < MIN_ROWS:
+    if not context.is_classifier:
         return Fine("no column counts the rows")
+    if x.shape[1] < 2 or len(x) < MIN_ROWS or context.most_frequent > MIN_ALONE - MIN_LESS:
+        return NotChecked(
+            f"no column counts the rows; whether one gives the label away needs two columns, {MIN_ROWS} rows, and no "
+            f"class with more than {percent(MIN_ALONE - MIN_LESS)} of them"
+        )
     part = context.everything.subset(thinned(len(x)))
     labels, columns = part.y.cpu(), part.inputs.double().cpu()
     scores = [_alone(columns[:, i], labels) for i in range(columns.shape[1])]
     best = max(range(len(scores)), key=scores.__getitem__)
     text = f"column {_names(context, [best])} alone predicts {percent(scores[best])} of the labels"
-    if scores[best] < MIN_ALONE or context.most_frequent > MIN_ALONE - MIN_LESS:
+    if scores[best] < MIN_ALONE:
         return Fine(text)
     others = torch.cat([columns[:, :best], columns[:, best + 1 :]], 1)
     spread = others.std(0)

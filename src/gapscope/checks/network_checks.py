@@ -80,6 +80,8 @@ def indistinguishable(context: Context) -> Outcome:
             )
     rows = torch.arange(0, len(context.samples), max(1, len(context.samples) // n))[:n]
     kernel = empirical_ntk(network, context.samples.inputs[rows], outputs="traced").double().cpu()
+    if not bool(kernel.isfinite().all()):
+        return NotChecked("the gradients of the network are not finite")
     scale = kernel.diagonal().clamp_min(1e-300).sqrt()
     correlation = kernel / scale[:, None] / scale
     median = float(correlation[~torch.eye(n, dtype=torch.bool)].median())

@@ -231,6 +231,11 @@ class CheckResult(Result):
             return "Interrupted: all checks finished, and the trials of advice did not."
         if not checked:
             return f"Not judged: {self.not_judged or 'no check ran'}. No check had an answer."
+        if not self.findings and self.best_fix is not None:
+            return (
+                f"No check names a limit of this {self.task}, and a fix that was tried helps: "
+                f"{self.best_fix.name}."
+            )
         if not self.findings and self.not_judged:
             return f"Not judged: {self.not_judged}. {pluralize(checked, 'check')} found nothing."
         if not self.findings:

@@ -270,12 +270,14 @@ def _make_context(
     samples = replace(given, rows=None, n_rows=0)
     require_targets(samples.targets, "check")
     n = len(samples)
+    if n < 2:
+        raise InvalidInput(f"check needs two samples or more; got {n}. Pass more samples.")
     indices = torch.linspace(0, n - 1, min(n, MAX_SAMPLES), dtype=torch.float64).round().long()
     if prepared is not None:
         if initial_state is None:
             initial = None
         else:
-            initial = matching_state(prepared.bare, initial_state)
+            initial = _checked_initial_state(prepared.bare, initial_state)
         part = prepared.with_samples(samples.subset(indices))
         context = Context(part, samples, indices, initial_state=initial, given=given)
         if test is None:
@@ -289,13 +291,39 @@ def _make_context(
     if is_estimator(module):
         scores = EstimatorScores(module, raw, raw_test, is_regression=samples.kind == "regression")
         return Context(None, samples, indices, estimator=scores, test=held_out, given=given)
-    if initial_state is None:
+    if initial_state is None or not isinstance(module, nn.Module):
         state = None
     else:
-        state = dict(initial_state)
+        state = _checked_initial_state(getattr(module, "_orig_mod", module), initial_state)
     return Context(
         None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given
     )
+
+
+def _checked_initial_state(
+    network: nn.Module, initial_state: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the initial state with the keys of the network's own.
+
+    The tensors of `network.state_dict()` are those of the network: without a clone, training changes them too, and a
+    trained network would be judged as an untrained one.
+
+    Raises:
+        InvalidInput: It is of another network, or no copy.
+    """
+    state = matching_state(network, initial_state)
+    # frozen parameters and buffers of whole numbers may be shared
+    shared = [
+        name
+        for name, weight in network.named_parameters()
+        if weight.requires_grad and weight.numel() and weight.data_ptr() == state[name].data_ptr()
+    ]
+    if shared:
+        raise InvalidInput(
+            f"initial_state must be a copy from before training; {shared[0]} shares its memory with the network, so "
+            "that training changes both. Pass copy.deepcopy(network.state_dict()) from before training, or nothing."
+        )
+    return state
 
 
 def _checked_history(history: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:

@@ -380,7 +380,11 @@ def _check_learns(
             )
         return
     labels = samples.y.cpu()[scored]
-    if balanced or not samples.is_classification:
+    if not samples.is_classification:
+        return
+    if len(labels.unique()) < 2:
+        raise NotMeasurable("all labels are of one class: there is nothing to learn")
+    if balanced:
         return
     chance = _chance(labels)
     if all(float(values.mean()) <= chance for values in scores):

@@ -227,7 +227,7 @@ def matching_state(network: nn.Module, initial_state: Mapping[str, Any]) -> dict
         initial_state: State dictionary before training, perhaps of the compiled network.
 
     Raises:
-        InvalidInput: A tensor is missing, has another shape, or is of another network.
+        InvalidInput: A tensor is missing, has another shape, is of another network, or is not finite.
     """
     if not isinstance(initial_state, Mapping):
         raise InvalidInput(
@@ -245,6 +245,17 @@ def matching_state(network: nn.Module, initial_state: Mapping[str, Any]) -> dict
             f"initial_state must hold the tensors of the network's state_dict(); {', '.join(misfits[:4])} differ. Pass "
             "the state dictionary of the same network before training."
         )
+    for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise InvalidInput(
+                f"initial_state must hold tensors; {name} is of type {type(tensor).__name__}. Pass a clone of "
+                "network.state_dict() from before training."
+            )
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise InvalidInput(
+                f"initial_state must be finite; {name} holds NaN or infinity. Pass the state dictionary from before "
+                "training."
+            )
     return state
 
 
