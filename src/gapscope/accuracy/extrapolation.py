@@ -23,6 +23,8 @@ from dataclasses import dataclass
 
 from scipy.special import ndtri  # pyright: ignore[reportMissingTypeStubs]
 
+from gapscope.statistics.intervals import student_quantile
+
 # Of g in units of the headroom, and of later doublings: see the module. Fitted by
 # `gapscope_studies.expected_accuracy.public_curves`.
 MEAN_GROWTH, GROWTH_DEVIATION, DECAY = 0.162, 0.0673, 0.478
@@ -31,7 +33,7 @@ MODEL_DEVIATION = 0.100
 # networks of one configuration with all samples
 BETWEEN_NETWORKS = 0.01
 # Errors on public curves have the tails of Student's distribution with 8 degrees of freedom: its 95 % quantile.
-STUDENT_QUANTILE = 1.8595480375228424
+STUDENT_QUANTILE = student_quantile(0.9, 8)
 # of scores without a natural scale
 GROWTH_FRACTION, UNKNOWN_GROWTH_FRACTION = 0.5, 0.25
 
