@@ -116,6 +116,28 @@ def test_arrays_of_several_lengths_are_refused() -> None:
         gs.forecast_accuracy(None, (table, Y))
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["a", None, "b"] * 20, "20 of 60 are missing"),
+        ([0, None, 1] * 20, "20 of 60 are missing"),
+        (np.array(["2024-01-01", "2024-01-02"] * 30, dtype="datetime64[D]"), "classes or numbers"),
+        (pd.Series(pd.to_datetime(["2024-01-01", "2024-01-02"] * 30)), "classes or numbers"),
+    ],
+    ids=["missing names", "missing numbers", "dates", "series of dates"],
+)
+def test_labels_that_are_no_labels_get_one_message(labels: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        as_samples((X, labels))
+
+
+def test_small_integers_get_the_advice_of_their_type() -> None:
+    with pytest.raises(InvalidInput, match=r"Use x\.float\(\)"):
+        as_samples((torch.ones(60, 4, dtype=torch.int8), Y))
+    with pytest.raises(InvalidInput, match="/ 255"):
+        as_samples((torch.ones(60, 4, dtype=torch.uint8), Y))
+
+
 def test_dates_of_a_column_whose_name_is_a_number() -> None:
     table = pd.DataFrame({0: X[:, 0], 1: pd.to_datetime(["2024-01-01", "2024-06-01"] * 30)})
     assert "1: days since 1970." in gs.forecast_accuracy(None, (table, Y)).notes

@@ -147,6 +147,9 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
 
     Strings are numbered in alphabetical order, categories in their declared order. Objects that are all numbers are
     numbers.
+
+    Raises:
+        InvalidInput: Labels are missing, or are dates.
     """
     if isinstance(value, Tensor):
         return column(value), ()
@@ -166,6 +169,11 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
     else:
         array = value
     array = _as_numbers(array)
+    if array.dtype.kind in "mM":
+        raise InvalidInput(
+            f"Labels must be classes or numbers; got {array.dtype}. Pass y.astype(str) for one class per value, or the "
+            "days since a date as numbers: (y - y.min()) / numpy.timedelta64(1, 'D')."
+        )
     if array.dtype.kind not in "OUST" or not array.ndim:
         return column(array), ()
     labels = [str(label) for label in array.ravel().tolist()]
@@ -264,12 +272,17 @@ def label_array(value: Any) -> Any:
     """Return a list of strings or numbers, or of lists of these, as an array (other values unchanged).
 
     Raises:
-        InvalidInput: Lists in it have several lengths, or are sets.
+        InvalidInput: Labels are missing, or lists in it have several lengths, or are sets.
     """
     if not is_list_or_tuple(value) or not value:
         return value
     if all(isinstance(label, list | tuple | set | frozenset) for label in value):
         return _nested_labels(list(value))
+    n_missing = sum(label is None for label in value)
+    if 0 < n_missing < len(value):
+        raise InvalidInput(
+            f"Every sample needs a label; {n_missing} of {len(value)} are missing. Drop these samples."
+        )
     are_words = all(isinstance(label, str) for label in value)
     are_numbers = all(isinstance(label, int | float) for label in value)
     if not are_words and not are_numbers:

@@ -396,9 +396,11 @@ def _check_values(inputs: Tensor) -> None:
         torch.int32,
         torch.bool,
     ):
+        advice = "Convert images with x.float() / 255."
+        if inputs.dtype != torch.uint8:
+            advice = "Use x.float(), or x.long() for token ids."
         raise InvalidInput(
-            f"inputs must be floating point (or int64 token ids); got {inputs.dtype}. "
-            "Convert images with x.float() / 255."
+            f"inputs must be floating point (or int64 token ids); got {inputs.dtype}. {advice}"
         )
 
 
