@@ -68,7 +68,7 @@ def annotated_classes(cls_or_call: Any) -> Iterator[type]:
     annotations = inspect.get_annotations(cls_or_call)
     if inspect.isfunction(cls_or_call):
         annotations = {"return": annotations.get("return", "")}
-    for word in set(re.findall(r"\w+", " ".join(map(str, annotations.values())))):
+    for word in dict.fromkeys(re.findall(r"\w+", " ".join(map(str, annotations.values())))):
         cls = KNOWN.get(word)
         if cls is not None and not cls.__module__.startswith(INTERNAL):
             yield cls
@@ -108,7 +108,7 @@ KNOWN = {
 CALLS = dict(public_calls())
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", sorted(CALLS))
 def test_every_parameter_is_documented(name: str) -> None:
     assert undocumented(CALLS[name]) == []
 
