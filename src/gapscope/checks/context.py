@@ -26,7 +26,6 @@ from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import (
-    MAX_BY_CHANCE,
     MIN_REPEATS,
     duplicate_pairs,
     duplicates_in_test,
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from gapscope.accuracy.accuracy_after_training import AccuracyEstimate
     from gapscope.checks.estimators import EstimatorScores
 
+# Repeats are no finding if chance explains at least half of them.
+MAX_BY_CHANCE = 0.5
 # Samples of which the network's gradients are read. Quantities of the data alone use as many as the budget allows.
 MAX_SAMPLES = 2000
 # CPU seconds per sample of a forecast and of label issues without a network, with ten columns and few classes;
@@ -290,6 +291,17 @@ class Context:
         if self.test is None:
             return ()
         return duplicates_in_test(self.everything, self.test)
+
+    @cached_property
+    def new_in_test(self) -> Tensor:
+        """Indices of the test samples that repeat no training sample: all if few do, or if chance explains them."""
+        assert self.test is not None
+        rows = torch.arange(len(self.test))
+        copies = torch.tensor(sorted({j for _, j in self.copies_in_test}), dtype=torch.long)
+        fraction = len(copies) / len(rows)
+        if fraction < MIN_REPEATS or self.repeats_by_chance >= MAX_BY_CHANCE * fraction:
+            return rows
+        return rows[~torch.isin(rows, copies)]
 
     @cached_property
     def label_issues(self) -> LabelIssues | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gapscope.checks.context import Context
+from gapscope.checks.context import MAX_BY_CHANCE, Context
 from gapscope.checks.costs import (
     balanced,
     cost_of_imbalance,
@@ -12,7 +12,7 @@ from gapscope.checks.costs import (
     gain_of_twice_the_data,
 )
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
-from gapscope.labels.duplicates import MAX_BY_CHANCE, MIN_REPEATS
+from gapscope.labels.duplicates import MIN_REPEATS
 from gapscope.labels.results import TIGHT_FROM
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import pluralize

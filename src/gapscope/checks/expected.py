@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from gapscope.accuracy.loo_rows import is_large
 from gapscope.base.errors import NotMeasurable
-from gapscope.base.samples import Samples
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import inspection_mode, network_outputs
-from gapscope.labels.duplicates import MAX_BY_CHANCE, MIN_REPEATS
 from gapscope.measures.fitted_labels import FEATURES
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.formatting import format_number, pluralize
@@ -133,7 +130,7 @@ def _on_test(context: Context) -> Expected:
     assert test is not None
     if test.targets is None:
         raise NotMeasurable("the test samples have no labels; pass test= with them, such as (x, y)")
-    rows = _new_in_test(context, test)
+    rows = context.new_in_test
     if not len(rows):
         raise NotMeasurable("all test samples repeat a training sample; pass test= with new ones")
     if len(rows) < len(test):
@@ -154,16 +151,6 @@ def _on_test(context: Context) -> Expected:
     if score.value != score.value:
         raise NotMeasurable("the targets of the test samples do not vary")
     return Expected(score.value, score.low, score.high, words, error_in_words(outputs, test.y))
-
-
-def _new_in_test(context: Context, test: Samples) -> Tensor:
-    """Return the indices of test samples that repeat no training sample: all if few do, or if chance explains them."""
-    rows = torch.arange(len(test))
-    copies = torch.tensor(sorted({j for _, j in context.copies_in_test}), dtype=torch.long)
-    fraction = len(copies) / len(rows)
-    if fraction < MIN_REPEATS or context.repeats_by_chance >= MAX_BY_CHANCE * fraction:
-        return rows
-    return rows[~torch.isin(rows, copies)]
 
 
 def _widened(context: Context, answer: IntervalEstimate) -> Expected:
