@@ -25,12 +25,7 @@ from gapscope.checks.trainers import sample_scores
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
-from gapscope.labels.duplicates import (
-    MIN_REPEATS,
-    duplicate_pairs,
-    duplicates_in_test,
-    repeats_by_chance,
-)
+from gapscope.labels.duplicates import MIN_REPEATS, duplicate_pairs, repeats_by_chance
 from gapscope.labels.label_issues import find_issues_of_samples
 from gapscope.labels.results import LabelIssues
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, percent
@@ -284,24 +279,6 @@ class Context:
         if fraction < MIN_REPEATS or self.repeats_by_chance >= MAX_BY_CHANCE * fraction:
             return []
         return repeats
-
-    @cached_property
-    def copies_in_test(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (i, j) of training samples i that test samples j repeat or nearly repeat."""
-        if self.test is None:
-            return ()
-        return duplicates_in_test(self.everything, self.test)
-
-    @cached_property
-    def new_in_test(self) -> Tensor:
-        """Indices of the test samples that repeat no training sample: all if few do, or if chance explains them."""
-        assert self.test is not None
-        rows = torch.arange(len(self.test))
-        copies = torch.tensor(sorted({j for _, j in self.copies_in_test}), dtype=torch.long)
-        fraction = len(copies) / len(rows)
-        if fraction < MIN_REPEATS or self.repeats_by_chance >= MAX_BY_CHANCE * fraction:
-            return rows
-        return rows[~torch.isin(rows, copies)]
 
     @cached_property
     def label_issues(self) -> LabelIssues | None:

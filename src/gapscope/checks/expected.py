@@ -13,7 +13,7 @@ from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.measures.fitted_labels import FEATURES
 from gapscope.results.estimate import IntervalEstimate
-from gapscope.results.formatting import format_number, pluralize
+from gapscope.results.formatting import format_number
 from gapscope.statistics.intervals import r_squared_interval, wilson_interval
 
 if TYPE_CHECKING:
@@ -52,13 +52,8 @@ def regression_score(predictions: Tensor, targets: Tensor) -> IntervalEstimate:
     return IntervalEstimate(*r_squared_interval(predicted.numpy(), truth.numpy()))
 
 
-def error_in_words(predictions: Tensor, targets: Tensor) -> str:
-    """Return the root mean squared error of one target in its units, in words; empty for several targets.
-
-    Args:
-        predictions: Predictions [n, k] or [n].
-        targets: Targets [n, k] or [n].
-    """
+def _error(predictions: Tensor, targets: Tensor) -> str:
+    """Return the root mean squared error of one target in its units, in words; empty for several targets."""
     n = len(targets)
     if targets.numel() != n:
         return ""
@@ -130,17 +125,11 @@ def _on_test(context: Context) -> Expected:
     assert test is not None
     if test.targets is None:
         raise NotMeasurable("the test samples have no labels; pass test= with them, such as (x, y)")
-    rows = context.new_in_test
-    if not len(rows):
-        raise NotMeasurable("all test samples repeat a training sample; pass test= with new ones")
-    if len(rows) < len(test):
-        words = f"on the {pluralize(len(rows), 'test sample')} that repeat no training sample"
     if context.estimator is not None:
-        score, note = context.estimator.on_test(test.original(rows).numpy())
+        score = context.estimator.test_score
+        note = "" if context.has_accuracy else _error(*context.estimator.on_test)
         return Expected(score.value, score.low, score.high, words, note)
     assert context.test_network is not None
-    if len(rows) < len(test):
-        test = test.subset(rows)
     if context.has_accuracy:
         # labels or positions of one sample are not independent: as many as there are samples
         accuracy = evaluate(context.test_network, test)["accuracy"]
@@ -150,7 +139,7 @@ def _on_test(context: Context) -> Expected:
     score = regression_score(outputs, test.y)
     if score.value != score.value:
         raise NotMeasurable("the targets of the test samples do not vary")
-    return Expected(score.value, score.low, score.high, words, error_in_words(outputs, test.y))
+    return Expected(score.value, score.low, score.high, words, _error(outputs, test.y))
 
 
 def _widened(context: Context, answer: IntervalEstimate) -> Expected:
