@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 import pandas
 import pytest
@@ -102,11 +104,12 @@ def test_infinite_numbers_are_refused_by_column_and_row() -> None:
     ("dtype", "cells"),
     [("boolean", [True, None, True]), ("Int64", [1, None, 2]), ("Float32", [0.5, None, 1.5])],
 )
-def test_gaps_of_nullable_numbers_are_filled(dtype: str, cells: list[float | None]) -> None:
-    frame = pandas.DataFrame({"a": pandas.array(cells, dtype=dtype), "b": [1.0, 2.0, 3.0]})
+@pytest.mark.parametrize("name", ["a", 0])
+def test_gaps_of_nullable_numbers_are_filled(dtype: Any, cells: Any, name: str | int) -> None:
+    frame = pandas.DataFrame({name: pandas.Series(cells, dtype=dtype), "b": [1.0, 2.0, 3.0]})
     encoded, notes = encode_frame(frame)
     known = [float(cell) for cell in cells if cell is not None]
-    assert encoded["a"].tolist() == [known[0], sum(known) / 2, known[1]]
+    assert encoded[name].tolist() == [known[0], sum(known) / 2, known[1]]
     assert any("1 missing number" in note for note in notes)
     second, _ = encode_frame(frame, like=encoded)
-    assert second["a"].tolist() == encoded["a"].tolist()
+    assert second[name].tolist() == encoded[name].tolist()

@@ -213,7 +213,7 @@ def test_exchanged_columns_get_no_rate(with_inputs: bool) -> None:
     right = torch.nn.functional.one_hot(torch.arange(120) % 4, 4) * 0.8 + 0.05
     x = right + 0.1 * torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
     names = np.array(["a", "b", "c", "d"])[y.numpy()]
-    data = {"data": (x, names)} if with_inputs else {"labels": names}
+    data: dict[str, Any] = {"data": (x, names)} if with_inputs else {"labels": names}
     assert gs.find_label_issues(**data, pred_probs=right).noise is not None
     issues = gs.find_label_issues(**data, pred_probs=right[:, [0, 2, 3, 1]])
     assert issues.noise is None and "column 3 belongs to the class 'b'" in issues.note

@@ -272,23 +272,21 @@ def label_array(value: Any) -> Any:
     """Return a list of strings or numbers, or of lists of these, as an array (other values unchanged).
 
     Raises:
-        InvalidInput: Labels are missing, or lists in it have several lengths, or are sets.
+        InvalidInput: Lists in it have several lengths, or are sets.
     """
     if not is_list_or_tuple(value) or not value:
         return value
     if all(isinstance(label, list | tuple | set | frozenset) for label in value):
         return _nested_labels(list(value))
+    import numpy
+
     n_missing = sum(label is None for label in value)
     if 0 < n_missing < len(value):
-        raise InvalidInput(
-            f"Every sample needs a label; {n_missing} of {len(value)} are missing. Drop these samples."
-        )
+        return numpy.array(value, dtype=object)  # `label_column` counts what is missing
     are_words = all(isinstance(label, str) for label in value)
     are_numbers = all(isinstance(label, int | float) for label in value)
     if not are_words and not are_numbers:
         return value
-    import numpy
-
     return numpy.array(value)
 
 

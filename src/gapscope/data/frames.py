@@ -101,6 +101,13 @@ def _arrays_as_columns(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[
     return pandas.concat(parts, axis=1), expanded
 
 
+def _with_column(frame: pandas.DataFrame, name: Any, values: Any) -> pandas.DataFrame:
+    """Return the frame with other values in a column, whose name need not be text (`assign` takes text alone)."""
+    changed = frame.copy(deep=False)
+    changed[name] = values
+    return changed
+
+
 def _dates_as_days(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
     """Replace dates and durations by days, and return the names of these columns."""
     import pandas
@@ -112,8 +119,7 @@ def _dates_as_days(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]
             # the same days in every part of the data
             column = column.dt.tz_localize(None) - pandas.Timestamp(0)
         if pandas.api.types.is_timedelta64_dtype(column):
-            frame = frame.copy(deep=False)
-            frame[name] = column.to_numpy() / numpy.timedelta64(1, "D")
+            frame = _with_column(frame, name, column.to_numpy() / numpy.timedelta64(1, "D"))
             names.append(str(name))
     return frame, names
 
@@ -146,16 +152,13 @@ def _nullable_as_floats(frame: pandas.DataFrame) -> pandas.DataFrame:
     """Replace nullable and sparse numbers and booleans by floats, because theirs take no median for what is missing."""
     import pandas
 
-    is_number, is_extension = (
-        pandas.api.types.is_numeric_dtype,
-        pandas.api.types.is_extension_array_dtype,
-    )
-    floats = {
-        name: column.to_numpy(dtype=float, na_value=numpy.nan)
-        for name, column in frame.items()
-        if is_number(column) and is_extension(column)
-    }
-    return frame.assign(**floats)
+    for name in frame.columns:
+        column = frame[name]
+        is_number = pandas.api.types.is_numeric_dtype(column)
+        if is_number and pandas.api.types.is_extension_array_dtype(column):
+            floats = column.to_numpy(dtype=float, na_value=numpy.nan)
+            frame = _with_column(frame, name, floats)
+    return frame
 
 
 def encode_frame(
