@@ -53,13 +53,16 @@ def test_no_network_is_trained_twice(study: SmokeStudy) -> None:
         for part in STUDY.parts
         if isinstance(part.run, partial)
     }
+    with study.lock:  # another process may be in the middle of a part
+        done = study.done()
+        trained = {path.name for path in (study.setting.work / "networks" / "runs").iterdir()}
+        measured = {path.stem for path in (study.setting.work / "measurements").iterdir()}
     expected = [
         {spec.id for item in make_grid(study.setting, grids[part]) for spec in item.specs()}
-        for part in study.done()
+        for part in done
     ]
-    trained = {path.name for path in (study.setting.work / "networks" / "runs").iterdir()}
     assert trained == set().union(*expected) and len(trained) < sum(map(len, expected))
-    assert {path.stem for path in (study.setting.work / "measurements").iterdir()} == trained
+    assert measured == trained
 
 
 def test_measures_the_trained_network_on_the_whole_test_split(setting: RunSettings) -> None:
