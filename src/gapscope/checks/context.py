@@ -25,7 +25,13 @@ from gapscope.checks.trainers import sample_scores
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
-from gapscope.labels.duplicates import MIN_REPEATS, duplicate_pairs, repeats_by_chance
+from gapscope.labels.duplicates import (
+    MAX_BY_CHANCE,
+    MIN_REPEATS,
+    duplicate_pairs,
+    duplicates_in_test,
+    repeats_by_chance,
+)
 from gapscope.labels.label_issues import find_issues_of_samples
 from gapscope.labels.results import LabelIssues
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, percent
@@ -37,8 +43,6 @@ if TYPE_CHECKING:
     from gapscope.accuracy.accuracy_after_training import AccuracyEstimate
     from gapscope.checks.estimators import EstimatorScores
 
-# Repeats are no finding if chance explains at least half of them.
-MAX_BY_CHANCE = 0.5
 # Samples of which the network's gradients are read. Quantities of the data alone use as many as the budget allows.
 MAX_SAMPLES = 2000
 # CPU seconds per sample of a forecast and of label issues without a network, with ten columns and few classes;
@@ -279,6 +283,13 @@ class Context:
         if fraction < MIN_REPEATS or self.repeats_by_chance >= MAX_BY_CHANCE * fraction:
             return []
         return repeats
+
+    @cached_property
+    def copies_in_test(self) -> tuple[tuple[int, int], ...]:
+        """Pairs (i, j) of training samples i that test samples j repeat or nearly repeat."""
+        if self.test is None:
+            return ()
+        return duplicates_in_test(self.everything, self.test)
 
     @cached_property
     def label_issues(self) -> LabelIssues | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gapscope.checks.context import MAX_BY_CHANCE, Context
+from gapscope.checks.context import Context
 from gapscope.checks.costs import (
     balanced,
     cost_of_imbalance,
@@ -12,7 +12,7 @@ from gapscope.checks.costs import (
     gain_of_twice_the_data,
 )
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
-from gapscope.labels.duplicates import MIN_REPEATS, duplicates_in_test
+from gapscope.labels.duplicates import MAX_BY_CHANCE, MIN_REPEATS
 from gapscope.labels.results import TIGHT_FROM
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import pluralize
@@ -29,7 +29,7 @@ def duplicates(context: Context) -> Outcome:
     in_test = 0.0
     across: tuple[tuple[int, int], ...] = ()
     if context.test is not None:
-        across = duplicates_in_test(context.everything, context.test)
+        across = context.copies_in_test
         in_test = len(across) / len(context.test)
         evidence += (
             f"; {len(across):,} of {len(context.test):,} test samples repeat a training sample"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gapscope.accuracy.row_selection import take_rows
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.checks.expected import regression_score
+from gapscope.checks.expected import error_in_words, regression_score
 from gapscope.inspection.network_checks import is_estimator
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.statistics.intervals import wilson_interval
@@ -31,8 +31,6 @@ class EstimatorScores:
     Attributes:
         correct: Fraction of the labels of each training sample that is predicted [n]; zeros for a regressor.
         train_score: Accuracy on the training samples with its 90 % interval, or R^2.
-        test_score: That of the held-out data; NaN without.
-        on_test: Predictions and targets of the held-out data.
 
     Raises:
         InvalidInput: The data are no pair, or `predict` raised.
@@ -48,13 +46,10 @@ class EstimatorScores:
         if not is_regression:
             self.correct = _correct(predicted, self.labels)
         self.train_score = self._score(predicted, self.labels)
-        self.test_score = IntervalEstimate(*(float("nan"),) * 3)
+        self._on_test: tuple[Any, Any] | None = None
         if test is not None:
             inputs, labels = _pair(test)
-            predicted = _predicted(estimator, inputs)
-            self.test_score = self._score(predicted, labels)
-            if is_regression:
-                self.on_test = _numbers(predicted), _numbers(labels)
+            self._on_test = _predicted(estimator, inputs), labels
         self._cross_validated: IntervalEstimate | None = None
 
     def _score(self, predicted: Any, labels: Any) -> IntervalEstimate:
@@ -62,6 +57,17 @@ class EstimatorScores:
             return regression_score(_numbers(predicted), _numbers(labels))
         accuracy = float(_correct(predicted, labels).mean())
         return IntervalEstimate(accuracy, *wilson_interval(accuracy, len(labels)))
+
+    def on_test(self, rows: numpy.ndarray) -> tuple[IntervalEstimate, str]:
+        """Return the score on held-out samples, and the error of regression in words (else empty).
+
+        Args:
+            rows: Row numbers in the held-out data that were passed, [m].
+        """
+        assert self._on_test is not None
+        predicted, labels = self._on_test[0][rows], _take_labels(self._on_test[1], rows)
+        note = error_in_words(_numbers(predicted), _numbers(labels)) if self.is_regression else ""
+        return self._score(predicted, labels), note
 
     def cross_validated(self, seconds: float | None, rows: numpy.ndarray) -> IntervalEstimate:
         """Return the score in five shuffled folds, fitted again on clones.

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from gapscope.accuracy.loo_rows import is_large
 from gapscope.base.errors import NotMeasurable
+from gapscope.base.samples import Samples
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import inspection_mode, network_outputs
+from gapscope.labels.duplicates import MAX_BY_CHANCE, MIN_REPEATS
 from gapscope.measures.fitted_labels import FEATURES
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.formatting import format_number
@@ -30,6 +33,8 @@ class Expected:
         high: Upper end.
         source: How it was obtained, after the number: "on test samples", "estimated on new data", "in five folds".
         note: The root mean squared error of regression, in words; else empty.
+        is_new: Whether samples were scored that the network was not trained on; False where every test sample repeats a
+            training sample.
     """
 
     value: float
@@ -37,6 +42,7 @@ class Expected:
     high: float
     source: str
     note: str = ""
+    is_new: bool = True
 
 
 def regression_score(predictions: Tensor, targets: Tensor) -> IntervalEstimate:
@@ -52,8 +58,13 @@ def regression_score(predictions: Tensor, targets: Tensor) -> IntervalEstimate:
     return IntervalEstimate(*r_squared_interval(predicted.numpy(), truth.numpy()))
 
 
-def _error(predictions: Tensor, targets: Tensor) -> str:
-    """Return the root mean squared error of one target in its units, in words; empty for several targets."""
+def error_in_words(predictions: Tensor, targets: Tensor) -> str:
+    """Return the root mean squared error of one target in its units, in words; empty for several targets.
+
+    Args:
+        predictions: Predictions [n, k] or [n].
+        targets: Targets [n, k] or [n].
+    """
     n = len(targets)
     if targets.numel() != n:
         return ""
@@ -120,26 +131,46 @@ def expected_score(context: Context) -> Expected:
 
 
 def _on_test(context: Context) -> Expected:
-    """Return the score on held-out samples."""
-    test, words = context.test, "on test samples"
+    """Return the score on held-out samples: on those that repeat no training sample, if there are any."""
+    test = context.test
     assert test is not None
     if test.targets is None:
         raise NotMeasurable("the test samples have no labels; pass test= with them, such as (x, y)")
+    words = "on test samples"
+    rows = _new_in_test(context, test)
+    is_new = len(rows) > 0
+    if not is_new:
+        rows = torch.arange(len(test))
+        words = "on test samples that all repeat training samples"
+    elif len(rows) < len(test):
+        words = f"on test samples that repeat no training sample ({len(rows):,} of {len(test):,})"
     if context.estimator is not None:
-        score = context.estimator.test_score
-        note = "" if context.has_accuracy else _error(*context.estimator.on_test)
-        return Expected(score.value, score.low, score.high, words, note)
+        score, note = context.estimator.on_test(test.original(rows).numpy())
+        return Expected(score.value, score.low, score.high, words, note, is_new)
     assert context.test_network is not None
+    if len(rows) < len(test):
+        test = test.subset(rows)
     if context.has_accuracy:
         # labels or positions of one sample are not independent: as many as there are samples
         accuracy = evaluate(context.test_network, test)["accuracy"]
-        return Expected(accuracy, *wilson_interval(accuracy, len(test)), words)
+        return Expected(accuracy, *wilson_interval(accuracy, len(test)), words, is_new=is_new)
     with inspection_mode(context.test_network):
         outputs = network_outputs(context.test_network, test.inputs)
     score = regression_score(outputs, test.y)
     if score.value != score.value:
         raise NotMeasurable("the targets of the test samples do not vary")
-    return Expected(score.value, score.low, score.high, words, _error(outputs, test.y))
+    error = error_in_words(outputs, test.y)
+    return Expected(score.value, score.low, score.high, words, error, is_new)
+
+
+def _new_in_test(context: Context, test: Samples) -> Tensor:
+    """Return the indices of test samples that repeat no training sample: all if few do, or if chance explains them."""
+    rows = torch.arange(len(test))
+    copies = torch.tensor(sorted({j for _, j in context.copies_in_test}), dtype=torch.long)
+    fraction = len(copies) / len(rows)
+    if fraction < MIN_REPEATS or context.repeats_by_chance >= MAX_BY_CHANCE * fraction:
+        return rows
+    return rows[~torch.isin(rows, copies)]
 
 
 def _widened(context: Context, answer: IntervalEstimate) -> Expected:

@@ -14,6 +14,8 @@ from gapscope.labels.picture_copies import are_pictures, copied_pictures
 from gapscope.labels.text_copies import copied_texts, have_equal_order
 from gapscope.statistics.baselines import find_nearest, sample_features
 
+# Repeats are no finding if chance explains at least half of them.
+MAX_BY_CHANCE = 0.5
 # Repeats are named, and are a finding of `gapscope.check`, from this fraction of the samples on, by judgment.
 MIN_REPEATS = 0.02
 # all pairs are compared: 4e8 distances

@@ -1,0 +1,72 @@
+"""Test samples that repeat training samples, or are very few, clear nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+
+X = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.randint(0, 2, (80,), generator=torch.Generator().manual_seed(1))
+NEW = torch.randn(60, 4, generator=torch.Generator().manual_seed(2)), torch.arange(60) % 2
+
+
+def memorizer() -> nn.Module:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 2))
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.02)
+    for _ in range(300):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(X), Y).backward()
+        optimizer.step()
+    return network
+
+
+def with_copies(n: int) -> tuple[Tensor, Tensor]:
+    return torch.cat([NEW[0][:n], X[: 60 - n]]), torch.cat([NEW[1][:n], Y[: 60 - n]])
+
+
+def test_copies_of_training_samples_tell_nothing_of_new_data() -> None:
+    network = memorizer()
+    result = gs.check(network, (X, Y), test=with_copies(0), only=["GS101", "GS402"])
+    assert [finding.code for finding in result.findings] == ["GS101"]
+    reasons = {item.code: item.reason for item in result.not_checked}
+    assert "repeat training samples" in reasons["GS402"]
+    assert "on test samples that all repeat training samples" in repr(result)
+
+
+def test_the_test_samples_without_copies_are_scored() -> None:
+    network = memorizer()
+    whole = gs.check(network, (X, Y), test=(NEW[0][:40], NEW[1][:40]), only=["GS402"])
+    part = gs.check(network, (X, Y), test=with_copies(40), only=["GS402"])
+    assert [finding.code for finding in part.findings] == ["GS402"]
+    assert "on test samples that repeat no training sample (40 of 60)" in part.findings[0].evidence
+    accuracy = whole.findings[0].evidence.split(", ")[1].split(" % ")[0]
+    assert f", {accuracy} % " in part.findings[0].evidence
+
+
+def test_an_estimator_is_scored_on_the_same_test_samples() -> None:
+    tree = pytest.importorskip("sklearn.tree").DecisionTreeClassifier(random_state=0)
+    tree.fit(X.numpy(), Y.numpy())
+    data = X.numpy(), Y.numpy()
+    whole = gs.check(tree, data, test=(NEW[0][:40].numpy(), NEW[1][:40].numpy()), only=["GS402"])
+    x, y = with_copies(40)
+    part = gs.check(tree, data, test=(x.numpy(), y.numpy()), only=["GS402"])
+    assert "on test samples that repeat no training sample (40 of 60)" in part.findings[0].evidence
+    accuracy = whole.findings[0].evidence.split(", ")[1].split(" % ")[0]
+    assert f", {accuracy} % " in part.findings[0].evidence
+    copies = with_copies(0)
+    none = gs.check(tree, data, test=(copies[0].numpy(), copies[1].numpy()), only=["GS402"])
+    assert not none.findings
+    assert not none.fine
+
+
+def test_one_test_sample_clears_nothing() -> None:
+    network = memorizer()
+    with torch.no_grad():
+        label = network(NEW[0][:1]).argmax(1)
+    result = gs.check(network, (X, Y), test=(NEW[0][:1], label), only=["GS402"])
+    assert not result.fine
+    assert "too uncertain" in result.not_checked[0].reason
