@@ -32,6 +32,9 @@ def test_copies_of_training_samples_tell_nothing_of_new_data() -> None:
     network = memorizer()
     result = gs.check(network, (X, Y), test=with_copies(0), only=["GS101", "GS402"])
     assert [finding.code for finding in result.findings] == ["GS101"]
+    assert result.headline.startswith("Test samples repeat training samples")
+    of_data = gs.check(None, (X, Y), test=with_copies(0), only=["GS101"])
+    assert of_data.headline == result.headline
     reasons = {item.code: item.reason for item in result.not_checked}
     assert "repeat training samples" in reasons["GS402"]
     assert "on test samples that all repeat training samples" in repr(result)

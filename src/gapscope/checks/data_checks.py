@@ -52,10 +52,19 @@ def duplicates(context: Context) -> Outcome:
         labels = context.everything.targets
         conflicts = sum(int(labels[i]) != int(labels[j]) for i, j in pairs)
     note = f"; {pluralize(conflicts, 'pair')} with different labels" if conflicts else ""
-    action = "remove them: scores measured on these data are too high"
     if fraction < MIN_REPEATS:
-        action = "remove them from the test samples, whose score is too high"
-    return Finding(evidence + note, action, indices=tuple(repeats), fixes=("drop duplicates",))
+        return Finding(
+            evidence + note,
+            "remove them from the test samples, whose score is too high",
+            indices=tuple(repeats),
+            headline="Test samples repeat training samples: their score is too high for new data.",
+        )
+    return Finding(
+        evidence + note,
+        "remove them: scores measured on these data are too high",
+        indices=tuple(repeats),
+        fixes=("drop duplicates",),
+    )
 
 
 # by judgment

@@ -242,13 +242,15 @@ class CheckResult(Result):
             return (
                 f"Nothing was found that limits this {self.task} ({pluralize(checked, 'check')})."
             )
+        first = self.findings[0]
+        if not self.has_network and len(self.findings) == 1 and first.headline:
+            return first.headline
         if not self.has_network and all(
             CAUSES.get(finding.code) == "training" for finding in self.findings
         ):
             return "These data need preparation before a network is trained on them."
         if not self.has_network:
             return "These data limit what any network can learn from them."
-        first = self.findings[0]
         supported = next(
             (finding for finding in self.findings if not is_information(finding.code)), None
         )
@@ -260,6 +262,8 @@ class CheckResult(Result):
 
     def _limit(self, finding: Finding) -> str:
         """Return the sentence of the first finding."""
+        if finding.headline:
+            return finding.headline
         # unscaled inputs are corrected in training: samples and labels are not at fault
         is_training = CAUSES.get(finding.code) == "training" and finding.code.startswith("GS1")
         kind = "3" if is_training else finding.code[2]

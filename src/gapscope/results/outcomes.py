@@ -23,6 +23,7 @@ class Finding:
         interval: 90 % interval of the cost; None without one.
         fixes: Names of the fixes that the advice stands for, best first (`gapscope.checks.fixes`).
         epoch: Recording of a running training at which it appeared; None after training.
+        headline: What a result says whose main finding it is; empty for the sentence of all checks of its group.
     """
 
     evidence: str
@@ -34,6 +35,7 @@ class Finding:
     interval: tuple[float, float] | None = None
     fixes: tuple[str, ...] = ()
     epoch: int | None = None
+    headline: str = ""
 
     def __str__(self) -> str:
         when = ""
