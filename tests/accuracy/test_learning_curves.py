@@ -331,6 +331,17 @@ def test_splits_partition_the_samples_and_keep_groups_whole(groups: np.ndarray) 
         assert {len(split.scored) for split in parts} <= {n // 5, n // 5 + 1}
 
 
+def test_names_of_groups_change_nothing() -> None:
+    numbers = np.arange(200) // 9
+    for names in (
+        [f"p{i}" for i in numbers],
+        -numbers,
+        0.5 * numbers,
+        [(i * 7) % 101 for i in numbers],
+    ):
+        assert (group_numbers(names, 200) == numbers).all()
+
+
 def test_one_label_per_sample_is_required() -> None:
     with pytest.raises(InvalidInput, match="groups"):
         group_numbers([1, 2, 3], 4)

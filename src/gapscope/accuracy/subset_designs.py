@@ -96,13 +96,17 @@ def _column(name: str, values: Any, samples: int) -> np.ndarray:
 
 
 def group_numbers(groups: Any, samples: int) -> np.ndarray:
-    """Return the group of each sample as 0, 1, ... (one group per sample without groups)."""
+    """Return the group of each sample as 0, 1, ... (one group per sample without groups).
+
+    They are numbered as they appear, so that what groups are called changes no random division.
+    """
     if groups is None:
         return np.arange(samples)
     labels = _column("groups", groups, samples)
     if labels.dtype.kind == "O":
         labels = np.array([str(label) for label in labels.tolist()])
-    return np.unique(labels, return_inverse=True)[1]
+    first, numbers = np.unique(labels, return_index=True, return_inverse=True)[1:]
+    return np.argsort(np.argsort(first))[numbers]
 
 
 def forward_in_time(times: Any, samples: int) -> tuple[Split, Split]:
