@@ -16,11 +16,14 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.labels.duplicates import MAX_BY_CHANCE, MIN_REPEATS
 from gapscope.measures.fitted_labels import FEATURES
 from gapscope.results.estimate import IntervalEstimate
-from gapscope.results.formatting import format_number
+from gapscope.results.formatting import format_number, pluralize
 from gapscope.statistics.intervals import r_squared_interval, wilson_interval
 
 if TYPE_CHECKING:
     from gapscope.checks.context import Context
+
+# Width of the interval of a score on test samples from which nothing is cleared: half of the scale, by judgment.
+MAX_WIDTH = 0.5
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,7 @@ class Expected:
         high: Upper end.
         source: How it was obtained, after the number: "on test samples", "estimated on new data", "in five folds".
         note: The root mean squared error of regression, in words; else empty.
-        is_new: Whether samples were scored that the network was not trained on; False where every test sample repeats a
-            training sample.
+        unclear: Why the score clears the network of nothing; empty if it may.
     """
 
     value: float
@@ -42,7 +44,7 @@ class Expected:
     high: float
     source: str
     note: str = ""
-    is_new: bool = True
+    unclear: str = ""
 
 
 def regression_score(predictions: Tensor, targets: Tensor) -> IntervalEstimate:
@@ -136,31 +138,40 @@ def _on_test(context: Context) -> Expected:
     assert test is not None
     if test.targets is None:
         raise NotMeasurable("the test samples have no labels; pass test= with them, such as (x, y)")
-    words = "on test samples"
+    words, unclear = "on test samples", ""
     rows = _new_in_test(context, test)
-    is_new = len(rows) > 0
-    if not is_new:
+    if not len(rows):
         rows = torch.arange(len(test))
         words = "on test samples that all repeat training samples"
+        unclear = "all test samples repeat training samples: pass test= with new ones"
     elif len(rows) < len(test):
         words = f"on test samples that repeat no training sample ({len(rows):,} of {len(test):,})"
+    score, error = _score_on_test(context, test, rows)
+    if score.high - score.low > MAX_WIDTH:
+        unclear = (
+            unclear
+            or f"the {context.score_name} on {pluralize(len(rows), 'test sample')} is too uncertain"
+        )
+    return Expected(score.value, score.low, score.high, words, error, unclear)
+
+
+def _score_on_test(context: Context, test: Samples, rows: Tensor) -> tuple[IntervalEstimate, str]:
+    """Return the score on some test samples, and the error of regression in words (else empty)."""
     if context.estimator is not None:
-        score, note = context.estimator.on_test(test.original(rows).numpy())
-        return Expected(score.value, score.low, score.high, words, note, is_new)
+        return context.estimator.on_test(test.original(rows).numpy())
     assert context.test_network is not None
     if len(rows) < len(test):
         test = test.subset(rows)
     if context.has_accuracy:
         # labels or positions of one sample are not independent: as many as there are samples
         accuracy = evaluate(context.test_network, test)["accuracy"]
-        return Expected(accuracy, *wilson_interval(accuracy, len(test)), words, is_new=is_new)
+        return IntervalEstimate(accuracy, *wilson_interval(accuracy, len(test))), ""
     with inspection_mode(context.test_network):
         outputs = network_outputs(context.test_network, test.inputs)
     score = regression_score(outputs, test.y)
     if score.value != score.value:
         raise NotMeasurable("the targets of the test samples do not vary")
-    error = error_in_words(outputs, test.y)
-    return Expected(score.value, score.low, score.high, words, error, is_new)
+    return score, error_in_words(outputs, test.y)
 
 
 def _new_in_test(context: Context, test: Samples) -> Tensor:

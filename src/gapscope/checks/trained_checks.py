@@ -8,25 +8,11 @@ from torch import Tensor, nn
 from gapscope.base.task import class_logits
 from gapscope.checks.account import AFTER_OTHERS, TRY_IT
 from gapscope.checks.context import Context
-from gapscope.checks.expected import Expected
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.results.estimate import NORMAL_90
 from gapscope.statistics.intervals import wilson_interval
-
-# Width of the interval of a score on new data from which nothing is cleared: half of the scale, by judgment.
-MAX_WIDTH = 0.5
-
-
-def _unclear(context: Context, expected: Expected) -> str:
-    """Return why a score on new data clears nothing; empty if it may."""
-    if not expected.is_new:
-        return "all test samples repeat training samples: pass test= with new ones"
-    if expected.high - expected.low <= MAX_WIDTH:
-        return ""
-    interval = f"{context.show(expected.low)} to {context.show(expected.high)}"
-    return f"the {context.score_name} on new data is too uncertain ({interval} {expected.source})"
 
 
 @register_check(
@@ -79,8 +65,7 @@ def configuration(context: Context) -> Outcome:
         return NotChecked(
             f"the {context.score_name} on new data is not known: {context.failures['expected']}"
         )
-    unclear = _unclear(context, expected)
-    return NotChecked(unclear) if unclear else Fine(text)
+    return NotChecked(expected.unclear) if expected.unclear else Fine(text)
 
 
 REGULARIZE = f"regularize (weight decay, dropout, gapscope.GradientSimilarityPenalty){TRY_IT}"
@@ -99,8 +84,7 @@ def overfitting(context: Context) -> Outcome:
     text = f"training {context.score_name} {context.show(train)}, {context.show(expected.value)} {expected.source}"
     # seven points, by judgment
     if train - expected.high < 0.07:
-        unclear = _unclear(context, expected)
-        return NotChecked(unclear) if unclear else Fine(text)
+        return NotChecked(expected.unclear) if expected.unclear else Fine(text)
     return Finding(
         text,
         AFTER_OTHERS + (REGULARIZE if context.estimator is None else REGULARIZE_ESTIMATOR),
