@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import gapscope as gs
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, ReplaceLayer
 
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
 MASK = torch.ones(40, 1)
@@ -186,3 +187,63 @@ def test_lists_of_labels_of_one_length_are_a_matrix() -> None:
     network = nn.Linear(3, 3)
     expected = gs.measure(network, (X, labels), ["loss"]).values()
     assert gs.measure(network, (X, labels.tolist()), ["loss"]).values() == expected
+
+
+class TwoIds(nn.Module):
+    """Rating from the ids of a user and an item, one number each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.user, self.item = nn.Embedding(20, 4), nn.Embedding(30, 4)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        return self.head(torch.cat([self.user(user), self.item(item)], -1)).squeeze(-1)
+
+
+USER = torch.arange(120) % 20
+ITEM = torch.arange(120) % 30
+RATING = USER / 20 + ITEM / 30
+
+
+@pytest.mark.parametrize(
+    "inputs", [(USER, ITEM), {"user": USER, "item": ITEM}], ids=["tuple", "mapping"]
+)
+def test_one_id_per_sample_is_no_text(inputs: Any) -> None:
+    result = gs.check(TwoIds(), (inputs, RATING), only=["GS101"])
+    assert result.indices("GS101") == list(range(60, 120))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        TensorDataset(USER[:, None], ITEM[:, None], RATING),
+        (torch.stack([USER, ITEM], 1), RATING),
+        (torch.stack([USER, ITEM], 1).float(), RATING),
+    ],
+    ids=["three tensors", "ids", "numbers"],
+)
+def test_a_network_of_two_inputs_says_how_to_pass_them(data: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"takes user, item: pass data as \(\(x1, x2\), y\)"):
+        gs.measure(TwoIds(), data, ["loss"])
+
+
+def test_one_value_per_sample_and_pictures_as_targets_are_refused_with_what_works() -> None:
+    with pytest.raises(InvalidInput, match=r"For one value per sample use x\[:, None\]"):
+        gs.measure(nn.Linear(1, 2), (X[:, 0], Y), ["loss"])
+    pictures = X.view(40, 1, 3, 1)
+    network = nn.Conv2d(1, 1, 1)
+    with pytest.raises(InvalidInput, match=r"y.flatten\(1\) and torch.nn.Sequential"):
+        gs.measure(network, (pictures, pictures), ["loss"])
+    flat = nn.Sequential(network, nn.Flatten())
+    expected = nn.functional.mse_loss(network(pictures), pictures).item()
+    found = gs.measure(flat, (pictures, pictures.flatten(1)), ["loss"]).values()["loss"]
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantiz:DeprecationWarning", "ignore:.*quantize:UserWarning")
+def test_quantized_networks_have_no_estimate() -> None:
+    network = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    small = torch.ao.quantization.quantize_dynamic(network, {nn.Linear})
+    with pytest.raises(ReplaceLayer, match="before quantization"):
+        gs.estimate_accuracy(small, (X, Y))

@@ -26,6 +26,7 @@ from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.samples import as_samples
 from gapscope.base.tables import check_columns
+from gapscope.gradients.refused_layers import check_layers
 from gapscope.inspection.known_layers import known_layers
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.network_adapter import NetworkAdapter
@@ -241,6 +242,7 @@ def estimate_accuracy(
         check_range("n_training", n_training, len(samples))
     counts = samples.y.bincount()
     bare = prepared.bare
+    check_layers(dict(bare.named_modules()))
     network = prepared.class_network
     if initial_state is None:
         state = resampled_state(bare)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -130,13 +131,14 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
 
 
 def kinds_of(values: Iterable[Any]) -> str:
-    """Return types and shapes for a message."""
-    return ", ".join(
+    """Return types and shapes for a message, of the first four."""
+    kinds = [
         f"{type(value).__name__} {list(value.shape)}"
         if hasattr(value, "shape")
         else type(value).__name__
-        for value in values
-    )
+        for value in islice(values, 5)
+    ]
+    return ", ".join([*kinds[:4], *["..."] * (len(kinds) > 4)])
 
 
 def collate_batch(batch: Any) -> CollatedData:

@@ -226,7 +226,7 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
             )
         if len(data) > 2:
             raise InvalidInput(
-                f"data must be a pair (x, y); got a {type(data).__name__} of {len(data)}: {kinds_of(data)[:120]}. "
+                f"data must be a pair (x, y); got a {type(data).__name__} of {len(data)}: {kinds_of(data)}. "
                 "To use several inputs pass ((x1, x2), y)."
             )
         _check_one_shape(data[0], len(data[1]) if hasattr(data[1], "__len__") else 0)

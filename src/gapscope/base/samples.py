@@ -355,7 +355,7 @@ def _check_inputs(inputs: Any) -> None:
     if inputs.ndim < 2:
         raise InvalidInput(
             f"inputs must have shape [n, ...] with one row per sample; got {list(inputs.shape)}. "
-            "For a single sample use x[None]."
+            "For one value per sample use x[:, None], for a single sample x[None], for several inputs ((x1, x2), y)."
         )
     if len(inputs) == 0:
         raise InvalidInput("inputs must hold at least one sample; got an empty tensor.")
@@ -399,6 +399,8 @@ def _check_values(inputs: Tensor) -> None:
         advice = "Convert images with x.float() / 255."
         if inputs.dtype != torch.uint8:
             advice = "Use x.float(), or x.long() for token ids."
+        if inputs.is_complex():
+            advice = "Use torch.view_as_real(x), and a network that takes it."
         raise InvalidInput(
             f"inputs must be floating point (or int64 token ids); got {inputs.dtype}. {advice}"
         )

@@ -205,7 +205,10 @@ def check_targets(targets: Tensor) -> None:
     """Raise InvalidInput unless these are targets in the form of a task (see `gapscope.base.task`)."""
     if targets.is_floating_point():
         if targets.ndim != 2:
-            advice = "Use y.flatten(1), or whole numbers for one class per position."
+            advice = (
+                "Use y.flatten(1) and torch.nn.Sequential(network, torch.nn.Flatten()), or whole numbers for one class "
+                "per position."
+            )
             if targets.ndim == 1:
                 advice = "For K = 1 use y[:, None]."
             raise InvalidInput(

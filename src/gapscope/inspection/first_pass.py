@@ -137,7 +137,11 @@ def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> st
     """Return the message for an error of the network's own code."""
     message = (str(error).strip().splitlines() or ["no message"])[0][:200]
     x, hint = samples.inputs, "Pass inputs that its forward accepts."
-    if (
+    is_named = samples.form is not None and samples.form.names
+    if "required positional argument" in message and not is_named:
+        names = ", ".join(inspect.signature(network.forward).parameters)
+        hint = f"Its forward takes {names}: pass data as ((x1, x2), y), or as a mapping with these names."
+    elif (
         samples.form is None
         and not x.is_floating_point()
         and any(p.is_floating_point() for p in network.parameters())
@@ -146,9 +150,6 @@ def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> st
     elif samples.form is not None and samples.form.names:
         signature = ", ".join(inspect.signature(network.forward).parameters)
         hint = f"It was called with {', '.join(samples.form.names)}; its forward takes {signature}."
-    elif "required positional argument" in message:
-        names = ", ".join(inspect.signature(network.forward).parameters)
-        hint = f"Its forward takes {names}: pass data as ((x1, x2), y), or as a mapping with these names."
     if samples.form is not None:
         shape = [list(part.shape) for part in samples.form.unpack(x[:1])]
     else:
