@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
+import pandas
 import pytest
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.cluster import KMeans
+from sklearn.ensemble import IsolationForest, RandomForestClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
+from sklearn.mixture import GaussianMixture
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import gapscope as gs
 from gapscope.accuracy.row_selection import take_rows
+from gapscope.base.errors import InvalidInput
 from gapscope.checks.result import CheckResult
 
 WORDS = ("late train", "lost card", "new flat", "old car")
@@ -85,3 +92,82 @@ def test_an_estimator_is_scored_on_all_samples() -> None:
 def test_rows_of_a_sparse_matrix() -> None:
     sparse = TfidfVectorizer().fit_transform(questions()[0])
     assert (take_rows(sparse, numpy.array([3, 1])).toarray() == sparse.toarray()[[3, 1]]).all()
+
+
+VERBS = {
+    "check": lambda estimator, data: gs.check(estimator, data, only=["GS402"]),
+    "out_of_sample": gs.out_of_sample,
+    "learning_curve": gs.learning_curve,
+}
+
+
+@pytest.mark.parametrize("kind", ["clusterer", "outlier detector", "density estimator", "pipeline"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_predicts_no_labels_is_refused(verb: str, kind: str) -> None:
+    x = numpy.random.default_rng(0).normal(size=(120, 3))
+    estimator: Any = {
+        "clusterer": KMeans(2),
+        "outlier detector": IsolationForest(n_estimators=5),
+        "density estimator": GaussianMixture(2),
+        "pipeline": make_pipeline(StandardScaler(), KMeans(2)),
+    }[kind].fit(x)
+    for labels in ((x[:, 0] > 0).astype(int), numpy.where(x[:, 0] > 0, "a", "b")):
+        with pytest.raises(InvalidInput, match="must predict labels or targets"):
+            VERBS[verb](estimator, (x, labels))
+
+
+class Least:
+    """Least squares of another library: neither tags nor base classes of scikit-learn."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {}
+
+    def set_params(self, **options: Any) -> Least:
+        return self
+
+    def fit(self, x: Any, y: Any) -> Least:
+        self.classes = numpy.unique(y)
+        targets = y if numpy.asarray(y).dtype.kind == "f" else numpy.searchsorted(self.classes, y)
+        self.weights = numpy.linalg.lstsq(x, targets - numpy.mean(targets), rcond=None)[0]
+        self.mean = numpy.mean(targets)
+        self.is_regressor = numpy.asarray(y).dtype.kind == "f"
+        return self
+
+    def predict(self, x: Any) -> Any:
+        values = x @ self.weights + self.mean
+        return values if self.is_regressor else self.classes[(values > 0.5).astype(int)]
+
+
+def test_the_labels_say_what_an_estimator_without_tags_predicts() -> None:
+    x = numpy.random.default_rng(0).normal(size=(120, 3))
+    positive = x[:, 0] > 0
+    for labels in (
+        positive.astype(int),
+        numpy.where(positive, "a", "b"),
+        numpy.where(positive, 1, -1),
+    ):
+        assert gs.learning_curve(Least(), (x, labels)).score_name == "accuracy"
+        result = gs.check(Least().fit(x, labels), (x, labels), only=["GS402"])
+        assert result.account is not None and result.account.score == "accuracy"
+    assert gs.learning_curve(Least(), (x, x[:, 0])).score_name == "R^2"
+    assert gs.out_of_sample(Least(), (x, x[:, 0])).score > 0.9
+
+
+@pytest.mark.parametrize("classes", [(-1, 1), (-2, -1), (-8, 3)])
+def test_negative_integers_are_classes_of_a_classifier(classes: tuple[int, int]) -> None:
+    x = numpy.random.default_rng(0).normal(size=(120, 3))
+    positive = x[:, 0] > 0
+    plain, labels = positive.astype(int), numpy.where(positive, classes[1], classes[0])
+    expected = gs.check(
+        LogisticRegression().fit(x, plain),
+        (x, plain),
+        test=(x[:50] + 1, plain[:50]),
+        only=["GS402"],
+    )
+    found = gs.check(
+        LogisticRegression().fit(x, labels),
+        (x, pandas.Series(labels)),
+        test=(x[:50] + 1, labels[:50]),
+        only=["GS402"],
+    )
+    assert found.account == expected.account and found.findings == expected.findings

@@ -38,7 +38,7 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.data.frames import encode_inputs
 from gapscope.inspection.memory import explained_memory
-from gapscope.inspection.network_checks import is_estimator
+from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.validation import network_inside, ready, settled_by, unwrap_estimator
 from gapscope.labels.duplicates import MIN_REPEATS, exact_repeats
 from gapscope.measures.embed import checked_features
@@ -283,8 +283,6 @@ def _of_estimator(
     estimator: Any, data: Any, groups: Any, cost: float, seed: int
 ) -> HeldOutPredictions:
     """Return the held-out predictions of an estimator with scikit-learn's interface."""
-    from sklearn.base import is_classifier
-
     x, y = as_rows(data)
     if y is None:
         raise InvalidInput(
@@ -292,6 +290,7 @@ def _of_estimator(
         )
     n = n_rows(y)
     truth = np.asarray(y)
+    is_classifier = estimator_task(estimator, y) == "classifier"
     if n < MIN_SAMPLES:
         raise InvalidInput(
             f"Held-out prediction needs {MIN_SAMPLES} samples or more; got {n}. Pass more."
@@ -299,11 +298,11 @@ def _of_estimator(
     numbers = _groups(groups, n)
     classes: tuple[Any, ...] = ()
     n_classes = 0
-    if is_classifier(estimator) and truth.ndim == 2 and truth.shape[1] > 1:
+    if is_classifier and truth.ndim == 2 and truth.shape[1] > 1:
         n_classes = truth.shape[1]
         truth = truth.astype(int)
         classes = tuple(range(n_classes))
-    elif is_classifier(estimator):
+    elif is_classifier:
         values, truth = np.unique(truth.reshape(n), return_inverse=True)
         classes = tuple(values.tolist())
         n_classes = len(values)

@@ -21,7 +21,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.task import class_logits
-from gapscope.inspection.network_checks import is_estimator
+from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.pools.from_spec import network_from_spec, prepare_data
@@ -253,14 +253,12 @@ class EstimatorScore:
 
 def estimator_problem(estimator: Any, data: Any) -> MetricProblem:
     """Return the problem of an estimator that is scored by accuracy or R^2."""
-    from sklearn.base import is_classifier
-
     x, y = as_rows(data)
     if y is None:
         raise InvalidInput(
             "An estimator needs data as a pair (x, y); got a Dataset. Pass its inputs and targets."
         )
-    if is_classifier(estimator):
+    if estimator_task(estimator, y) == "classifier":
         return MetricProblem(estimator, x, y, EstimatorScore(True), "classification", "accuracy")
     variance = np.asarray(y, dtype=float).reshape(n_rows(y), -1).var(0)
     if not (variance > 0).all():

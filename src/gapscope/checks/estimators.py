@@ -13,7 +13,6 @@ from torch import Tensor
 from gapscope.accuracy.row_selection import take_rows
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.checks.expected import error_in_words, regression_score
-from gapscope.inspection.network_checks import is_estimator
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.statistics.intervals import wilson_interval
 from gapscope.statistics.leave_group_out import N_FOLDS
@@ -157,25 +156,6 @@ class EstimatorScores:
 
         fitted: Any = clone(self.estimator)
         return fitted.fit(inputs, labels).predict
-
-
-def has_task(estimator: Any, kind: str) -> bool:
-    """Return whether a value is a scikit-learn estimator of a kind.
-
-    Args:
-        estimator: Any value.
-        kind: "classifier" or "regressor".
-    """
-    if not is_estimator(estimator):
-        return False
-    from sklearn import base
-
-    try:
-        return bool(
-            base.is_classifier(estimator) if kind == "classifier" else base.is_regressor(estimator)
-        )
-    except (AttributeError, TypeError):  # an object of another library, without tags
-        return getattr(estimator, "_estimator_type", "") == kind
 
 
 def _pair(data: Any) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
@@ -17,10 +18,10 @@ from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
 from gapscope.base.samples import as_samples, with_task
 from gapscope.base.second_data import as_second
-from gapscope.base.targets import require_targets
+from gapscope.base.targets import IGNORED, require_targets
 from gapscope.checks.account import order_findings
 from gapscope.checks.context import MAX_SAMPLES, Context
-from gapscope.checks.estimators import EstimatorScores, has_task
+from gapscope.checks.estimators import EstimatorScores
 from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import INTERRUPTED, CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
@@ -28,7 +29,7 @@ from gapscope.checks.trials import TriedAdvice, try_fixes
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
-from gapscope.inspection.network_checks import is_estimator
+from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
 from gapscope.results.progress import progress
 
@@ -204,12 +205,35 @@ def check(
 def _split(network: Any, data: Any, test: Any, target: str | int) -> tuple[Any, Any]:
     """Return raw frames as pairs; integers are classes where a classifier was fitted to them."""
     parts = [None if frame is None else split_frame(frame, target) for frame in (data, test)]
-    if has_task(network, "classifier"):
+    if is_estimator(network) and estimator_task(network) == "classifier":
         parts = [
             part and (part[0], frame[target])
             for part, frame in zip(parts, (data, test), strict=True)
         ]
     return parts[0], parts[1]
+
+
+def _with_class_names(data: Any, test: Any) -> tuple[Any, Any]:
+    """Return pairs whose integer labels are names if some are negative: classes of an estimator, such as -1 and 1."""
+    pairs = [part for part in (data, test) if isinstance(part, tuple | list) and len(part) == 2]
+    labels = [numpy.asarray(pair[1]) for pair in pairs]
+    if any(each.dtype.kind != "i" or each.ndim != 1 for each in labels):
+        return data, test
+    values = {int(value) for each in labels for value in numpy.unique(each)}
+    if min(values, default=0) >= 0 or IGNORED in values:
+        return data, test
+    named = [
+        (part[0], _as_names(part[1])) if any(part is pair for pair in pairs) else part
+        for part in (data, test)
+    ]
+    return named[0], named[1]
+
+
+def _as_names(labels: Any) -> Any:
+    """Return integers as text; a pandas Series keeps its index."""
+    if hasattr(labels, "index") and hasattr(labels, "map"):
+        return labels.map(str)
+    return numpy.asarray(labels).astype(str)
 
 
 def _with_row_numbers(outcome: Outcome, context: Context) -> Outcome:
@@ -253,6 +277,8 @@ def _make_context(
     """Return the context of a torch network, of a scikit-learn estimator, or of the data alone."""
     notes: tuple[str, ...] = ()
     raw, raw_test = data, test
+    if is_estimator(network) and estimator_task(network) == "classifier":
+        data, test = _with_class_names(data, test)
     module, contents = unwrap_estimator(network, data)
     # a pipeline that ends with a network encodes the columns itself
     if is_estimator(module) or module is None or (is_raw and module is network):
@@ -263,8 +289,10 @@ def _make_context(
         ready(network, data)  # raises the error for what is no network
     prepared = ready(network, data, needs=("outputs",)) if is_usable else None
     given = as_samples(contents) if prepared is None else prepared.samples
-    if given.kind == "classification" and has_task(module, "regressor"):
-        given = with_task(given, "regression")  # integers
+    if is_estimator(module):
+        is_regressor = estimator_task(module, given.targets) == "regressor"
+        if given.kind == "classification" and is_regressor:
+            given = with_task(given, "regression")  # integers
     given = replace(given, notes=(*given.notes, *notes))
     # findings are about indices of these samples; `check` converts them to row numbers at its end
     samples = replace(given, rows=None, n_rows=0)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
@@ -32,6 +33,36 @@ def is_estimator(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("fit", "predict", "get_params"))
 
 
+def estimator_task(estimator: Any, labels: Any = None) -> str:
+    """Return what an estimator predicts: "classifier" or "regressor".
+
+    An object without scikit-learn's tags is a classifier if it has `predict_proba`, or if its labels are words or
+    integers.
+
+    Args:
+        estimator: An estimator, see `is_estimator`.
+        labels: Its labels or targets.
+
+    Raises:
+        InvalidInput: It predicts no labels: it finds clusters, outliers or densities.
+    """
+    from sklearn.utils import get_tags
+
+    try:
+        kind = get_tags(estimator).estimator_type
+    except (AttributeError, TypeError):  # an object of another library
+        kind = getattr(estimator, "_estimator_type", None)
+    if kind in ("classifier", "regressor"):
+        return str(kind)
+    if kind is not None:
+        raise InvalidInput(
+            f"An estimator must predict labels or targets; got {type(estimator).__name__}, of the kind "
+            f"{kind.replace('_', ' ')!r}. Pass a classifier or a regressor."
+        )
+    has_classes = labels is not None and numpy.asarray(labels).dtype.kind in "OUSbiu"
+    return "classifier" if has_classes or hasattr(estimator, "predict_proba") else "regressor"
+
+
 def check_module(network: Any) -> None:
     """Raise InvalidInput unless this is a module (with advice for classes and functions)."""
     if isinstance(network, nn.Module):
@@ -54,8 +85,8 @@ def check_module(network: Any) -> None:
     elif is_estimator(network):
         got = f"the estimator {type(network).__name__}, which has no gradients"
         advice = (
-            "Pass None to forecast_accuracy or find_label_issues, a network of torch, or this estimator to "
-            "learning_curve (its accuracy on new data), out_of_sample or check."
+            "Pass this estimator to learning_curve (its accuracy on new data), out_of_sample or check, "
+            "pred_probs=gapscope.out_of_sample(estimator, data) to find_label_issues, or a network of torch."
         )
     elif holder := _held_by(network):
         got, advice = (
