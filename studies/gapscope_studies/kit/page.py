@@ -199,6 +199,8 @@ def write_part(
     folder.mkdir(parents=True, exist_ok=True)
     body = [""]
     for name, table in tables.items():
+        if table.empty:
+            continue
         body += [
             f"## {name}",
             "",
