@@ -35,6 +35,12 @@ def test_copies_of_training_samples_tell_nothing_of_new_data() -> None:
     assert result.headline.startswith("Test samples repeat training samples")
     of_data = gs.check(None, (X, Y), test=with_copies(0), only=["GS101"])
     assert of_data.headline == result.headline
+    scale = torch.tensor([1.0, 1.0, 1.0, 1e4])
+    test = with_copies(0)
+    unscaled = gs.check(
+        None, (X * scale, Y), test=(test[0] * scale, test[1]), only=["GS101", "GS105"]
+    )
+    assert len(unscaled.findings) == 2 and "need preparation" in unscaled.headline
     reasons = {item.code: item.reason for item in result.not_checked}
     assert "repeat training samples" in reasons["GS402"]
     assert "on test samples that all repeat training samples" in repr(result)

@@ -243,14 +243,8 @@ class CheckResult(Result):
                 f"Nothing was found that limits this {self.task} ({pluralize(checked, 'check')})."
             )
         first = self.findings[0]
-        if not self.has_network and len(self.findings) == 1 and first.headline:
-            return first.headline
-        if not self.has_network and all(
-            CAUSES.get(finding.code) == "training" for finding in self.findings
-        ):
-            return "These data need preparation before a network is trained on them."
         if not self.has_network:
-            return "These data limit what any network can learn from them."
+            return self._limit_of_data()
         supported = next(
             (finding for finding in self.findings if not is_information(finding.code)), None
         )
@@ -259,6 +253,15 @@ class CheckResult(Result):
             return self._limit(supported)
         limit = self._limit(first)
         return f"Not certain: {limit[0].lower()}{limit[1:]}"
+
+    def _limit_of_data(self) -> str:
+        """Return the sentence of findings about data without a network."""
+        of_samples = [finding for finding in self.findings if not finding.headline]
+        if not of_samples:
+            return self.findings[0].headline
+        if all(CAUSES.get(finding.code) == "training" for finding in of_samples):
+            return "These data need preparation before a network is trained on them."
+        return "These data limit what any network can learn from them."
 
     def _limit(self, finding: Finding) -> str:
         """Return the sentence of the first finding."""
