@@ -36,12 +36,11 @@ def is_estimator(value: Any) -> bool:
 def estimator_task(estimator: Any, labels: Any = None) -> str:
     """Return what an estimator predicts: "classifier" or "regressor".
 
-    An object without scikit-learn's tags is a classifier if it has `predict_proba`, or if its labels are words or
-    integers.
+    An object without scikit-learn's tags is a classifier if its labels are words or integers.
 
     Args:
         estimator: An estimator, see `is_estimator`.
-        labels: Its labels or targets.
+        labels: Its labels or targets; None if they are not known: then `predict_proba` makes a classifier.
 
     Raises:
         InvalidInput: It predicts no labels: it finds clusters, outliers or densities.
@@ -59,8 +58,11 @@ def estimator_task(estimator: Any, labels: Any = None) -> str:
             f"An estimator must predict labels or targets; got {type(estimator).__name__}, of the kind "
             f"{kind.replace('_', ' ')!r}. Pass a classifier or a regressor."
         )
-    has_classes = labels is not None and numpy.asarray(labels).dtype.kind in "OUSbiu"
-    return "classifier" if has_classes or hasattr(estimator, "predict_proba") else "regressor"
+    if labels is None:
+        has_classes = hasattr(estimator, "predict_proba")
+    else:
+        has_classes = numpy.asarray(labels).dtype.kind in "OUSbiu"
+    return "classifier" if has_classes else "regressor"
 
 
 def check_module(network: Any) -> None:
