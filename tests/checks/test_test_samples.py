@@ -79,3 +79,13 @@ def test_one_test_sample_clears_nothing() -> None:
     result = gs.check(network, (X, Y), test=(NEW[0][:1], label), only=["GS402"])
     assert not result.fine
     assert "too uncertain" in result.not_checked[0].reason
+
+
+def test_a_record_notes_test_samples_that_repeat_training_samples() -> None:
+    network = memorizer()
+    for n in (0, 20, 60):
+        record = gs.record_network(
+            network, (X, Y), test=with_copies(n), name="a", measures=["parameter_norm"]
+        )
+        expected = [f"{60 - n} of 60 test samples repeat a training sample"] * (n < 60)
+        assert [note.split(":")[0] for note in record.readings.notes] == expected

@@ -160,3 +160,10 @@ def test_networks_that_are_finished_are_returned_after_an_interrupt() -> None:
     passes.clear()
     with pytest.raises(KeyboardInterrupt):
         gs.compare({"flat": NETWORKS["flat"], "stopping": Stopping(5, 2)}, (X, Y), ["loss"])
+
+
+def test_an_error_names_the_network() -> None:
+    with pytest.raises(InvalidInput, match=r"^other: The network must run on the inputs"):
+        gs.compare({**NETWORKS, "other": nn.Linear(4, 2)}, (X, Y), ["loss"])
+    with pytest.raises(InvalidInput, match=r"^diverged: All weights must be finite"):
+        gs.compare({**NETWORKS, "diverged": sharp(float("nan"))}, (X, Y), ["loss"])

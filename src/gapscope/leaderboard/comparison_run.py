@@ -13,8 +13,8 @@ from torch import nn
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET
-from gapscope.base.errors import InvalidInput, check_range
-from gapscope.base.samples import as_samples
+from gapscope.base.errors import GapscopeError, InvalidInput, check_range
+from gapscope.base.samples import Samples, as_samples
 from gapscope.base.type_guards import is_mapping
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, ready, refuse_estimator
@@ -252,7 +252,7 @@ def compare(
     if evidence is not None:
         evidence = LeaderboardEvidence.of(evidence)
     with eager_mode():
-        prepared = {name: ready(network, samples) for name, network in networks.items()}
+        prepared = {name: _ready(name, network, samples) for name, network in networks.items()}
         items, inapplicable = select_applicable(
             names, next(iter(prepared.values())), has_initial=False
         )
@@ -272,6 +272,14 @@ def compare(
         }
         readings, unmeasured = _evaluate(prepared, items, plans, comparison, shown=progress)
     return Comparison(_rows(readings, normal_quantile(level)), level, unmeasured, evidence)
+
+
+def _ready(name: str, network: nn.Module, samples: Samples) -> Ready:
+    """Return a network that runs on the samples; an error names it."""
+    try:
+        return ready(network, samples)
+    except GapscopeError as error:
+        raise type(error)(f"{name}: {error}") from error
 
 
 def _evaluate(

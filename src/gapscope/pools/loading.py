@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.environment import environment
 from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.base.files import to_json
-from gapscope.base.samples import as_samples
+from gapscope.base.samples import Samples, as_samples
+from gapscope.base.second_data import join_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.targets import require_targets
 from gapscope.base.task import class_logits
@@ -22,10 +24,12 @@ from gapscope.data import Problem
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import eager_mode, inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready, unwrap_estimator
+from gapscope.labels.duplicates import exact_repeats
 from gapscope.measures.measurement import Budget, measure
 from gapscope.pools.added import added_id
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.pools.readings import RunOptions, measure_record
+from gapscope.results.readings import Readings
 from gapscope.results.records import Record
 from gapscope.statistics.kernel_ridge import are_unequal, class_scores
 from gapscope.training.checkpoints import load_tensors, set_weights
@@ -96,6 +100,17 @@ def _scores(result: Ready, split: str) -> dict[str, float]:
         return {f"{split}_{name}": value for name, value in scores.items()}
 
 
+def _note_on_copies(train: Samples, test: Samples) -> list[str]:
+    """Return a note on test samples that repeat a training sample exactly, if there are any."""
+    both = join_samples(replace(train, targets=None), replace(test, targets=None))
+    copies = sum(first < len(train) <= later for first, later in exact_repeats(both))
+    if not copies:
+        return []
+    return [
+        f"{copies:,} of {len(test):,} test samples repeat a training sample: the gap is too small. Remove them."
+    ]
+
+
 @check_arguments
 def record_network(
     network: nn.Module,
@@ -120,7 +135,7 @@ def record_network(
     Args:
         network: The trained network.
         data: Training data, in any form that `measure` accepts.
-        test: Test data; without them the gap is NaN.
+        test: Test data; without them the gap is NaN. The readings have a note on those that repeat training samples.
         name: Name of the network; the record's id is a hash of name and `settings`.
         family: Name of the architecture, by default of the class. Gap estimators are valid for the families of the fit.
         settings: Hyperparameters, such as {"learning_rate": 0.1}: columns `hp.*` of the table.
@@ -149,8 +164,11 @@ def record_network(
     settings = dict(settings or {})
     prepared = ready(network, samples)
     scores = _scores(prepared, "train")
+    notes: list[str] = []
     if test is not None:
-        scores |= _scores(prepared.adapt(test), "test")
+        held_out = prepared.adapt(test)
+        scores |= _scores(held_out, "test")
+        notes += _note_on_copies(prepared.samples, held_out.samples)
     readings = measure(
         network,
         samples,
@@ -167,7 +185,7 @@ def record_network(
         spec=spec | ({"hp": settings} if settings else {}),
         status="finished",
         scores=scores,
-        readings=readings,
+        readings=Readings(readings, readings.unmeasured, (*readings.notes, *notes)),
         measured_samples=len(samples),
         unmeasured=readings.unmeasured,
         environment=environment(),
