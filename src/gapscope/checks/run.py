@@ -104,7 +104,8 @@ def check(
         monitor: `gapscope.Monitor` of the training run, for GS301 and the losses of GS302.
         history: One mapping per epoch with `train_loss`, as `gapscope.train` returns it, for GS302.
         test: Held-out samples, used by GS106, GS401 and GS402 in place of an estimate, and compared with `data` by
-            GS101 and GS110. Regression has an account, GS401 and GS402 with them alone, or with an estimator.
+            GS101 and GS110; those that repeat training samples are not scored. Regression has an account, GS401 and
+            GS402 with them alone, or with an estimator.
         batch_size: Batch size of training, for GS203.
         train_fn: Training configuration with which advice is tried (`gapscope.checks.trials`): a function
             `train_fn(inputs, targets)` that returns a newly trained network, a `TrainingSpec` for copies of `network`
