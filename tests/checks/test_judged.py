@@ -200,6 +200,22 @@ def test_label_issues_use_the_kernels_of_the_forecast(monkeypatch: pytest.Monkey
         )
 
 
+@pytest.mark.parametrize("frequent", [0.5, 0.85, 0.92, 0.97])
+def test_a_network_that_learned_a_rare_class_counts_as_trained(frequent: float) -> None:
+    x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    cut = x[:, 0].quantile(frequent)
+    y = (x[:, 0] > cut).long()
+    network = nn.Linear(3, 2)
+    nn.init.zeros_(network.weight)
+    for bias, is_trained in ((float(cut), True), (100.0, False)):  # the second predicts one class
+        with torch.no_grad():
+            network.weight[1, 0] = 1.0
+            network.bias.copy_(torch.tensor([bias, 0.0]))
+        result = gs.check(network, (x, y), test=(x + 0.01, y), only=["GS402"])
+        reasons = [outcome.reason for outcome in result.not_checked]
+        assert ("the network is untrained" in reasons) is not is_trained
+
+
 def test_the_account_adds_up() -> None:
     x, y = blobs(200)
     labels = gs.data.inject_label_noise(y, 0.2, 3, torch.Generator().manual_seed(0))

@@ -414,8 +414,8 @@ def test_what_was_passed_is_not_advised_again() -> None:
         torch.randn(120, 30),
         torch.arange(120) % 3,
     )
-    network = nn.Sequential(nn.Linear(30, 256), nn.ReLU(), nn.Linear(256, 3))
-    spec = TrainingSpec(epochs=150, learning_rate=0.1, momentum=0.9, batch_size=16)
+    network = nn.Sequential(nn.Linear(30, 128), nn.ReLU(), nn.Linear(128, 3))
+    spec = TrainingSpec(epochs=30, learning_rate=0.1, momentum=0.9, batch_size=16)
     gs.train(network, (x, y), spec)
     test = (torch.randn(60, 30), torch.arange(60) % 3)
     without = gs.check(network, (x, y), test=test, only=["GS402"])

@@ -280,7 +280,7 @@ def metric_problem(
             "score must be a function (object, inputs, targets) or the name of a scorer of scikit-learn, such as "
             f"'f1_macro'; got {score!r}."
         )
-    name = str(getattr(score, "__name__", type(score).__name__)).replace("<lambda>", "score")
+    name = str(getattr(score, "__name__", type(score).__name__))
     return MetricProblem(train_fn, x, y, score, "own metric", name, root)
 
 

@@ -248,8 +248,9 @@ class Context:
             )
         if self.history or (self.test is not None and not self.has_accuracy):
             return False
-        # 0.1 above the most frequent class, by judgment
-        return self.train_score < self.most_frequent + 0.1
+        # 0.1 above the most frequent class, or half of what is above it where that is less, by judgment
+        above = min(0.1, (1 - self.most_frequent) / 2)
+        return self.train_score < self.most_frequent + above
 
     @cached_property
     def initial_network(self) -> nn.Module | None:
