@@ -46,6 +46,12 @@ def test_copies_of_training_samples_tell_nothing_of_new_data() -> None:
     assert "on test samples that all repeat training samples" in repr(result)
 
 
+def test_copies_do_not_clear_memorized_labels() -> None:
+    network = memorizer()
+    result = gs.check(network, (X, Y), test=with_copies(0), only=["GS106"])
+    assert [finding.code for finding in result.findings] == ["GS106"]
+
+
 def test_the_test_samples_without_copies_are_scored() -> None:
     network = memorizer()
     whole = gs.check(network, (X, Y), test=(NEW[0][:40], NEW[1][:40]), only=["GS402"])

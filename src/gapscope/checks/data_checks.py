@@ -285,7 +285,7 @@ def no_signal(context: Context) -> Outcome:
         test = context.expected
     else:
         test = None
-    if test is not None and test.low > context.most_frequent:
+    if test is not None and not test.unclear and test.low > context.most_frequent:
         return Fine(
             f"{text}; the network has an {context.score_name} of {context.show(test.value)} on test samples"
         )
