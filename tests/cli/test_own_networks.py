@@ -45,6 +45,10 @@ def test_data():
     return X.flip(1), (X.flip(1)[:, 0] > 0).long()
 
 
+def training_data():
+    return small()[1]
+
+
 def small():
     return MyNet(10), (X, (X[:, 0] > 0).long())
 
@@ -294,6 +298,13 @@ def test_settings_are_the_third_value_of_a_function(own: Path) -> None:
     (record,) = gs.Pool("pool")
     assert record.spec["hp"] == {"width": 14, "rate": 0.5, "a": 1}, done.stderr
     assert gapscope("measure", "own_networks:tuned", "--measure", "loss").returncode == 0
+
+
+def test_copies_of_training_samples_are_noted(own: Path) -> None:
+    options = ("own_networks:small", "--measure", "loss", "--test")
+    done = gapscope("pool", "add", "copies", *options, "own_networks:training_data")
+    assert "test samples repeat a training sample: the gap is too small" in done.stdout, done.stderr
+    assert "repeat" not in gapscope("pool", "add", "new", *options, "own_networks:test_data").stdout
 
 
 @pytest.fixture

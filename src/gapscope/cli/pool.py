@@ -261,6 +261,8 @@ def add(
         print_json({"folder": str(folder), "networks": rows})
         return
     print_lines(f"{pluralize(len(records), 'network')} added to {folder}, {len(pool)} in total")
+    for note in dict.fromkeys(note for record in records for note in record.readings.notes):
+        print_lines(f"note: {note}")
     if not any("hp" in record.spec for record in records):
         print_lines(
             "note: no hyperparameters were passed (see --help): measures cannot be compared at equal settings"
