@@ -57,7 +57,7 @@ def test_the_test_samples_without_copies_are_scored() -> None:
     whole = gs.check(network, (X, Y), test=(NEW[0][:40], NEW[1][:40]), only=["GS402"])
     part = gs.check(network, (X, Y), test=with_copies(40), only=["GS402"])
     assert [finding.code for finding in part.findings] == ["GS402"]
-    assert "on test samples that repeat no training sample (40 of 60)" in part.findings[0].evidence
+    assert "on test samples that repeat no training sample, 40 of 60" in part.findings[0].evidence
     accuracy = whole.findings[0].evidence.split(", ")[1].split(" % ")[0]
     assert f", {accuracy} % " in part.findings[0].evidence
 
@@ -69,7 +69,7 @@ def test_an_estimator_is_scored_on_the_same_test_samples() -> None:
     whole = gs.check(tree, data, test=(NEW[0][:40].numpy(), NEW[1][:40].numpy()), only=["GS402"])
     x, y = with_copies(40)
     part = gs.check(tree, data, test=(x.numpy(), y.numpy()), only=["GS402"])
-    assert "on test samples that repeat no training sample (40 of 60)" in part.findings[0].evidence
+    assert "on test samples that repeat no training sample, 40 of 60" in part.findings[0].evidence
     accuracy = whole.findings[0].evidence.split(", ")[1].split(" % ")[0]
     assert f", {accuracy} % " in part.findings[0].evidence
     copies = with_copies(0)
