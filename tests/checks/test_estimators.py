@@ -150,10 +150,9 @@ def test_the_labels_say_what_an_estimator_without_tags_predicts() -> None:
         result = gs.check(Least().fit(x, labels), (x, labels), only=["GS402"])
         assert result.account is not None and result.account.score == "accuracy"
     assert gs.learning_curve(Least(), (x, x[:, 0])).score_name == "R^2"
-    wrapper = type(
-        "Wrapper", (Least,), {"predict_proba": Least.predict}
-    )()  # of networks of any task
-    assert gs.learning_curve(wrapper, (x, x[:, 0])).score_name == "R^2"
+    # such as a wrapper of networks of any task
+    with_probabilities = type("WithProbabilities", (Least,), {"predict_proba": Least.predict})
+    assert gs.learning_curve(with_probabilities(), (x, x[:, 0])).score_name == "R^2"
     assert gs.out_of_sample(Least(), (x, x[:, 0])).score > 0.9
 
 

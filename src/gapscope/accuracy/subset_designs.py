@@ -100,13 +100,14 @@ def group_numbers(groups: Any, samples: int) -> np.ndarray:
 
     They are numbered as they appear, so that what groups are called changes no random division.
     """
+    import pandas
+
     if groups is None:
         return np.arange(samples)
     labels = _column("groups", groups, samples)
     if labels.dtype.kind == "O":
         labels = np.array([str(label) for label in labels.tolist()])
-    first, numbers = np.unique(labels, return_index=True, return_inverse=True)[1:]
-    return np.argsort(np.argsort(first))[numbers]
+    return pandas.factorize(labels)[0]
 
 
 def forward_in_time(times: Any, samples: int) -> tuple[Split, Split]:

@@ -138,7 +138,9 @@ def kinds_of(values: Iterable[Any]) -> str:
         else type(value).__name__
         for value in islice(values, 5)
     ]
-    return ", ".join([*kinds[:4], *["..."] * (len(kinds) > 4)])
+    if len(kinds) > 4:
+        kinds[4] = "..."
+    return ", ".join(kinds)
 
 
 def collate_batch(batch: Any) -> CollatedData:

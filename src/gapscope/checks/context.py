@@ -26,7 +26,6 @@ from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import (
-    MAX_BY_CHANCE,
     MIN_REPEATS,
     duplicate_pairs,
     duplicates_in_test,
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from gapscope.accuracy.accuracy_after_training import AccuracyEstimate
     from gapscope.checks.estimators import EstimatorScores
 
+# Repeats are no finding if chance explains at least half of them.
+MAX_BY_CHANCE = 0.5
 # Samples of which the network's gradients are read. Quantities of the data alone use as many as the budget allows.
 MAX_SAMPLES = 2000
 # CPU seconds per sample of a forecast and of label issues without a network, with ten columns and few classes;
@@ -280,10 +281,11 @@ class Context:
     def repeats(self) -> list[int]:
         """Samples that repeat an earlier one; empty if there are few, or if chance explains them."""
         repeats = sorted({j for _, j in self.duplicates})
-        fraction = len(repeats) / len(self.everything)
-        if fraction < MIN_REPEATS or self.repeats_by_chance >= MAX_BY_CHANCE * fraction:
-            return []
-        return repeats
+        return repeats if self.exceeds_chance(len(repeats) / len(self.everything)) else []
+
+    def exceeds_chance(self, fraction: float) -> bool:
+        """Return whether a fraction of repeats is large enough to count, and not explained by chance."""
+        return fraction >= MIN_REPEATS and self.repeats_by_chance < MAX_BY_CHANCE * fraction
 
     @cached_property
     def copies_in_test(self) -> tuple[tuple[int, int], ...]:

@@ -12,7 +12,7 @@ from gapscope.checks.costs import (
     gain_of_twice_the_data,
 )
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
-from gapscope.labels.duplicates import MAX_BY_CHANCE, MIN_REPEATS
+from gapscope.labels.duplicates import MIN_REPEATS
 from gapscope.labels.results import TIGHT_FROM
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import pluralize
@@ -40,23 +40,19 @@ def duplicates(context: Context) -> Outcome:
             evidence += (
                 f"; {percent(by_chance)} would if columns were independent: their values are few"
             )
-        fraction, in_test = (
-            0.0 if by_chance >= MAX_BY_CHANCE * part else part for part in (fraction, in_test)
-        )
-    if max(fraction, in_test) < MIN_REPEATS:
+    is_in_training = context.exceeds_chance(fraction)
+    if not is_in_training and not context.exceeds_chance(in_test):
         return Fine(evidence)
-    if fraction < MIN_REPEATS:
-        repeats = sorted({i for i, _ in across})
     conflicts = 0
     if context.is_classifier and context.everything.targets is not None:
         labels = context.everything.targets
         conflicts = sum(int(labels[i]) != int(labels[j]) for i, j in pairs)
     note = f"; {pluralize(conflicts, 'pair')} with different labels" if conflicts else ""
-    if fraction < MIN_REPEATS:
+    if not is_in_training:
         return Finding(
             evidence + note,
             "remove them from the test samples, whose score is too high",
-            indices=tuple(repeats),
+            indices=tuple(sorted({i for i, _ in across})),
             headline="Test samples repeat training samples: their score is too high for new data.",
         )
     return Finding(

@@ -13,7 +13,6 @@ from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import inspection_mode, network_outputs
-from gapscope.labels.duplicates import MAX_BY_CHANCE, MIN_REPEATS
 from gapscope.measures.fitted_labels import FEATURES
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.formatting import format_number, pluralize
@@ -140,18 +139,17 @@ def _on_test(context: Context) -> Expected:
         raise NotMeasurable("the test samples have no labels; pass test= with them, such as (x, y)")
     words, unclear = "on test samples", ""
     rows = _new_in_test(context, test)
-    if not len(rows):
+    are_copies = not len(rows)
+    if are_copies:
         rows = torch.arange(len(test))
         words = "on test samples that all repeat training samples"
         unclear = "all test samples repeat training samples: pass test= with new ones"
     elif len(rows) < len(test):
         words = f"on test samples that repeat no training sample, {len(rows):,} of {len(test):,}"
     score, error = _score_on_test(context, test, rows)
-    if score.high - score.low > MAX_WIDTH:
-        unclear = (
-            unclear
-            or f"the {context.score_name} on {pluralize(len(rows), 'test sample')} is too uncertain"
-        )
+    if not are_copies and score.high - score.low > MAX_WIDTH:
+        number = pluralize(len(rows), "test sample")
+        unclear = f"the {context.score_name} on {number} is too uncertain"
     return Expected(score.value, score.low, score.high, words, error, unclear)
 
 
@@ -179,9 +177,7 @@ def _new_in_test(context: Context, test: Samples) -> Tensor:
     rows = torch.arange(len(test))
     copies = torch.tensor(sorted({j for _, j in context.copies_in_test}), dtype=torch.long)
     fraction = len(copies) / len(rows)
-    if fraction < MIN_REPEATS or context.repeats_by_chance >= MAX_BY_CHANCE * fraction:
-        return rows
-    return rows[~torch.isin(rows, copies)]
+    return rows[~torch.isin(rows, copies)] if context.exceeds_chance(fraction) else rows
 
 
 def _widened(context: Context, answer: IntervalEstimate) -> Expected:

@@ -216,18 +216,17 @@ def _split(network: Any, data: Any, test: Any, target: str | int) -> tuple[Any, 
 
 def _with_class_names(data: Any, test: Any) -> tuple[Any, Any]:
     """Return pairs whose integer labels are names if some are negative: classes of an estimator, such as -1 and 1."""
-    pairs = [part for part in (data, test) if isinstance(part, tuple | list) and len(part) == 2]
+    pairs = [part for part in (data, test) if part is not None]
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        return data, test
     labels = [numpy.asarray(pair[1]) for pair in pairs]
     if any(each.dtype.kind != "i" or each.ndim != 1 for each in labels):
         return data, test
-    values = {int(value) for each in labels for value in numpy.unique(each)}
-    if min(values, default=0) >= 0 or IGNORED in values:
+    values = numpy.concatenate(labels)
+    if values.min(initial=0) >= 0 or IGNORED in values:
         return data, test
-    named = [
-        (part[0], _as_names(part[1])) if any(part is pair for pair in pairs) else part
-        for part in (data, test)
-    ]
-    return named[0], named[1]
+    named, named_test = (part and (part[0], _as_names(part[1])) for part in (data, test))
+    return named, named_test
 
 
 def _as_names(labels: Any) -> Any:

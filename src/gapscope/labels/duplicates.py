@@ -14,8 +14,6 @@ from gapscope.labels.picture_copies import are_pictures, copied_pictures
 from gapscope.labels.text_copies import copied_texts, have_equal_order
 from gapscope.statistics.baselines import find_nearest, sample_features
 
-# Repeats are no finding if chance explains at least half of them.
-MAX_BY_CHANCE = 0.5
 # Repeats are named, and are a finding of `gapscope.check`, from this fraction of the samples on, by judgment.
 MIN_REPEATS = 0.02
 # all pairs are compared: 4e8 distances
@@ -108,16 +106,30 @@ def repeats_by_chance(samples: Samples) -> float:
     return found / N_SHUFFLES
 
 
+def _joined(samples: Samples, test: Samples) -> Samples:
+    return join_samples(replace(samples, targets=None), replace(test, targets=None))
+
+
+def _exact_copies(both: Samples, n: int) -> dict[int, int]:
+    """Return the first training sample that a test sample repeats, by test sample; the first n are training samples."""
+    return {j - n: i for i, j in reversed(exact_repeats(both)) if i < n <= j}
+
+
+def exact_copies_in_test(samples: Samples, test: Samples) -> int:
+    """Return the number of test samples that repeat a training sample exactly.
+
+    `test` is adapted to the training samples (`gapscope.base.second_data.as_second`).
+    """
+    return len(_exact_copies(_joined(samples, test), len(samples)))
+
+
 def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int], ...]:
     """Return pairs (i, j) of training samples i that test samples j repeat or nearly repeat.
 
     `test` is adapted to the training samples (`gapscope.base.second_data.as_second`).
     """
-    n, both = (
-        len(samples),
-        join_samples(replace(samples, targets=None), replace(test, targets=None)),
-    )
-    exact = {j - n: i for i, j in reversed(exact_repeats(both)) if i < n <= j}  # the first one
+    n, both = len(samples), _joined(samples, test)
+    exact = _exact_copies(both, n)
     if len(both) <= MAX_SAMPLES:
         texts = copied_texts(both, n)
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from gapscope.base.environment import environment
 from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.base.files import to_json
 from gapscope.base.samples import Samples, as_samples
-from gapscope.base.second_data import join_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.targets import require_targets
 from gapscope.base.task import class_logits
@@ -24,7 +22,7 @@ from gapscope.data import Problem
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import eager_mode, inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready, unwrap_estimator
-from gapscope.labels.duplicates import exact_repeats
+from gapscope.labels.duplicates import exact_copies_in_test
 from gapscope.measures.measurement import Budget, measure
 from gapscope.pools.added import added_id
 from gapscope.pools.from_spec import network_from_spec, prepare_data
@@ -102,8 +100,7 @@ def _scores(result: Ready, split: str) -> dict[str, float]:
 
 def _note_on_copies(train: Samples, test: Samples) -> list[str]:
     """Return a note on test samples that repeat a training sample exactly, if there are any."""
-    both = join_samples(replace(train, targets=None), replace(test, targets=None))
-    copies = sum(first < len(train) <= later for first, later in exact_repeats(both))
+    copies = exact_copies_in_test(train, test)
     if not copies:
         return []
     return [
