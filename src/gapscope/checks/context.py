@@ -284,7 +284,14 @@ class Context:
         return repeats if self.exceeds_chance(len(repeats) / len(self.everything)) else []
 
     def exceeds_chance(self, fraction: float) -> bool:
-        """Return whether a fraction of repeats is large enough to count, and not explained by chance."""
+        """Return whether repeats are frequent enough to count, and not explained by chance.
+
+        Args:
+            fraction: Repeated samples as a fraction of all samples, from 0 to 1.
+
+        Returns:
+            False too if samples with few possible values repeat that often by chance.
+        """
         return fraction >= MIN_REPEATS and self.repeats_by_chance < MAX_BY_CHANCE * fraction
 
     @cached_property
