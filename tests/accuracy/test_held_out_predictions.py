@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.accuracy.subset_designs import folds
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.randomness import derive_seed
 from gapscope.statistics.baselines import feature_matrix, linear_ridge, rbf_ridge
 from gapscope.statistics.calibration import fit_calibration
@@ -404,3 +404,20 @@ def test_features_may_be_an_arrow_table() -> None:
     pyarrow = pytest.importorskip("pyarrow")
     table = pyarrow.Table.from_pandas(pandas.DataFrame(X))
     assert gs.out_of_sample(table, (X, Y)).score == gs.out_of_sample(X, (X, Y)).score
+
+
+@pytest.mark.parametrize("cost", [0, 3])
+def test_an_error_of_the_training_function_is_named_with_its_cause(cost: float) -> None:
+    def fails(x: Tensor, y: Tensor) -> nn.Module:
+        raise KeyError("learning_rate")
+
+    with pytest.raises(GapscopeError, match="train_fn raised KeyError: 'learning_rate'") as caught:
+        gs.out_of_sample(fails, (torch.from_numpy(X).float(), torch.from_numpy(Y)), cost=cost)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_an_error_of_an_estimator_is_named_with_its_cause() -> None:
+    x = np.where(np.arange(X.size).reshape(X.shape) == 7, np.nan, X)
+    with pytest.raises(GapscopeError, match=r"LogisticRegression.* raised ValueError") as caught:
+        gs.out_of_sample(LogisticRegression(), (x, Y))
+    assert isinstance(caught.value.__cause__, ValueError)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gapscope import checks
+from gapscope.cli.check import _in_a_shell
 from support.commands import GRID, gapscope
 
 MODELS = """
@@ -221,3 +226,39 @@ def test_advice_is_tried_and_worded_for_the_command_line(models: str) -> None:
     plain = gapscope("check", f"{models}:build", "--only", "GS101,GS201,GS301")
     assert "monitor=" not in plain.stdout and "{..., 'monitor': monitor}" in plain.stdout
     assert gapscope("check", f"{models}:misspelled").returncode == 1
+
+
+# arguments and functions of Python that mean nothing in a shell
+PYTHON = re.compile(
+    r"\b(initial_state|history|monitor|train_fn|test|batch_size|time_budget|groups)=|gapscope\.learning_curve"
+)
+# in messages of the Python interface alone
+NOT_IN_A_SHELL = ("No fix was tried that helps",)
+
+
+def texts(source: str) -> Iterator[str]:
+    """Yield the texts of a module that are no documentation, with `{}` for what is filled in."""
+    tree = ast.parse(source)
+    seen = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            seen |= {id(part) for part in node.values}
+            parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in node.values]
+            yield "".join(map(str, parts))
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in seen
+        ):
+            yield node.value
+
+
+def test_the_advice_of_every_check_is_worded_for_the_command_line() -> None:
+    folder = Path(str(checks.__file__)).parent
+    advice = [text for path in sorted(folder.glob("*.py")) for text in texts(path.read_text())]
+    assert sum(bool(PYTHON.search(text)) for text in advice) >= 10
+    left = [text for text in advice if PYTHON.search(_in_a_shell(text))]
+    assert [text for text in left if not text.startswith(NOT_IN_A_SHELL)] == []

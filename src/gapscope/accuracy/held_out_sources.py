@@ -15,7 +15,7 @@ from gapscope.accuracy.continued_runs import continued_predictions
 from gapscope.accuracy.row_selection import take_rows
 from gapscope.accuracy.subset_designs import Split, continued_halves, folds
 from gapscope.accuracy.subset_problems import NetworkProblem, run_configuration
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, call_user_code
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.task import class_logits
@@ -253,9 +253,11 @@ def estimator_folds(
 
 def _predict(fitted: Any, x: Any, split: Split, width: int, n_classes: int) -> np.ndarray:
     """Return predictions [m, K] of one fold, with a column for classes that it has not seen."""
+    name = type(fitted).__name__
     if not n_classes:
-        return np.asarray(fitted.predict(x), dtype=float).reshape(len(split.scored), width)
-    predicted: Any = fitted.predict_proba(x)
+        predicted: Any = call_user_code(f"{name}.predict", fitted.predict, x)
+        return np.asarray(predicted, dtype=float).reshape(len(split.scored), width)
+    predicted = call_user_code(f"{name}.predict_proba", fitted.predict_proba, x)
     if isinstance(predicted, list):  # several labels: one array [m, 2] per label
         columns = [part[:, list(seen).index(1)] if 1 in seen else np.zeros(len(part))
                    for part, seen in zip(predicted, fitted.classes_, strict=True)]  # fmt: skip

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gapscope.accuracy.continued_runs import continued_predictions
 from gapscope.accuracy.row_selection import as_rows, inputs_of, n_rows, take_rows
 from gapscope.accuracy.scores import Scores, block_jackknife, scores_of_predictions
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, call_user_code
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.task import class_logits
@@ -82,16 +82,19 @@ def run_configuration(
         y: Targets.
         seed: Seed of the run.
         root: Folder of the data sets of a `RunSpec`.
+
+    Raises:
+        GapscopeError: The function, or `fit` of the estimator, raised an exception, which is the cause.
     """
     if isinstance(train_fn, RunSpec):
         return _run_spec(train_fn, as_samples((x, y)), seed, root)
     with reproducible(torch.device("cuda" if torch.cuda.is_initialized() else "cpu"), seed):
         if not is_estimator(train_fn):
-            return train_fn(x, y)
+            return call_user_code("train_fn", train_fn, x, y)
         from sklearn.base import clone
 
         estimator: Any = clone(train_fn)
-        return estimator.fit(x, y)
+        return call_user_code(f"{type(estimator).__name__}.fit", estimator.fit, x, y)
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,7 @@ class MetricProblem:
             x = take_rows(self.inputs, rows)
             y = take_rows(self.targets, rows)
             with torch.no_grad():
-                value = self.score_function(model, x, y)
+                value = call_user_code("score", self.score_function, model, x, y)
             return _checked(value, len(rows), self.score_name)
 
         values = of(indices)

@@ -138,9 +138,15 @@ class SubsetRuns:
                 on_done=lambda name, done, of: self.steps.advance(sizes[name]),
             )  # fmt: skip
         except GapscopeError as error:
-            if self.is_kept or error.__cause__ is None:
+            cause = error.__cause__
+            if self.is_kept or not isinstance(cause, GapscopeError):
                 raise
-            raise _failure(error.__cause__) from error.__cause__
+            if isinstance(cause, InvalidInput):
+                raise cause from None
+            raise GapscopeError(
+                f"{str(cause).rstrip('.')}. All runs must succeed: correct it. With cache_dir= the finished runs are "
+                "kept."
+            ) from cause.__cause__
         finally:  # also after an interruption: read the finished runs
             for split in splits:
                 self._read(split)
@@ -187,13 +193,3 @@ class SubsetRuns:
     def cost(self) -> float:
         """Optimizer steps, in multiples of a training run on all samples."""
         return sum(item.steps for item in self.done.values())
-
-
-def _failure(cause: BaseException) -> GapscopeError:
-    """Return the error of a failed run whose finished neighbours are not saved."""
-    if isinstance(cause, InvalidInput):
-        return cause
-    return GapscopeError(
-        f"A training run failed ({type(cause).__name__}: {cause}); all must succeed. Correct train_fn or score; with "
-        "cache_dir= the finished runs are kept."
-    )

@@ -22,7 +22,7 @@ from gapscope.base.columns import (
     stack_columns,
     stack_rows,
 )
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, first_line
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
@@ -233,7 +233,7 @@ def _read_batches(batches: Iterable[Any], at_most: int | None) -> list[CollatedD
             traceback.format_exception(error)
         ):
             raise
-        message = (str(error).splitlines() or [""])[0][:160].rstrip(".")
+        message = first_line(error).rstrip(".")
         raise InvalidInput(
             "All samples must have tensors of one shape, which can be stacked; torch's collate function raised "
             f"{type(error).__name__}: {message}. Convert, pad or crop the samples in the data set, or pass a "

@@ -9,7 +9,7 @@ from datetime import date
 from importlib import metadata
 from typing import Any
 
-from gapscope.base.errors import DeviceNotFound
+from gapscope.base.errors import DeviceNotFound, first_line
 
 
 def check_device(name: str) -> None:
@@ -20,7 +20,8 @@ def check_device(name: str) -> None:
         usable = torch.empty(1, device=torch.device(name)).device.type != "meta"
         reason = "it holds no numbers"
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        usable, reason = False, (str(error).strip().splitlines() or ["no reason given"])[0]
+        usable = False
+        reason = first_line(error)
     if not usable:
         raise DeviceNotFound(
             f"device must be one that torch can use on this machine, such as 'cpu'; got {name!r} ({reason})."

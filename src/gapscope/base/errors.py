@@ -6,7 +6,7 @@ A message has three parts: what was passed, what is needed, what to do.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 
@@ -160,6 +160,30 @@ def check_same_length(first: str, n_first: int, second: str, n_second: int) -> N
             f"{first} and {second} must have the same length; got {n_first} and {n_second}. "
             "Pass one target for each input."
         )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, at most 160 characters."""
+    return (str(error).strip().splitlines() or ["no message"])[0][:160]
+
+
+def call_user_code(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of the user returns; what it raises becomes one message.
+
+    Args:
+        name: What the message calls the function, such as "train_fn".
+        function: The function.
+        *arguments: Its arguments.
+
+    Raises:
+        GapscopeError: The function raised an exception, which is the cause. Errors of gapscope pass as they are.
+    """
+    try:
+        return function(*arguments)
+    except GapscopeError:
+        raise
+    except Exception as error:
+        raise GapscopeError(f"{name} raised {type(error).__name__}: {first_line(error)}") from error
 
 
 def require_extra(module: str, extra: str) -> None:

@@ -253,6 +253,16 @@ class Context:
         above = min(0.1, (1 - self.most_frequent) / 2)
         return self.train_score < self.most_frequent + above
 
+    @property
+    def untrained_text(self) -> str:
+        """What the checks that need a trained network say of one that counts as untrained."""
+        if self.initial_state is not None:
+            return "the network is untrained"
+        return (
+            "the network predicts hardly better than a constant, as an untrained one; if it was trained, pass "
+            "history= or initial_state="
+        )
+
     @cached_property
     def initial_network(self) -> nn.Module | None:
         """The network before training, with batch statistics of the data (None if unknown)."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gapscope.accuracy.row_selection import take_rows
-from gapscope.base.errors import InvalidInput, NotMeasurable
+from gapscope.base.errors import InvalidInput, NotMeasurable, first_line
 from gapscope.checks.expected import error_in_words, regression_score
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.statistics.intervals import wilson_interval
@@ -192,10 +192,9 @@ def _predicted(estimator: Any, inputs: Any) -> numpy.ndarray:
     try:
         return numpy.asarray(estimator.predict(inputs))
     except Exception as error:
-        line = (str(error).strip().splitlines() or ["no message"])[0][:160]
         raise InvalidInput(
-            f"{type(estimator).__name__}.predict must run on the data; it raised {type(error).__name__}: {line} Pass a "
-            "fitted estimator and its training data."
+            f"{type(estimator).__name__}.predict must run on the data; it raised {type(error).__name__}: "
+            f"{first_line(error)} Pass a fitted estimator and its training data."
         ) from error
 
 

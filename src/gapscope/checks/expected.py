@@ -85,7 +85,7 @@ def expected_score(context: Context) -> Expected:
         NotMeasurable: None of these gives an answer; the message is the reason.
     """
     if context.is_untrained:
-        raise NotMeasurable("the network is untrained")
+        raise NotMeasurable(context.untrained_text)
     if context.diverged is not None:
         if not context.is_classifier:
             raise NotMeasurable("the weights of the network are not finite")

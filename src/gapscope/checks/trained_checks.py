@@ -21,7 +21,7 @@ from gapscope.statistics.intervals import wilson_interval
 def configuration(context: Context) -> Outcome:
     """Report an expected accuracy, or R^2, significantly below the best baseline."""
     if context.is_untrained:
-        return NotChecked("the network is untrained")
+        return NotChecked(context.untrained_text)
     if context.best_method is None:
         return NotChecked(
             f"no baseline beats the {'most frequent class' if context.has_accuracy else 'mean target'}"
@@ -213,7 +213,7 @@ def sensitivity(context: Context) -> Outcome:
     if not context.is_classifier or not x.is_floating_point() or context.samples.form is not None:
         return NotChecked("needs class labels and one floating point input")
     if context.is_untrained:
-        return NotChecked("the network is untrained")
+        return NotChecked(context.untrained_text)
     generator = torch.Generator().manual_seed(context.seed)
     if x.ndim == 2:
         columns = x

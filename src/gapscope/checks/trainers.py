@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.accuracy.row_selection import inputs_of
 from gapscope.accuracy.subset_problems import run_configuration
-from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
+from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, call_user_code
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
@@ -105,12 +105,9 @@ def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         NotMeasurable: The function raised an exception.
     """
     try:
-        return function(*arguments)
+        return call_user_code(name, function, *arguments)
     except GapscopeError as error:
         raise NotMeasurable(str(error)) from error
-    except Exception as error:
-        line = (str(error).strip().splitlines() or ["no message"])[0][:160]
-        raise NotMeasurable(f"{name} raised {type(error).__name__}: {line}") from error
 
 
 class SpecTrainer:

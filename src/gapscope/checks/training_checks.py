@@ -26,7 +26,7 @@ def _after_training(code: str) -> None:
         """Evaluate the rule on the finished training."""
         needs_no_network = code == "GS301"
         if context.is_untrained and not needs_no_network:
-            return NotChecked("the network is untrained")
+            return NotChecked(context.untrained_text)
         found = [
             finding for finding in getattr(context.monitor, "findings", ()) if finding.code == code
         ]
@@ -51,7 +51,7 @@ def unchanged(context: Context) -> Outcome:
     if context.initial_state is None:
         return NotChecked("pass initial_state=, a clone of the state dictionary before training")
     if context.is_untrained:
-        return NotChecked("the network is untrained")
+        return NotChecked(context.untrained_text)
     initial = context.initial_state
     weights = dict(context.prepared.bare.named_parameters())
     same = {

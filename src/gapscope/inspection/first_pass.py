@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gapscope.base.errors import GapscopeError, InvalidInput, OutOfMemory
+from gapscope.base.errors import GapscopeError, InvalidInput, OutOfMemory, first_line
 from gapscope.base.samples import Samples
 from gapscope.inspection.memory import is_out_of_memory, memory_message
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network
@@ -135,7 +135,7 @@ def _differ(outputs: Tensor, repeated: Tensor) -> bool:
 
 def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> str:
     """Return the message for an error of the network's own code."""
-    message = (str(error).strip().splitlines() or ["no message"])[0][:200]
+    message = first_line(error)
     x, hint = samples.inputs, "Pass inputs that its forward accepts."
     is_named = samples.form is not None and samples.form.names
     if "required positional argument" in message and not is_named:
