@@ -20,7 +20,7 @@ from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
 from gapscope.base.task import class_logits
 from gapscope.batch_norm.refresh import with_data_statistics
-from gapscope.checks.expected import Expected, expected_score, regression_score
+from gapscope.checks.expected import Expected, expected_score, regression_score, untrained_because
 from gapscope.checks.trainers import sample_scores
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
@@ -236,32 +236,9 @@ class Context:
         return labels
 
     @cached_property
-    def is_untrained(self) -> bool:
-        """True if the weights are the initial ones, or if nothing indicates training."""
-        if self.prepared is None:
-            return self.estimator is None and self.diverged is None
-        if self.initial_state is not None:
-            state = self.prepared.bare.state_dict()
-            return all(
-                torch.equal(state[name], tensor)
-                for name, tensor in self.initial_state.items()
-                if name in state
-            )
-        if self.history or (self.test is not None and not self.has_accuracy):
-            return False
-        # 0.1 above the most frequent class, or half of what is above it where that is less, by judgment
-        above = min(0.1, (1 - self.most_frequent) / 2)
-        return self.train_score < self.most_frequent + above
-
-    @property
-    def untrained_text(self) -> str:
-        """What the checks that need a trained network say of one that counts as untrained."""
-        if self.initial_state is not None:
-            return "the network is untrained"
-        return (
-            "the network predicts hardly better than a constant, as an untrained one; if it was trained, pass "
-            "history= or initial_state="
-        )
+    def untrained_because(self) -> str:
+        """Why the network counts as untrained; empty for a trained one."""
+        return untrained_because(self)
 
     @cached_property
     def initial_network(self) -> nn.Module | None:
@@ -269,7 +246,7 @@ class Context:
         if self.prepared is None:
             return None
         if self.initial_state is None:
-            if self.is_untrained:
+            if self.untrained_because:
                 return with_data_statistics(self.network, self.samples.inputs)
             return None
         with torch.inference_mode(False):
@@ -449,7 +426,7 @@ class Context:
         Errors: of the best method's score, of the network's accuracy, and of how near a sound network comes to it.
         """
         if (
-            self.is_untrained
+            self.untrained_because
             or self.best_method is None
             or (self.diverged is not None and not self.is_classifier)
         ):

@@ -104,7 +104,7 @@ def label_errors(context: Context) -> Outcome:
 
 def _memorized(context: Context, flagged: torch.Tensor) -> float:
     """Return the fraction of flagged labels that the network predicts (1 without a trained network)."""
-    if context.is_untrained:
+    if context.untrained_because:
         return 1.0
     inside = torch.isin(context.indices, flagged.cpu())
     if bool(inside.any()):
@@ -275,7 +275,7 @@ def no_signal(context: Context) -> Outcome:
         trained = None
     if trained is not None and not trained.abstained_because:
         return Fine(f"{text}; the network's kernel predicts more")
-    if context.is_untrained:
+    if context.untrained_because:
         return NotChecked(f"{text}: more samples, other features or a trained network are needed")
     if context.test is not None:
         test = context.expected

@@ -75,6 +75,38 @@ def error_in_words(predictions: Tensor, targets: Tensor) -> str:
     return f"root mean squared error {format_number(float(residuals.square().mean().sqrt()))}"
 
 
+def untrained_because(context: Context) -> str:
+    """Return why a network counts as untrained: its weights are the initial ones, or nothing indicates training.
+
+    Returns:
+        The reason; empty for a trained network, one that has diverged, and an estimator.
+    """
+    if context.prepared is None:
+        if context.estimator is None and context.diverged is None:
+            return "there is no network"
+        return ""
+    if context.initial_state is not None:
+        state = context.prepared.bare.state_dict()
+        is_initial = all(
+            torch.equal(state[name], tensor)
+            for name, tensor in context.initial_state.items()
+            if name in state
+        )
+        if is_initial:
+            return "the network is untrained"
+        return ""
+    if context.history or (context.test is not None and not context.has_accuracy):
+        return ""
+    # 0.1 above the most frequent class, or half of what is above it where that is less, by judgment
+    above = min(0.1, (1 - context.most_frequent) / 2)
+    if context.train_score >= context.most_frequent + above:
+        return ""
+    return (
+        "the network predicts hardly better than a constant, as an untrained one; if it was trained, pass history= or "
+        "initial_state="
+    )
+
+
 def expected_score(context: Context) -> Expected:
     """Return the accuracy on new data, or R^2 of regression.
 
@@ -84,8 +116,8 @@ def expected_score(context: Context) -> Expected:
     Raises:
         NotMeasurable: None of these gives an answer; the message is the reason.
     """
-    if context.is_untrained:
-        raise NotMeasurable(context.untrained_text)
+    if context.untrained_because:
+        raise NotMeasurable(context.untrained_because)
     if context.diverged is not None:
         if not context.is_classifier:
             raise NotMeasurable("the weights of the network are not finite")

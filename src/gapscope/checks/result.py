@@ -111,7 +111,7 @@ class CheckResult(Result):
         found = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
         findings = order_findings(found, computed.get("shortfall_interval"))
         account = None
-        if "train_score" in computed and not context.is_untrained:
+        if "train_score" in computed and not context.untrained_because:
             account = make_account(
                 context.train_score, computed.get("expected"), findings, context.score_name
             )

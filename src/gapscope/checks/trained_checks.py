@@ -20,8 +20,8 @@ from gapscope.statistics.intervals import wilson_interval
 )
 def configuration(context: Context) -> Outcome:
     """Report an expected accuracy, or R^2, significantly below the best baseline."""
-    if context.is_untrained:
-        return NotChecked(context.untrained_text)
+    if context.untrained_because:
+        return NotChecked(context.untrained_because)
     if context.best_method is None:
         return NotChecked(
             f"no baseline beats the {'most frequent class' if context.has_accuracy else 'mean target'}"
@@ -100,7 +100,7 @@ def dead_units(context: Context) -> Outcome:
     """Report a fifth or more of the units after rectifiers that no training sample activates."""
     if context.prepared is None:
         return NotChecked("needs a torch network")
-    if context.is_untrained:
+    if context.untrained_because:
         network = context.initial_network
     else:
         network = context.network
@@ -212,8 +212,8 @@ def sensitivity(context: Context) -> Outcome:
     x = context.samples.inputs
     if not context.is_classifier or not x.is_floating_point() or context.samples.form is not None:
         return NotChecked("needs class labels and one floating point input")
-    if context.is_untrained:
-        return NotChecked(context.untrained_text)
+    if context.untrained_because:
+        return NotChecked(context.untrained_because)
     generator = torch.Generator().manual_seed(context.seed)
     if x.ndim == 2:
         columns = x

@@ -25,8 +25,8 @@ def _after_training(code: str) -> None:
     def evaluate_rule(context: Context) -> Outcome:
         """Evaluate the rule on the finished training."""
         needs_no_network = code == "GS301"
-        if context.is_untrained and not needs_no_network:
-            return NotChecked(context.untrained_text)
+        if context.untrained_because and not needs_no_network:
+            return NotChecked(context.untrained_because)
         found = [
             finding for finding in getattr(context.monitor, "findings", ()) if finding.code == code
         ]
@@ -50,8 +50,8 @@ def unchanged(context: Context) -> Outcome:
         return NotChecked("needs a torch network")
     if context.initial_state is None:
         return NotChecked("pass initial_state=, a clone of the state dictionary before training")
-    if context.is_untrained:
-        return NotChecked(context.untrained_text)
+    if context.untrained_because:
+        return NotChecked(context.untrained_because)
     initial = context.initial_state
     weights = dict(context.prepared.bare.named_parameters())
     same = {
