@@ -14,6 +14,7 @@ import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import as_samples
 from gapscope.base.targets import SOFT_NOTE, WHOLE_NOTE
+from gapscope.inspection.validation import ready
 
 X = np.random.default_rng(0).normal(size=(60, 4)).astype("float32")
 Y = (X[:, 0] > 0).astype("int64")
@@ -158,3 +159,25 @@ def test_regression_targets_that_may_be_classes_get_a_note(targets: Any, note: s
     notes = as_samples((X, targets)).notes
     assert (note is None and not notes) or notes == (note,)
     assert as_samples((X, targets), task="regression").notes == ()
+
+
+def test_a_column_that_numbers_or_names_the_rows_is_no_label() -> None:
+    rows = np.random.default_rng(0).permutation(40)
+    frame = pd.DataFrame({"a": rows % 7, "number": rows, "name": [f"s{row}" for row in rows]})
+    frame["price"] = rows * 13 + 100
+    for target in ("number", "name"):
+        with pytest.raises(InvalidInput, match="40 rows"):
+            gs.check(None, frame, target=target)
+    assert gs.check(None, frame, target="price").task == "regressor"
+
+
+def test_integers_with_few_samples_per_value_may_be_amounts() -> None:
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    amounts = (torch.arange(60) * 7) % 40
+    assert any("amounts" in note for note in as_samples((x, amounts)).notes)
+    assert any("amounts" in note for note in gs.forecast_accuracy(None, (x, amounts)).notes)
+    for labels in (amounts % 12, amounts.double(), np.array([f"c{value}" for value in amounts])):
+        assert not any("amounts" in note for note in as_samples((x, labels)).notes)
+    # a network with an output per class decides
+    subject = ready(torch.nn.Linear(3, 40), as_samples((x, amounts)))
+    assert not any("amounts" in note for note in subject.notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pandas
@@ -54,6 +55,47 @@ def test_packed_and_parquet_files_are_tables(tmp_path: Path) -> None:
     assert read_table(tmp_path / "table.parquet")[0].to_dict("list") == EXPECTED
     with pytest.raises(UnreadableFile, match="Parquet"):
         read_table(write(tmp_path, b"PAR1 and no more"))
+
+
+ROWS = [dict(zip(EXPECTED, row, strict=True)) for row in zip(*EXPECTED.values(), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.jsonl", "\n".join(json.dumps(row) for row in ROWS)),
+        ("t.ndjson", "\n\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS) + "\n"),
+        ("t.json", "\n".join(json.dumps(row) for row in ROWS)),
+        ("t.json", json.dumps(ROWS, indent=1)),
+        ("t.json", json.dumps(EXPECTED)),
+        ("t.json", pandas.DataFrame(EXPECTED).to_json()),
+    ],
+)
+def test_json_is_a_table(tmp_path: Path, name: str, content: str) -> None:
+    for path, written in (
+        (tmp_path / name, content.encode()),
+        (tmp_path / f"{name}.gz", gzip.compress(content.encode())),
+    ):
+        path.write_bytes(written)
+        assert read_table(path)[0].to_dict("list") == EXPECTED
+
+
+def test_nested_objects_of_json_are_columns_and_text_stays_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"meta": {"id": "007"}, "x": [1, 2]}\n{"meta": {"id": "008"}, "x": [3, 4]}')
+    frame, _ = read_table(path)
+    assert frame.to_dict("list") == {"meta.id": ["007", "008"], "x": [[1, 2], [3, 4]]}
+
+
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [('{"a": 1}\n{"a": 2,', "line 2"), ("[1, 2]", "int")],
+)
+def test_json_that_is_no_table_is_refused(tmp_path: Path, content: str, fact: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(content)
+    with pytest.raises(UnreadableFile, match=fact):
+        read_table(path)
 
 
 def test_words_for_missing_numbers_are_values_of_text(tmp_path: Path) -> None:

@@ -195,7 +195,8 @@ def check_prediction_data(
         )
     if samples.is_classification and int(values.max()) > MAX_UNUSED_CLASSES + 10 * len(values):
         raise InvalidInput(
-            f"Got the label {int(values.max())} and only {len(values)} classes. Number the classes 0, 1, 2, ..."
+            f"Got the label {int(values.max())} and only {len(values)} classes. Number the classes 0, 1, 2, ..., "
+            "or pass floating-point targets if these are amounts."
         )
 
 

@@ -16,6 +16,7 @@ from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.input_layout import InputLayout, pack_inputs
 from gapscope.base.targets import (
+    AMOUNTS_NOTE,
     IGNORED,
     INTEGER_REGRESSION_NOTE,
     MULTI_LABEL_NOTE,
@@ -23,6 +24,7 @@ from gapscope.base.targets import (
     SIGN_NAMES,
     SOFT_NOTE,
     WHOLE_NOTE,
+    are_amounts,
     are_signs,
     check_targets,
     is_zero_one,
@@ -323,6 +325,9 @@ class Samples:
             InvalidInput: Some of several labels per sample are missing (-100).
         """
         raw = self.unsettled
+        if AMOUNTS_NOTE in self.notes and len(output_shape) == 2 and output_shape[1] > 1:
+            # a network with an output per class
+            return replace(self, notes=tuple(note for note in self.notes if note != AMOUNTS_NOTE))
         if raw is None:
             return self
         notes = tuple(note for note in self.notes if note not in TASK_NOTES)
@@ -459,6 +464,9 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         notes += naming_note(SIGN_NAMES)
     if raw is not None:
         targets = parse_targets(raw, notes, kind)
+        is_named = kind is not None or bool(class_names)
+        if not is_named and targets.shape == raw.shape[:1] and are_amounts(targets):
+            notes.append(AMOUNTS_NOTE)
     unsettled = None
     if raw is not None and kind is None and raw.ndim > 1 and raw[:1].numel() > 1:
         is_matrix_of_numbers = raw.ndim == 2 and raw.is_floating_point() and not is_zero_one(raw)

@@ -35,6 +35,10 @@ SOFT_NOTE = (
     "Rows of the targets sum to 1, as probabilities of classes do: they are treated as regression targets. "
     "For classes pass y.argmax(1)."
 )
+AMOUNTS_NOTE = (
+    "Integers are read as classes, and most of these have few samples. If they are amounts (counts, ages, prices), "
+    'pass them as floating-point numbers, or task="regression".'
+)
 WHOLE_NOTE = (
     "Targets are a few whole numbers in floating point: they are treated as regression targets. "
     "For classes pass them as integers."
@@ -44,6 +48,9 @@ WHOLE_POSITIONS_NOTE = (
 )
 MAX_WHOLE = 10
 """Different values up to which whole numbers may be classes: by judgment, as many as digits."""
+
+MIN_AMOUNTS, MIN_PER_CLASS = 50, 5
+"""Labels, and labels per class, below which integers may be amounts: by judgment, 5 as in the check of rare classes."""
 
 
 def is_zero_one(targets: Tensor) -> bool:
@@ -119,6 +126,11 @@ def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) ->
     if note:
         notes.append(note)
     return targets
+
+
+def are_amounts(labels: Tensor) -> bool:
+    """Return whether class labels [n] may be amounts: 50 or more, with fewer than 5 per class on average."""
+    return len(labels) >= MIN_AMOUNTS and len(labels.unique()) * MIN_PER_CLASS > len(labels)
 
 
 def _note_about_classes(targets: Tensor) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gapscope.results.records import Record
 
 
-TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".parquet")
+TABLE_ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".json", ".jsonl", ".ndjson")
 
 
 def is_grid(source: Path) -> bool:
@@ -33,7 +33,8 @@ def is_grid(source: Path) -> bool:
 
 def is_table(source: Path) -> bool:
     """Return True for a table of samples, by the ending of its name."""
-    return source.suffix.lower() in TABLE_SUFFIXES or source.name.lower().endswith(".csv.gz")
+    name = source.name.lower()
+    return name.removesuffix(".gz").endswith(TABLE_ENDINGS)
 
 
 def call_for_network(source: Path, load: str | None) -> tuple[nn.Module, Any] | None:
@@ -216,7 +217,7 @@ def read_labelled_table(
     """Read a table as features, text and missing values encoded as numbers, and labels; notes are printed.
 
     Args:
-        path: CSV or Parquet file (see `gapscope.data.tables.read_table`).
+        path: CSV, JSON or Parquet file (see `gapscope.data.tables.read_table`).
         target: Column of the labels; None for the last one.
         like: Features of another file, whose columns are returned.
 
@@ -229,7 +230,7 @@ def read_labelled_table(
 
     if not path.exists():
         raise InvalidInput(
-            f"{path} must be a table (CSV or Parquet), a TOML grid or module:function; there is no such file."
+            f"{path} must be a table (CSV, JSON lines, Parquet), a TOML grid or module:function; there is no such file."
         )
     table, found = read_table(path)
     columns, labels = split_target(table, target, path)

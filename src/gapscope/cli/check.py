@@ -192,7 +192,7 @@ def check(
     target: Path = typer.Argument(
         ...,
         help="module:function that returns (network, data), (network, data, initial state) or a mapping with these and "
-        "other arguments of gapscope.check; a table (CSV or Parquet); a folder with one folder of "
+        "other arguments of gapscope.check; a table (CSV, JSON lines, Parquet); a folder with one folder of "
         "pictures per class; a weights file of a pool; a pool folder; or a TOML grid of untrained networks.",
     ),
     column: str | None = LABEL_COLUMN,

@@ -60,7 +60,7 @@ def forecast(
     target: Path = typer.Argument(
         ...,
         help="TOML grid, as for `gapscope pool run`; module:function that returns (network, data) or (None, data); or "
-        "a table (CSV or Parquet); or a folder with one folder of pictures per class.",
+        "a table (CSV, JSON lines, Parquet); or a folder with one folder of pictures per class.",
     ),
     column: str | None = LABEL_COLUMN,
     side: int = SIDE,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def labels(
     target: Path = typer.Argument(
         ...,
-        help="module:function that returns (network, data) or (None, data); a table (CSV or Parquet); or a folder with "
-        "one folder of pictures per class.",
+        help="module:function that returns (network, data) or (None, data); a table (CSV, JSON lines, Parquet); or a "
+        "folder with one folder of pictures per class.",
     ),
     column: str | None = LABEL_COLUMN,
     side: int = SIDE,

@@ -230,7 +230,8 @@ def encode_frame(
     missing = int(frame.drop(columns=text).isna().sum().sum())
     if names:
         notes.append(
-            f"{', '.join(map(str, names))}: dropped, since nearly every row has a different value."
+            f"{', '.join(map(str, names))}: dropped, since nearly every row has a different value. If these are texts, "
+            "pass them alone, or a column of their embeddings (gapscope.embed)."
         )
     if categories:
         notes.append(f"{', '.join(map(str, categories))}: one column per value.")
@@ -299,14 +300,26 @@ def as_targets(column: pandas.Series) -> tuple[pandas.Series, str]:
 
     Args:
         column: Column of a table.
+
+    Raises:
+        InvalidInput: It numbers or names the rows.
     """
     import pandas
 
-    if not pandas.api.types.is_integer_dtype(column) or column.isna().any() or not len(column):
+    is_text = pandas.api.types.is_string_dtype(column)
+    is_integer = pandas.api.types.is_integer_dtype(column) and not column.isna().any()
+    if not (is_text or is_integer) or not len(column):
         return column, ""
-    low, high, n = int(column.min()), int(column.max()), column.nunique()
-    if n <= MAX_CATEGORIES or (low in (0, 1) and high - low < n):
+    n = column.nunique()
+    counts = is_integer and int(column.min()) in (0, 1) and column.max() - column.min() < n
+    if n == len(column) >= MIN_ROWS and (is_text or counts):
+        raise InvalidInput(
+            f"Column {str(column.name)!r} must hold labels; it has another value in each of the {n} rows, as numbers "
+            "and names of rows have. Name the column of the labels."
+        )
+    if is_text or counts or n <= MAX_CATEGORIES:
         return column, ""
+    low, high = int(column.min()), int(column.max())
     note = f"{column.name}: {n:,} integers from {low:,} to {high:,}, read as numbers "
     note += "(regression); text would be classes."
     return column.astype(float), note

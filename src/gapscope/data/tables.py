@@ -1,4 +1,4 @@
-"""Tables of users as files: CSV of any encoding and separator, and Parquet.
+"""Tables of users as files: CSV of any encoding and separator, JSON, and Parquet.
 
 Whatever is guessed is said in a note: encoding, separator, decimal commas, a missing header line, words that stand for
 missing numbers. Lines with more or fewer fields than the others are refused, because they shift columns.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapscope.base.errors import MissingExtra, UnreadableFile
+from gapscope.base.errors import MissingExtra, UnreadableFile, first_line
 from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bar
 MISSING_WORDS = frozenset(
     {"NA", "N/A", "n/a", "na", "NaN", "nan", "null", "NULL", "None", "#N/A", "-", "?"}
 )
+JSON_ENDINGS = (".json", ".jsonl", ".ndjson")
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 NOT_TEXT = {
     b"PK\x03\x04": "a spreadsheet or zip file",
@@ -261,6 +263,39 @@ def _read_parquet(path: Path) -> pandas.DataFrame:
         ) from None
 
 
+def _json_rows(text: str) -> Any:
+    """Return the one JSON value that a text holds, or the list of the values of its lines."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        lines = [line for line in text.splitlines() if line.strip()]
+    rows: list[Any] = []
+    for line in lines:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {len(rows) + 1}: {error.msg}") from None
+    return rows
+
+
+def _read_json(path: Path) -> pandas.DataFrame:
+    """Return objects as rows; keys of nested objects become columns such as "meta.source"."""
+    import pandas
+
+    text, _ = _decode(_read_bytes(path), path)
+    try:
+        content = _json_rows(text)
+        if isinstance(content, dict):
+            frame = pandas.DataFrame(content).reset_index(drop=True)
+        else:
+            frame = pandas.json_normalize(content)
+    except (ValueError, TypeError, AttributeError, NotImplementedError) as error:
+        raise UnreadableFile(
+            f"{path} must hold one JSON object per line, or a list of objects; reading it failed: {first_line(error)}."
+        ) from None
+    return frame.rename(columns=str)
+
+
 def read_table(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     """Return a table with a row per line, and notes about everything that was guessed.
 
@@ -268,7 +303,8 @@ def read_table(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     numbers, and values in columns of text. Names of columns are text; without a header line they are "1", "2", ...
 
     Args:
-        path: CSV file (UTF-8, UTF-16 or Latin-1; commas, semicolons, tabs or vertical bars; also gzipped) or Parquet.
+        path: CSV file (UTF-8, UTF-16 or Latin-1; commas, semicolons, tabs or vertical bars; also gzipped), JSON
+            (.jsonl, .ndjson, .json: one object per line, a list of objects, or columns) or Parquet.
 
     Raises:
         UnreadableFile: The file is missing, empty or no table, or its lines differ in their number of fields.
@@ -279,6 +315,8 @@ def read_table(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     path = Path(path)
     if _is_parquet(path):
         return _read_parquet(path).rename(columns=str), ()
+    if path.name.lower().removesuffix(".gz").endswith(JSON_ENDINGS):
+        return _read_json(path), ()
     text, separator, extra, notes = _load_text(path)
     first = _first_rows(text, separator)
     names: list[str] | None = None
