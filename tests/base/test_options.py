@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.options import check_known, coerce, from_mapping
@@ -30,6 +32,12 @@ class Size:
         ({"width": 4}, Size, Size(4)),
         (Size(5), Size, Size(5)),
         ([{"width": 4}], tuple[Size, ...], (Size(4),)),
+        (np.int64(3), int, 3),
+        (np.float32(0.5), float, 0.5),
+        (np.bool_(True), bool, True),
+        (torch.tensor(3), int | None, 3),
+        (np.arange(2), tuple[int, ...], (0, 1)),
+        ({"a": np.float32(0.5), "b": (np.int64(1),)}, dict[str, Any], {"a": 0.5, "b": (1,)}),
     ],
 )
 def test_values_take_their_declared_type(value: Any, annotation: Any, expected: Any) -> None:
@@ -40,6 +48,8 @@ def test_values_take_their_declared_type(value: Any, annotation: Any, expected: 
 @pytest.mark.parametrize(
     ("value", "annotation", "message"),
     [
+        (np.float32(1.5), int, r"^x must be of type int; got 1\.5"),
+        ({"a": object}, dict[str, Any], r"^x\.a must be a number"),
         (1.5, int, r"^x must be of type int; got 1\.5 \(float\)\.$"),
         (True, int, r"^x must be of type int; got True \(bool\)\.$"),
         (True, float, r"must be of type float; got True"),

@@ -203,6 +203,8 @@ def test_what_is_fixed_by_settings() -> None:
 def test_wrong_input_is_an_error(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
     with pytest.raises(UnreadableFile, match=r"nothing.csv must be a"):
         gs.rank_measures(tmp_path / "nothing.csv")
+    with pytest.raises(InvalidInput, match="gaps differ"):
+        gs.rank_measures(pandas.DataFrame({"gap": [0.0] * 20, "m.a": range(20)}))
     with pytest.raises(InvalidInput, match=r"measures, columns named m.NAME"):
         gs.rank_measures(pandas.DataFrame({"gap": [1.0, 2.0], "hp.width": [1, 2]}))
     with pytest.raises(InvalidInput, match=r"'m.rbg'.*Did you mean 'm.rbf'"):

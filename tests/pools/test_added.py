@@ -6,8 +6,11 @@ import dataclasses
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+import gapscope as gs
 from gapscope.base.errors import DamagedFile, InvalidInput
 from gapscope.pools import Pool
 from gapscope.pools.added import added_id
@@ -88,3 +91,23 @@ def test_a_record_with_a_foreign_id_is_not_read(tmp_path: Path) -> None:
     Record(id="../evil", spec={}, status="finished").write(tmp_path)
     with pytest.raises(DamagedFile, match="id of a record"):
         Record.read(tmp_path)
+
+
+def test_settings_are_numbers_of_any_library_and_nothing_else() -> None:
+    network, data = torch.nn.Linear(2, 2), (torch.randn(8, 2), torch.arange(8) % 2)
+    first, second = (
+        gs.record_network(network, data, name="a", settings=settings, measures=["parameter_norm"])
+        for settings in (
+            {"lr": 0.5, "widths": [1, 2]},
+            {"lr": np.float32(0.5), "widths": torch.tensor([1, 2])},
+        )
+    )
+    assert first.id == second.id and first.spec == second.spec
+    with pytest.raises(InvalidInput, match=r"settings\.optimizer must be a number"):
+        gs.record_network(network, data, name="a", settings={"optimizer": torch.optim.SGD})
+
+
+def test_the_axes_of_a_grid_may_be_arrays() -> None:
+    grid = gs.Grid(axes={"training.epochs": np.arange(1, 4)})
+    assert grid == gs.Grid(axes={"training.epochs": [1, 2, 3]})
+    assert [spec.training.epochs for spec in grid] == [1, 2, 3]

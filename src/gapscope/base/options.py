@@ -76,7 +76,7 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
 
     Args:
         name: Name of the setting, for the message.
-        value: Value from JSON or TOML.
+        value: Value from JSON or TOML, or a scalar or array of numpy or torch.
         annotation: bool, int, float, str, a data class, a mapping, `tuple[T, ...]`, or one of these or None.
 
     Raises:
@@ -85,6 +85,7 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
     >>> coerce("rate", 1, float), coerce("rate", None, float | None), coerce("sizes", [1, 2], tuple[int, ...])
     (1.0, None, (1, 2))
     """
+    value = as_python(value)
     origin = typing.get_origin(annotation)
     if origin is typing.Union or isinstance(annotation, types.UnionType):
         if value is None:
@@ -112,8 +113,7 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
     if annotation is int and isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     if origin is not None and is_mapping(value):
-        _check_jsonable(name, value)
-        return dict(value)
+        return as_jsonable(name, value)
     if annotation in (bool, str) and isinstance(value, annotation):
         return value
     raise InvalidInput(
@@ -121,17 +121,36 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
     )
 
 
-def _check_jsonable(name: str, value: Any) -> None:
-    """Raise InvalidInput for values that JSON cannot represent (options enter a run's id)."""
-    if is_mapping(value) or is_list_or_tuple(value):
-        for key, item in value.items() if is_mapping(value) else enumerate(value):
-            _check_jsonable(f"{name}.{key}", item)
-    elif isinstance(value, float) and not math.isfinite(value):
+def as_python(value: Any) -> Any:
+    """Return numbers and lists of Python for scalars and arrays of numpy and torch; other values as they are."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value
+
+
+def as_jsonable(name: str, value: Any) -> Any:
+    """Return a setting as JSON can represent it, because settings enter the id of a run.
+
+    Args:
+        name: Name of the setting, for the message.
+        value: Number, text, truth value, None, scalar or array of numpy or torch, or a list or mapping of these.
+
+    Raises:
+        InvalidInput: The value is another one, or not finite.
+    """
+    value = as_python(value)
+    if is_mapping(value):
+        return {key: as_jsonable(f"{name}.{key}", item) for key, item in value.items()}
+    if is_list_or_tuple(value):
+        items = [as_jsonable(f"{name}.{i}", item) for i, item in enumerate(value)]
+        return tuple(items) if isinstance(value, tuple) else items
+    if isinstance(value, float) and not math.isfinite(value):
         raise InvalidInput(f"{name} must be a finite number; got {value}.")
-    elif value is not None and not isinstance(value, bool | int | float | str):
+    if value is not None and not isinstance(value, bool | int | float | str):
         raise InvalidInput(
             f"{name} must be a number, a string, true or false, or a list of these; got {value!r}."
         )
+    return value
 
 
 def from_mapping(cls: Any, content: Any, where: str) -> Any:

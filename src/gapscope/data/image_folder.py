@@ -97,9 +97,10 @@ def _check_classes(folder: Path, names: Sequence[str]) -> None:
         )
     are_splits = all(name.lower() in SPLIT_NAMES for name in names)
     if are_splits and any(_class_names(folder / name) for name in names):
+        first = next((name for name in names if name.lower().startswith("train")), names[0])
         raise UnreadableFile(
             f"{folder} must have one folder per class; it has parts of the data ({', '.join(names)}), with the classes "
-            f"inside. Pass {folder / names[0]}."
+            f"inside. Pass {folder / first}."
         )
 
 

@@ -283,7 +283,7 @@ def rank_measures(
             no call.
 
     Raises:
-        InvalidInput: A column is missing, or there are fewer than three networks.
+        InvalidInput: A column is missing, there are fewer than three networks, or all gaps are equal.
         UnreadableFile: The file cannot be read.
         DataNotFound: The competition's networks are not on this machine.
 
@@ -314,6 +314,11 @@ def rank_measures(
     if len(table.rows) < 3:
         raise InvalidInput(
             f"A leaderboard needs at least three networks; {table.source} has {len(table.rows)}. Add networks."
+        )
+    if table.rows[target].nunique() == 1:
+        raise InvalidInput(
+            f"A leaderboard needs networks whose gaps differ; all of {table.source} have {table.rows[target][0]:g} in "
+            f"{target!r}. Were they scored on their training data?"
         )
     context = _LeaderboardContext(
         table.sample(most_networks, seed), target, n_permutations, n_bootstrap, seed

@@ -13,7 +13,7 @@ from typing import Any
 
 from gapscope.base.errors import InvalidInput, UnreadableFile, check_range, did_you_mean
 from gapscope.base.files import check_file
-from gapscope.base.options import check_known
+from gapscope.base.options import as_python, check_known
 from gapscope.base.specs import RunSpec, setting_paths
 from gapscope.base.type_guards import is_list_or_tuple
 
@@ -78,7 +78,9 @@ class Grid:
         for number, case in enumerate(self.cases):
             for path in case:
                 _check_path(path, f"cases[{number}]")
-        for path, values in self.axes.items():
+        axes = {path: as_python(values) for path, values in self.axes.items()}
+        object.__setattr__(self, "axes", axes)
+        for path, values in axes.items():
             _check_path(path, "axes")
             if (
                 isinstance(values, str)

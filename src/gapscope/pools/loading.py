@@ -14,6 +14,7 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.environment import environment
 from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.base.files import to_json
+from gapscope.base.options import as_jsonable
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.targets import require_targets
@@ -135,7 +136,8 @@ def record_network(
         test: Test data; without them the gap is NaN. The readings have a note on those that repeat training samples.
         name: Name of the network; the record's id is a hash of name and `settings`.
         family: Name of the architecture, by default of the class. Gap estimators are valid for the families of the fit.
-        settings: Hyperparameters, such as {"learning_rate": 0.1}: columns `hp.*` of the table.
+        settings: Hyperparameters, such as {"learning_rate": 0.1}: columns `hp.*` of the table. Scalars of numpy and
+            torch become numbers.
         measures: Names of measures; None for the default ones.
         options: Measure name -> keyword options of that measure; None for their defaults.
         initial_state: State dictionary before training, for measures that need it. None omits these measures.
@@ -145,7 +147,7 @@ def record_network(
         progress: Whether to show a bar.
 
     Raises:
-        InvalidInput: The data do not fit the network, or have no targets.
+        InvalidInput: The data do not fit the network, or have no targets; or a setting is no number, text or list.
 
     >>> import torch
     >>> x, y = torch.eye(4), torch.tensor([0, 1, 0, 1])
@@ -158,7 +160,7 @@ def record_network(
         _, test = unwrap_estimator(network, test)
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
-    settings = dict(settings or {})
+    settings = as_jsonable("settings", settings or {})
     prepared = ready(network, samples)
     scores = _scores(prepared, "train")
     notes: list[str] = []
