@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,7 @@ def test_settings_are_numbers_of_any_library_and_nothing_else() -> None:
 
 
 def test_the_axes_of_a_grid_may_be_arrays() -> None:
-    grid = gs.Grid(axes={"training.epochs": np.arange(1, 4)})
+    numbers: Any = np.arange(1, 4)
+    grid = gs.Grid(axes={"training.epochs": numbers})
     assert grid == gs.Grid(axes={"training.epochs": [1, 2, 3]})
     assert [spec.training.epochs for spec in grid] == [1, 2, 3]

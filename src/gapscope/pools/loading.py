@@ -160,7 +160,7 @@ def record_network(
         _, test = unwrap_estimator(network, test)
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
-    settings = as_jsonable("settings", settings or {})
+    hyperparameters: dict[str, Any] = as_jsonable("settings", settings or {})
     prepared = ready(network, samples)
     scores = _scores(prepared, "train")
     notes: list[str] = []
@@ -180,8 +180,8 @@ def record_network(
     )
     spec: dict[str, Any] = {"name": name, "network": {"name": family or type(network).__name__}}
     return Record(
-        id=added_id(name, settings),
-        spec=spec | ({"hp": settings} if settings else {}),
+        id=added_id(name, hyperparameters),
+        spec=spec | ({"hp": hyperparameters} if hyperparameters else {}),
         status="finished",
         scores=scores,
         readings=Readings(readings, readings.unmeasured, (*readings.notes, *notes)),
