@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from gapscope import check
 from gapscope.base.errors import InvalidInput, ReplaceLayer, UnreadableFile
 from gapscope.base.files import to_json
 from gapscope.base.samples import Samples
@@ -369,3 +370,17 @@ def test_recordings_are_stored_and_plotted(tmp_path: Any) -> None:
     (tmp_path / "other.json").write_text("[1]")
     with pytest.raises(UnreadableFile, match="must hold recordings"):
         Monitor.load(tmp_path / "other.json")
+
+
+def test_wrong_use_in_an_own_loop_says_what_to_call() -> None:
+    data = torch.randn(20, 3), torch.arange(20) % 2
+    monitor, network = Monitor(data, ["loss"]), nn.Linear(3, 2)
+    for row in (3, {}):
+        with pytest.raises(InvalidInput, match=r"monitor\.observe\(network, epoch\)"):
+            monitor(network, row)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="epoch must lie in"):
+        monitor.observe(network, -1)
+    with pytest.raises(InvalidInput, match="sinks must be a list of functions"):
+        Monitor(data, ["loss"], sinks="log.csv")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"gapscope\.Monitor of the training; got list"):
+        check(network, data, monitor=[1, 2])

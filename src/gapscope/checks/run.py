@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import CpuBudget
-from gapscope.base.errors import GapscopeError, InvalidInput, check_range
+from gapscope.base.errors import GapscopeError, InvalidInput, check_range, describe_value
 from gapscope.base.samples import as_samples, with_task
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import IGNORED, require_targets
@@ -135,6 +135,10 @@ def check(
     """
     if time_budget is not None:
         check_range("time_budget", time_budget, 0)
+    if monitor is not None and not hasattr(monitor, "epochs"):
+        raise InvalidInput(
+            f"monitor must be the gapscope.Monitor of the training; got {describe_value(monitor)}. Pass it, or None."
+        )
     if only is None:
         checks = list(list_checks().values())
     else:

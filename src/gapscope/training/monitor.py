@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 from gapscope.base.arguments import check_arguments
-from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range, describe_value
 from gapscope.base.files import to_json
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
@@ -211,6 +211,11 @@ class Monitor(Recordings):
                     self.options.setdefault(item.name, {}).setdefault(
                         "chunk_size", len(self.samples)
                     )
+        for sink in sinks:
+            if not callable(sink):
+                raise InvalidInput(
+                    f"sinks must be a list of functions (epoch, numbers); got {describe_value(sink)} in it."
+                )
         self.sinks = [GuardedSink(sink) for sink in sinks]
         super().__init__([], [])
         self.readings: list[Readings] = []
@@ -218,7 +223,12 @@ class Monitor(Recordings):
         self._warned = False
 
     def __call__(self, network: nn.Module, row: dict[str, Any]) -> None:
-        """Record if due, and add the numbers to the epoch's row."""
+        """Record if due, and add the numbers to the epoch's row, as `gapscope.train` asks of `on_epoch`."""
+        if not isinstance(row, dict) or "epoch" not in row:
+            raise InvalidInput(
+                f"row must be a mapping with the key 'epoch'; got {describe_value(row)}. In your own loop call "
+                "monitor.observe(network, epoch)."
+            )
         row.update(self.observe(network, row["epoch"]))
 
     @check_arguments
@@ -287,8 +297,9 @@ class Monitor(Recordings):
 
         Args:
             network: The network in training.
-            epoch: Number of epochs trained; one before the last recorded starts the monitor again.
+            epoch: Number of epochs trained, 0 before training; one before the last recorded starts the monitor again.
         """
+        check_range("epoch", epoch, 0)
         if epoch % self.every:
             return {}
         if self.epochs and epoch < self.epochs[-1]:
@@ -426,7 +437,9 @@ class Monitor(Recordings):
         return tuple(repr(self).splitlines())
 
     def __repr__(self) -> str:
-        lines = [f"Monitor({', '.join(self.measures)} on {len(self.samples)} samples: {self.cost})"]
+        lines = [
+            f"Monitor({', '.join(self.measures)} on {pluralize(len(self.samples), 'sample')}: {self.cost})"
+        ]
         if self.alarm is not None:
             lines.append(repr(self.alarm))
             if self.n_due and len(self.epochs) < MIN_RECORDINGS and not self.alarm.raised:
