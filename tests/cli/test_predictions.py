@@ -138,6 +138,12 @@ def test_a_function_that_returns_a_network_is_rejected(
     assert done.exit_code == 1 and "must return (train_fn, data)" in str(done.exception)
 
 
+def test_a_table_alone_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,label\n1,x\n")
+    done = CliRunner().invoke(app, ["learning-curve", str(tmp_path / "t.csv")])
+    assert done.exit_code == 1 and "--data" in str(done.exception)
+
+
 def test_an_unknown_data_set_is_an_error_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text(GRID.replace('"digits"', '"digtis"'))
     for command in (["learning-curve"], ["forecast"], ["pool", "run"]):

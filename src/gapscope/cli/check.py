@@ -154,6 +154,8 @@ def _read_test(path: Path, column: str | None, data: Any) -> Any:
 
     if isinstance(data, ImageFolder):
         return read_pictures(path, data.side, like=data)
+    if column is None:  # the column of the training labels, wherever it stands in this file
+        column = getattr(data[1], "name", None)
     return read_labelled_table(path, column, like=data[0])
 
 

@@ -41,7 +41,7 @@ def labels(
     from gapscope.data.tables import read_table
     from gapscope.labels.label_issues import find_label_issues
 
-    def read(path: Path) -> tuple[pandas.DataFrame, str]:
+    def read(path: Path, column: str | None) -> tuple[pandas.DataFrame, str]:
         table, notes = read_table(path)
         _, labels = split_target(table, column, path)
         for note in notes:
@@ -60,9 +60,9 @@ def labels(
             if test is not None:
                 held_out = read_pictures(test, side, like=data)
         else:
-            network, (data, label_column) = None, read(target)
+            network, (data, label_column) = None, read(target, column)
             if test is not None:
-                held_out, _ = read(test)
+                held_out, _ = read(test, label_column)
         issues = find_label_issues(
             network,
             data,

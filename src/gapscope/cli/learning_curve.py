@@ -62,9 +62,14 @@ def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]
     from torch import nn
 
     from gapscope.base.errors import InvalidInput
-    from gapscope.cli.arguments import read_grid
+    from gapscope.cli.arguments import is_table, read_grid
     from gapscope.cli.factories import call_factory, is_factory
 
+    if is_table(source):
+        raise InvalidInput(
+            f"{source} is a table; what is trained on it comes first. Run: gapscope learning-curve module:name --data "
+            f"{source}, with a training function (x, y) or an estimator."
+        )
     if not is_factory(source):
         return [(name, spec.id, spec, None) for name, spec in read_grid(source, data_root).items()]
     train_fn, data = call_factory(source, what="train_fn")
