@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gapscope import checks
-from gapscope.cli.check import _in_a_shell
 from gapscope.cli.options import NO_ANSWER
+from gapscope.cli.wording import in_a_shell
 from support.commands import GRID, gapscope
 
 MODELS = """
@@ -261,7 +261,7 @@ def test_the_advice_of_every_check_is_worded_for_the_command_line() -> None:
     folder = Path(str(checks.__file__)).parent
     advice = [text for path in sorted(folder.glob("*.py")) for text in texts(path.read_text())]
     assert sum(bool(PYTHON.search(text)) for text in advice) >= 10
-    left = [text for text in advice if PYTHON.search(_in_a_shell(text))]
+    left = [text for text in advice if PYTHON.search(in_a_shell(text))]
     assert [text for text in left if not text.startswith(NOT_IN_A_SHELL)] == []
 
 

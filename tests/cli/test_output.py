@@ -14,7 +14,7 @@ import pytest
 import typer
 
 import gapscope.cli as gapscope_cli
-from gapscope.cli.output import print_lines
+from gapscope.cli.output import print_lines, print_markdown
 from gapscope.cli.pipes import TolerantStream
 from support.commands import gapscope
 from support.json_output import check_json, documented
@@ -194,3 +194,17 @@ def test_a_wrong_key_or_type_or_a_missing_key_is_found() -> None:
                  '[]', '{}'):  # fmt: skip
         with pytest.raises(AssertionError):
             check_json("data fetch", text)
+
+
+def test_advice_of_results_is_in_words_of_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    advice = (
+        "Not measured of a: loss; reasons: .unmeasured. Then pass evidence=gs.rank_measures(POOL)."
+    )
+    print_lines(advice)
+    assert capsys.readouterr().out == (
+        "Not measured of a: loss; --json names the reasons. Then pass --evidence POOL.\n"
+    )
+    print_markdown("`gapscope.learning_curve`")  # pages of codes are about the functions
+    assert capsys.readouterr().out == "`gapscope.learning_curve`\n"

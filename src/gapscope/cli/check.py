@@ -10,6 +10,7 @@ import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, LOAD, NO_ANSWER, SIDE
 from gapscope.cli.output import check_outputs, print_json, print_lines
+from gapscope.cli.wording import in_a_shell
 
 if TYPE_CHECKING:
     from gapscope.checks.result import CheckResult
@@ -18,45 +19,17 @@ if TYPE_CHECKING:
 ANY = "ANY"
 # Arguments of `gapscope.check` that a function may return beside network and data.
 OPTIONS = ("initial_state", "monitor", "history", "test", "batch_size", "train_fn")
-# Advice of `gapscope.check` in the words of the command line.
-IN_A_SHELL = {
-    "pass initial_state=, a clone of the state dictionary before training": "let the function return {'network': ..., "
-    "'data': ..., 'initial_state': ...}",
-    "pass monitor=, a gapscope.Monitor with an alarm": "let the function return {..., 'monitor': monitor}",
-    "pass batch_size=, the batch size of training": "let the function return {..., 'batch_size': ...}",
-    "or initial_state=, as it was": "or let the function return {..., 'initial_state': ...}, as it was",
-    "pass history= or initial_state=": "let the function return {..., 'history': ...} or {..., 'initial_state': ...}",
-    "pass history= to learn the direction": "let the function return {..., 'history': ...} to learn the direction",
-    "pass train_fn= to try it": "pass --train to try it",
-    "pass train_fn= to check": "pass --train",
-    "pass time_budget=None": "pass a larger --time-budget",
-    "time_budget=None allows": "a larger --time-budget allows",
-    "time_budget= allows": "--time-budget allows",
-    "a larger time_budget": "a larger --time-budget",
-    "in result.label_issues": "that `gapscope labels` lists",
-    "pass groups= to gapscope.learning_curve": "pass --groups to `gapscope learning-curve`",
-    "gapscope.learning_curve": "`gapscope learning-curve`",
-    "gapscope.find_label_issues": "`gapscope labels`",
-    "pass test=": "pass --test",
-    "Pass test=": "Pass --test",
-}
-
-
-def _in_a_shell(text: str) -> str:
-    for python, shell in IN_A_SHELL.items():
-        text = text.replace(python, shell)
-    return text
 
 
 def _with_shell_advice(result: CheckResult) -> CheckResult:
     """Return a result whose findings and reasons advise in the words of the command line, for the page."""
     from dataclasses import replace
 
-    findings = tuple(replace(item, action=_in_a_shell(item.action)) for item in result.findings)
+    findings = tuple(replace(item, action=in_a_shell(item.action)) for item in result.findings)
     not_checked = tuple(
-        replace(item, reason=_in_a_shell(item.reason)) for item in result.not_checked
+        replace(item, reason=in_a_shell(item.reason)) for item in result.not_checked
     )
-    not_judged = _in_a_shell(result.not_judged)
+    not_judged = in_a_shell(result.not_judged)
     return replace(result, findings=findings, not_checked=not_checked, not_judged=not_judged)
 
 
@@ -254,7 +227,7 @@ def check(
             )
             results.append((name, result))
             if not json:
-                text = _in_a_shell(repr(result))
+                text = repr(result)
                 print_lines(f"{name}\n{text}\n" if has_names else text)
     if html is not None and results:
         _with_shell_advice(results[0][1]).write_html(html)

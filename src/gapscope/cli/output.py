@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gapscope.cli.wording import in_a_shell
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -93,13 +95,17 @@ def _hanging_indent(line: str, width: int) -> int:
 
 
 def print_lines(text: str, *, err: bool = False, color: str | None = None) -> None:
-    """Print text, with lines wrapped to `output_width` below their last cell.
+    """Print text in words of the command line, with lines wrapped to `output_width` below their last cell.
 
     Args:
         text: One line or several.
         err: Whether to print to standard error.
         color: Color of the text on a terminal; None for that of the terminal.
     """
+    _print_wrapped(in_a_shell(text), err=err, color=color)
+
+
+def _print_wrapped(text: str, *, err: bool = False, color: str | None = None) -> None:
     width = output_width(err=err)
     for line in text.split("\n"):
         if len(line) <= width:
@@ -124,7 +130,7 @@ def print_markdown(text: str) -> None:
     """Print Markdown, rendered on a terminal and as it stands elsewhere."""
     console = make_console()
     if not console.is_terminal:
-        print_lines(text)
+        _print_wrapped(text)
         return
     from rich.markdown import Markdown
 
