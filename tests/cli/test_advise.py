@@ -96,3 +96,24 @@ def test_errors_are_one_sentence(
     done = gapscope("advise", "batch-norm", networks[batch_norm], *options)
     assert done.returncode == 1 and done.stderr.startswith("error: ") and message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+OWN = """
+import torch
+from torch import nn
+
+def build():
+    torch.manual_seed(0)
+    x = torch.randn(60, 4)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)), (x, (x[:, 0] > 0).long())
+"""
+
+
+def test_a_network_of_a_function_needs_its_batch_size(tmp_path: Path) -> None:
+    (tmp_path / "own_norm.py").write_text(OWN)
+    source = f"{tmp_path / 'own_norm.py'}:build"
+    done = gapscope("advise", "batch-norm", source, "--batch-size", 20, "--samples", 40, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["batch_size"] == 20
+    failed = gapscope("advise", "batch-norm", source)
+    assert failed.returncode == 1 and "--batch-size" in failed.stderr

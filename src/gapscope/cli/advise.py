@@ -1,4 +1,4 @@
-"""`gapscope advise batch-norm`: effect of batch norm on a stored network, and equivalents."""
+"""`gapscope advise batch-norm`: effect of batch norm on a network, and equivalents."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON
+from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK
 from gapscope.cli.output import print_json, print_lines, print_rows
 from gapscope.results.estimate import percent
 
 app = typer.Typer(
-    help="Advise on the batch norm of a stored network, from its training data.",
+    help="Advise on the batch norm of a network, from its training data.",
     no_args_is_help=True,
 )
 
 
 @app.callback()
 def root() -> None:
-    """Advise on the batch norm of a stored network, from its training data."""
+    """Advise on the batch norm of a network, from its training data."""
 
 
 def _with_error(value: float, error: float) -> str:
@@ -46,11 +46,29 @@ def _rows(advice: Any) -> list[dict[str, str]]:
     return rows
 
 
+def _trained_batch_size(network: Path, load: str | None) -> int:
+    """Return the batch size of the training of a pool's network.
+
+    Raises:
+        InvalidInput: No pool has stored the network.
+    """
+    from gapscope.base.errors import InvalidInput
+    from gapscope.cli.factories import is_factory
+    from gapscope.training.checkpoints import load_tensors
+
+    if load is not None or is_factory(network):
+        raise InvalidInput(
+            f"The batch size of the training of {network} is not known. Pass it: --batch-size 32."
+        )
+    return load_tensors(network)[1]["spec"]["training"]["batch_size"]
+
+
 @app.command("batch-norm")
 def batch_norm(
-    network: Path = typer.Argument(..., help="Weights file of a pool."),
+    network: Path = typer.Argument(..., help=f"One network: {NETWORK}."),
     batch_size: int | None = typer.Option(
-        None, help="Batch size whose regularization to keep. Default: that of the training."
+        None,
+        help="Batch size whose regularization to keep. Default: that of the training of a pool's network.",
     ),
     new_batch_size: int | None = typer.Option(
         None, help="New batch size. Default: no batch statistics."
@@ -61,19 +79,20 @@ def batch_norm(
     passes: int = typer.Option(10, help="Random partitions into batches; more reduce the error."),
     samples: int | None = typer.Option(None, help="Number of training samples. Default: all."),
     time_budget: float = typer.Option(60.0, help="CPU seconds; `inf` for no limit."),
+    load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
     """Estimate how much batch norm regularizes a network, and the effect of a new batch size."""
+    from gapscope.base.samples import as_samples
     from gapscope.batch_norm.advice.batch_norm import advise_batch_norm
-    from gapscope.pools.loading import load_with_initial
-    from gapscope.training.checkpoints import load_tensors
+    from gapscope.cli.arguments import load_network
 
-    loaded, _, problem = load_with_initial(network, data_root)
+    loaded, data, _ = load_network(network, data_root, load)
     advice = advise_batch_norm(
         loaded,
-        problem.train.first(samples),
-        batch_size=batch_size or load_tensors(network)[1]["spec"]["training"]["batch_size"],
+        as_samples(data).first(samples),
+        batch_size=batch_size or _trained_batch_size(network, load),
         new_batch_size=new_batch_size,
         dropout_before=dropout_before or None,
         passes=passes,
