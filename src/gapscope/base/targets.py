@@ -128,9 +128,14 @@ def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) ->
     return targets
 
 
+def _count_values(values: Tensor) -> int:
+    """Return the number of different values of a vector that is not empty."""
+    return 1 + int(values.sort().values.diff().count_nonzero())
+
+
 def are_amounts(labels: Tensor) -> bool:
     """Return whether class labels [n] may be amounts: 50 or more, with fewer than 5 per class on average."""
-    return len(labels) >= MIN_AMOUNTS and len(labels.unique()) * MIN_PER_CLASS > len(labels)
+    return len(labels) >= MIN_AMOUNTS and _count_values(labels) * MIN_PER_CLASS > len(labels)
 
 
 def _note_about_classes(targets: Tensor) -> str:
@@ -139,7 +144,7 @@ def _note_about_classes(targets: Tensor) -> str:
         return ""
     if targets.shape[1] == 1:
         is_whole = bool((targets == targets.round()).all())
-        n_values = 1 + int(targets[:, 0].sort().values.diff().count_nonzero())
+        n_values = _count_values(targets[:, 0])
         are_few = is_whole and 1 < n_values <= min(MAX_WHOLE, len(targets) // 3)
         return WHOLE_NOTE if are_few else ""
     sums = targets.double().sum(1)
