@@ -180,3 +180,14 @@ def test_a_monitor_refuses_what_is_no_epoch(epoch: Any) -> None:
     monitor = gs.Monitor((torch.zeros(4, 2), torch.arange(4) % 2), ["loss"])
     with pytest.raises(InvalidInput, match="epoch must be an integer"):
         monitor.observe(torch.nn.Linear(2, 2), epoch)
+
+
+def test_what_was_got_is_on_one_line() -> None:
+    data = torch.randn(20, 3), torch.arange(20) % 2
+    for value, shown in (
+        (torch.zeros(3, 4), "got [3, 4] (Tensor)"),
+        ([torch.nn.Sequential(torch.nn.Linear(3, 2))], "got [Sequential( (0): Linear("),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            gs.compare(value, data)  # type: ignore[arg-type]
+        assert shown in str(caught.value) and "\n" not in str(caught.value)

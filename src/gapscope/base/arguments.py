@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, get_origin
 
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, describe_value
 from gapscope.base.type_guards import is_list_or_tuple
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -207,7 +207,9 @@ def check_arguments(function: F) -> F:
             kinds = checks().get(name, ())
             if kinds and not any(kind.accepts(value) for kind in kinds):
                 words = " or ".join(dict.fromkeys(kind.words for kind in kinds))
-                shown = repr(value)
+                # an array or a frame by its shape; others on one line
+                has_shape = bool(getattr(value, "shape", ()))
+                shown = describe_value(value) if has_shape else " ".join(repr(value).split())
                 if len(shown) > LONGEST_VALUE:
                     shown = shown[:LONGEST_VALUE] + "..."
                 raise InvalidInput(f"{name} must be {words}; got {shown} ({type(value).__name__}).")
