@@ -16,6 +16,7 @@ IN_A_SHELL = {
     "pass time_budget=None": "pass a larger --time-budget",
     "time_budget=None allows": "a larger --time-budget allows",
     "time_budget= allows": "--time-budget allows",
+    "a larger time_budget=, or None for no limit": "a larger --time-budget",
     "a larger time_budget": "a larger --time-budget",
     "in result.label_issues": "that `gapscope labels` lists",
     "pass groups= to gapscope.learning_curve": "pass --groups to `gapscope learning-curve`",
