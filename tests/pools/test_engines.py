@@ -10,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -88,6 +90,27 @@ def test_a_worker_killed_while_it_starts_is_replaced(tmp_path: Path) -> None:
     killer.join()
     assert killed
     assert {(result, error) for _, result, error in outcomes} == {("a", None), ("b", None)}
+
+
+@pytest.mark.usefixtures("light_workers")
+@pytest.mark.parametrize("error", [ValueError("bad value(s) in fds_to_keep"), OSError("closed")])
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_a_worker_that_cannot_start_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: Exception
+) -> None:
+    started = 0
+    submit = ProcessPoolExecutor.submit
+
+    def fail_once(self: ProcessPoolExecutor, *job: Any) -> Any:
+        nonlocal started
+        started += 1
+        if started == number:
+            raise error
+        return submit(self, *job)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", fail_once)
+    outcomes = list(run_local(work, [("a", str(tmp_path)), ("b", str(tmp_path))], 2))
+    assert {(result, failed) for _, result, failed in outcomes} == {("a", None), ("b", None)}
 
 
 def test_workers_that_always_die_as_they_start_are_no_jobs_fault(

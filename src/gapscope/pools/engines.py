@@ -64,6 +64,19 @@ def _start_worker() -> None:
     torch.set_num_threads(1)
 
 
+def _submit(executor: ProcessPoolExecutor, function: Callable[..., Any], *job: Any) -> Future[Any]:
+    """Submit a job, for which the executor may start a worker.
+
+    Raises:
+        BrokenProcessPool: A worker was killed, or no other can start.
+    """
+    try:
+        return executor.submit(function, *job)
+    except (ValueError, OSError) as error:
+        # a worker that is killed while the next one starts closes the pipes that this one was to inherit
+        raise BrokenProcessPool(f"a worker could not start: {error}") from error
+
+
 def _ready_executor(workers: int) -> ProcessPoolExecutor:
     """Return an executor with one running worker, replacing workers that die at start."""
     for _ in range(MAX_DEATHS_AT_START):
@@ -71,7 +84,7 @@ def _ready_executor(workers: int) -> ProcessPoolExecutor:
         executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
         try:
             done, _ = wait(
-                [executor.submit(int) for _ in range(workers)], return_when=FIRST_COMPLETED
+                [_submit(executor, int) for _ in range(workers)], return_when=FIRST_COMPLETED
             )
             done.pop().result()
             return executor
@@ -131,7 +144,7 @@ def run_local(
                 broken = False
             try:
                 while queue and len(running) < limit:
-                    running[executor.submit(function, queue[0])] = queue[0]
+                    running[_submit(executor, function, queue[0])] = queue[0]
                     queue.popleft()
             except BrokenProcessPool:  # an idle worker was killed
                 broken = True
