@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from torch import nn
 
 import gapscope as gs
@@ -90,6 +90,17 @@ def test_estimators_without_gradients_name_what_needs_none(estimator: Any) -> No
             function(estimator, (frame, labels))
     with pytest.raises(InvalidInput, match="has no gradients"):
         gs.train(estimator, (frame, labels), gs.TrainingSpec(epochs=1))
+
+
+def test_an_error_of_a_step_without_a_message_is_named() -> None:
+    frame, labels = table()
+
+    def fails(x: Any) -> Any:
+        raise ValueError
+
+    pipeline = make_pipeline(FunctionTransformer(fails), network())
+    with pytest.raises(InvalidInput, match="raised ValueError: no message"):
+        gs.measure(pipeline, (frame, labels), ["loss"])
 
 
 def test_a_pipeline_that_is_not_fitted_names_how() -> None:

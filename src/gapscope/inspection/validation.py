@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, first_line
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_labels, require_targets
@@ -59,8 +59,8 @@ def _transformed(steps: list[tuple[str, Any]], data: Any) -> Any:
             x = step.transform(x)
         except Exception as error:
             raise InvalidInput(
-                f"Step {name!r} of the pipeline raised {type(error).__name__}: {str(error).splitlines()[0][:120]} "
-                "The steps must be fitted. Call pipeline[:-1].fit(x)."
+                f"Step {name!r} of the pipeline raised {type(error).__name__}: {first_line(error)} The steps must be "
+                "fitted. Call pipeline[:-1].fit(x)."
             ) from error
     return (x.toarray() if hasattr(x, "toarray") else x), y
 
