@@ -2,8 +2,9 @@
 
     python benchmarks/gradient_similarity/first_call.py --out benchmarks/results/first_call.json
 
-ResNet-18 on images of 32 x 32 pixels; CPU seconds of one thread, medians of seven steps, interleaved. `step` is a later
-one, `check` what the first one takes in addition.
+ResNet-18 on images of 32 x 32 pixels; CPU seconds of one thread. Five fresh networks, each with a fresh penalty: its
+first call, then three plain and three later steps, interleaved; medians. `step` is a later one, `check` what the first
+one takes in addition. The imports of a process's first call (a second or less) are not part of it.
 
 `floor` is the ratio of the multiplications of convolutions and linear layers alone. A plain step makes three times
 those of the forward pass: forward, by the input, by the weight. A step with a probe makes nine times: forward, first
@@ -26,7 +27,7 @@ import gapscope as gs
 from gapscope.base.environment import environment
 from gapscope.base.files import to_json
 
-STEPS = 7
+NETWORKS, STEPS = 5, 3
 # width, samples, normalization
 CASES = (
     (0.125, 64, "batch"),
@@ -55,8 +56,10 @@ def floor(network: nn.Module, x: Tensor) -> float:
     return (9 * rest + 4 * first) / (3 * rest + 2 * first)
 
 
-def measure_case(width: float, samples: int, normalization: str) -> dict[str, float | int | str]:
-    """Return the times of a plain step, of the first call with the penalty, and of a later one."""
+def measure_network(
+    width: float, samples: int, normalization: str
+) -> tuple[float, list[float], list[float], float]:
+    """Return the seconds of a fresh penalty's first call, of plain steps and of later ones, and the floor."""
     torch.manual_seed(0)
     options = {"width_multiplier": width, "normalization": normalization}
     network = gs.build_network("resnet18", input_shape=(3, 32, 32), n_outputs=10, **options).train()
@@ -79,9 +82,20 @@ def measure_case(width: float, samples: int, normalization: str) -> dict[str, fl
     penalty = gs.GradientSimilarityPenalty(0.001)
     first = step(penalty)
     pairs = [(step(None), step(penalty)) for _ in range(STEPS)]
-    plain, later = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return first, [plain for plain, _ in pairs], [later for _, later in pairs], floor(network, x)
+
+
+def measure_case(width: float, samples: int, normalization: str) -> dict[str, float | int | str]:
+    """Return the times of a plain step, of the first call with the penalty, and of a later one."""
+    case = (width, samples, normalization)
+    firsts, plains, laters, floors = zip(
+        *(measure_network(*case) for _ in range(NETWORKS)), strict=True
+    )
+    first = statistics.median(firsts)
+    plain = statistics.median(seconds for some in plains for seconds in some)
+    later = statistics.median(seconds for some in laters for seconds in some)
     times = {"plain_step_seconds": plain, "step": later / plain, "check": (first - later) / plain}
-    times["floor"] = floor(network, x)
+    times["floor"] = floors[0]
     return {"width": width, "samples": samples, "normalization": normalization} | times
 
 
@@ -92,6 +106,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     torch.set_num_threads(1)
     path = parser.parse_args().out
+    measure_network(0.125, 8, "batch")  # imports
     rows = [measure_case(*case) for case in CASES]
     path.write_text(to_json({"environment": environment("cpu"), "first_calls": rows}))
 
