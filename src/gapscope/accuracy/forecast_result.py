@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.results.answer import Answer
 from gapscope.results.estimate import IntervalEstimate
+from gapscope.results.formatting import describe_repeats
 from gapscope.results.result import axes_or_new, to_builtin, to_html
 from gapscope.statistics.baselines import LooRow
 from gapscope.statistics.kernel_ridge import ClassScores
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 def describe_duplicates(duplicates: int, samples: int, other: str = "") -> str:
     """Return a sentence on samples that repeat an earlier one."""
     return (
-        f"{duplicates} of {samples} samples repeat an earlier one{other}. Leave-one-out predicts them from their "
-        "copies. Remove them before using these numbers."
+        f"{describe_repeats(duplicates, samples, other)}. Leave-one-out predicts them from their copies. Remove them "
+        "before using these numbers."
     )
 
 

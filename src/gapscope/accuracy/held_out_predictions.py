@@ -43,6 +43,7 @@ from gapscope.inspection.validation import network_inside, ready, settled_by, un
 from gapscope.labels.duplicates import MIN_REPEATS, exact_repeats
 from gapscope.measures.embed import checked_features
 from gapscope.pools.from_spec import prepare_data
+from gapscope.results.formatting import describe_repeats
 from gapscope.statistics.baselines import sample_features
 from gapscope.statistics.intervals import normal_quantile, wilson_interval
 from gapscope.statistics.leave_group_out import N_FOLDS
@@ -198,8 +199,8 @@ def _note_on_repeats(samples: Samples) -> tuple[str, ...]:
     if repeats < MIN_REPEATS * len(samples):
         return ()
     return (
-        f"{repeats:,} of {len(samples):,} samples repeat an earlier one, and are predicted from it. Pass groups= with "
-        "one label per distinct input, if new data do not repeat these.",
+        f"{describe_repeats(repeats, len(samples))} and can be predicted from it. Pass groups= with one label per "
+        "distinct input, if new data do not repeat these.",
     )
 
 

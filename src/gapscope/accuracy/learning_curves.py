@@ -55,6 +55,7 @@ from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import is_estimator
 from gapscope.pools.from_spec import prepare_data
 from gapscope.results.estimate import NORMAL_99_ONE_SIDED
+from gapscope.results.formatting import describe_repeats
 from gapscope.results.progress import progress
 
 AUTO = "auto"
@@ -369,8 +370,8 @@ def _duplicates_note(problem: NetworkProblem | MetricProblem, groups: np.ndarray
     if not n_duplicates:
         return ""
     return (
-        f"{n_duplicates} of {len(problem)} samples repeat an earlier one, so that subsets are scored on copies of "
-        "their own samples. Remove them, or pass groups=."
+        f"{describe_repeats(n_duplicates, len(problem))}, so that subsets are scored on copies of their own samples. "
+        "Remove them, or pass groups=."
     )
 
 

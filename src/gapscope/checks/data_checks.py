@@ -181,10 +181,10 @@ def imbalance(context: Context) -> Outcome:
     if int(present.max()) < MIN_SAMPLES:
         return Fine(f"{text}, too few to be unequal")
     rarest = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
+    fewest = pluralize(int(present.min()), "sample")
     evidence = (
-        f"class {_class_name(context, rarest)} has {int(present.min())} samples, the largest "
+        f"class {_class_name(context, rarest)} has {fewest}, the largest {int(present.max())}"
     )
-    evidence += f"{int(present.max())}"
     if context.is_classifier and (context.prepared is not None or context.estimator is not None):
         mean = balanced(context.correct, context.samples.y.cpu())
         evidence += f"; training accuracy {percent(context.train_score)}, balanced {percent(mean)}"
@@ -223,9 +223,9 @@ def rare_classes(context: Context) -> Outcome:
     names = ", ".join(_class_name(context, label) for label in few[:5]) + (
         ", ..." if len(few) > 5 else ""
     )
-    noun = "class has" if len(few) == 1 else "classes have"
+    verb = "has" if len(few) == 1 else "have"
     return Finding(
-        f"{len(few)} of {present} {noun} fewer than {MIN_SAMPLES} samples: {names}",
+        f"{len(few)} of {pluralize(present, 'class')} {verb} fewer than {MIN_SAMPLES} samples: {names}",
         "collect samples of these classes, or merge them: their accuracy can be neither learned nor measured",
         indices=tuple(_with_label(context.everything.y.cpu(), few)),
     )

@@ -9,6 +9,7 @@ from gapscope.checks.context import Context
 from gapscope.checks.costs import cost_of_scales, thinned
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.results.estimate import percent
+from gapscope.results.formatting import format_number
 from gapscope.statistics.baselines import rbf_ridge, sample_features
 
 # Largest spread of a column relative to the typical one (or the reverse), mean relative to spread, and typical
@@ -50,9 +51,8 @@ def scaling(context: Context) -> Outcome:
         smallest = float(spread[torch.tensor(small)].min())
         evidence = f"{noun}s {_names(context, small)}: down to {smallest / typical:.2g} times the typical spread"
     elif bool(((mean > MAX_MEAN_RATIO * spread) & varying).any()) or typical > MAX_SPREAD:
-        evidence = (
-            f"values have a spread of {typical:,.3g} around {float(mean[varying].median()):,.3g}"
-        )
+        center = format_number(float(mean[varying].median()))
+        evidence = f"values have a spread of {format_number(typical)} around {center}"
     if not evidence:
         constant = int((~varying).sum())
         return Fine(

@@ -113,6 +113,16 @@ def pluralize(n: int, noun: str) -> str:
     return f"{n:,} {noun if n == 1 else plural}"
 
 
+def describe_repeats(repeats: int, samples: int, other: str = "") -> str:
+    """Return the beginning of a sentence on samples that repeat an earlier one.
+
+    >>> describe_repeats(1, 30, ", with another target"), describe_repeats(12, 30)
+    ('1 of 30 samples repeats an earlier one, with another target', '12 of 30 samples repeat an earlier one')
+    """
+    verb = "repeats" if repeats == 1 else "repeat"
+    return f"{repeats:,} of {pluralize(samples, 'sample')} {verb} an earlier one{other}"
+
+
 def expected_test_accuracy(train_accuracy: float, gap: float, low: float, high: float) -> str:
     """Format the expected accuracy on new data in percent (an en dash without an estimate).
 
