@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import gapscope as gs
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import as_samples
 from gapscope.base.targets import SOFT_NOTE, WHOLE_NOTE
 from gapscope.inspection.validation import ready
@@ -49,6 +50,56 @@ def test_estimators_see_the_same_refusal() -> None:
     for verb in (gs.out_of_sample, gs.learning_curve):
         with pytest.raises(InvalidInput, match="another order"):
             verb(tree, SHUFFLED["labels"]())
+
+
+PROBABILITIES = pd.DataFrame({0: 0.7 - 0.4 * Y, 1: 0.3 + 0.4 * Y})
+GROUPS = pd.Series(np.arange(60) // 2)
+PER_SAMPLE: dict[str, Callable[[Any, Any], Any]] = {
+    "groups of out_of_sample": lambda data, order: gs.out_of_sample(
+        None, data, groups=GROUPS.iloc[order]
+    ),
+    "features of out_of_sample": lambda data, order: gs.out_of_sample(frame().iloc[order], data),
+    "groups of learning_curve": lambda data, order: gs.learning_curve(
+        lambda x, y: torch.nn.Linear(4, 2), data, groups=GROUPS.iloc[order]
+    ),
+    "times of learning_curve": lambda data, order: gs.learning_curve(
+        lambda x, y: torch.nn.Linear(4, 2), data, times=pd.Series(np.arange(60)).iloc[order]
+    ),
+    "features of forecast_accuracy": lambda data, order: gs.forecast_accuracy(
+        None, data, features=frame().iloc[order]
+    ),
+    "pred_probs with data": lambda data, order: gs.find_label_issues(
+        None, data, pred_probs=PROBABILITIES.iloc[order]
+    ),
+    "pred_probs with labels": lambda data, order: gs.find_label_issues(
+        labels=data[1], pred_probs=PROBABILITIES.iloc[order]
+    ),
+    "features with data": lambda data, order: gs.estimate_label_noise(
+        None, data, features=frame().iloc[order]
+    ),
+    "names": lambda data, order: gs.find_label_issues(
+        None, data, names=pd.Series([f"row {i}" for i in range(60)]).iloc[order]
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ["pandas", "arrays"])
+@pytest.mark.parametrize("name", PER_SAMPLE)
+def test_values_per_sample_with_an_index_in_another_order_are_refused(name: str, form: str) -> None:
+    data = (X, Y)
+    if form == "pandas":
+        data = (frame(), pd.Series(Y))
+    with pytest.raises(InvalidInput, match="another order"):
+        PER_SAMPLE[name](data, ORDER)
+    with contextlib.suppress(NotMeasurable):  # no rate, but no refusal of the order either
+        PER_SAMPLE[name](data, np.arange(60))
+
+
+def test_values_per_sample_in_the_order_of_shuffled_data_are_accepted() -> None:
+    data = (X[ORDER], pd.Series(Y).iloc[ORDER])
+    own = gs.out_of_sample(None, data, groups=GROUPS.iloc[ORDER])
+    of_arrays = gs.out_of_sample(None, (X[ORDER], Y[ORDER]), groups=GROUPS.to_numpy()[ORDER])
+    assert own.score == of_arrays.score
 
 
 @pytest.mark.parametrize(

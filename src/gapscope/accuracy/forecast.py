@@ -25,6 +25,7 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
+from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import require_targets
 from gapscope.data.frames import encode_inputs
@@ -288,7 +289,8 @@ def forecast_accuracy(
         seed: Seed of the landmarks, the projections, the subsets of the curve and a new head.
 
     Raises:
-        InvalidInput: The data have no targets, fewer than 12 samples or one class, or do not fit the network's outputs.
+        InvalidInput: The data have no targets, fewer than 12 samples or one class, or do not fit the network's outputs;
+            or `features` have the index of the data in another order.
         KeyboardInterrupt: It was stopped before the first rows were finished.
 
     >>> import gapscope as gs
@@ -344,6 +346,7 @@ def make_forecast(
     check_range("landmarks", landmarks, 2)
     budget = CpuBudget(time_budget)
     refuse_estimator(network)
+    check_sample_order(data, features, "features")
     network, data = unwrap_estimator(network, data)
     encoded: tuple[str, ...] = ()
     if network is None:

@@ -34,6 +34,7 @@ from gapscope.accuracy.subset_problems import NetworkProblem, check_no_run, take
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.foreign_data import as_frame
+from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.data.frames import encode_inputs
@@ -101,8 +102,9 @@ def out_of_sample(
         Probabilities or predicted targets of all samples, their score with a 90 % interval, and their calibration.
 
     Raises:
-        InvalidInput: The data have no targets, fewer than 12 samples, or a form that the source cannot predict; or the
-            source is a training run (a monitor, its recordings, a trainer), which has trained on its samples.
+        InvalidInput: The data have no targets, fewer than 12 samples, or a form that the source cannot predict; the
+            source is a training run (a monitor, its recordings, a trainer), which has trained on its samples; or
+            `groups` or features have the index of the data in another order.
 
     >>> import gapscope as gs
     >>> train = gs.load_dataset("digits").train.first(300)
@@ -113,6 +115,8 @@ def out_of_sample(
     """
     check_range("cost", cost, 0)
     check_no_run(source)
+    check_sample_order(data, source, "features")
+    check_sample_order(data, groups, "groups")
     source = as_frame(source)
     if is_estimator(source) and not isinstance(network_inside(source), nn.Module):
         return _of_estimator(source, data, groups, cost, seed)

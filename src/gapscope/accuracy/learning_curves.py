@@ -49,6 +49,7 @@ from gapscope.accuracy.subset_runs import SubsetRuns, claim_cache, train_and_sco
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.randomness import derive_seed
+from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.inspection.memory import explained_memory
@@ -282,7 +283,8 @@ def learning_curve(
 
     Raises:
         InvalidInput: The data have no targets, fewer than 40 samples or 12 groups, `train_fn` does not return
-            a network, `score` returns no finite numbers, or `cache_dir` holds other training runs.
+            a network, `score` returns no finite numbers, `cache_dir` holds other training runs, or `groups` or `times`
+            have the index of the data in another order.
         GapscopeError: A training run failed (its error is the cause).
         KeyboardInterrupt: It was stopped before the first training run was finished.
 
@@ -307,6 +309,8 @@ def learning_curve(
             "times choose the design and the parts; got groups or a design as well. Pass times alone."
         )
     problem = _problem_of(train_fn, data, score, data_root)
+    check_sample_order(data, groups, "groups")
+    check_sample_order(data, times, "times")
     if isinstance(problem, NetworkProblem):
         groups, times = (problem.samples.per_sample(values) for values in (groups, times))
     numbers = group_numbers(groups, len(problem))

@@ -15,6 +15,7 @@ from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.random_streams import make_generator
+from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
@@ -220,6 +221,15 @@ def _trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None
     return Samples(samples.inputs.cpu(), samples.targets.cpu(), form=samples.form)
 
 
+def _check_order(data: Any, labels: Any, **values: Any) -> None:
+    """Raise InvalidInput if values per sample have the index of the data, or of the labels, in another order."""
+    reference = data
+    if data is None:
+        reference = (labels, values.get("features"))
+    for name, value in values.items():
+        check_sample_order(reference, value, name)
+
+
 @explained_memory()
 def _assess(
     source: Any,
@@ -319,7 +329,8 @@ def estimate_label_noise(
             features first, then the NTK, if need be approximated. Notes of `find_label_issues` name what was omitted.
 
     Raises:
-        InvalidInput: There are no labels, fewer than 50 samples, or `pred_probs` that are no probabilities.
+        InvalidInput: There are no labels, fewer than 50 samples, `pred_probs` that are no probabilities, or values per
+            sample that have the index of the data in another order.
         NotMeasurable: The labels cannot be predicted well enough to distinguish label errors from a hard problem, or
             `pred_probs` look fitted to them.
 
@@ -330,6 +341,7 @@ def estimate_label_noise(
     >>> print(gs.estimate_label_noise(None, (train.inputs, labels)))
     Estimated label noise: 8.7 % of 300 labels (90 % interval 4.2 to 16.3 %); clean labels are predicted at 95 %
     """
+    _check_order(data, labels, features=features, pred_probs=pred_probs)
     source, data = unwrap_estimator(source, data)
     data, _, _ = _encoded(source, data, target, None)
     _, noise = _assess(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
@@ -390,8 +402,9 @@ def find_label_issues(
             features first, then the NTK, if need be approximated. Notes of `find_label_issues` name what was omitted.
 
     Raises:
-        InvalidInput: There are no labels, fewer than 50 samples, no canaries among the monitored samples, or
-            `pred_probs` that are no probabilities.
+        InvalidInput: There are no labels, fewer than 50 samples, no canaries among the monitored samples,
+            `pred_probs` that are no probabilities, or values per sample that have the index of the data in another
+            order.
 
     >>> import gapscope as gs
     >>> train = gs.load_dataset("digits").train.first(300)
@@ -409,6 +422,7 @@ def find_label_issues(
     """
     if precision is not None:
         check_range("precision", precision, 0, 1, low_open=True)
+    _check_order(data, labels, features=features, pred_probs=pred_probs, names=names)
     source, data = unwrap_estimator(source, data)
     if features is None or data is not None:
         given = data
