@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +141,8 @@ def test_a_stopped_curve_resumes(tmp_path: Path) -> None:
     broken, data = Counted(fails_at=4), two_blobs(120)
     with pytest.raises(GapscopeError, match="no power"):
         gs.learning_curve(broken, data, design="five folds and quarter", cache_dir=tmp_path)
-    again = Counted()
-    result = gs.learning_curve(again, data, design="five folds and quarter", cache_dir=tmp_path)
-    assert again.calls == 1
+    result = gs.learning_curve(broken, data, design="five folds and quarter", cache_dir=tmp_path)
+    assert broken.calls == 6 + 1
     assert result == gs.learning_curve(least_squares, data, design="five folds and quarter")
 
 
@@ -151,6 +152,80 @@ def test_another_curve_is_not_mixed_in(tmp_path: Path) -> None:
         gs.learning_curve(least_squares, two_blobs(100, seed=1), cache_dir=tmp_path)
     with pytest.raises(InvalidInput, match="recipe and seed differ"):
         gs.learning_curve(Counted(), two_blobs(100), cache_dir=tmp_path, seed=1)
+
+
+@dataclass
+class Shrunk:
+    """Least squares with weights that are multiplied by a factor."""
+
+    factor: float
+
+    def __call__(self, x: Tensor, y: Tensor) -> nn.Module:
+        return shrunk(x, y, self.factor)
+
+
+def shrunk(x: Tensor, y: Tensor, factor: float = 1.0) -> nn.Module:
+    network = least_squares(x, y)
+    with torch.no_grad():
+        network.weight.mul_(factor)
+    return network
+
+
+def closure(factor: Any) -> Any:
+    def train_fn(x: Tensor, y: Tensor) -> nn.Module:
+        return shrunk(x, y, float(torch.as_tensor(factor)))
+
+    return train_fn
+
+
+def default(factor: float) -> Any:
+    def train_fn(x: Tensor, y: Tensor, by: float = factor) -> nn.Module:
+        return shrunk(x, y, by)
+
+    return train_fn
+
+
+FACTOR = 1.0
+
+
+def of_global(x: Tensor, y: Tensor) -> nn.Module:
+    return shrunk(x, y, FACTOR)
+
+
+OTHER_SETTINGS = {
+    "closure": (closure(1.0), closure(-1.0)),
+    "array in a closure": (closure(np.array(1.0)), closure(np.array(-1.0))),
+    "tensor in a closure": (closure(torch.tensor(1.0)), closure(torch.tensor(-1.0))),
+    "default": (default(1.0), default(-1.0)),
+    "partial": (partial(shrunk, factor=1.0), partial(shrunk, factor=-1.0)),
+    "object": (Shrunk(1.0), Shrunk(-1.0)),
+    "code": (lambda x, y: shrunk(x, y, 1.0), lambda x, y: shrunk(x, y, -1.0)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_SETTINGS)
+def test_a_function_with_other_settings_gets_no_runs_of_the_first(
+    name: str, tmp_path: Path
+) -> None:
+    first, second = OTHER_SETTINGS[name]
+    curve = gs.learning_curve(first, two_blobs(100), cache_dir=tmp_path)
+    assert gs.learning_curve(first, two_blobs(100), cache_dir=tmp_path) == curve
+    with pytest.raises(InvalidInput, match="its recipe differ"):
+        gs.learning_curve(second, two_blobs(100), cache_dir=tmp_path)
+
+
+def test_a_global_setting_and_another_score_are_other_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gs.learning_curve(of_global, two_blobs(100), cache_dir=tmp_path / "global")
+    monkeypatch.setitem(of_global.__globals__, "FACTOR", -1.0)
+    with pytest.raises(InvalidInput, match="its recipe differ"):
+        gs.learning_curve(of_global, two_blobs(100), cache_dir=tmp_path / "global")
+    scores = [lambda model, x, y, constant=constant: constant for constant in (0.5, 0.7)]
+    folder = tmp_path / "score"
+    gs.learning_curve(least_squares, two_blobs(100), score=scores[0], cache_dir=folder)
+    with pytest.raises(InvalidInput, match="its score differ"):
+        gs.learning_curve(least_squares, two_blobs(100), score=scores[1], cache_dir=folder)
 
 
 def test_a_mapping_of_inputs_keeps_its_form() -> None:

@@ -277,7 +277,11 @@ def learning_curve(
         times: One sortable value per sample. The latest quarter is scored, by runs on the three quarters before it and
             on the later half of these (cost 2). Not with `groups` or `design`.
         seed: Seed of the subsets and of the training runs.
-        cache_dir: Folder for finished training runs, so that an interrupted call continues; None keeps nothing.
+        cache_dir: Folder for finished training runs, so that an interrupted call continues; None keeps nothing. It
+            belongs to one training function: its code, default values, enclosing and global values, and the arguments
+            of `functools.partial`. Not compared are code of other modules, counters that the function changes, and
+            objects other than numbers, texts, arrays, tensors, networks, estimators, data classes and containers of
+            these (data sets, open files, random generators).
         workers: Processes that train in parallel, one thread each; above 1 `train_fn` must be picklable.
         data_root: Folder of the data sets of a spec; None for GAPSCOPE_DATA or the user's cache.
 

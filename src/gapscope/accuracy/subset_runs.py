@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 from collections.abc import Sequence
 from functools import partial
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from gapscope.accuracy.extrapolation import SizedScore
+from gapscope.accuracy.function_identity import identity_of, name_of
 from gapscope.accuracy.learning_curve_result import SubsetRun
 from gapscope.accuracy.scores import Scores, variance_of_mean
 from gapscope.accuracy.subset_designs import Split
@@ -20,23 +23,38 @@ from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.randomness import derive_seed
 from gapscope.base.specs import RunSpec
-from gapscope.inspection.network_checks import is_estimator
 from gapscope.pools.jobs import run_cached
 from gapscope.results.progress import NullProgress
 
 IDENTITY_FILE, ANSWERS = "twin.json", "equal or fewer steps, scores and training score"
 
 
-def _name_of(train_fn: Any) -> str:
+def _recipe(train_fn: Any) -> str:
+    """Return name and identity of a training function."""
     if isinstance(train_fn, RunSpec):
         return train_fn.id
-    if is_estimator(train_fn):
-        return " ".join(repr(train_fn).split())
     if isinstance(train_fn, partial):
         function = train_fn.func
     else:
         function = train_fn
-    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__name__)}"
+    return f"{name_of(function)} {identity_of(train_fn)}"
+
+
+class _ContentPickler(pickle.Pickler):
+    """Pickler whose bytes are the same for equal tensors, which pickle writes with the address of their memory."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Return the content of a tensor in place of its storage."""
+        if isinstance(obj, Tensor):
+            return str, (identity_of(obj),)
+        return NotImplemented
+
+
+def _content(value: Any) -> bytes:
+    """Return bytes that are the same for equal content."""
+    stream = io.BytesIO()
+    _ContentPickler(stream, protocol=4).dump(value)
+    return stream.getvalue()
 
 
 def _digest(problem: NetworkProblem | MetricProblem, groups: np.ndarray) -> str:
@@ -44,7 +62,7 @@ def _digest(problem: NetworkProblem | MetricProblem, groups: np.ndarray) -> str:
     if isinstance(problem, MetricProblem):
         # only hashed, and never read again
         try:
-            content = pickle.dumps((problem.inputs, problem.targets), protocol=4)
+            content = _content((problem.inputs, problem.targets))
         except Exception as error:
             raise InvalidInput(
                 f"With cache_dir= data must be of types that pickle takes, because they are hashed; got {error}. Pass "
@@ -68,13 +86,13 @@ def claim_cache(
 ) -> None:
     """Store the identity of the runs in a folder, or raise InvalidInput for other runs."""
     identity: dict[str, Any] = {
-        "recipe": _name_of(problem.train_fn),
+        "recipe": _recipe(problem.train_fn),
         "seed": seed,
         "data": _digest(problem, groups),
     }
     identity["answers"] = ANSWERS
     if isinstance(problem, MetricProblem):
-        identity["score"] = problem.score_name
+        identity["score"] = f"{problem.score_name} {identity_of(problem.score_function)}"
     make_folder(folder)
     path = folder / IDENTITY_FILE
     stored = read_json(path) if path.exists() else identity
