@@ -167,7 +167,7 @@ class Shrunk:
 def shrunk(x: Tensor, y: Tensor, factor: float = 1.0) -> nn.Module:
     network = least_squares(x, y)
     with torch.no_grad():
-        network.weight.mul_(factor)
+        next(network.parameters()).mul_(factor)
     return network
 
 
