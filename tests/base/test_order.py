@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
+    default_collate,
 )
 
 from gapscope.base.errors import InvalidInput
@@ -191,3 +193,51 @@ def test_strides_and_types_of_arrays_do_not_matter() -> None:
     ):
         inputs = as_samples(x).inputs
         assert inputs.view(torch.uint8).shape[0] == 50
+
+
+def _dropping(items: list[Any]) -> Any:
+    return default_collate([item for item in items if float(item[0][0]) % 5 != 2])
+
+
+def _sorting(items: list[Any]) -> Any:
+    return default_collate(sorted(items, key=lambda item: float(item[0][0]) % 4))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("collate", [_dropping, _sorting])
+def test_rows_of_a_collate_function_that_moves_samples_are_refused(
+    collate: Any, shuffle: bool
+) -> None:
+    samples = as_samples(DataLoader(DATA, batch_size=20, collate_fn=collate, shuffle=shuffle))
+    with pytest.raises(InvalidInput, match="drops or sorts"):
+        samples.original([0])
+
+
+def test_a_collate_function_that_keeps_the_order_keeps_the_rows() -> None:
+    loader = DataLoader(DATA, batch_size=20, collate_fn=lambda items: default_collate(items))
+    assert as_samples(loader).original([3]).tolist() == [3]
+
+
+def test_inputs_tell_the_order_where_all_labels_are_equal() -> None:
+    data = TensorDataset(X, torch.zeros(50, dtype=torch.int64))
+    assert not as_samples(DataLoader(data, batch_size=20, collate_fn=_sorting)).has_order
+
+
+class _Drawing(Dataset):
+    """Samples that draw from the random states of NumPy and Python, as augmentations do."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return X[index] + random.random() + float(np.random.rand()), index % 2
+
+
+def test_reading_moves_no_random_state() -> None:
+    generator = torch.Generator().manual_seed(1)
+    before = random.getstate(), np.random.get_state()[1].copy(), generator.get_state()
+    as_samples(DataLoader(_Drawing(), batch_size=5, generator=generator))
+    as_samples(_Drawing())
+    assert random.getstate() == before[0]
+    assert np.array_equal(np.random.get_state()[1], before[1])
+    assert torch.equal(generator.get_state(), before[2])

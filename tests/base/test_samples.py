@@ -269,3 +269,62 @@ def test_labels_may_be_any_integers(dtype: torch.dtype) -> None:
 def test_what_cannot_be_stacked_gets_one_sentence(data: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         as_samples(data)
+
+
+TEXTS = [f"a {word} film" for word in ("good", "bad") * 10]
+LABELS = [0, 1] * 10
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (TEXTS, LABELS),
+        list(zip(TEXTS, LABELS, strict=True)),
+        [{"text": text, "label": label} for text, label in zip(TEXTS, LABELS, strict=True)],
+        {"sentence": TEXTS, "label": torch.tensor(LABELS), "idx": torch.arange(20)},
+    ],
+    ids=["pair", "list of pairs", "list of mappings", "mapping"],
+)
+def test_texts_are_read_in_every_form(data: Any) -> None:
+    samples = as_samples(data)
+    assert torch.equal(samples.inputs, as_samples((TEXTS, LABELS)).inputs)
+    assert samples.y.tolist() == LABELS
+    assert any("frequencies of words" in note for note in samples.notes)
+
+
+def test_a_missing_text_gets_one_sentence() -> None:
+    with pytest.raises(InvalidInput, match="1 of 20"):
+        as_samples(([None, *TEXTS[1:]], LABELS))
+
+
+def test_row_numbers_are_no_input() -> None:
+    samples = as_samples({"x": X, "label": Y, "idx": torch.arange(7)})
+    assert len(samples.parts) == 1 and any("numbers the rows" in note for note in samples.notes)
+    assert len(as_samples({"x": X, "label": Y, "idx": Y}).parts) == 2
+
+
+def test_the_format_of_a_hugging_face_data_set_is_kept() -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"x": X.tolist(), "leak": Y.tolist(), "label": Y.tolist()})
+    form = as_samples(data.with_format("numpy", columns=["x", "label"])).form
+    assert form is not None and form.names == ("x",)
+    data.set_transform(
+        lambda rows: {
+            "z": [row[:1] for row in map(torch.tensor, rows["x"])],
+            "label": rows["label"],
+        }
+    )
+    transformed = as_samples(data)
+    assert transformed.form is not None and transformed.form.names == ("z",)
+    assert torch.equal(transformed.parts[0], X[:, :1])
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_several_labels_of_a_second_data_set_may_all_be_equal(value: float) -> None:
+    first = as_samples((X, (X > 0).float()))
+    assert as_second((X, torch.full((7, 3), value)), first).kind == "multi-label"
+
+
+def test_labels_that_are_all_missing_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="all 7 are -100"):
+        as_samples((X, torch.full((7,), -100)))

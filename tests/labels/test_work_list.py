@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import as_samples
 from gapscope.labels.results import LabelIssues
-from gapscope.labels.sample_details import sample_details, with_class_names
+from gapscope.labels.sample_details import sample_details
 
 
 class Folder(Dataset):
@@ -118,12 +119,10 @@ def test_rows_without_a_label_keep_their_numbers(tmp_path: Path) -> None:
 
 def test_class_names_need_a_name_for_each_label() -> None:
     folder = Folder(4)
-    samples = gs.Samples(folder.images, torch.tensor([0, 1, 2, 0]))
-    assert with_class_names(samples, folder).class_names == ()
-    assert (
-        with_class_names(gs.Samples(folder.images, torch.tensor([0, 1, 1, 0])), folder).class_names
-        == Folder.classes
-    )
+    folder.labels[2] = 2
+    assert as_samples(folder).class_names == ()
+    folder.labels[2] = 1
+    assert as_samples(folder).class_names == Folder.classes
 
 
 def test_a_raw_frame_shows_its_own_values(tmp_path: Path) -> None:

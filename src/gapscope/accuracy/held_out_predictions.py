@@ -139,7 +139,7 @@ def out_of_sample(
         samples = replace(samples, notes=(*samples.notes, *_note_on_repeats(samples)))
     targets = samples.y.cpu()
     if targets.dtype == torch.int64:
-        n_classes = int(targets.max()) + 1
+        n_classes = max(int(targets.max()) + 1, len(samples.class_names))
     else:
         n_classes = targets.shape[1]
     if groups is None:

@@ -23,12 +23,15 @@ from gapscope.base.columns import (
     stack_rows,
 )
 from gapscope.base.errors import InvalidInput, first_line
+from gapscope.base.foreign_data import HASHED, as_texts, hashed_words
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 MAX_STREAMED = 500_000
 """Samples after which a stream of unknown length counts as endless: more than one reads into memory by mistake."""
 LABEL_NAMES = ("labels", "label", "targets", "target", "y")
+ROW_NAMES = ("idx", "index", "id", "__index_level_0__")
+"""Names that a column of row numbers may have: it is no input."""
 FORMS = (
     "a tensor x, a pair (x, y) of tensors, numpy arrays or pandas objects, a mapping of inputs with 'labels', Samples, "
     "a Dataset, a list of samples (x, y) or a DataLoader"
@@ -43,7 +46,9 @@ class CollatedData:
     targets: Tensor | None = None
     notes: list[str] = field(default_factory=list[str])
     class_names: tuple[str, ...] = ()
+    names_are_own: bool = False  # labels are numbers, which the data set names
     columns: tuple[str, ...] = ()  # names of the columns of a frame
+    target_columns: tuple[str, ...] = ()  # names of the columns of a frame of targets
     rows: Tensor | None = None  # row numbers in the data set, if not all rows are read
     n_rows: int = 0  # number of rows in the data set, if not all rows are read
     has_order: bool = True  # False if the order changes from one reading to the next
@@ -80,6 +85,15 @@ def _renumber_classes(parts: list[CollatedData]) -> tuple[str, ...]:
     return names
 
 
+def _numbers_rows(value: Any) -> bool:
+    """Return whether a column holds a different integer for each sample."""
+    if not is_column(value) or value.ndim != 1:
+        return False
+    numbers = column(value)
+    is_repeated = numbers.sort().values.diff() == 0
+    return not numbers.is_floating_point() and not bool(is_repeated.any())
+
+
 def collate_mapping(data: Mapping[str, Any]) -> CollatedData:
     """Return the tensors of a mapping of inputs; its labels have one of `LABEL_NAMES`."""
     notes: list[str] = []
@@ -92,7 +106,17 @@ def collate_mapping(data: Mapping[str, Any]) -> CollatedData:
     if label_name is not None and is_column(data[label_name]):
         data[label_name], names = label_column(data[label_name])
         notes += naming_note(names)
+    numbering = [name for name in ROW_NAMES if name in data and _numbers_rows(data[name])]
+    if numbering and len(data) > len(numbering) + (label_name is not None):
+        notes.append(f"{', '.join(numbering)}: omitted, since it numbers the rows.")
+        data = {name: value for name, value in data.items() if name not in numbering}
     omitted = [name for name, value in data.items() if not is_column(value)]
+    texts = {name: found for name in omitted if (found := as_texts(data[name])) is not None}
+    if texts and len(data) == len(texts) + (label_name is not None):
+        joined = [" ".join(parts) for parts in zip(*texts.values(), strict=True)]
+        notes.append(f"Texts ({', '.join(texts)}) were read as {HASHED}")
+        labels = data[label_name] if label_name is not None else None
+        return CollatedData(column(hashed_words(joined)), labels, notes, names)
     if omitted:
         notes.append(f"Omitted from the inputs, because they are no numbers: {', '.join(omitted)}.")
     columns = {name: column(value) for name, value in data.items() if is_column(value)}
@@ -111,13 +135,17 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     x, *rest = batch
     if rest:
         rest = [label_array(rest[0]), *rest[1:]]
+    notes: list[str] = []
+    texts = as_texts(x)
+    if texts is not None:
+        x = hashed_words(texts)
+        notes.append(f"Texts were read as {HASHED}")
     if rest and is_column(rest[0]) and rest[0].ndim:
         x = stack_rows(x, len(rest[0]))
     if not _are_inputs(x) or (rest and not is_column(rest[0])):
         raise InvalidInput(
             f"data must be {FORMS}; got {type(batch).__name__} of {kinds_of(batch)}."
         )
-    notes: list[str] = []
     if len(rest) > 1:
         notes.append(
             f"A sample holds {1 + len(rest)} items: the first is used as the input, the second as its target; "
@@ -127,7 +155,11 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
         for part in x.values() if is_mapping(x) else [x] if is_column(x) else x:
             check_row_order(part, rest[0])
     labels, names = label_column(rest[0]) if rest else (None, ())
-    return CollatedData(_inputs(x), labels, notes + naming_note(names), names, column_names(x))
+    collated = CollatedData(_inputs(x), labels, notes + naming_note(names), names)
+    collated.columns = column_names(x)
+    if labels is not None and labels.ndim == 2:
+        collated.target_columns = column_names(rest[0])
+    return collated
 
 
 def kinds_of(values: Iterable[Any]) -> str:

@@ -8,7 +8,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    default_collate,  # pyright: ignore[reportUnknownVariableType]
+)
 
 from gapscope.base.batches import (
     FORMS,
@@ -28,12 +33,20 @@ from gapscope.base.columns import (
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.foreign_data import convert_foreign
 from gapscope.base.loader_order import is_sequential, plan_reading
+from gapscope.base.own_classes import own_class_names
+from gapscope.base.random_streams import kept_random_states
+from gapscope.base.targets import IGNORED
 from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
+
+# Samples that a collate function gets together and one by one: of as many, sorted by length, some change their places.
+N_COMPARED = 16
 
 
 def _hugging_face(data: Any) -> CollatedData:
-    """Read a whole `datasets.Dataset` without its text columns."""
-    rows = data.with_format("torch")[:]
+    """Read a whole `datasets.Dataset` without its text columns, and with the columns of its format alone."""
+    form = data.format
+    columns = None if form["output_all_columns"] else form["columns"]
+    rows = data.with_format("torch", columns=columns)[:]
     incomplete = [
         name
         for name, value in rows.items()
@@ -76,15 +89,69 @@ def _read_in_order(loader: Any, at_most: int | None) -> CollatedData:
 
 
 def _from_loader(loader: Any, at_most: int | None) -> CollatedData:
-    """Read a loader once, without moving the global random state of torch."""
-    with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
+    """Read a loader once, without moving random states."""
+    with kept_random_states(loader.generator):
         is_stream = isinstance(loader.dataset, IterableDataset)
         if not is_stream and not is_sequential(loader):
-            return _read_in_order(loader, at_most)
-        collated = join_batches(loader, at_most)
+            collated = _read_in_order(loader, at_most)
+        else:
+            collated = join_batches(loader, at_most)
         if is_stream:
             collated.has_order = _repeats_first_batch(loader, collated)
+        elif loader.batch_sampler is not None and not _keeps_rows(loader, collated, at_most):
+            collated.has_order = False
         return collated
+
+
+def _keeps_rows(loader: Any, collated: CollatedData, at_most: int | None) -> bool:
+    """Return whether the collate function of a loader yields one row per sample, in their order.
+
+    Some drop samples, or sort a batch by length. The first samples are collated together and one by one.
+    """
+    if loader.collate_fn is default_collate:
+        return True
+    is_whole = at_most is None and collated.rows is None
+    if is_whole and length_of(collated.inputs) != len(loader.dataset):
+        return False
+    items = [loader.dataset[row] for row in range(min(N_COMPARED, len(loader.dataset)))]
+    try:
+        together = collate_batch(loader.collate_fn(items))
+        single = [collate_batch(loader.collate_fn([item])) for item in items]
+    except Exception:  # a function of the user, which may need a whole batch: not known
+        return True
+    if length_of(together.inputs) != len(items):
+        return False
+    if any(not _has_label(together, row, part) for row, part in enumerate(single)):
+        return False
+    places = [
+        [other for other, part in enumerate(single) if _has_inputs(together, row, part)]
+        for row in range(len(items))
+    ]
+    return all(not found or row in found for row, found in enumerate(places))
+
+
+def _has_label(batch: CollatedData, row: int, single: CollatedData) -> bool:
+    """Return whether a row of a batch has the label of a batch of one sample (True without labels)."""
+    if batch.targets is None or single.targets is None:
+        return True
+    if batch.class_names:
+        return batch.class_names[int(batch.targets[row])] == single.class_names[0]
+    return _begin_alike(batch.targets[row], single.targets[0])
+
+
+def _has_inputs(batch: CollatedData, row: int, single: CollatedData) -> bool:
+    """Return whether a row of a batch has the inputs of a batch of one sample."""
+    found = columns_of(batch.inputs)
+    return all(
+        name in found and _begin_alike(found[name][row], part[0])
+        for name, part in columns_of(single.inputs).items()
+    )
+
+
+def _begin_alike(padded: Tensor, single: Tensor) -> bool:
+    """Return whether the values of a sample in a batch, which may be padded, begin with those of the sample alone."""
+    flat = single.flatten()
+    return torch.equal(padded.flatten()[: len(flat)], flat)
 
 
 def _repeats_first_batch(loader: Any, collated: CollatedData) -> bool:
@@ -104,7 +171,7 @@ def _repeats_first_batch(loader: Any, collated: CollatedData) -> bool:
 
 def _from_batches(loader: Iterable[Any], at_most: int | None) -> CollatedData:
     """Read a loader that is no DataLoader of torch: any object that yields batches each time it is iterated."""
-    with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
+    with kept_random_states():
         collated = join_batches(loader, at_most)
         collated.has_order = _repeats_first_batch(loader, collated)
         return collated
@@ -174,6 +241,20 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
     Raises:
         InvalidInput: The data have another form, or hold nothing usable.
     """
+    collated = _collate(data, at_most)
+    targets = collated.targets
+    if collated.class_names or targets is None or targets.ndim != 1 or targets.is_floating_point():
+        return collated
+    names = own_class_names(data, LABEL_NAMES)
+    labels = targets[targets != IGNORED]
+    if names and len(labels) and int(labels.min()) >= 0 and int(labels.max()) < len(names):
+        collated.class_names = names
+        collated.names_are_own = True
+    return collated
+
+
+def _collate(data: Any, at_most: int | None) -> CollatedData:
+    """Collate data by their container."""
     if isinstance(data, nn.Module):  # nn.Sequential has a length and items, like a data set
         raise InvalidInput(
             f"data must be {FORMS}; got a network ({type(data).__name__}). "
@@ -181,7 +262,7 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
         )
     data, notes = convert_foreign(data)
     if notes:
-        collated = collate_data(data, at_most)
+        collated = _collate(data, at_most)
         collated.notes[:0] = notes
         return collated
     if isinstance(data, DataLoader):
@@ -195,6 +276,8 @@ def collate_data(data: Any, at_most: int | None = None) -> CollatedData:
             )
         if not hasattr(data, "__len__"):
             return join_batches(data.with_format("torch").iter(256), at_most)
+        if data.format["type"] == "custom":  # a function of the user: set_transform
+            return _from_loader(DataLoader(data, batch_size=256), at_most)
         return _hugging_face(data)
     if is_list(data) and data and all(is_mapping(item) for item in data):
         if _is_batch(data[0]):

@@ -36,7 +36,16 @@ def as_texts(value: Any) -> list[str] | None:
         value = value.tolist()
     elif library_of(value) == "polars" and hasattr(value, "to_list"):
         value = value.to_list()
-    if is_list_or_tuple(value) and value and all(isinstance(text, str) for text in value):
+    if not is_list_or_tuple(value) or not any(isinstance(text, str) for text in value):
+        return None
+    missing = sum(text is None or text != text for text in value)
+    n_texts = sum(isinstance(text, str) for text in value)
+    if missing and n_texts + missing == len(value):
+        raise InvalidInput(
+            f"Every sample needs its text; {missing} of {len(value)} are missing. Drop these samples, or pass '' for "
+            "these texts."
+        )
+    if n_texts == len(value):
         return list(value)
     return None
 

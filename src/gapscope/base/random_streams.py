@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
 import torch
 
 from gapscope.base.randomness import derive_seed
@@ -32,3 +37,24 @@ def resolve_generator(
     if generator is not None:
         return generator
     return torch.Generator(device).manual_seed(derive_seed(0, purpose) if purpose else 0)
+
+
+@contextmanager
+def kept_random_states(*generators: torch.Generator | None) -> Generator[None]:
+    """Restore the global random states of torch (CPU), NumPy and Python, and those of generators, at the end.
+
+    Data sets of users draw from any of them while they are read.
+    """
+    python = random.getstate()
+    numpy = sys.modules.get("numpy")
+    numpy_state = None if numpy is None else numpy.random.get_state()
+    own = [(each, each.get_state()) for each in generators if each is not None]
+    try:
+        with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
+            yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)
+        for each, state in own:
+            each.set_state(state)

@@ -55,17 +55,20 @@ class Samples:
             (int64, -100 where there is none), regression targets [n, K], or None.
         form: Layout of `inputs` if the network takes keywords or several tensors; None for `network(inputs)`.
         notes: Notes about omitted data and their interpretation.
-        class_names: Names of the classes, if labels were strings or categories.
+        class_names: Names of the classes, if labels were strings or categories, or if their data set names them.
         rows: Row number of each sample in the data that were passed, int64 [n] and ascending, if some rows were
             omitted; else None. `original` converts indices of samples to row numbers, `position` the other way.
         n_rows: Number of rows of the data that were passed; 0 for as many as samples.
         unsettled: Targets as passed, if only the outputs of a network decide their task (`settled`); else None.
-        has_order: False if the data come in another order each time they are read, so that indices mean nothing.
+        has_order: False if the data come in another order each time they are read, or if a collate function drops or
+            sorts samples, so that indices mean nothing.
         columns: Names of the columns, if the inputs were a frame; else empty.
         class_axis: Axis of the classes in outputs with positions, if the caller named it: 1 (task "pixels") or -1
             ("tokens"); else None.
         passed_form: Shape of a sample's targets as they were passed, and their type (`targets_as_passed`); None if the
             targets were passed in the form of their task.
+        names_are_own: True if labels were numbers, and `class_names` are those of their data set.
+        target_columns: Names of the columns of the targets, if they were a frame of several; else empty.
         task: What the targets are, see `gapscope.base.task`; None infers it from their type.
     """
 
@@ -81,6 +84,8 @@ class Samples:
     class_axis: int | None
     columns: tuple[str, ...]
     passed_form: tuple[torch.Size, torch.dtype] | None
+    names_are_own: bool
+    target_columns: tuple[str, ...]
 
     def __init__(
         self,
@@ -96,6 +101,8 @@ class Samples:
         class_axis: int | None = None,
         columns: tuple[str, ...] = (),
         passed_form: tuple[torch.Size, torch.dtype] | None = None,
+        names_are_own: bool = False,
+        target_columns: tuple[str, ...] = (),
         *,
         task: str | None = None,
     ) -> None:
@@ -114,6 +121,8 @@ class Samples:
             class_axis: Axis of the classes in outputs with positions.
             columns: Names of the columns of a frame.
             passed_form: Shape and type of a sample's targets as they were passed.
+            names_are_own: Whether labels were numbers that their data set names.
+            target_columns: Names of the columns of a frame of targets.
             task: "classification", "binary", "multi-label", "positions" ("tokens", "pixels") or "regression"; None to
                 infer it from the type of `targets`.
 
@@ -125,7 +134,7 @@ class Samples:
             class_axis = CLASS_AXES.get(task)
         values = (
             inputs, targets, form, notes, class_names, rows, n_rows, unsettled, has_order, class_axis, columns,
-            passed_form,
+            passed_form, names_are_own, target_columns,
         )  # fmt: skip
         for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
@@ -185,8 +194,8 @@ class Samples:
         """
         if not self.has_order:
             raise InvalidInput(
-                "Indices need data in a fixed order; these come in another order each time they are read. Pass the "
-                "data set itself, or (x, y)."
+                "Indices need one row per sample in a fixed order; these data come in another order each time they are "
+                "read, or their collate function drops or sorts samples. Pass the data set itself, or (x, y)."
             )
         indices = torch.as_tensor(indices, dtype=torch.int64)
         if self.rows is None:
@@ -467,6 +476,8 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         is_named = kind is not None or bool(class_names)
         if not is_named and targets.shape == raw.shape[:1] and are_amounts(targets):
             notes.append(AMOUNTS_NOTE)
+        if targets.ndim == 1 and len(collated.target_columns) == raw.shape[1:].numel() > 1:
+            class_names = collated.target_columns  # one-hot
     unsettled = None
     if raw is not None and kind is None and raw.ndim > 1 and raw[:1].numel() > 1:
         is_matrix_of_numbers = raw.ndim == 2 and raw.is_floating_point() and not is_zero_one(raw)
@@ -474,11 +485,12 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
     samples_rows, n_rows = collated.rows, collated.n_rows
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
         is_labelled = targets != IGNORED
-        if (
-            len(is_labelled) == len(inputs)
-            and bool(is_labelled.any())
-            and not bool(is_labelled.all())
-        ):
+        if len(targets) and not bool(is_labelled.any()):
+            raise InvalidInput(
+                f"Some samples need a label; all {len(targets)} are -100, which marks missing ones. Pass labels, or "
+                "inputs alone."
+            )
+        if len(is_labelled) == len(inputs) and not bool(is_labelled.all()):
             notes.append(
                 f"{int((~is_labelled).sum())} of {len(is_labelled)} samples have the label -100 and are ignored."
             )
@@ -502,6 +514,8 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         class_axis=CLASS_AXES.get(task or ""),
         columns=collated.columns,
         passed_form=None if raw is None else (raw.shape[1:], raw.dtype),
+        names_are_own=collated.names_are_own,
+        target_columns=collated.target_columns,
     )
 
 

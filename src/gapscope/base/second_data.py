@@ -29,7 +29,7 @@ def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
     Raises:
         InvalidInput: The second has other inputs, another task, or classes that the first has not.
     """
-    second = as_samples(data)
+    second = _with_target_columns_of(as_samples(data), first, owner)
     second = _numbered_as(second, first, owner)
     second = _with_task_of(second, first, owner)
     second = _with_columns_of(second, first, owner)
@@ -109,6 +109,25 @@ def _with_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
     )
 
 
+def _with_target_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
+    """Bring the columns of a frame of targets into the order of the first."""
+    names, known = second.target_columns, first.target_columns
+    if names == known or not names or not known or second.targets is None:
+        return second
+    if sorted(names) != sorted(known):
+        raise InvalidInput(
+            f"{owner} must have the targets of the first data set, {join_names(known)}; got {join_names(names)}. Pass "
+            "the same columns."
+        )
+    order = torch.tensor([names.index(name) for name in known])
+    targets, unsettled = (
+        values if values is None or values.ndim != 2 else values[:, order]
+        for values in (second.targets, second.unsettled)
+    )
+    # one-hot targets are classes by now, which `_numbered_as` numbers by their names
+    return replace(second, targets=targets, unsettled=unsettled, target_columns=known)
+
+
 def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
     """Number the named classes of the second data set as in the first."""
     names, known = second.class_names, first.class_names
@@ -118,6 +137,9 @@ def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
         return replace(second, class_names=known)
     if not names or not known:
         words, numbers = (owner, "the first") if names else ("the first", owner)
+        if second.names_are_own or first.names_are_own:
+            note = f"Of both data sets, {words} names its classes, {numbers} does not: their numbers are compared."
+            return replace(second, class_names=known, notes=(*second.notes, note))
         raise InvalidInput(
             f"Both data sets must name their classes in the same way; {words} has names, {numbers} has numbers. Pass "
             "labels of one type."

@@ -57,8 +57,12 @@ def is_zero_one(targets: Tensor) -> bool:
     """Return whether all values are 0 or 1, and both occur."""
     if targets.dtype == torch.bool:
         return True
-    zeros, ones = targets == 0, targets == 1
-    return bool((zeros | ones).all() & zeros.any() & ones.any())
+    return _are_zero_or_one(targets) and bool((targets == 0).any() & (targets == 1).any())
+
+
+def _are_zero_or_one(targets: Tensor) -> bool:
+    """Return whether all values are 0 or 1."""
+    return bool(((targets == 0) | (targets == 1)).all())
 
 
 SIGN_NAMES = ("-1", "1")
@@ -189,7 +193,7 @@ def _parse_as(targets: Tensor, kind: str) -> Tensor:
             return targets
         return targets.to(torch.get_default_dtype())
     if kind == "multi-label":
-        if targets.ndim != 2 or not is_zero_one(targets):
+        if targets.ndim != 2 or not _are_zero_or_one(targets):
             raise InvalidInput(
                 f"Multi-label targets must be a matrix [n, K] of zeros and ones; got {dtype} of shape {shape}. "
                 "Pass one column per label."

@@ -43,7 +43,8 @@ def configuration(context: Context) -> Outcome:
     text = (
         f"{context.score_name} {context.show(score)} {source}, {method} {context.show(best.value)}"
     )
-    if high < best.value - reach:
+    # a difference that does not show in two digits is none, however certain it is
+    if high < best.value - reach and context.show(score) != context.show(best.value):
         tune = (
             "learning rate, epochs and regularization"
             if context.estimator is None

@@ -16,7 +16,6 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.data.tables import read_cells
-from gapscope.labels.sample_details import with_class_names
 from gapscope.results.csv_files import from_csv_cell
 
 if TYPE_CHECKING:
@@ -214,7 +213,7 @@ def apply_label_corrections(
     if target is not None:
         data = split_frame(data, target)
     encoded, _, _ = encode_inputs(data)
-    samples = with_class_names(as_samples(encoded), data)
+    samples = as_samples(encoded)
     if samples.targets is not None and samples.kind in PLACE_COLUMNS:
         samples.original(())  # indices mean nothing if the order changes
         return _correct_places(samples, path)

@@ -32,7 +32,7 @@ from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
 from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.regression_targets import assess_targets, note_on_whole_numbers
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
-from gapscope.labels.sample_details import sample_details, with_class_names
+from gapscope.labels.sample_details import sample_details
 from gapscope.labels.several_labels import assess_positions, assess_several_labels
 from gapscope.measures.embed import checked_features
 from gapscope.statistics.baselines import RBF, LooRow, rbf_spectrum, sample_features
@@ -435,7 +435,6 @@ def find_label_issues(
     if issues.samples is not None:
         issues = replace(
             issues,
-            samples=with_class_names(issues.samples, given),
             details=sample_details(given, names, issues.samples.n_rows or len(issues.samples)),
             notes=(*issues.notes, *notes),
         )

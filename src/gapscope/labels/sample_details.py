@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.samples import Samples
+from gapscope.base.own_classes import underlying
 from gapscope.base.type_guards import is_list_or_tuple
 
 if TYPE_CHECKING:
@@ -41,21 +41,6 @@ def _is_frame(value: Any) -> bool:
     return type(value).__module__.split(".")[0] == "pandas" and hasattr(value, "columns")
 
 
-def _folder(data: Any) -> tuple[Any, Sequence[int] | None]:
-    """Return the data set behind loaders and subsets, and the rows of it that are used (None for all)."""
-    rows: Sequence[int] | None = None
-    while not isinstance(data, Samples) and getattr(data, "dataset", None) is not None:
-        indices = getattr(data, "indices", None)
-        if indices is not None:
-            chosen = [int(index) for index in indices]
-            if rows is None:
-                rows = chosen
-            else:
-                rows = [chosen[row] for row in rows]
-        data = data.dataset
-    return data, rows
-
-
 def _paths(folder: Any) -> list[str]:
     """Return the paths of an image folder, which torchvision and others store as pairs (path, class)."""
     for attribute in ("samples", "imgs"):
@@ -82,26 +67,8 @@ def sample_details(data: Any, names: Sequence[Any] | None, n: int) -> SampleDeta
     table: Any = inputs if _is_frame(inputs) and len(inputs) >= n else None
     if names is not None:
         return SampleDetails(table, [str(name) for name in names])
-    folder, rows = _folder(data)
+    folder, rows = underlying(data)
     paths = _paths(folder)
     if rows is not None and paths:
         paths = [paths[row] for row in rows]
     return SampleDetails(table, paths if len(paths) >= n else ())
-
-
-def with_class_names(samples: Samples, data: Any) -> Samples:
-    """Return the samples with the class names of their data set, if labels are its class numbers.
-
-    Args:
-        samples: Samples of the data.
-        data: Data as the user passed them; `classes` of a data set are its names, as in torchvision.
-    """
-    if samples.class_names or samples.targets is None or not samples.is_classification:
-        return samples
-    folder, _ = _folder(data)
-    classes = getattr(folder, "classes", None)
-    if not is_list_or_tuple(classes) or len(set(map(str, classes))) != len(classes):
-        return samples
-    if int(samples.targets.min()) < 0 or int(samples.targets.max()) >= len(classes):
-        return samples
-    return replace(samples, class_names=tuple(str(name) for name in classes))
