@@ -235,9 +235,11 @@ class _Drawing(Dataset):
 
 def test_reading_moves_no_random_state() -> None:
     generator = torch.Generator().manual_seed(1)
-    before = random.getstate(), np.random.get_state()[1].copy(), generator.get_state()
+    numpy_state: Any = np.random.get_state()
+    before = random.getstate(), numpy_state[1].copy(), generator.get_state()
     as_samples(DataLoader(_Drawing(), batch_size=5, generator=generator))
     as_samples(_Drawing())
     assert random.getstate() == before[0]
-    assert np.array_equal(np.random.get_state()[1], before[1])
+    numpy_state = np.random.get_state()
+    assert np.array_equal(numpy_state[1], before[1])
     assert torch.equal(generator.get_state(), before[2])
