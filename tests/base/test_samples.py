@@ -328,3 +328,12 @@ def test_several_labels_of_a_second_data_set_may_all_be_equal(value: float) -> N
 def test_labels_that_are_all_missing_are_refused() -> None:
     with pytest.raises(InvalidInput, match="all 7 are -100"):
         as_samples((X, torch.full((7,), -100)))
+
+
+def test_pictures_of_pil_get_a_recipe() -> None:
+    image = pytest.importorskip("PIL.Image")
+    pictures = [image.new("RGB", (4, 4), (value, 0, 0)) for value in range(8)]
+    labels = [0, 1] * 4
+    for data in ((pictures, labels), list(zip(pictures, labels, strict=True))):
+        with pytest.raises(InvalidInput, match="PIL pictures"):
+            as_samples(data)

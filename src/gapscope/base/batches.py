@@ -18,6 +18,7 @@ from gapscope.base.columns import (
     is_column,
     label_array,
     label_column,
+    library_of,
     naming_note,
     stack_columns,
     stack_rows,
@@ -35,6 +36,11 @@ ROW_NAMES = ("idx", "index", "id", "__index_level_0__")
 FORMS = (
     "a tensor x, a pair (x, y) of tensors, numpy arrays or pandas objects, a mapping of inputs with 'labels', Samples, "
     "a Dataset, a list of samples (x, y) or a DataLoader"
+)
+PICTURES = (
+    "Samples must be tensors of one shape; got PIL pictures. Convert each in the data set, as the network needs it: "
+    "torch.tensor(numpy.array(picture.convert('RGB').resize((64, 64)))).permute(2, 0, 1) / 255. A folder of pictures "
+    "is read by gapscope.data.ImageFolder."
 )
 
 
@@ -142,6 +148,8 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
         notes.append(f"Texts were read as {HASHED}")
     if rest and is_column(rest[0]) and rest[0].ndim:
         x = stack_rows(x, len(rest[0]))
+    if is_list_or_tuple(x) and any(library_of(part) == "PIL" for part in x):
+        raise InvalidInput(PICTURES)
     if not _are_inputs(x) or (rest and not is_column(rest[0])):
         raise InvalidInput(
             f"data must be {FORMS}; got {type(batch).__name__} of {kinds_of(batch)}."
@@ -266,6 +274,8 @@ def _read_batches(batches: Iterable[Any], at_most: int | None) -> list[CollatedD
         ):
             raise
         message = first_line(error).rstrip(".")
+        if "PIL." in message:
+            raise InvalidInput(PICTURES) from error
         raise InvalidInput(
             "All samples must have tensors of one shape, which can be stacked; torch's collate function raised "
             f"{type(error).__name__}: {message}. Convert, pad or crop the samples in the data set, or pass a "
