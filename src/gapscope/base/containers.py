@@ -47,9 +47,7 @@ def _hugging_face(data: Any) -> CollatedData:
     form = data.format
     columns = None if form["output_all_columns"] else form["columns"]
     rows = data.with_format("torch", columns=columns)[:]
-    pictures = [
-        name for name, part in rows.items() if type(data.features[name]).__name__ == "Image"
-    ]
+    pictures = [name for name in rows if type(data.features[name]).__name__ == "Image"]
     if pictures:
         raise InvalidInput(
             f"Pictures must be floating point tensors of one shape; {', '.join(pictures)} of the Dataset holds PIL "
