@@ -114,3 +114,20 @@ def test_an_unnamed_matrix_of_targets_is_compared_by_position() -> None:
     frame = pandas.DataFrame(X[:, :2].numpy(), columns=["u", "v"])
     second = as_second((X, X[:, :2]), as_samples((X, frame)))
     assert torch.equal(second.y, X[:, :2])
+
+
+def test_columns_may_be_named_like_attributes() -> None:
+    names = ["cat", "dataset", "classes"]
+    tags = pandas.DataFrame((X[:, :3] > 0).long().numpy(), columns=names)
+    samples = as_samples((X, tags))
+    assert samples.kind == "multi-label" and samples.target_names("label") == tuple(names)
+    held = gs.out_of_sample(None, (X, tags))
+    assert list(held.to_pandas().columns[:3]) == names
+    frame = pandas.DataFrame(X[:, :3].numpy(), columns=names)
+    assert as_samples((frame, Y)).class_names == ()
+
+
+def test_findings_name_the_labels_of_a_frame() -> None:
+    tags = pandas.DataFrame({"dog": (X[:, 0] > 0).long().numpy(), "yak": [1, 1] + 58 * [0]})
+    found = gs.check(None, (X, tags), only=["GS109"]).findings
+    assert "yak" in found[0].evidence

@@ -168,7 +168,7 @@ def out_of_sample(
                 "source must be None, features [n, d], a network, a function (x, y) -> trained network, a RunSpec or "
                 f"an estimator; got {_describe(source)}"
             )
-    names = samples.class_names or tuple(range(n_classes))
+    names = samples.class_names or samples.target_columns or tuple(range(n_classes))
     result = _result(held, targets.numpy(), names, numbers, groups is not None, samples.notes)
     if samples.rows is None:
         return result

@@ -159,7 +159,7 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
         value = value[:, 0]
     _check_unmasked(value)
     _check_no_missing_labels(value)
-    if hasattr(value, "cat"):
+    if value.ndim == 1 and hasattr(value, "cat"):  # a frame has its columns as attributes
         categories = value.cat.categories
         names = tuple(str(name) for name in categories)
         codes = torch.from_numpy(value.cat.codes.to_numpy().astype("int64"))  # pyright: ignore[reportUnknownMemberType]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gapscope.base.columns import library_of
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 
 
@@ -15,6 +16,8 @@ def underlying(data: Any) -> tuple[Any, Sequence[int] | None]:
         data: Data as the user passed them.
     """
     rows: list[int] | None = None
+    if library_of(data) == "pandas":  # a frame has its columns as attributes
+        return data, rows
     while getattr(data, "dataset", None) is not None:
         indices = getattr(data, "indices", None)
         if indices is not None:

@@ -247,6 +247,17 @@ class Samples:
         """The targets, or InvalidInput if there are none."""
         return require_targets(self.targets)
 
+    def target_names(self, noun: str) -> tuple[str, ...]:
+        """Return the names of several targets, those of their frame where it has one.
+
+        Args:
+            noun: What one of several targets without a name is, such as "label": "label 0", "label 1".
+        """
+        k = self.y.shape[1]
+        if len(self.target_columns) == k:
+            return self.target_columns
+        return tuple(f"{noun} {i}" for i in range(k))
+
     @property
     def targets_as_passed(self) -> Tensor:
         """The targets in the shape and type in which they were passed, for functions of the user.

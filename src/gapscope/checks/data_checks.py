@@ -243,7 +243,8 @@ def _rare_labels(context: Context) -> Outcome:
     few = torch.nonzero(counts < MIN_SAMPLES).flatten().tolist()
     if not few:
         return Fine(f"every label is present in {int(counts.min())} samples or more")
-    names = ", ".join(map(str, few[:5])) + (", ..." if len(few) > 5 else "")
+    all_names = context.everything.target_names("label")
+    names = ", ".join(all_names[label] for label in few[:5]) + (", ..." if len(few) > 5 else "")
     verb = "is" if len(few) == 1 else "are"
     return Finding(
         f"{len(few)} of {len(counts)} labels {verb} present in fewer than {MIN_SAMPLES} samples: {names}",

@@ -79,15 +79,13 @@ def _moved_targets(context: Context, train: Samples, test: Samples) -> list[str]
         return []
     if train.kind == "regression":
         columns = _target_columns(train), _target_columns(test)
-        k = columns[0].shape[1]
-        return _moved(
-            *columns,
-            ("the target",) if k == 1 else tuple(f"target {i}" for i in range(k)),
-            MIN_DISTANCE,
-        )
+        names = ("the target",)
+        if columns[0].shape[1] > 1:
+            names = train.target_names("target")
+        return _moved(*columns, names, MIN_DISTANCE)
     if train.kind == "multi-label":
         columns = _target_columns(train), _target_columns(test)
-        names = tuple(f"label {i}" for i in range(columns[0].shape[1]))
+        names = train.target_names("label")
         return _moved(*columns, names, MIN_DISTANCE_OF_LABELS, are_fractions=True)
     n_classes = int(max(train.y.max(), test.y.max())) + 1
     columns = _class_fractions(train.y.cpu(), n_classes), _class_fractions(test.y.cpu(), n_classes)
