@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
+from gapscope.base.input_layout import pack_inputs
 from gapscope.gradients import verification
+from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.penalties.automatic_strength import AutomaticStrength
 from gapscope.penalties.base import Penalty
 from support.door_networks import TokensAlone, bert, bert_classifier
@@ -147,6 +149,36 @@ def test_the_loss_gradient_of_a_causal_language_model() -> None:
         float(gradient.square().sum()) for gradient in result if gradient is not None
     )
     assert value.item() == pytest.approx(expected, rel=1e-6) and outputs.loss is not None
+
+
+class _Passing(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Any = None) -> Any:
+        return self.model(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
+
+
+def test_a_wrapped_causal_language_model_and_an_adapted_one_have_its_loss_gradient() -> None:
+    model, data = tiny_gpt2(), sentences()
+    penalty = gs.penalties.LossGradientPenalty(0.5)
+    expected = penalty(model, data).item()
+    assert penalty(_Passing(model), data).item() == pytest.approx(expected, rel=1e-6)
+    inputs = {name: data[name] for name in ("input_ids", "attention_mask")}
+    x, form = pack_inputs(inputs)
+    adapted = penalty(NetworkAdapter(model, form), x, data["labels"])
+    assert adapted.item() == pytest.approx(expected, rel=1e-6)
+    # labels that are the next tokens already
+    ids = data["input_ids"]
+    mask = torch.ones_like(ids)[:, 1:]
+    shifted = {"input_ids": ids[:, :-1], "attention_mask": mask, "labels": ids[:, 1:]}
+    logits = model(ids[:, :-1]).logits
+    gradients = torch.autograd.grad(
+        nn.functional.cross_entropy(logits.mT, ids[:, 1:]), [*model.parameters()]
+    )
+    squares = sum(gradient.square().sum().item() for gradient in gradients)
+    assert penalty(model, shifted).item() == pytest.approx(0.5 * squares, rel=1e-6)
 
 
 def test_an_automatic_strength_watches_tokens_and_masks() -> None:

@@ -15,13 +15,6 @@ from gapscope.base.input_layout import InputLayout
 from gapscope.inspection.network_checks import unwrapped
 from gapscope.inspection.outputs import raw_outputs
 
-_CAUSAL = ("ForCausalLM", "LMHeadModel")
-
-
-def is_causal(network: nn.Module) -> bool:
-    """Return whether outputs predict the next position's label, as in causal models."""
-    return type(network).__name__.endswith(_CAUSAL)
-
 
 def call_network(
     network: nn.Module, form: InputLayout, x: Tensor, optional: Mapping[str, Any] | None = None

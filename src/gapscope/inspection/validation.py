@@ -21,7 +21,7 @@ from gapscope.inspection.first_pass import (
     activation_of,
     first_pass,
 )
-from gapscope.inspection.network_adapter import NetworkAdapter, class_axis, is_causal
+from gapscope.inspection.network_adapter import NetworkAdapter, class_axis
 from gapscope.inspection.network_checks import (
     check_finite,
     check_hookable,
@@ -29,6 +29,7 @@ from gapscope.inspection.network_checks import (
     is_estimator,
     unwrapped,
 )
+from gapscope.inspection.next_position import UNDECIDED, predicts_next_of
 from gapscope.inspection.outputs import precision_of
 
 COMPILED = "_orig_mod."
@@ -379,7 +380,11 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         return Ready(
             bare, bare, samples, outputs.shape[1], tuple(notes), mismatch=_stray_positions(samples)
         )
-    axis, mismatch, causal = None, "", samples.is_dense and is_causal(bare)
+    axis, mismatch = None, ""
+    predicted = predicts_next_of(bare, samples, first)
+    if predicted is None:
+        notes.append(UNDECIDED)
+    causal = bool(predicted)
     # masks of one class: the network returns a number per position, without an axis of classes
     is_one_class = (
         samples.is_dense and outputs.ndim > 2 and outputs.shape[1:] == samples.y.shape[1:]
@@ -394,6 +399,8 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         preferred = samples.class_axis
         if preferred is None and not first.is_direct and outputs.ndim == 3:
             preferred = -1  # objects with `logits` [n, tokens, classes]
+        if preferred is None and causal and outputs.ndim == 3:
+            preferred = -1
         try:
             axis = class_axis(outputs, samples.y, preferred)
         except InvalidInput as error:

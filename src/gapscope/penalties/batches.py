@@ -15,18 +15,23 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.input_layout import InputLayout, pack_inputs
 from gapscope.base.samples import check_holds_numbers
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
-from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis, is_causal
+from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis
 from gapscope.inspection.network_checks import unwrapped
+from gapscope.inspection.next_position import shifts_batch
 from gapscope.inspection.outputs import raw_outputs
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Mini-batch with one tensor of inputs, and a network for it."""
+    """Mini-batch with one tensor of inputs, and a network for it.
+
+    With `shifted`, the targets are those of the next positions, without the first one.
+    """
 
     network: nn.Module
     inputs: Tensor
     targets: Tensor | None
+    shifted: bool = False
 
     def outputs_of(self, result: Any) -> Any:
         """Return the outputs [n, K] of the network's result, with outputs at positions flattened."""
@@ -42,12 +47,8 @@ class Batch:
             and not self.targets.is_floating_point()
         ):
             # the last position of a causal model has no label
-            causal = is_causal(unwrapped(getattr(self.network, "adapted_from", self.network)))
-            outputs = (
-                outputs[:, :-1]
-                if causal and outputs.shape[1] == self.targets.shape[1] + 1
-                else outputs
-            )
+            if self.shifted and outputs.shape[1] == self.targets.shape[1] + 1:
+                outputs = outputs[:, :-1]
             axis = class_axis(outputs, self.targets)
         return outputs.movedim(axis, 1).flatten(1)
 
@@ -83,16 +84,17 @@ def data_parallel(network: nn.Module) -> DistributedDataParallel | None:
     return wrapped if isinstance(wrapped, DistributedDataParallel) else None
 
 
-def _shift(network: nn.Module, targets: Tensor | None) -> Tensor | None:
-    """Return targets, without the first token for causal language models."""
-    if (
-        targets is None
-        or targets.is_floating_point()
-        or targets.ndim < 2
-        or not is_causal(unwrapped(network))
-    ):
-        return targets
-    return targets[:, 1:]
+def _batch(network: nn.Module, x: Tensor, y: Tensor | None) -> Batch:
+    """Return a mini-batch; its targets lack the first token where labels are those of the next position."""
+    form = None
+    bare = network
+    if isinstance(network, NetworkAdapter):
+        form = network.form
+        bare = network.adapted_from
+    shifted = shifts_batch(unwrapped(bare), y, x, form)
+    if shifted and y is not None:
+        y = y[:, 1:]
+    return Batch(network, x, y, shifted)
 
 
 def _prepare(tensor: Tensor) -> Tensor:
@@ -117,7 +119,7 @@ def as_batch(network: nn.Module, x: Any, y: Tensor | None) -> Batch:
     """
     y = _prepare(y) if isinstance(y, Tensor) else y
     if isinstance(x, Tensor):
-        return Batch(network, _prepare(x), _shift(network, y))
+        return _batch(network, _prepare(x), y)
     keywords: dict[str, Any] = {}
     inputs: Any = None
     if is_mapping(x):
@@ -140,4 +142,4 @@ def as_batch(network: nn.Module, x: Any, y: Tensor | None) -> Batch:
             f"A batch must be a tensor, a mapping or a tuple of tensors; got {got}. Pass one of these."
         )
     packed, layout = pack_inputs(inputs)
-    return Batch(BatchNetwork(network, layout, keywords), packed, _shift(network, y))
+    return _batch(BatchNetwork(network, layout, keywords), packed, y)
