@@ -48,6 +48,7 @@ from gapscope.statistics.baselines import (
     scored_row,
     squared_distances,
 )  # fmt: skip
+from gapscope.statistics.integer_inputs import settle_integers
 from gapscope.statistics.kernel_ridge import ClassScores, are_unequal, class_scores
 
 # Three samples in the smallest subset, a quarter; labels of so many unused numbers are codes, not classes, by judgment.
@@ -352,6 +353,8 @@ def make_forecast(
     if network is None:
         data, _, encoded = encode_inputs(data)
     samples = settled_by(network if features is None else features, as_samples(data))
+    if network is None:
+        samples = settle_integers(samples)
     check_prediction_data(
         samples, kinds=("classification", "regression", "multi-label", "positions")
     )

@@ -46,6 +46,7 @@ from gapscope.measures.embed import checked_features
 from gapscope.pools.from_spec import prepare_data
 from gapscope.results.formatting import describe_repeats
 from gapscope.statistics.baselines import sample_features
+from gapscope.statistics.integer_inputs import settle_integers
 from gapscope.statistics.intervals import normal_quantile, wilson_interval
 from gapscope.statistics.leave_group_out import N_FOLDS
 
@@ -130,6 +131,8 @@ def out_of_sample(
     if source is None:
         data, _, encoded = encode_inputs(data)
     samples = settled_by(source, as_samples(data))
+    if source is None:
+        samples = settle_integers(samples)
     samples = replace(samples, notes=(*samples.notes, *encoded))
     _check(samples)
     numbers = _groups(samples.per_sample(groups), len(samples))

@@ -15,6 +15,7 @@ from gapscope.base.columns import (
     check_row_order,
     column,
     column_names,
+    input_column,
     is_column,
     label_array,
     label_column,
@@ -62,7 +63,7 @@ class CollatedData:
 
 def _inputs(value: Any) -> Inputs:
     if is_column(value):
-        return column(value)
+        return input_column(value)
     if is_mapping(value):
         return {str(name): column(part) for name, part in value.items()}
     return tuple(column(part) for part in value)
@@ -186,7 +187,7 @@ def kinds_of(values: Iterable[Any]) -> str:
 def collate_batch(batch: Any) -> CollatedData:
     """Collate one batch, or data that are in memory as a whole."""
     if is_column(batch):
-        return CollatedData(column(batch), columns=column_names(batch))
+        return CollatedData(input_column(batch), columns=column_names(batch))
     if is_mapping(batch):
         return collate_mapping(batch)
     if is_list_or_tuple(batch) and batch:

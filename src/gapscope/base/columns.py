@@ -11,6 +11,9 @@ from torch import Tensor
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.type_guards import is_list, is_list_or_tuple
 
+MAX_INT64 = 2**63 - 1
+"""The largest integer of torch."""
+
 
 def library_of(value: Any) -> str:
     """Return the name of the library that a value comes from."""
@@ -57,6 +60,19 @@ def _frame_numbers(value: Any) -> Any:
     if array.dtype.kind in "biuf":
         return array
     return value.to_numpy(dtype=float, na_value=float("nan"))
+
+
+def _plain_integers(array: Any) -> Any:
+    """Return the numbers of a frame with booleans as floats and other integers as int64."""
+    if array.dtype.kind == "b":
+        return array.astype("float64")
+    if array.dtype.kind in "iu" and array.dtype.itemsize < 8:
+        return array.astype("int64")
+    if array.dtype.kind == "u" and array.size and array.max() > MAX_INT64:
+        return array.astype("float64")
+    if array.dtype.kind == "u":  # torch has no arithmetic for them
+        return array.astype("int64")
+    return array
 
 
 def is_row_of_numbers(value: Any) -> bool:
@@ -124,7 +140,7 @@ def column(value: Any) -> Tensor:
     ):
         value = _stacked(list(value))
     if library_of(value) == "pandas":
-        array = _frame_numbers(value)
+        array = _plain_integers(_frame_numbers(value))
     else:
         array = _as_numbers(value)
     if array.dtype.kind not in "biuf":
@@ -140,6 +156,20 @@ def column(value: Any) -> Tensor:
     if tensor.dtype == torch.float64:
         return tensor.to(torch.get_default_dtype())
     return tensor
+
+
+def input_column(value: Any) -> Tensor:
+    """Return inputs as a tensor; the columns of a frame are numbers, also whole ones.
+
+    They are of the default type, or float64 if integers need it.
+    """
+    tensor = column(value)
+    if tensor.is_floating_point() or not column_names(value):
+        return tensor
+    numbers = tensor.to(torch.get_default_dtype())
+    if torch.equal(numbers.long(), tensor):
+        return numbers
+    return tensor.double()
 
 
 def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:

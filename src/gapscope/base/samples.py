@@ -543,6 +543,22 @@ def with_task(samples: Samples, task: str) -> Samples:
     )
 
 
+def with_parts(samples: Samples, parts: Sequence[Tensor]) -> Samples:
+    """Return samples with other inputs, in the order of `Samples.parts`, that keep their names.
+
+    Args:
+        samples: The samples.
+        parts: One tensor [n, ...] per input.
+    """
+    if samples.form is None:
+        return replace(samples, inputs=parts[0])
+    names = samples.form.names
+    inputs, form = pack_inputs(
+        tuple(parts) if names is None else dict(zip(names, parts, strict=True))
+    )
+    return replace(samples, inputs=inputs, form=form)
+
+
 def slices(n: int, chunk_size: int) -> Iterator[slice]:
     """Yield consecutive slices of at most `chunk_size` that cover range(n)."""
     if chunk_size < 1:

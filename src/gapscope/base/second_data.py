@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gapscope.base.columns import naming_note
 from gapscope.base.errors import InvalidInput, join_names
-from gapscope.base.samples import Samples, as_samples, with_task
+from gapscope.base.samples import Samples, as_samples, with_parts, with_task
 from gapscope.base.targets import SIGN_NAMES
 
 
@@ -33,6 +33,7 @@ def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
     second = _numbered_as(second, first, owner)
     second = _with_task_of(second, first, owner)
     second = _with_columns_of(second, first, owner)
+    second = _in_types_of(second, first)
     shapes = [_input_shapes(samples) for samples in (second, first)]
     if shapes[0] != shapes[1]:
         raise InvalidInput(
@@ -71,6 +72,22 @@ def _stacked(first: Tensor, second: Tensor) -> Tensor:
     if first.ndim == 2 and not first.is_floating_point() and first.shape[1] != second.shape[1]:
         first, second = (F.pad(part, (0, length - part.shape[1])) for part in (first, second))
     return torch.cat([first, second])
+
+
+def _in_types_of(second: Samples, first: Samples) -> Samples:
+    """Return the second data set with numbers where the first has numbers, and token ids where it has token ids."""
+    parts, known = second.parts, first.subset(torch.arange(1)).parts
+    if len(parts) != len(known) or all(
+        a.dtype == b.dtype for a, b in zip(parts, known, strict=True)
+    ):
+        return second
+    converted: list[Tensor] = []
+    for part, like in zip(parts, known, strict=True):
+        are_ids = second.columns and part.is_floating_point() and bool((part % 1 == 0).all())
+        if not part.is_complex() and (like.is_floating_point() or are_ids):
+            part = part.to(like.dtype)
+        converted.append(part)
+    return with_parts(second, converted)
 
 
 def _input_shapes(samples: Samples) -> dict[str, tuple[int, ...]]:

@@ -32,6 +32,7 @@ from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
 from gapscope.results.progress import progress
+from gapscope.statistics.integer_inputs import settle_integers
 
 
 def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
@@ -293,6 +294,8 @@ def _make_context(
         ready(network, data)  # raises the error for what is no network
     prepared = ready(network, data, needs=("outputs",)) if is_usable else None
     given = as_samples(contents) if prepared is None else prepared.samples
+    if not isinstance(module, nn.Module):
+        given = settle_integers(given, are_numbers=module is not None)
     if is_estimator(module):
         is_regressor = estimator_task(module, given.targets) == "regressor"
         if given.kind == "classification" and is_regressor:

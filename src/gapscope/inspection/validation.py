@@ -332,6 +332,14 @@ def settled_by(source: Any, samples: Samples) -> Samples:
 
 
 def _in_network_precision(network: Any, samples: Samples) -> Samples:
+    """Cast floating-point inputs to the type of the network's weights, with a note.
+
+    Whole numbers of a frame are token ids for a network with an embedding that takes nothing else.
+    """
+    return _cast(network, _as_token_ids(network, samples))
+
+
+def _cast(network: Any, samples: Samples) -> Samples:
     """Cast floating-point inputs to the type of the network's weights, with a note."""
     dtype = None
     if isinstance(network, nn.Module):
@@ -341,6 +349,24 @@ def _in_network_precision(network: Any, samples: Samples) -> Samples:
         return samples
     note = f"Inputs were converted from {inputs.dtype} to {dtype}, the type of the weights."
     return replace(samples, inputs=inputs.to(dtype), notes=(*samples.notes, note))
+
+
+def _as_token_ids(network: Any, samples: Samples) -> Samples:
+    """Return a frame of whole numbers as integers if the network runs on these alone, other samples as they are."""
+    inputs = samples.inputs
+    if not samples.columns or not inputs.is_floating_point() or not isinstance(network, nn.Module):
+        return samples
+    has_embedding = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in network.modules())
+    if not has_embedding or not bool((inputs == inputs.round()).all()):
+        return samples
+    ids = replace(samples, inputs=inputs.long())
+    for given in (_cast(network, samples), ids):
+        try:
+            first_pass(unwrapped(network), given)
+        except InvalidInput:
+            continue
+        return ids if given is ids else samples
+    return samples
 
 
 def _check_outputs(prepared: Ready) -> None:

@@ -36,6 +36,7 @@ from gapscope.labels.sample_details import sample_details
 from gapscope.labels.several_labels import assess_positions, assess_several_labels
 from gapscope.measures.embed import checked_features
 from gapscope.statistics.baselines import RBF, LooRow, rbf_spectrum, sample_features
+from gapscope.statistics.integer_inputs import settle_integers
 
 # by judgment: one error is then 2 % of the labels
 MIN_SAMPLES = 50
@@ -242,6 +243,8 @@ def _assess(
 ) -> Assessment:
     if source is None or isinstance(source, nn.Module):
         samples = _collect(source, data, features, labels, pred_probs)
+        if source is None:
+            samples = settle_integers(samples, are_numbers=labels is not None)
         has_inputs = data is not None or features is not None
         judged = samples
         if features is not None and data is not None:

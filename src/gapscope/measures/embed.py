@@ -318,7 +318,7 @@ def embed(
         check_range("batch_size", batch_size, 1)
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data)
-    prepared = ready(network, Samples(samples.inputs, form=samples.form))
+    prepared = ready(network, Samples(samples.inputs, form=samples.form, columns=samples.columns))
     path = None
     if cache_dir is not None:
         key = _cache_key(prepared.network, prepared.samples, layer, pooling)
