@@ -14,7 +14,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
-from gapscope.base.samples import has_finite_sum
+from gapscope.base.input_checks import has_finite_sum
 
 
 def _held_by(holder: Any) -> str:

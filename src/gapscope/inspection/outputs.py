@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer, describe_value
-from gapscope.base.samples import check_holds_numbers, slices
+from gapscope.base.input_checks import check_holds_numbers
+from gapscope.base.samples import slices
 from gapscope.base.type_guards import is_list_or_tuple
 from gapscope.inspection.checkpoints import REENTRANT, direct_checkpoints
 from gapscope.inspection.chunking import rows_per_pass

@@ -21,6 +21,7 @@ from gapscope.inspection.first_pass import (
     activation_of,
     first_pass,
 )
+from gapscope.inspection.input_types import in_network_types
 from gapscope.inspection.network_adapter import NetworkAdapter, class_axis
 from gapscope.inspection.network_checks import (
     check_finite,
@@ -30,7 +31,6 @@ from gapscope.inspection.network_checks import (
     unwrapped,
 )
 from gapscope.inspection.next_position import UNDECIDED, predicts_next_of
-from gapscope.inspection.outputs import precision_of
 
 COMPILED = "_orig_mod."
 
@@ -166,7 +166,7 @@ class Ready:
             InvalidInput: The second data set does not fit the first or the network.
         """
         _, data = unwrap_estimator(self.estimator, data)
-        samples = _in_network_precision(self.bare, as_second(data, self.samples, owner))
+        samples = in_network_types(self.bare, as_second(data, self.samples, owner))
         network = self.network
         if isinstance(network, NetworkAdapter):
             network = network.with_changes(form=samples.form)
@@ -295,9 +295,7 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     samples = as_samples(data)
     if needs:
         require_targets(samples.targets)
-    prepared = replace(
-        _adapt(network, _in_network_precision(network, samples)), estimator=estimator
-    )
+    prepared = replace(_adapt(network, in_network_types(network, samples)), estimator=estimator)
     if "labels" in needs:
         require_labels(prepared.samples.targets)
     if "outputs" in needs:
@@ -324,48 +322,10 @@ def settled_by(source: Any, samples: Samples) -> Samples:
         return samples
     if isinstance(source, nn.Module):
         bare = unwrapped(source)
-        return samples.settled(first_pass(bare, _in_network_precision(bare, samples)).outputs.shape)
+        return samples.settled(first_pass(bare, in_network_types(bare, samples)).outputs.shape)
     shape = getattr(source, "shape", ())
     if len(shape) > raw.ndim:
         return samples.settled(shape)
-    return samples
-
-
-def _in_network_precision(network: Any, samples: Samples) -> Samples:
-    """Cast floating-point inputs to the type of the network's weights, with a note.
-
-    Whole numbers of a frame are token ids for a network with an embedding that takes nothing else.
-    """
-    return _cast(network, _as_token_ids(network, samples))
-
-
-def _cast(network: Any, samples: Samples) -> Samples:
-    """Cast floating-point inputs to the type of the network's weights, with a note."""
-    dtype = None
-    if isinstance(network, nn.Module):
-        dtype = precision_of(network)
-    inputs = samples.inputs
-    if dtype is None or not inputs.is_floating_point() or inputs.dtype == dtype:
-        return samples
-    note = f"Inputs were converted from {inputs.dtype} to {dtype}, the type of the weights."
-    return replace(samples, inputs=inputs.to(dtype), notes=(*samples.notes, note))
-
-
-def _as_token_ids(network: Any, samples: Samples) -> Samples:
-    """Return a frame of whole numbers as integers if the network runs on these alone, other samples as they are."""
-    inputs = samples.inputs
-    if not samples.columns or not inputs.is_floating_point() or not isinstance(network, nn.Module):
-        return samples
-    has_embedding = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in network.modules())
-    if not has_embedding or not bool((inputs == inputs.round()).all()):
-        return samples
-    ids = replace(samples, inputs=inputs.long())
-    for given in (_cast(network, samples), ids):
-        try:
-            first_pass(unwrapped(network), given)
-        except InvalidInput:
-            continue
-        return ids if given is ids else samples
     return samples
 
 

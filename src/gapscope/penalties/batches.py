@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.batches import LABEL_NAMES
 from gapscope.base.errors import InvalidInput
+from gapscope.base.input_checks import check_holds_numbers
 from gapscope.base.input_layout import InputLayout, pack_inputs
-from gapscope.base.samples import check_holds_numbers
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis
 from gapscope.inspection.network_checks import unwrapped
