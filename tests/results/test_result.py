@@ -21,6 +21,7 @@ from gapscope.results.result import MAX_ROWS, Result, picture, to_builtin, to_ht
 
 X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(40) % 2
+FEATURES = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
 
 
 def _network() -> nn.Module:
@@ -56,7 +57,13 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "NetworkRanking": _ranking,
     "Monitor": _monitor,
     "AccuracyForecast": lambda: gs.forecast_accuracy(None, (X, Y)),
+    "LabelIssues": lambda: gs.find_label_issues(None, (FEATURES, FEATURES[:, 0])),
+    "LabelNoiseEstimate": lambda: gs.estimate_label_noise(None, (FEATURES, FEATURES[:, 0])),
+    "HeldOutPredictions": lambda: gs.out_of_sample(None, (FEATURES, FEATURES[:, 0])),
 }
+
+# results with a row per sample or epoch, of which the text shows a part
+SHORTENED = ("Monitor", "LabelIssues", "HeldOutPredictions")
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -67,15 +74,19 @@ def test_every_result_is_a_table_and_json(name: str) -> None:
     assert isinstance(table, pandas.DataFrame) and len(table)
     content = result.to_dict()
     assert content and all(isinstance(key, str) for key in content)
-    # JSON-serializable values alone: what json writes by itself, but for numbers that are not finite
+    # what json writes by itself; results that can be read again keep numbers that are not finite
+    is_read_again = hasattr(result, "from_json") or hasattr(result, "load")
     assert json.dumps(json.loads(json.dumps(content))) == json.dumps(content)
+    assert is_read_again or json.loads(json.dumps(content, allow_nan=False)) == json.loads(
+        result.to_json()
+    )
     assert json.loads(result.to_json()).keys() == content.keys()
     assert result.to_json(indent=1).count("\n") > 2
     page = result._repr_html_()
     assert page.lstrip().startswith(("<table", "<div"))
     if isinstance(result, AccuracyForecast):
         assert result.headline in page and "data:image/png;base64," in page
-    assert len(repr(result).splitlines()) >= len(table) or name == "Monitor"
+    assert len(repr(result).splitlines()) >= len(table) or name in SHORTENED
 
 
 def test_plain_values() -> None:

@@ -100,8 +100,8 @@ class AccuracyForecast(Answer):
             {"method": row.method, self._column: row.score, "uses": row.uses} for row in self.rows
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all but the per-sample predictions as JSON-serializable values."""
+    def _content(self) -> dict[str, Any]:
+        """Return all but the per-sample predictions."""
         return to_builtin(replace(self, rows=())) | {"rows": self.to_pandas().to_dict("records")}
 
     @property

@@ -130,8 +130,8 @@ class HeldOutPredictions(Answer):
         )
         return pandas.concat([table, given], axis=1)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all but the predictions and targets of single samples as JSON-serializable values."""
+    def _content(self) -> dict[str, Any]:
+        """Return all but the predictions and targets of single samples."""
         content = to_builtin(
             replace(self, predictions=np.empty(0), targets=np.empty(0), positions=None)
         )

@@ -18,8 +18,13 @@ from gapscope.base.errors import DamagedFile, NotWritten, UnreadableFile
 from gapscope.base.type_guards import is_dict, is_list_or_tuple
 
 
-def _standard_json(value: Any, *, null: bool = False) -> Any:
-    """Replace non-finite numbers by strings or null for JSON."""
+def standard_json(value: Any, *, null: bool = False) -> Any:
+    """Return a value with None, or strings that `float` accepts, in place of NaN and infinities.
+
+    Args:
+        value: Numbers, texts, lists and dictionaries of these.
+        null: Whether non-finite numbers become None; else they become strings.
+    """
     if isinstance(value, float):
         if math.isfinite(value):
             return float(value)
@@ -31,9 +36,9 @@ def _standard_json(value: Any, *, null: bool = False) -> Any:
             return "Infinity"
         return "-Infinity"
     if is_dict(value):
-        return {str(key): _standard_json(item, null=null) for key, item in value.items()}
+        return {str(key): standard_json(item, null=null) for key, item in value.items()}
     if is_list_or_tuple(value):
-        return [_standard_json(item, null=null) for item in value]
+        return [standard_json(item, null=null) for item in value]
     return value
 
 
@@ -43,7 +48,7 @@ def to_json(value: Any, *, indent: int | None = None, null: bool = False) -> str
     >>> to_json({"a": float("-inf"), "b": (1, 2.5)})
     '{"a": "-Infinity", "b": [1, 2.5]}'
     """
-    return json.dumps(_standard_json(value, null=null), indent=indent, allow_nan=False)
+    return json.dumps(standard_json(value, null=null), indent=indent, allow_nan=False)
 
 
 @contextmanager

@@ -309,8 +309,8 @@ class CheckResult(Result):
         rows += [(f.code, f.title, "not checked", f.reason, "", None, 0) for f in self.not_checked]
         return pandas.DataFrame(rows, columns=columns).astype({"cost": float})
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything but the data as JSON-serializable values."""
+    def _content(self) -> dict[str, Any]:
+        """Return everything but the data."""
         return {
             "headline": self.headline,
             "samples": self.n_samples,

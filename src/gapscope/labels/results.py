@@ -333,8 +333,8 @@ class LabelIssues(Result):
         odds = worst.groupby("sample", sort=False)["odds"].mean().to_numpy()
         return rows.iloc[(-odds).argsort(kind="stable")].reset_index(drop=True)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the ranking and the rate, without the data, as JSON-serializable values."""
+    def _content(self) -> dict[str, Any]:
+        """Return the ranking and the rate, without the data,."""
         return {
             "rows": self.to_pandas().to_dict("records"),
             "n_flagged": self.n_flagged,

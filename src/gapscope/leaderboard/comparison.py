@@ -349,9 +349,9 @@ class Comparison(StoredRows[ComparedReading]):
         intervals = f"with non-overlapping {percent(self.level)} intervals for {names}"
         return f"{best} is expected to have the smallest gap: {count}, {intervals}."
 
-    def to_dict(self) -> dict[str, Any]:
+    def _content(self) -> dict[str, Any]:
         """Return rows, verdict, level and reasons as JSON-serializable values."""
-        return {**super().to_dict(), "verdict": list(self.verdict)}
+        return {**super()._content(), "verdict": list(self.verdict)}
 
     @classmethod
     def _from(cls, content: Mapping[str, Any]) -> Comparison:

@@ -330,10 +330,10 @@ class Leaderboard(StoredRows[LeaderboardRow]):
             rows.append(content)
         return pandas.DataFrame(rows).dropna(axis="columns", how="all").set_index("measure")
 
-    def to_dict(self) -> dict[str, Any]:
+    def _content(self) -> dict[str, Any]:
         """Return rows, verdict and attributes as JSON-serializable values."""
         correction = "Westfall-Young single-step max-T over all rows"
-        return {"verdict": list(self.verdict), "correction": correction, **super().to_dict()}
+        return {"verdict": list(self.verdict), "correction": correction, **super()._content()}
 
     @classmethod
     def _from(cls, content: Mapping[str, Any]) -> Leaderboard:

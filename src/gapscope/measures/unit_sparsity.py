@@ -106,9 +106,9 @@ class UnitSparsity(Result):
         """Return zeta and kappa by name."""
         return {"zeta": self.zeta, "kappa": self.kappa}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return zeta, kappa and all fields as JSON-serializable values."""
-        return self.scalars() | super().to_dict()
+    def _content(self) -> dict[str, Any]:
+        """Return zeta, kappa and all fields."""
+        return self.scalars() | super()._content()
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per class: samples, accuracy, turning points, zeta, kappa, chance."""

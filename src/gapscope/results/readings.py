@@ -215,9 +215,9 @@ class Readings(StoredRows[Reading]):
         table.index = pandas.Index([reading.name for reading in self], name="name")
         return table
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return readings, reasons and notes as JSON-serializable values."""
-        return {"schema": SCHEMA, **super().to_dict()}
+    def _content(self) -> dict[str, Any]:
+        """Return readings, reasons and notes."""
+        return {"schema": SCHEMA, **super()._content()}
 
     @classmethod
     def _from(cls, content: Mapping[str, Any]) -> Readings:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import GapscopeError, UnreadableFile
-from gapscope.base.files import read_json, to_json, write_output
+from gapscope.base.files import read_json, standard_json, to_json, write_output
 from gapscope.base.renamed import new_name
 from gapscope.base.type_guards import is_dict, is_list_or_tuple, is_mapping
 from gapscope.results.estimate import Estimate
@@ -101,7 +101,7 @@ def to_builtin(value: Any) -> Any:
     """Return numbers, texts, lists and dictionaries for a value of a result.
 
     Estimates become `{"value": ..., "standard_error": ...}`, tensors and arrays nested lists, data classes dictionaries
-    of their fields, tuples lists. Non-finite numbers stay as they are (`to_json` writes them as strings).
+    of their fields, tuples lists. Non-finite numbers stay as they are.
 
     >>> to_builtin({"a": (Estimate(1.0, 0.5), 2)})
     {'a': [{'value': 1.0, 'standard_error': 0.5}, 2]}
@@ -124,7 +124,7 @@ def to_builtin(value: Any) -> Any:
 class Result:
     """Result of several numbers, as a table and as JSON-serializable values.
 
-    Subclasses define `to_pandas`, and `to_dict` unless they are a data class, a mapping or a `RowResult`.
+    Subclasses define `to_pandas`, and `_content` unless they are a data class, a mapping or a `RowResult`.
     """
 
     if not TYPE_CHECKING:
@@ -139,13 +139,25 @@ class Result:
         """Return the table of the result."""
         raise NotImplementedError(f"{type(self).__name__} must define to_pandas.")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all contents as JSON-serializable values, see `to_builtin`."""
+    _is_read_again: ClassVar[bool] = False  # whether the class reads its own JSON
+
+    def _content(self) -> dict[str, Any]:
+        """Return all contents as built-in values, see `to_builtin`."""
         return to_builtin(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the contents as JSON-serializable values: numbers, texts, lists and dictionaries.
+
+        NaN and infinities are None. They stay numbers in results that can be read again (`from_json`, `load`).
+        """
+        content = self._content()
+        if self._is_read_again:
+            return content
+        return standard_json(content, null=True)
 
     @check_arguments
     def to_json(self, *, indent: int | None = None) -> str:
-        """Return `to_dict` as JSON, with NaN and infinities as strings.
+        """Return `to_dict` as JSON; NaN and infinities are null, or strings in results that can be read again.
 
         Args:
             indent: Spaces per level; None for a single line.
@@ -180,8 +192,8 @@ class RowResult(tuple[Row, ...], Result):
         vars(result).update(attributes)
         return result
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the list "rows" and the attributes as JSON-serializable values."""
+    def _content(self) -> dict[str, Any]:
+        """Return the list "rows" and the attributes."""
         return {"rows": [to_builtin(row) for row in self], **to_builtin(vars(self))}
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -200,6 +212,7 @@ class StoredRows(RowResult[Row]):
     `to_dict`.
     """
 
+    _is_read_again = True
     _kind: ClassVar[str]
     _keys: ClassVar[frozenset[str]]
 

@@ -39,7 +39,9 @@ class Recordings(Result):
         self.epochs = list(epochs)
         self.rows = [dict(row) for row in rows]
 
-    def to_dict(self) -> dict[str, Any]:
+    _is_read_again = True
+
+    def _content(self) -> dict[str, Any]:
         """Return the list "rows" with one dictionary per recording."""
         return {
             "rows": [

@@ -179,8 +179,8 @@ class BatchNormAdvice(Result):
             for row in rows
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-serializable values."""
+    def _content(self) -> dict[str, Any]:
+        """Return everything."""
         names = (
             "batch_size",
             "new_batch_size",

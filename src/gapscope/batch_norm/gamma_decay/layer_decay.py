@@ -197,8 +197,8 @@ class GammaDecay(Mapping[str, LayerDecay], Result):
         )
         return (n - batch_size) / (batch_size * (n - 1))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the totals and all layers' numbers per channel as JSON-serializable values."""
+    def _content(self) -> dict[str, Any]:
+        """Return the totals and all layers' numbers per channel."""
         names = ("batch_size", "n_samples", "replacement", "decay", "predicted")
         values = {name: to_builtin(getattr(self, name)) for name in names}
         return values | {"layers": {name: to_builtin(layer) for name, layer in self.items()}}
