@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
+from gapscope.base.errors import InvalidInput
 
 N_TOKENS, N_CLASSES = 30, 4
 Data = tuple[Tensor, Tensor]
@@ -140,3 +141,36 @@ def test_copies_in_the_test_samples_are_found_among_several_inputs() -> None:
     test = {"input_ids": both[0], "attention_mask": torch.ones_like(both[0]), "labels": both[1]}
     finding = gs.check(None, data, test=test, only=["GS101"]).findings[0]
     assert "10 of 50 test samples" in finding.evidence
+
+
+CODES = torch.tensor([10, 20, 30_000_000])
+
+
+def test_codes_as_labels_give_the_findings_of_classes_numbered_from_0() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(150) % 3
+    y[-2:] = 0
+    x = torch.randn(150, 4, generator=generator) + 2 * y[:, None]
+    by_code, by_number = (
+        gs.check(None, (x[:100], labels[:100]), test=(x[100:], labels[100:]))
+        for labels in (CODES[y], y)
+    )
+    assert [item.code for item in by_code.findings] == [item.code for item in by_number.findings]
+    assert len(by_code.not_checked) == len(by_number.not_checked)
+    assert not any("memory" in item.reason for item in by_code.not_checked)
+
+
+def test_codes_of_rare_classes_are_named_by_their_number() -> None:
+    y = torch.zeros(100, dtype=torch.int64)
+    y[:3] = 2
+    finding = gs.check(None, (torch.randn(100, 3), CODES[y]), only=["GS104"]).findings[0]
+    assert "class 30000000 has 3 samples" in finding.evidence
+
+
+def test_codes_of_positions_are_refused_before_the_memory_is_full() -> None:
+    tokens = torch.randint(0, 50, (200, 6), generator=torch.Generator().manual_seed(0))
+    labels = CODES[tokens % 3]
+    for verb in (gs.find_label_issues, gs.forecast_accuracy, gs.out_of_sample):
+        with pytest.raises(InvalidInput, match="30000000 and only 3 classes"):
+            verb(None, (tokens, labels))
+    assert gs.check(None, (tokens, labels), only=["GS109"]).findings == ()

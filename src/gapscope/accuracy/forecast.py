@@ -27,7 +27,7 @@ from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
-from gapscope.base.targets import require_targets
+from gapscope.base.targets import check_class_numbers, require_targets
 from gapscope.data.frames import encode_inputs
 from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope
@@ -51,8 +51,8 @@ from gapscope.statistics.baselines import (
 from gapscope.statistics.integer_inputs import settle_integers
 from gapscope.statistics.kernel_ridge import ClassScores, are_unequal, class_scores
 
-# Three samples in the smallest subset, a quarter; labels of so many unused numbers are codes, not classes, by judgment.
-MIN_SAMPLES, MAX_UNUSED_CLASSES = 12, 1000
+# three samples in the smallest subset, a quarter
+MIN_SAMPLES = 12
 # Two halvings suffice for a power law; above so many samples the scores of subsets hardly differ: by judgment.
 SUBSET_FRACTIONS, N_SUBSETS, ONE_SUBSET_ABOVE = (0.25, 0.5), 3, 5000
 
@@ -195,11 +195,8 @@ def check_prediction_data(
         raise InvalidInput(
             f"{what} needs two classes or targets or more; got {got}. Pass other samples too."
         )
-    if samples.is_classification and int(values.max()) > MAX_UNUSED_CLASSES + 10 * len(values):
-        raise InvalidInput(
-            f"Got the label {int(values.max())} and only {len(values)} classes. Number the classes 0, 1, 2, ..., "
-            "or pass floating-point targets if these are amounts."
-        )
+    if samples.is_classification:
+        check_class_numbers(targets)
 
 
 def _forecast_positions(source: Any, samples: Samples, head: Any, seed: int) -> AccuracyForecast:

@@ -280,6 +280,38 @@ def check_labels(labels: Tensor, n_classes: int) -> None:
         )
 
 
+MAX_UNUSED_CLASSES = 1000
+"""Labels above ten times the classes and so many unused numbers are codes, not classes, by judgment."""
+
+
+def is_far_above(label: int, n_classes: int) -> bool:
+    """Return whether a label is far larger than the number of classes, so that arrays have mostly unused columns.
+
+    Args:
+        label: The largest label.
+        n_classes: Number of classes that occur.
+    """
+    return label > MAX_UNUSED_CLASSES + 10 * n_classes
+
+
+def check_class_numbers(labels: Tensor) -> None:
+    """Raise InvalidInput if the largest label is far larger than the number of classes.
+
+    Args:
+        labels: Class labels of any shape; -100 is no class.
+
+    Raises:
+        InvalidInput: Arrays of scores with a column per number of a class would be mostly unused.
+    """
+    values = labels.unique()
+    values = values[values != IGNORED]
+    if len(values) and is_far_above(int(values[-1]), len(values)):
+        raise InvalidInput(
+            f"Got the label {int(values[-1])} and only {len(values)} classes. Number the classes 0, 1, 2, ..., "
+            "or pass floating-point targets if these are amounts."
+        )
+
+
 def check_regression_shape(
     targets: Tensor, shape: Sequence[int], owner: str = "Regression targets"
 ) -> None:

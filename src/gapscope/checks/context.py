@@ -195,7 +195,8 @@ class Context:
             return self.estimator.correct[self.indices]
         labels = self.samples.y.cpu()
         if self.diverged is not None:
-            return (labels == self.labels.bincount().argmax()).double()
+            classes, counts = self.labels.unique(return_counts=True)
+            return (labels == classes[counts.argmax()]).double()
         return sample_scores(self.samples, self.logits)
 
     @cached_property

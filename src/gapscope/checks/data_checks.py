@@ -166,10 +166,9 @@ def imbalance(context: Context) -> Outcome:
         return NotChecked("class balance needs class labels")
     if context.everything.kind == "multi-label":
         return NotChecked("needs one class per sample; GS109 names rare labels")
-    counts = context.labels.bincount()
-    present = counts[counts > 0]
+    classes, present = context.labels.unique(return_counts=True)
     if len(present) == 1:
-        only = _class_name(context, int(counts.argmax()))
+        only = _class_name(context, int(classes[0]))
         return Finding(
             f"all labels are of class {only}",
             "pass samples of other classes too, and check which column the labels are: there is nothing to learn",
@@ -180,7 +179,7 @@ def imbalance(context: Context) -> Outcome:
         return Fine(text)
     if int(present.max()) < MIN_SAMPLES:
         return Fine(f"{text}, too few to be unequal")
-    rarest = int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
+    rarest = int(classes[present.argmin()])
     fewest = pluralize(int(present.min()), "sample")
     evidence = (
         f"class {_class_name(context, rarest)} has {fewest}, the largest {int(present.max())}"
@@ -215,17 +214,16 @@ def rare_classes(context: Context) -> Outcome:
         return _rare_labels(context)
     if not context.has_accuracy:
         return NotChecked("class balance needs class labels")
-    counts = context.labels.bincount()
-    few = torch.nonzero((counts > 0) & (counts < MIN_SAMPLES)).flatten().tolist()
-    present = int((counts > 0).sum())
+    classes, counts = context.labels.unique(return_counts=True)
+    few = classes[counts < MIN_SAMPLES].tolist()
     if not few:
-        return Fine(f"{int(counts[counts > 0].min())} samples or more per class")
+        return Fine(f"{int(counts.min())} samples or more per class")
     names = ", ".join(_class_name(context, label) for label in few[:5]) + (
         ", ..." if len(few) > 5 else ""
     )
     verb = "has" if len(few) == 1 else "have"
     return Finding(
-        f"{len(few)} of {pluralize(present, 'class')} {verb} fewer than {MIN_SAMPLES} samples: {names}",
+        f"{len(few)} of {pluralize(len(classes), 'class')} {verb} fewer than {MIN_SAMPLES} samples: {names}",
         "collect samples of these classes, or merge them: their accuracy can be neither learned nor measured",
         indices=tuple(_with_label(context.everything.y.cpu(), few)),
     )

@@ -204,12 +204,12 @@ def _balance(data: Samples) -> Samples:
     """Repeat samples of rare classes until all classes have the same number."""
     if not data.is_classification:
         return data
-    counts = data.y.bincount()
+    classes, counts = data.y.unique(return_counts=True)
     most = int(counts.max())
-    if int(counts[counts > 0].min()) == most:
+    if int(counts.min()) == most:
         return data
     rows: list[Tensor] = []
-    for label in torch.nonzero(counts).flatten():
+    for label in classes:
         members = torch.nonzero(data.y == label).flatten()
         rows.append(members.repeat(-(-most // len(members)))[:most])
     return take(data, torch.cat(rows))

@@ -106,8 +106,9 @@ def _alone(column: Tensor, labels: Tensor) -> float:
     if len(values) < len(column) / 2:
         # the most frequent label of each value, if values occur more than once each
         _, groups = column.unique(return_inverse=True)
-        counts = torch.zeros(len(values), int(labels.max()) + 1).index_put_(
-            (groups, labels), torch.ones(len(labels)), accumulate=True
+        classes, codes = labels.unique(return_inverse=True)
+        counts = torch.zeros(len(values), len(classes)).index_put_(
+            (groups, codes), torch.ones(len(labels)), accumulate=True
         )
         return float(counts.max(1).values.sum()) / len(labels)
     order = column.argsort(stable=True)

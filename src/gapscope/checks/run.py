@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range, describe_value
-from gapscope.base.samples import as_samples, with_task
+from gapscope.base.samples import Samples, as_samples, with_task
 from gapscope.base.second_data import as_second
-from gapscope.base.targets import IGNORED, require_targets
+from gapscope.base.targets import IGNORED, is_far_above, require_targets
 from gapscope.checks.account import order_findings
 from gapscope.checks.context import MAX_SAMPLES, Context
 from gapscope.checks.estimators import EstimatorScores
@@ -234,6 +234,35 @@ def _with_class_names(data: Any, test: Any) -> tuple[Any, Any]:
     return named, named_test
 
 
+def _numbered(samples: Samples, test: Samples | None) -> tuple[Samples, Samples | None]:
+    """Return both with classes numbered from 0 on and named by their labels, if these are far larger than their number.
+
+    Arrays of scores have a column per number of a class, so that codes such as 30000000 would fill the memory.
+    """
+    if samples.kind not in ("classification", "positions") or samples.class_names:
+        return samples, test
+    parts = [samples]
+    if test is not None and test.targets is not None:
+        parts.append(test)
+    values = torch.cat([part.y.cpu().flatten() for part in parts]).unique()
+    values = values[values != IGNORED]
+    if not len(values) or not is_far_above(int(values[-1]), len(values)):
+        return samples, test
+    names = tuple(map(str, values.tolist()))
+    numbered = [
+        replace(
+            part,
+            targets=torch.where(
+                part.y == IGNORED, IGNORED, torch.searchsorted(values.to(part.y.device), part.y)
+            ),
+            unsettled=None,
+            class_names=names,
+        )
+        for part in parts
+    ]
+    return numbered[0], (numbered[1] if len(numbered) > 1 else test)
+
+
 def _as_names(labels: Any) -> Any:
     """Return integers as text; a pandas Series keeps its index."""
     if hasattr(labels, "index") and hasattr(labels, "map"):
@@ -323,6 +352,7 @@ def _make_context(
         held_out = None
     else:
         held_out = as_second(test, samples, "test")
+    samples, held_out = _numbered(samples, held_out)
     if is_estimator(module):
         scores = EstimatorScores(module, raw, raw_test, is_regression=samples.kind == "regression")
         return Context(None, samples, indices, estimator=scores, test=held_out, given=given)

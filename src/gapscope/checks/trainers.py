@@ -79,7 +79,8 @@ def constant_scorer(samples: Samples) -> Scorer:
     if samples.kind == "multi-label":
         usual = targets.double().mean(0) > 0.5
         return lambda scored: (scored.y.cpu() == usual).double().mean(1)
-    label = int(targets[targets != IGNORED].bincount().argmax())
+    classes, counts = targets[targets != IGNORED].unique(return_counts=True)
+    label = int(classes[counts.argmax()])
 
     def score(scored: Samples) -> Tensor:
         labels = scored.y.cpu().reshape(len(scored), -1)

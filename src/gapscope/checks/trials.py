@@ -153,8 +153,8 @@ def _class_weights(samples: Samples, balanced: bool) -> Tensor:
     if not balanced or not samples.is_classification:
         return torch.ones(len(samples), dtype=torch.float64)
     labels = samples.y.cpu()
-    counts = labels.bincount().double()
-    return (len(labels) / int((counts > 0).sum()) / counts)[labels]
+    classes, codes, counts = labels.unique(return_inverse=True, return_counts=True)
+    return (len(labels) / len(classes) / counts.double())[codes]
 
 
 def default_trainings(n: int) -> float:
@@ -395,7 +395,7 @@ def _check_learns(
 
 
 def _chance(labels: Tensor) -> float:
-    return float(labels.bincount().max()) / len(labels)
+    return float(labels.unique(return_counts=True)[1].max()) / len(labels)
 
 
 def _first_gain(result: tuple[Fix, Tensor]) -> float:

@@ -85,14 +85,15 @@ def _noise_estimate(
         found.clean_accuracy,
         len(labels),
         accuracy=float((predicted == labels).double().mean()),
-        most_frequent=float(torch.bincount(labels).max()) / len(labels),
+        most_frequent=float(labels.unique(return_counts=True)[1].max()) / len(labels),
     ).bounded_if_hard()
 
 
 def _rank(
     view: ClassView, labels: Tensor, found: ErrorProbabilities, noise: LabelNoiseEstimate
 ) -> LabelIssues:
-    is_few = labels.bincount()[labels] <= FEW_SAMPLES
+    _, codes, counts = labels.unique(return_inverse=True, return_counts=True)
+    is_few = counts[codes] <= FEW_SAMPLES
     is_flagged = found.error >= torch.where(is_few, MIN_PROBABILITY_OF_FEW, MIN_PROBABILITY)
     order = found.order.argsort(descending=True, stable=True)
     if bool(is_few.any()):  # else the flagged ones come first already

@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from gapscope.base.budget import MAX_BYTES
 from gapscope.base.errors import InvalidInput
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
-from gapscope.base.targets import IGNORED
+from gapscope.base.targets import IGNORED, check_class_numbers
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import BACKWARD_CHUNK_SIZE
@@ -277,7 +278,8 @@ def prepare_positions(
         seed: Seed of the positions that are drawn, if there are many.
 
     Raises:
-        InvalidInput: The targets do not fit the outputs, or all labels are of one class.
+        InvalidInput: The targets do not fit the outputs, all labels are of one class, or they are numbers far larger
+            than the number of classes.
     """
     prepared = None
     if network is not None:
@@ -287,6 +289,9 @@ def prepare_positions(
     else:
         labelled = prepared.samples
     positions = labelled_positions(labelled.y, seed=seed)
+    # scores in float64, with a column per number of a class
+    if prepared is None and 8 * len(positions) * positions.n_classes > MAX_BYTES:
+        check_class_numbers(positions.labels)
     if len(positions.labels.unique()) < 2:
         raise InvalidInput(
             "Positions need labels of two classes or more; got one. Pass other samples too."
@@ -317,7 +322,7 @@ def position_scores(
     scores = input_scores(samples, positions)
     if network is None:
         return scores, notes
-    most_frequent = float(positions.labels.bincount().max()) / len(positions)
+    most_frequent = float(positions.labels.unique(return_counts=True)[1].max()) / len(positions)
     known = [
         float((part.argmax(1) == positions.labels).double().mean()) for part in scores.values()
     ]

@@ -408,8 +408,7 @@ class ClassScores:
 
 def are_unequal(labels: Int[Tensor, " n"]) -> bool:
     """Return whether the largest class has at least twice the samples of the smallest."""
-    counts = labels.bincount()
-    counts = counts[counts > 0]
+    counts = labels.unique(return_counts=True)[1]
     return len(counts) > 1 and bool(counts.max() >= 2 * counts.min())
 
 
@@ -423,7 +422,7 @@ def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Cla
 
     labels = labels.cpu()
     scores = scores.detach().double().cpu()
-    classes = labels.unique()
+    classes, counts = labels.unique(return_counts=True)
     correct = (scores.argmax(1) == labels).double()
     balanced = torch.stack([correct[labels == label].mean() for label in classes]).mean()
     if len(classes) == 2:
@@ -433,6 +432,4 @@ def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Cla
     if scores.shape[1] == 2:
         scores = torch.stack([scores[:, 0] - scores[:, 1], scores[:, 1] - scores[:, 0]], dim=1)
     areas = [roc_auc_score(labels == label, scores[:, int(label)]) for label in one_against_rest]
-    return ClassScores(
-        float(balanced), sum(areas) / len(areas), float(labels.bincount().max()) / len(labels)
-    )
+    return ClassScores(float(balanced), sum(areas) / len(areas), float(counts.max()) / len(labels))
