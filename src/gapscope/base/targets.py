@@ -303,11 +303,13 @@ def check_class_numbers(labels: Tensor) -> None:
     Raises:
         InvalidInput: Arrays of scores with a column per number of a class would be mostly unused.
     """
-    values = labels.unique()
-    values = values[values != IGNORED]
-    if len(values) and is_far_above(int(values[-1]), len(values)):
+    labels = labels[labels != IGNORED]
+    if not labels.numel():
+        return
+    largest, n_classes = int(labels.max()), _count_values(labels.flatten())
+    if is_far_above(largest, n_classes):
         raise InvalidInput(
-            f"Got the label {int(values[-1])} and only {len(values)} classes. Number the classes 0, 1, 2, ..., "
+            f"Got the label {largest} and only {n_classes} classes. Number the classes 0, 1, 2, ..., "
             "or pass floating-point targets if these are amounts."
         )
 
