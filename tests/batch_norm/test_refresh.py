@@ -139,3 +139,15 @@ def test_statistics_of_the_same_network_and_data_are_computed_once_in_a_scope() 
         not torch.equal(a, b)
         for a, b in zip(statistics(first).values(), statistics(second).values(), strict=True)
     )
+
+
+class NormWithActivation(nn.BatchNorm1d):
+    def forward(self, h: Tensor) -> Tensor:
+        return super().forward(h).relu()
+
+
+def test_the_statistics_of_a_subclass_that_does_more_are_those_of_its_inputs() -> None:
+    x = torch.randn(50, 3)
+    network = nn.Sequential(nn.Linear(3, 4), NormWithActivation(4), nn.Linear(4, 2)).eval()
+    norm: Any = with_data_statistics(network, x)[1]  # type: ignore[index]
+    torch.testing.assert_close(norm.running_mean, network[0](x).mean(0).detach())

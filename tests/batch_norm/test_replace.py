@@ -145,16 +145,28 @@ def test_a_feeder_with_another_consumer_is_detected() -> None:
 class NormWithActivation(nn.BatchNorm1d):
     """As in some model collections: a subclass that does more than normalize."""
 
+    def forward(self, h: Tensor) -> Tensor:
+        return super().forward(h).relu()
 
-def test_subclasses_and_other_kinds_are_excluded() -> None:
+
+class NormAsTorch(nn.BatchNorm1d):
+    """A subclass that adds nothing to the function."""
+
+
+def test_other_kinds_are_excluded_and_subclasses_that_do_more_are_refused() -> None:
     network = nn.Sequential(
         nn.BatchNorm1d(2),
         PopulationNorm1d(2),
         GhostBatchNorm1d(2),
         nn.LayerNorm(2),
-        NormWithActivation(2),
+        NormAsTorch(2),
+        nn.SyncBatchNorm(2),
     )
-    assert list(batch_norm_layers(network)) == ["0", "1", "2"]
+    assert list(batch_norm_layers(network)) == ["0", "1", "2", "4", "5"]
+    assert isinstance(replace_batch_norm(network, "ghost", layers=["4"])[4], GhostBatchNorm1d)
+    network.append(NormWithActivation(2))
+    with pytest.raises(NotMeasurable, match="'6' is a NormWithActivation"):
+        batch_norm_layers(network)
     assert list(batch_norm_layers(network, ["2", "0"])) == ["2", "0"]
 
 

@@ -215,6 +215,58 @@ def test_statistics_that_cannot_be_held_raise() -> None:
         GradientSimilarityPenalty(1.0)(network.train(), x)
 
 
+class _NormAct(nn.BatchNorm2d):
+    """As in model collections: normalization and activation in one layer."""
+
+    def __init__(self, channels: int, activation: nn.Module) -> None:
+        super().__init__(channels)
+        self.activation = activation
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.activation(super().forward(h))
+
+
+class _Formula(nn.BatchNorm2d):
+    def forward(self, h: Tensor) -> Tensor:
+        deviation = (h.var((0, 2, 3), unbiased=False, keepdim=True) + self.eps).sqrt()
+        return (h - h.mean((0, 2, 3), keepdim=True)) / deviation
+
+
+@pytest.mark.filterwarnings("ignore::gapscope.base.errors.SlowGradients")
+@pytest.mark.parametrize("activation", [nn.SiLU(), nn.ReLU(inplace=True), nn.Tanh()])
+def test_a_subclass_that_does_more_equals_its_parts(activation: nn.Module) -> None:
+    network, (x, _) = _batch_normalized(), _batch()
+    whole = _NormAct(3, activation).double()
+    parts = nn.Sequential(nn.BatchNorm2d(3), activation).double()
+    nn.init.uniform_(whole.weight, 0.5, 1.5)
+    parts[0].load_state_dict(whole.state_dict())
+    rest = list(network[3:])
+    joined = nn.Sequential(network[0], whole, *rest)
+    separate = nn.Sequential(network[0], parts, *rest)
+    for penalty in (
+        GradientSimilarityPenalty(1.0, method="exact"),
+        InputJacobianPenalty(1.0, method="exact"),
+    ):
+        values = [penalty(each, x) for each in (joined, separate)]
+        torch.testing.assert_close(values[0], values[1])
+        sources = [list(each.parameters()) for each in (joined, separate)]
+        gradients = [
+            torch.autograd.grad(value, weights, materialize_grads=True)
+            for value, weights in zip(values, sources, strict=True)
+        ]
+        torch.testing.assert_close(gradients[0], gradients[1])
+    assert ntk_trace(joined, x, mode="train") == pytest.approx(ntk_trace(separate, x, mode="train"))
+    assert "forward" not in vars(whole)
+
+
+def test_a_subclass_with_a_formula_of_its_own_raises() -> None:
+    network, (x, _) = _batch_normalized(), _batch()
+    network[1] = _Formula(3).double()
+    for penalty in (GradientSimilarityPenalty(1.0), InputJacobianPenalty(1.0)):
+        with pytest.raises(ReplaceLayer, match=r"_Formula '1'.*eval\(\)"):
+            penalty(network, x)
+
+
 def _rows_of_graph(outputs: Tensor, network: nn.Module) -> Tensor:
     """[N, C, P] from the graph of one pass, in which every sample stands for itself."""
     parameters = list(network.parameters())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, NotYetSupported, did_you_mean
 from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
@@ -16,14 +17,32 @@ from gapscope.batch_norm.layers.population import (
     PopulationNorm3d,
 )
 from gapscope.inspection.hooks import Weighted, forward_hooks, named_modules
+from gapscope.inspection.independence import normalizes_only
 
 BATCH_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 POPULATION_KINDS = (PopulationNorm1d, PopulationNorm2d, PopulationNorm3d)
 GHOST_KINDS = (GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d)
 BATCH_NORMS = (*BATCH_KINDS, *POPULATION_KINDS, *GHOST_KINDS)
-"""Layers whose evaluation function is gamma (h - running_mean) / sqrt(running_var + eps) + beta.
+"""Layers whose evaluation function is gamma (h - running_mean) / sqrt(running_var + eps) + beta."""
 
-Subclasses are excluded: they may do more (apply an activation, for example)."""
+
+def is_norm_layer(module: nn.Module) -> bool:
+    """Return whether a module has the evaluation function of `BATCH_NORMS`.
+
+    Subclasses of torch's layers have it unless they have a forward function of their own, which may do more (apply an
+    activation, for example).
+    """
+    return type(module) in BATCH_NORMS or normalizes_only(module)
+
+
+def is_population_norm(module: nn.Module) -> bool:
+    """Return whether a module is a PopulationNorm."""
+    return type(module) in POPULATION_KINDS
+
+
+def has_statistics(module: nn.Module) -> bool:
+    """Return whether a module has the running statistics of its inputs, whatever else it does."""
+    return is_norm_layer(module) or isinstance(module, _BatchNorm)
 
 
 def select_layers(
@@ -46,13 +65,28 @@ def select_layers(
 def batch_norm_layers(
     network: nn.Module,
     names: Sequence[str] | None = None,
-    kinds: Sequence[type[nn.Module]] = BATCH_NORMS,
+    accepts: Callable[[nn.Module], bool] = is_norm_layer,
 ) -> dict[str, Any]:
-    """Return layers of some kinds with running statistics by name, or those named."""
+    """Return accepted layers with running statistics by name, or those named.
+
+    Raises:
+        InvalidInput: A name is that of no such layer, or a layer has no running statistics.
+        NotMeasurable: There is no such layer, or none are named and a subclass may do more than normalize.
+    """
+    kinds = POPULATION_KINDS if accepts is is_population_norm else BATCH_NORMS
     kind_names = ", ".join(kind.__name__ for kind in kinds)
-    by_name = {
-        name: module for name, module in named_modules(network).items() if type(module) in kinds
-    }
+    modules = named_modules(network)
+    by_name = {name: module for name, module in modules.items() if accepts(module)}
+    others = [
+        f"'{name}' is a {type(module).__name__}"
+        for name, module in modules.items()
+        if isinstance(module, _BatchNorm) and name not in by_name
+    ]
+    if accepts is is_norm_layer and names is None and others:
+        raise NotMeasurable(
+            f"Normalization layers must only normalize; {', '.join(others[:4])}, whose forward function may do more. "
+            "Build it from a BatchNorm and a module after it, or name the other layers where `layers` can be passed."
+        )
     layers = select_layers(by_name, names, f"normalization layers ({kind_names})")
     for name, layer in layers.items():
         if layer.running_mean is None:

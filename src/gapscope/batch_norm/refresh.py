@@ -17,10 +17,10 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import as_samples, slices
 from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.norm_layers import (
-    BATCH_NORMS,
-    POPULATION_KINDS,
     batch_norm_layers,
+    has_statistics,
     in_forward_order,
+    is_population_norm,
 )
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import forward_hooks, named_modules
@@ -139,7 +139,7 @@ def refresh_population(
     """
     check_range("samples", samples, 1)
     refreshed = batch_norm_layers(
-        network, layers, BATCH_NORMS if layers is not None else POPULATION_KINDS
+        network, layers, is_population_norm if layers is None else has_statistics
     )
     with inspection_mode(network):
         statistics = _measure(
@@ -162,7 +162,7 @@ def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
     initial = [
         name
         for name, layer in named_modules(network).items()
-        if isinstance(layer, BATCH_NORMS)
+        if has_statistics(layer)
         and layer.running_mean is not None
         and layer.running_var is not None
         if bool((layer.running_mean == 0).all() & (layer.running_var == 1).all())

@@ -21,6 +21,7 @@ from gapscope.batch_norm.norm_layers import (
     BATCH_NORMS,
     GHOST_KINDS,
     POPULATION_KINDS,
+    is_norm_layer,
     preceding_layers,
     select_layers,
 )
@@ -48,7 +49,7 @@ KINDS: dict[str, tuple[type[nn.Module], ...]] = {
 
 def _incompatibility(layer: Any, kind: str, has_feeder: bool, needs_feeder: bool) -> str:
     """Return why replacing a layer would change its function (empty if it would not)."""
-    if type(layer) not in BATCH_NORMS:
+    if not is_norm_layer(layer) or isinstance(layer, nn.SyncBatchNorm):
         return f"a {type(layer).__name__} may do more than normalize; use a BatchNorm"
     if layer.running_mean is None:
         return "it has no running statistics and thus no evaluation function; use track_running_stats=True"
@@ -60,7 +61,8 @@ def _incompatibility(layer: Any, kind: str, has_feeder: bool, needs_feeder: bool
 
 
 def _build(kind: str, layer: Any, options: dict[str, Any]) -> Any:
-    cls = KINDS[kind][BATCH_NORMS.index(type(layer)) % 3]
+    kinds = [isinstance(layer, each) for each in BATCH_NORMS]
+    cls = KINDS[kind][kinds.index(True) % 3]
     parameters = inspect.signature(cls).parameters
     settings = {
         "eps": layer.eps,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.specs import PenaltySpec, TrainingSpec
-from gapscope.batch_norm.norm_layers import BATCH_NORMS
+from gapscope.batch_norm.norm_layers import has_statistics, is_norm_layer
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.validation import ready
@@ -239,7 +239,7 @@ def _unfreeze(network: nn.Module) -> None:
 
 
 def _batch_norms(network: nn.Module) -> list[str]:
-    return [name for name, module in network.named_modules() if isinstance(module, BATCH_NORMS)]
+    return [name for name, module in network.named_modules() if is_norm_layer(module)]
 
 
 def _has_batch_norm(network: nn.Module) -> bool:
@@ -264,11 +264,7 @@ def _group_norm(network: nn.Module) -> None:
 def _refresh(network: nn.Module, data: Samples) -> None:
     """Take the running statistics of batch norm from the training samples."""
     prepared = ready(network, data)
-    names = [
-        name
-        for name, item in named_modules(prepared.network).items()
-        if isinstance(item, BATCH_NORMS)
-    ]
+    names = [name for name, item in named_modules(prepared.network).items() if has_statistics(item)]
     refresh_population(prepared.network, prepared.samples.inputs, layers=names)
 
 

@@ -8,17 +8,25 @@ ordinary backward pass of the loss are unchanged.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from gapscope.inspection.independence import check_no_batch_statistics, uses_batch_statistics
+from gapscope.base.errors import ReplaceLayer
+from gapscope.inspection.independence import (
+    check_no_batch_statistics,
+    normalizes_only,
+    uses_batch_statistics,
+)
 
 # Number of active bodies of `freeze_batch_stats` per thread, and of those that skip derivatives by parameters. The key
 # is the thread that recorded the pass, not the current one: backward passes may run in threads of their own.
@@ -139,6 +147,30 @@ def is_frozen_output(node: Any) -> bool:
     return getattr(node, "_forward_cls", None) is _FreezableOutput
 
 
+def _freezable(
+    output: Tensor,
+    h: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    *,
+    owns: bool,
+    thread: int,
+) -> Tensor:
+    """Wrap a normalized batch so that its derivative can bypass the statistics."""
+    if not output.requires_grad:
+        return output
+    # Statistics with their graph: in the gradient of a penalty they are functions of the weights.
+    at_least_single = h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
+    statistics = statistics_of(at_least_single, eps)
+    # the parameters as torch functions receive them, possibly substitutes
+    scale_and_shift = [
+        None if parameter is None else parameter.view_as(parameter) for parameter in (weight, bias)
+    ]
+    result: Any = _FreezableOutput.apply(output, h, *statistics, *scale_and_shift, owns, thread)
+    return result
+
+
 def _freezable_hook(
     thread: int,
     module: Any,
@@ -146,28 +178,83 @@ def _freezable_hook(
     keywords: Mapping[str, Any],
     output: Tensor,
 ) -> Tensor:
-    """Wrap a layer's output so that its derivative can bypass the statistics (hook)."""
-    if not output.requires_grad:
-        return output
+    """Let the statistics of torch's own layer be frozen (hook)."""
     (h,) = arguments or keywords.values()
-    # Statistics with their graph: in the gradient of a penalty they are functions of the weights.
-    at_least_single = h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
-    statistics = statistics_of(at_least_single, module.eps)
     # scale and shift are parameters of the layer, not computed from other tensors: nothing depends on their derivatives
     owns = all(name in module._parameters for name in ("weight", "bias"))
-    # the parameters as torch functions receive them, possibly substitutes
-    scale_and_shift = [
-        None if parameter is None else parameter.view_as(parameter)
-        for parameter in (module.weight, module.bias)
-    ]
-    result: Any = _FreezableOutput.apply(output, h, *statistics, *scale_and_shift, owns, thread)
-    return result
+    return _freezable(output, h, module.weight, module.bias, module.eps, owns=owns, thread=thread)
+
+
+_SIGNATURE = inspect.signature(F.batch_norm)
+
+
+class _FreezableCalls(TorchFunctionMode):
+    """Context in which the statistics of calls of `F.batch_norm` can be frozen."""
+
+    def __init__(self, module: nn.Module, thread: int) -> None:
+        super().__init__()
+        self.module = module
+        self.thread = thread
+        self.calls = 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call `func`; the derivative of a batch norm can bypass its statistics."""
+        output = func(*args, **(kwargs or {}))
+        if func is not F.batch_norm:
+            return output
+        self.calls += 1
+        call = _SIGNATURE.bind(*args, **(kwargs or {}))
+        call.apply_defaults()
+        h, _, _, weight, bias, training, _, eps = call.arguments.values()
+        if not training:
+            return output
+        own = self.module._parameters
+        owns = weight is own.get("weight") and bias is own.get("bias")
+        return _freezable(output, h, weight, bias, eps, owns=owns, thread=self.thread)
+
+
+@contextmanager
+def _freezable_calls(name: str, module: nn.Module, thread: int) -> Iterator[None]:
+    """Let the statistics be frozen inside the forward function of a subclass, which may do more than normalize."""
+    original = module.forward
+    before = vars(module).get("forward")
+
+    def forward(*arguments: Any, **keywords: Any) -> Any:
+        with _FreezableCalls(module, thread) as mode:
+            output = original(*arguments, **keywords)
+        if not mode.calls:
+            raise ReplaceLayer(
+                "BatchNorm must compute its output by torch.nn.functional.batch_norm where gradients are taken at "
+                f"constant statistics of the batch; the forward function of {type(module).__name__} '{name}' does not "
+                "call it. Call it there, or put the layer into evaluation mode (module.eval())."
+            )
+        return output
+
+    module.forward = forward  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        if before is None:
+            del module.forward
+        else:
+            module.forward = before  # type: ignore[method-assign]
 
 
 @contextmanager
 def allow_frozen_stats(modules: Mapping[str, nn.Module], *, needed: bool = True) -> Iterator[None]:
-    """Let batch statistics be frozen in backward passes through the body's graph."""
-    hook = partial(_freezable_hook, threading.get_ident())
+    """Let batch statistics be frozen in backward passes through the body's graph.
+
+    Raises:
+        ReplaceLayer: The statistics of a layer cannot be frozen.
+    """
+    thread = threading.get_ident()
+    hook = partial(_freezable_hook, thread)
     with ExitStack() as stack:
         for name, module in modules.items():
             if not uses_batch_statistics(module):
@@ -176,8 +263,10 @@ def allow_frozen_stats(modules: Mapping[str, nn.Module], *, needed: bool = True)
                 # the statistics of the batch in evaluation mode, or of several processes, cannot be frozen
                 if needed:
                     check_no_batch_statistics({name: module})
-                continue
-            stack.callback(
-                module.register_forward_hook(hook, prepend=True, with_kwargs=True).remove
-            )
+            elif normalizes_only(module):
+                stack.callback(
+                    module.register_forward_hook(hook, prepend=True, with_kwargs=True).remove
+                )
+            else:
+                stack.enter_context(_freezable_calls(name, module, thread))
         yield

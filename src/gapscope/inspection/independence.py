@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Hashable, Mapping
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,15 @@ def _values_key(network: nn.Module, x: Tensor) -> Hashable:
 def uses_batch_statistics(module: nn.Module) -> bool:
     """Return whether a layer is a BatchNorm that normalizes by the statistics of its batch."""
     return isinstance(module, _BatchNorm) and (module.training or module.running_mean is None)
+
+
+def normalizes_only(module: nn.Module) -> bool:
+    """Return whether a layer is a BatchNorm whose call is torch's own, not that of a subclass that may do more."""
+    forward: Any = getattr(module.forward, "__func__", None)
+    return isinstance(module, _BatchNorm) and forward in (
+        _BatchNorm.forward,
+        nn.SyncBatchNorm.forward,
+    )
 
 
 def check_no_batch_statistics(modules: Mapping[str, nn.Module]) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.task import class_logits
-from gapscope.batch_norm.norm_layers import BATCH_NORMS
+from gapscope.batch_norm.norm_layers import has_statistics
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import named_modules
@@ -174,7 +174,8 @@ def _with_batches(run: RunState, batch_size: int) -> tuple[Tensor, Tensor]:
     """Return samples, and which are correct if batch norm uses the statistics of random whole batches."""
     network = copy_network(run.network).eval()
     for module in network.modules():
-        if isinstance(module, BATCH_NORMS):
+        # those of several processes would wait for the other ones
+        if has_statistics(module) and not isinstance(module, nn.SyncBatchNorm):
             module.train()
     n_batches = len(run.samples) // batch_size
     order = torch.randperm(len(run.samples), generator=torch.Generator().manual_seed(0))[
@@ -195,9 +196,7 @@ def batch_statistics(run: RunState) -> Outcome:
     The running statistics, against those of the data: two points, significant at 90 %. The statistics of batches of the
     training's size, against those of the data: five points.
     """
-    layers = [
-        name for name, item in named_modules(run.network).items() if isinstance(item, BATCH_NORMS)
-    ]
+    layers = [name for name, item in named_modules(run.network).items() if has_statistics(item)]
     if not layers:
         return NotChecked("no batch norm")
     if not run.samples.is_classification:

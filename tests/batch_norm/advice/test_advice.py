@@ -33,6 +33,20 @@ def one_layer(gamma: float = 1.0) -> nn.Sequential:
     return network.eval()
 
 
+class Norm(nn.BatchNorm1d):
+    """A subclass that adds nothing to the function."""
+
+
+@pytest.mark.parametrize("kind", [Norm, nn.SyncBatchNorm])
+def test_layers_with_the_function_of_batch_norm_are_seen(
+    kind: type[nn.Module], signs: Data
+) -> None:
+    network = one_layer()
+    expected = gapscope.advise_batch_norm(network, signs, batch_size=20)
+    network[0] = kind(1, eps=1e-12).double().eval()  # type: ignore[call-arg]
+    assert gapscope.advise_batch_norm(network, signs, batch_size=20).to_dict() == expected.to_dict()
+
+
 @pytest.fixture(scope="module")
 def signs() -> Data:
     u = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).repeat(N // 2, 1)
