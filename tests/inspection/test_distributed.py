@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,3 +97,31 @@ def test_alone_nothing_is_divided_and_processes_must_have_met() -> None:
     ]
     with pytest.raises(InvalidInput, match="init_process_group"), distribute_over():
         pass
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/one", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("part", ["", "0"])
+def test_sharded_weights_are_refused_also_after_a_pass(part: str) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    network = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    x, y = torch.randn(8, 6), torch.arange(8) % 3
+    fully_shard(network.get_submodule(part), mesh=init_device_mesh("cpu", (1,)))
+    for _ in range(2):
+        for refused in (
+            lambda: gs.measure(network, (x, y), ["loss"]),
+            lambda: gs.GradientSimilarityPenalty(0.1)(network, x),
+            lambda: gs.functional.parameter_norm(network),
+            lambda: gs.functional.parameter_count(network),
+        ):
+            with pytest.raises(InvalidInput, match="is sharded over processes"):
+                refused()
+        network(x)

@@ -103,13 +103,37 @@ def check_module(network: Any) -> None:
     raise InvalidInput(f"network must be a torch.nn.Module; got {got}. {advice}")
 
 
+def check_whole(network: nn.Module) -> None:
+    """Raise InvalidInput for weights of which each process holds a part."""
+    # by the place of their classes, which takes long to import. The weights of a sharded module are plain tensors for
+    # a while after a pass.
+    sharded = [
+        f"'{name}'" if name else f"the {type(module).__name__}"
+        for name, module in network.named_modules()
+        if any(cls.__module__.startswith("torch.distributed.fsdp") for cls in type(module).__mro__)
+    ]
+    sharded += [
+        f"'{name}'"
+        for name, tensor in (*network.named_parameters(), *network.named_buffers())
+        if type(tensor).__module__.startswith("torch.distributed.")
+    ]
+    if sharded:
+        raise InvalidInput(
+            f"Weights must be whole tensors; {sharded[0]} is sharded over processes (fully_shard, "
+            "FullyShardedDataParallel or a DTensor). Pass the network from before sharding, with the state dictionary "
+            "that torch.distributed.checkpoint.state_dict.get_model_state_dict(..., "
+            "options=StateDictOptions(full_state_dict=True)) gathers."
+        )
+
+
 def check_hookable(network: nn.Module) -> None:
-    """Raise for layers that run no hooks, and for weights without sizes or values."""
+    """Raise for layers that run no hooks, and for weights that are in parts, or without sizes or values."""
     if isinstance(network, torch.jit.ScriptModule):
         raise InvalidInput(
             f"Got a {type(network).__name__}, whose layers run no hooks; network must be an nn.Module. "
             "Pass the module from which it was compiled."
         )
+    check_whole(network)
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if is_lazy(tensor):
             raise NotMeasurable(
