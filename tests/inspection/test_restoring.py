@@ -21,6 +21,9 @@ from gapscope.inspection.outputs import (
 )
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import ParameterSubstitution, cast_like, cast_network
+from gapscope.measures.measurement import measure
+from gapscope.penalties.gradient_norms import LossGradientPenalty
+from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from support.cases import CASES, each
 
 
@@ -230,3 +233,26 @@ def test_a_tensor_is_converted_inside_a_substitution_too() -> None:
     with ParameterSubstitution([], DOUBLE):
         converted = cast_like(x, DOUBLE)
     assert converted.dtype == DOUBLE and x.dtype == torch.float32
+
+
+def test_hooks_of_weights_are_kept_out_of_derivatives_and_stay() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    x, y = torch.randn(12, 3, dtype=torch.float64), torch.arange(12) % 2
+    names = [
+        "gradient_norm", "gradient_noise", "hessian_trace", "fisher_rao_norm", "connection_sensitivity",
+        "gradient_disparity", "hessian_top_eigenvalue", "ntk_trace", "fisher_trace",
+    ]  # fmt: skip
+    penalties = LossGradientPenalty(1.0), GradientSimilarityPenalty(1.0, method="exact")
+
+    def numbers() -> list[float]:
+        readings = measure(network, (x, y), names, progress=False)
+        values = [penalty(network, x, y).item() for penalty in penalties]
+        return [*readings.values().values(), *values]
+
+    expected = numbers()
+    for layer in (network[0], network[2]):
+        layer.weight.register_hook(torch.zeros_like)  # type: ignore[operator, union-attr]
+    assert numbers() == pytest.approx(expected, rel=1e-9)
+    network(x).sum().backward()
+    assert not network[0].weight.grad.any()  # type: ignore[union-attr, operator]

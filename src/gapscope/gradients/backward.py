@@ -18,7 +18,7 @@ from gapscope.gradients.second_derivatives import bypassed
 from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint
 from gapscope.inspection.execution import exclusive
 from gapscope.inspection.outputs import as_real, explain_torch_errors
-from gapscope.inspection.restoring import preserve_state
+from gapscope.inspection.restoring import preserve_state, without_weight_hooks
 
 
 def _dense(gradient: Tensor | None) -> Tensor | None:
@@ -69,7 +69,10 @@ def gradients_at(
         "allow_unused": True,
     }
     rows_of_cotangents = list(zip(*cotangents, strict=True))
-    with freeze_batch_stats(parameters=any(map(_is_leaf, sources))):
+    with (
+        freeze_batch_stats(parameters=any(map(_is_leaf, sources))),
+        without_weight_hooks(sources),
+    ):
         # vmap computes convolutions row by row and copies them, which does not pay for second derivatives
         if len(rows_of_cotangents) > 1 and not (
             create_graph and any(map(_is_convolution, sources))
@@ -109,7 +112,7 @@ def whole_gradient(
 
     Each is dense and real, zero if independent; a complex parameter has its real and imaginary parts.
     """
-    with explain_torch_errors():
+    with explain_torch_errors(), without_weight_hooks(parameters):
         value = value if cotangent is None else _weighted([value], [cotangent])
         gradients = torch.autograd.grad(
             value, parameters, create_graph=create_graph, allow_unused=True

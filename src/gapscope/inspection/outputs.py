@@ -22,7 +22,11 @@ from gapscope.inspection.execution import compute_distributed, exclusive
 from gapscope.inspection.known_layers import known_layers
 from gapscope.inspection.memoization import tensor_version
 from gapscope.inspection.network_checks import check_finite, check_hookable, unwrapped
-from gapscope.inspection.restoring import preserve_state, renormalized_weights
+from gapscope.inspection.restoring import (
+    preserve_state,
+    renormalized_weights,
+    without_weight_hooks,
+)
 
 # Default chunk sizes, where memory allows: more samples make a forward pass, or one with gradients, no faster.
 DEFAULT_CHUNK_SIZE, BACKWARD_CHUNK_SIZE = 512, 256
@@ -38,6 +42,8 @@ _OTHER_TYPE = re.compile(
     r"expected .* to have type .* but got (\w+)|not implemented for '(Long|Int|Bool|Byte)'|"
     "inputs must share same datatype"
 )
+# of torch, where an operation can be differentiated once
+_NO_DERIVATIVE = re.compile(r"the derivative for '(\w+)' is not implemented")
 
 
 def dtype_mismatch_message(error: BaseException) -> str:
@@ -70,6 +76,11 @@ def explain_torch_errors() -> Iterator[None]:
     except RuntimeError as error:
         if message := dtype_mismatch_message(error):
             raise InvalidInput(message) from error
+        if match := _NO_DERIVATIVE.search(str(error)):
+            raise ReplaceLayer(
+                f"Second derivatives are needed; torch has none of {match[1].removesuffix('_backward').strip('_')}. "
+                "Replace the layer that calls it by one of other operations, or freeze its weights."
+            ) from error
         if "use_reentrant" not in str(error):
             raise
         raise ReplaceLayer(REENTRANT) from error
@@ -137,6 +148,7 @@ def inspection_mode(
                 torch.enable_grad(),
                 _without_autocast(),
                 preserve_state(network),
+                without_weight_hooks(network.parameters()),
                 eager_mode(),
                 direct_checkpoints(),
                 explain_torch_errors(),

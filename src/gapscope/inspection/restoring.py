@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -118,3 +118,23 @@ def preserve_state(network: nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for value in values:
                     value.restore()
+
+
+@contextmanager
+def without_weight_hooks(tensors: Iterable[Any]) -> Iterator[None]:
+    """Take derivatives by these tensors without the hooks that the user registered at them.
+
+    A hook of a weight, such as a mask of its gradient, changes the training and not the function of the network.
+    """
+    hooked: list[tuple[Any, Any]] = [
+        (tensor, tensor._backward_hooks)
+        for tensor in tensors
+        if isinstance(tensor, Tensor) and tensor._backward_hooks and tensor.is_leaf
+    ]
+    try:
+        for tensor, _ in hooked:
+            tensor._backward_hooks = None
+        yield
+    finally:
+        for tensor, hooks in hooked:
+            tensor._backward_hooks = hooks
