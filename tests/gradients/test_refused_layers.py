@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from gapscope.base.errors import ReplaceLayer
+from gapscope.measures.curvature import hessian_trace
 from gapscope.measures.measurement import measure
 from gapscope.measures.ntk import empirical_ntk, ntk_trace
+from gapscope.measures.parameters import parameter_count, parameter_norm
 from gapscope.penalties.gradient_norms import LossGradientPenalty
 from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 
@@ -61,3 +63,29 @@ def test_dynamically_quantized_layers() -> None:
     for penalty in (GradientSimilarityPenalty(0.1), LossGradientPenalty(0.1)):
         with pytest.raises(ReplaceLayer, match=r"a quantized layer"):
             penalty(network, x, LABELS)
+
+
+def test_numbers_of_the_weights_of_quantized_layers() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that quantization moves to another package
+        network = torch.ao.quantization.quantize_dynamic(
+            nn.Sequential(nn.Linear(4, 8), nn.ReLU()), {nn.Linear}
+        )
+    for size in (parameter_count, parameter_norm):
+        with pytest.raises(ReplaceLayer, match="a quantized layer"):
+            size(network)
+
+
+def test_a_bag_of_embeddings_has_no_second_derivatives() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.EmbeddingBag(5, 4), nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    assert ntk_trace(network, TOKENS) > 0
+    penalties = (GradientSimilarityPenalty(0.1), LossGradientPenalty(0.1))
+    for penalty in penalties:
+        with pytest.raises(ReplaceLayer, match="EmbeddingBag '0'"):
+            penalty(network, TOKENS, LABELS)
+    with pytest.raises(ReplaceLayer, match="torch has none of embedding_bag"):
+        hessian_trace(network, TOKENS, LABELS)
+    network[0].requires_grad_(False)
+    for penalty in penalties:
+        penalty(network, TOKENS, LABELS).backward()

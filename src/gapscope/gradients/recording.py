@@ -88,7 +88,7 @@ def record_calls(
     if chain:
         yield Tape(network, modules, inputs, chain=chain)
         return
-    check_layers(modules)
+    check_layers(modules, twice=twice)
     tape = Tape(network, modules, inputs, substituted)
     with ExitStack() as stack:
         stack.enter_context(eager_mode())

@@ -18,8 +18,8 @@ def _check_embedding(name: str, module: nn.Embedding | nn.EmbeddingBag) -> None:
         )
 
 
-def check_layers(modules: Mapping[str, nn.Module]) -> None:
-    """Refuse layers that have no gradients by their weights or inputs.
+def check_not_quantized(modules: Mapping[str, nn.Module]) -> None:
+    """Refuse quantized layers, whose weights are no parameters.
 
     Args:
         modules: Modules of the network by name.
@@ -28,8 +28,6 @@ def check_layers(modules: Mapping[str, nn.Module]) -> None:
         ReplaceLayer: There is such a layer.
     """
     for name, module in modules.items():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            _check_embedding(name, module)
         # torch.ao.nn.quantized, .quantized.dynamic, .intrinsic.quantized and their old places in torch.nn
         path = type(module).__module__
         if path.startswith("torch.") and "quantized" in path.split("."):
@@ -37,3 +35,24 @@ def check_layers(modules: Mapping[str, nn.Module]) -> None:
                 f"Layers must have gradients; got {type(module).__name__} '{name}', a quantized layer, which has none "
                 "by its weights or inputs. Pass the network from before quantization."
             )
+
+
+def check_layers(modules: Mapping[str, nn.Module], *, twice: bool = False) -> None:
+    """Refuse layers that have no gradients by their weights or inputs.
+
+    Args:
+        modules: Modules of the network by name.
+        twice: Whether the gradients will be differentiated, as those of a penalty.
+
+    Raises:
+        ReplaceLayer: There is such a layer.
+    """
+    for name, module in modules.items():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            _check_embedding(name, module)
+        if twice and isinstance(module, nn.EmbeddingBag) and module.weight.requires_grad:
+            raise ReplaceLayer(
+                f"Gradients by the weights must be differentiable; those of EmbeddingBag '{name}' are not in torch. "
+                "Use nn.Embedding and a sum or mean over the tokens, or freeze the table."
+            )
+    check_not_quantized(modules)

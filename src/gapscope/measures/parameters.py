@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from gapscope.gradients.backward import differentiable_kernels
-from gapscope.inspection.network_checks import check_finite
+from gapscope.gradients.refused_layers import check_not_quantized
+from gapscope.inspection.network_checks import check_finite, check_whole
 from gapscope.inspection.outputs import as_real, measurement_mode, prepare_inputs
 from gapscope.measures._forward import Inputs
 from gapscope.measures._gradients import norm_of
@@ -26,9 +27,15 @@ from gapscope.results.estimate import Estimate
 def parameter_count(network: nn.Module) -> Estimate:
     """Count the trainable parameters, shared ones once (exact).
 
+    Raises:
+        ReplaceLayer: Layers are quantized, whose weights are no parameters.
+        InvalidInput: Weights are sharded over processes.
+
     >>> parameter_count(nn.Linear(3, 2))
     8
     """
+    check_whole(network)
+    check_not_quantized(dict(network.named_modules()))
     return Estimate(
         sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
     )
@@ -45,11 +52,17 @@ def parameter_norm(network: nn.Module) -> Estimate:
 
     $\sum_i |\theta_i|^2$, accumulated in float64.
 
+    Raises:
+        ReplaceLayer: Layers are quantized, whose weights are no parameters.
+        InvalidInput: Weights are sharded over processes, or not finite.
+
     >>> layer = nn.Linear(2, 1)
     >>> _ = nn.init.constant_(layer.weight, 2.0), nn.init.constant_(layer.bias, 1.0)
     >>> parameter_norm(layer)
     9
     """
+    check_whole(network)
+    check_not_quantized(dict(network.named_modules()))
     check_finite(network)
     parameters = [
         parameter.detach() for parameter in network.parameters() if parameter.requires_grad
@@ -93,6 +106,8 @@ def distance_from_initialization(
     >>> distance_from_initialization(layer, initial_state=initial_state)
     2.82843
     """
+    check_whole(network)
+    check_not_quantized(dict(network.named_modules()))
     check_finite(network)
     return Estimate(norm_of(weight_differences(network, initial_state)))
 

@@ -183,7 +183,7 @@ class LossGradientPenalty(Penalty):
             yield inputs, False
             return
         modules = dict(unwrapped(network).named_modules())
-        check_layers(modules)
+        check_layers(modules, twice=True)
         with eager_mode(), differentiable_kernels(modules.values()):
             yield inputs, True
 
