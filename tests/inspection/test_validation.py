@@ -15,7 +15,8 @@ from torch.utils.data import TensorDataset
 import gapscope as gs
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import as_samples
-from gapscope.inspection.validation import ready
+from gapscope.inspection.validation import own_state, ready
+from gapscope.measures.parameters import distance_from_initialization
 from gapscope.measures.registry import get_measure
 from gradients.reference import Wrapped
 from support.door_networks import bert, logits_of
@@ -354,3 +355,38 @@ def test_a_network_made_in_inference_mode_raises_by_the_name_of_a_weight() -> No
         network = nn.Linear(4, 2)
     with pytest.raises(InvalidInput, match="'weight' was created"):
         gs.measure(network, (X, Y))
+
+
+@pytest.mark.parametrize("wrapper", ["", "module.", "_orig_mod.", "module._orig_mod."])
+def test_an_initial_state_has_the_names_of_a_wrapped_network(wrapper: str) -> None:
+    network = mlp()
+    state = {wrapper + name: tensor + 1 for name, tensor in network.state_dict().items()}
+    data = X, Y
+    wrapped = nn.DataParallel(network) if wrapper == "module." else network
+    distance = gs.measure(wrapped, data, ["distance_from_initialization"], initial_state=state)
+    expected = sum(parameter.numel() for parameter in network.parameters()) ** 0.5
+    assert distance["distance_from_initialization"].value == pytest.approx(expected)
+    gs.check(wrapped, data, initial_state=state, only=["GS303"])
+
+
+def test_a_network_may_have_a_part_called_module() -> None:
+    network = Wrapped(lambda net, x: net.module(x), module=nn.Linear(4, 2))
+    state = {name: tensor + 1 for name, tensor in network.state_dict().items()}
+    for names in (state, {f"module.{name}": tensor for name, tensor in state.items()}):
+        assert own_state(network, names) == state
+
+
+def test_an_initial_state_of_another_network_is_refused() -> None:
+    network = mlp()
+    state = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    measures = ["distance_from_initialization"]
+    arrays = {name: tensor.numpy() for name, tensor in state.items()}
+    for wrong, match in (
+        ({**state, "4.weight": torch.zeros(1)}, r"4\.weight differ"),
+        (arrays, r"must hold tensors; 0\.weight is of type ndarray"),
+        (list(state.values()), "must be a state dictionary"),
+    ):
+        with pytest.raises(InvalidInput, match=match):
+            gs.measure(network, (X, Y), measures, initial_state=wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="is of type ndarray"):
+        distance_from_initialization(network, initial_state=arrays)  # type: ignore[arg-type]

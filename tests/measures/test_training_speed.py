@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
+import pandas
 import pytest
 import torch
 import torch.nn.functional as F
@@ -109,3 +111,12 @@ def test_multiply_accumulates_of_recurrence_and_attention() -> None:
     # 6 tokens, width 8: projections 4 * 8 * 8 and two products of attention 2 * 6 * 8, feed-forward 2 * 8 * 16
     layer = 6 * (4 * 64 + 2 * 6 * 8 + 2 * 128)
     assert multiply_accumulates(network, samples.inputs) == 2 * layer + 8 * 8 + 8 * 3
+
+
+def test_a_history_that_is_no_sequence_of_mappings_is_refused() -> None:
+    frame: Any = pandas.DataFrame({"train_loss": [1.0, 0.5]})
+    samples = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
+    with pytest.raises(InvalidInput, match=r"one mapping per epoch.*got 'train_loss'"):
+        gs.measure(nn.Linear(2, 2), samples, ["training_loss_sum"], history=frame)
+    with pytest.raises(InvalidInput, match=r"one mapping per epoch.*got 'train_loss'"):
+        training_loss_sum(nn.Linear(2, 2), history=frame)

@@ -29,8 +29,9 @@ from gapscope.checks.trials import TriedAdvice, try_fixes
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
-from gapscope.inspection.network_checks import estimator_task, is_estimator
+from gapscope.inspection.network_checks import estimator_task, is_estimator, unwrapped
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
+from gapscope.measures.training_speed import checked_history
 from gapscope.results.progress import progress
 from gapscope.statistics.integer_inputs import settle_integers
 
@@ -162,7 +163,7 @@ def check(
     context = replace(
         context,
         monitor=monitor,
-        history=_checked_history(history),
+        history=checked_history(history),
         batch_size=batch_size,
         seed=seed,
         deadline=deadline,
@@ -359,7 +360,7 @@ def _make_context(
     if initial_state is None or not isinstance(module, nn.Module):
         state = None
     else:
-        state = _checked_initial_state(getattr(module, "_orig_mod", module), initial_state)
+        state = _checked_initial_state(unwrapped(module), initial_state)
     return Context(
         None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given
     )
@@ -389,19 +390,3 @@ def _checked_initial_state(
             "that training changes both. Pass copy.deepcopy(network.state_dict()) from before training, or nothing."
         )
     return state
-
-
-def _checked_history(history: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:
-    """Return the history, or raise InvalidInput unless its losses are numbers."""
-    rows = () if history is None else tuple(history)
-    for row in rows:
-        if isinstance(row, Mapping):
-            loss = row.get("train_loss", 0.0)
-        else:
-            loss = None
-        if not isinstance(loss, int | float):
-            raise InvalidInput(
-                f"history must hold one mapping per epoch with a number train_loss; got {row!r}. Pass the history of "
-                "gapscope.train, or [{'train_loss': loss}, ...]."
-            )
-    return rows

@@ -32,7 +32,8 @@ from gapscope.inspection.network_checks import (
 )
 from gapscope.inspection.next_position import UNDECIDED, predicts_next_of
 
-COMPILED = "_orig_mod."
+# Prefixes of names in the state dictionaries of torch.compile and of (Distributed)DataParallel.
+_WRAPPERS = ("_orig_mod.", "module.")
 
 
 def _module_of(estimator: Any) -> Any:
@@ -201,9 +202,8 @@ class Ready:
         prefix = ""
         if isinstance(self.network_for(item), NetworkAdapter):
             prefix = "network."
-        return {
-            prefix + name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()
-        }
+        state = own_state(self.bare, initial_state)
+        return {prefix + name: tensor for name, tensor in state.items()}
 
     def inapplicable_reason(self, item: Any) -> str:
         """Return why a measure does not apply to these data (empty if it does).
@@ -220,39 +220,69 @@ class Ready:
         return item.task_reason(self.samples.kind)
 
 
-def matching_state(network: nn.Module, initial_state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an initial state dictionary with the keys of the network's own.
+def own_state(
+    network: nn.Module, initial_state: Mapping[str, Any], *, whole: bool = False
+) -> dict[str, Any]:
+    """Return an initial state dictionary with the names of the network's own.
 
     Args:
         network: The network, without wrappers.
-        initial_state: State dictionary before training, perhaps of the compiled network.
+        initial_state: State dictionary before training, perhaps of the compiled network or of one in data parallelism.
+        whole: Whether every tensor must be there, in its shape.
 
     Raises:
-        InvalidInput: A tensor is missing, has another shape, is of another network, or is not finite.
+        InvalidInput: It is no state dictionary, holds a name that the network has not, or no tensor, or is not whole.
     """
     if not isinstance(initial_state, Mapping):
         raise InvalidInput(
             f"initial_state must be a state dictionary; got {type(initial_state).__name__}. Pass a clone of "
             "network.state_dict() from before training."
         )
-    state = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
+    state = dict(initial_state)
     current = network.state_dict()
-    misfits = [
-        name for name in current if name not in state or state[name].shape != current[name].shape
-    ]
+    while state and not state.keys() & current.keys():
+        prefix = next((p for p in _WRAPPERS if all(str(name).startswith(p) for name in state)), "")
+        if not prefix:
+            break
+        state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+    tensors = {name: value for name, value in current.items() if isinstance(value, Tensor)}
+    misfits: list[Any] = []
+    if whole:
+        misfits = [
+            name
+            for name, tensor in tensors.items()
+            if name not in state or state[name].shape != tensor.shape
+        ]
     misfits += [name for name in state if name not in current]
     if misfits:
         raise InvalidInput(
-            f"initial_state must hold the tensors of the network's state_dict(); {', '.join(misfits[:4])} differ. Pass "
-            "the state dictionary of the same network before training."
+            f"initial_state must hold the tensors of the network's state_dict(); {', '.join(map(str, misfits[:4]))} "
+            "differ. Pass the state dictionary of the same network before training."
         )
     for name, tensor in state.items():
-        if not isinstance(tensor, Tensor):
+        if name in tensors and not isinstance(tensor, Tensor):
             raise InvalidInput(
                 f"initial_state must hold tensors; {name} is of type {type(tensor).__name__}. Pass a clone of "
                 "network.state_dict() from before training."
             )
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+    return state
+
+
+def matching_state(network: nn.Module, initial_state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an initial state dictionary with the names of the network's own, whole and finite.
+
+    Args:
+        network: The network, without wrappers.
+        initial_state: State dictionary before training, in any form of `own_state`.
+
+    Raises:
+        InvalidInput: A tensor is missing, has another shape, is of another network, or is not finite.
+    """
+    state = own_state(network, initial_state, whole=True)
+    for name, tensor in state.items():
+        if isinstance(tensor, Tensor) and tensor.is_floating_point():
+            if bool(tensor.isfinite().all()):
+                continue
             raise InvalidInput(
                 f"initial_state must be finite; {name} holds NaN or infinity. Pass the state dictionary from before "
                 "training."
@@ -261,10 +291,9 @@ def matching_state(network: nn.Module, initial_state: Mapping[str, Any]) -> dict
 
 
 def equals_trained_weights(network: nn.Module, initial_state: Mapping[str, Any]) -> bool:
-    """Return whether an initial state dictionary equals the current weights."""
-    initial = {name.removeprefix(COMPILED): tensor for name, tensor in initial_state.items()}
+    """Return whether an initial state dictionary, with the network's names, equals the current weights."""
     pairs = [
-        (initial.get(name), parameter)
+        (initial_state.get(name), parameter)
         for name, parameter in network.named_parameters()
         if parameter.requires_grad
     ]

@@ -66,6 +66,11 @@ def _batch_norm_scale(
 def initial_value(initial_state: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
     """Return the initial value of a parameter or buffer, or raise InvalidInput."""
     start = initial_state.get(name)
+    if start is not None and not isinstance(start, Tensor):
+        raise InvalidInput(
+            f"initial_state must hold tensors; '{name}' is of type {type(start).__name__}. Copy network.state_dict() "
+            "before training."
+        )
     if start is None or start.shape != like.shape or start.is_complex() != like.is_complex():
         raise InvalidInput(
             f"initial_state must be a state dictionary of the same network; '{name}' is "

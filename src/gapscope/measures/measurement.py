@@ -22,9 +22,10 @@ from gapscope.inspection.execution import is_distributed
 from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope, memoize
 from gapscope.inspection.outputs import eager_mode
-from gapscope.inspection.validation import Ready, equals_trained_weights, ready
+from gapscope.inspection.validation import Ready, equals_trained_weights, own_state, ready
 from gapscope.measures.budget import Allocation, Plan, plan_budget, reason
 from gapscope.measures.registry import Measure, get_measure, list_measures
+from gapscope.measures.training_speed import checked_history
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import Reading, Readings
 
@@ -269,8 +270,11 @@ def measure(
     no reference values exist: compare networks that were trained alike
     """
     subject = ready(network, data)
-    if initial_state is not None and equals_trained_weights(subject.bare, initial_state):
-        subject = replace(subject, notes=(*subject.notes, SAME_STATE))
+    history = checked_history(history)
+    if initial_state is not None:
+        initial_state = own_state(subject.bare, initial_state)
+        if equals_trained_weights(subject.bare, initial_state):
+            subject = replace(subject, notes=(*subject.notes, SAME_STATE))
     options = options or {}
     chosen, unmeasured = select_applicable(
         measures, subject, has_initial=initial_state is not None, has_history=bool(history)

@@ -164,6 +164,22 @@ def gradient_weight_alignment(
     return Scalars({"alignment": mean / (kurtosis + 1.2), "mean": mean})
 
 
+def checked_history(history: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:
+    """Return the history, or raise InvalidInput unless its losses are numbers."""
+    rows = () if history is None else tuple(history)
+    for row in rows:
+        if isinstance(row, Mapping):
+            loss = row.get("train_loss", 0.0)
+        else:
+            loss = None
+        if not isinstance(loss, int | float):
+            raise InvalidInput(
+                f"history must hold one mapping per epoch with a number train_loss; got {row!r}. Pass the history of "
+                "gapscope.train, or [{'train_loss': loss}, ...]."
+            )
+    return rows
+
+
 @register_measure(
     title="sum of the training losses over the epochs",
     numbers={
@@ -191,6 +207,7 @@ def training_loss_sum(
         InvalidInput: An epoch has no `train_loss`.
     """
     check_range("last", last, 1)
+    history = checked_history(history)
     if any("train_loss" not in row for row in history):
         raise InvalidInput(
             "history must hold train_loss for every epoch; one row has none. Pass the history of gs.train, or one "
