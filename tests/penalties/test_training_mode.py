@@ -240,7 +240,7 @@ def test_a_subclass_that_does_more_equals_its_parts(activation: nn.Module) -> No
     parts = nn.Sequential(nn.BatchNorm2d(3), activation).double()
     nn.init.uniform_(whole.weight, 0.5, 1.5)
     parts[0].load_state_dict(whole.state_dict())
-    rest = list(network[3:])
+    _, _, _, *rest = network
     joined = nn.Sequential(network[0], whole, *rest)
     separate = nn.Sequential(network[0], parts, *rest)
     for penalty in (

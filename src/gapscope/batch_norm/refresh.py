@@ -159,9 +159,10 @@ def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
     """Return the network, or a copy whose initial batch norm statistics are replaced."""
     # With its initial statistics a batch norm layer does not normalize: in evaluation mode an untrained network is not
     # the function from which training starts.
+    modules: dict[str, Any] = named_modules(network)
     initial = [
         name
-        for name, layer in named_modules(network).items()
+        for name, layer in modules.items()
         if has_statistics(layer)
         and layer.running_mean is not None
         and layer.running_var is not None
