@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -232,3 +233,63 @@ def test_integers_with_few_samples_per_value_may_be_amounts() -> None:
     # a network with an output per class decides
     subject = ready(torch.nn.Linear(3, 40), as_samples((x, amounts)))
     assert not any("amounts" in note for note in subject.notes)
+
+
+def test_repeated_names_in_another_order_are_matched_in_their_order() -> None:
+    twice = frame().set_axis(["a", "a", "b", "c"], axis=1)
+    second = twice.iloc[:, [2, 0, 3, 1]]
+    network = torch.nn.Linear(4, 2)
+    issues = gs.find_label_issues(network, (twice, Y), test=(second, Y))
+    assert len(issues.test_duplicates) == 60
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        lambda: list(Y),
+        lambda: [torch.tensor(value) for value in Y],
+        lambda: [Decimal(int(value)) for value in Y],
+        lambda: [np.float32(value) for value in Y],
+        lambda: pd.Series([Decimal(int(value)) for value in Y]),
+        lambda: list(torch.eye(2)[torch.from_numpy(Y)]),
+    ],
+    ids=[
+        "integers of numpy",
+        "tensors",
+        "decimals",
+        "floats of numpy",
+        "a series of decimals",
+        "rows",
+    ],
+)
+def test_lists_of_numbers_of_any_library_are_labels(labels: Callable[[], Any]) -> None:
+    assert torch.equal(as_samples((X, labels())).y, torch.from_numpy(Y))
+    mapping = {"x": X, "label": labels(), "y": X[:, 0]}
+    if labels()[0].__class__ is not torch.Tensor or labels()[0].ndim == 0:
+        assert torch.equal(as_samples(mapping).y, torch.from_numpy(Y))
+
+
+class OneHotLists(torch.utils.data.Dataset[Any]):
+    """A data set whose labels are lists, which torch collates transposed."""
+
+    def __len__(self) -> int:
+        return len(X)
+
+    def __getitem__(self, i: int) -> tuple[Any, list[int]]:
+        return X[i], np.eye(2, dtype=int)[Y[i]].tolist()
+
+
+def test_lists_of_a_data_set_are_labels() -> None:
+    assert torch.equal(as_samples(OneHotLists()).y, torch.from_numpy(Y))
+    loader = torch.utils.data.DataLoader(OneHotLists(), batch_size=2)
+    assert torch.equal(as_samples(loader).y, torch.from_numpy(Y))
+
+
+def test_labels_that_cannot_be_read_are_not_replaced_by_another_column() -> None:
+    with pytest.raises(InvalidInput, match="label must hold labels"):
+        as_samples({"x": X, "label": [{"box": 1}] * 60, "y": Y})
+
+
+def test_bytes_are_names_of_classes() -> None:
+    for labels in (np.array([b"cat", b"dog"])[Y], [(b"cat", b"dog")[value] for value in Y]):
+        assert as_samples((X, labels)).class_names == ("cat", "dog")

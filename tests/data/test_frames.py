@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy
 import pandas
 import pytest
 
+import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.data.frames import WORDS, encode_frame, encode_inputs, split_frame
 
@@ -113,3 +116,109 @@ def test_gaps_of_nullable_numbers_are_filled(dtype: Any, cells: Any, name: str |
     assert any("1 missing number" in note for note in notes)
     second, _ = encode_frame(frame, like=encoded)
     assert second[name].tolist() == encoded[name].tolist()
+
+
+def second(first: pandas.DataFrame, other: pandas.DataFrame) -> pandas.DataFrame:
+    """The second table, encoded as the first."""
+    return encode_frame(other, like=encode_frame(first)[0])[0]
+
+
+def test_a_second_table_is_read_by_the_columns_of_the_first_whatever_their_names() -> None:
+    first = pandas.DataFrame(
+        {"size": ["s", "l"] * 20, "size_mm": numpy.arange(40.0) % 7, "x": [1.0, 2.0] * 20}
+    )
+    with pytest.raises(InvalidInput, match="lacks size_mm"):
+        second(first, first.drop(columns="size_mm"))
+    # the column of a value may have the name of another column
+    first["size"] = ["mm", "l"] * 20
+    assert second(first, first.iloc[::2]).to_numpy().tolist() == [
+        [k % 7, 1.0, 0.0, 1.0] for k in range(0, 40, 2)
+    ]
+    twins = pandas.DataFrame({"a": ["b_c", "d"], "a_b": ["c", "e"]})
+    other = pandas.DataFrame({"a_b": ["e"], "a": ["b_c"]})
+    assert second(twins, other).to_numpy().tolist() == [[1.0, 0.0, 0.0, 1.0]]
+
+
+FIRST = pandas.DataFrame({"s": ["1", "b"] * 6, "n": numpy.arange(12.0) % 5, "f": [True, False] * 6})
+SECOND: dict[str, tuple[dict[str, Any], list[float]]] = {
+    "all missing": ({"s": [numpy.nan] * 12}, [0.0, 1.0, 0.0, 0.0]),
+    "numbers for text": ({"s": [1.0] * 12}, [0.0, 1.0, 1.0, 0.0]),
+    "text for booleans": ({"f": ["true", "False"] * 6}, [0.0, 1.0, 1.0, 0.0]),
+    "integers for booleans": ({"f": [1, 0] * 6}, [0.0, 1.0, 1.0, 0.0]),
+    "text for numbers": ({"n": [str(k % 5) for k in range(12)]}, [0.0, 1.0, 1.0, 0.0]),
+    "objects": ({"n": pandas.Series([k % 5 for k in range(12)], dtype=object)}, [0.0, 1.0, 1.0, 0.0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_a_second_table_may_have_other_types(name: str) -> None:
+    changes, row = SECOND[name]
+    encoded = second(FIRST, FIRST.assign(**changes))
+    assert [*encoded.columns] == ["n", "f", "s_1", "s_b"] and encoded.iloc[0].tolist() == row
+
+
+@pytest.mark.parametrize("cell", ["x", pandas.Timestamp("2024-01-01"), [1.0, 2.0]])
+def test_a_column_that_cannot_be_read_as_in_the_first_is_named(cell: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"'n' of the second table .*float64"):
+        second(FIRST, FIRST.assign(n=[cell] * 12))
+
+
+def test_values_that_the_first_table_lacks_are_noted() -> None:
+    _, notes = encode_frame(FIRST.assign(s="other"), like=encode_frame(FIRST)[0])
+    assert len(notes) == 1 and notes[0].startswith("s: ")
+
+
+def test_names_of_rows_are_no_columns_of_the_second_table() -> None:
+    first = pandas.DataFrame({"name": [f"r{k}" for k in range(60)], "x": [1.0, 2.0, 4.0] * 20})
+    assert second(first, first.iloc[:30]).shape == (30, 1)
+    assert second(first, first.drop(columns="name")).shape == (60, 1)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pandas.Series([1, 2.5, None, 4], dtype=object),
+        pandas.Series([Decimal("1"), Decimal("2.5"), None, Decimal("4")]),
+        pandas.Series([True, 2.5, None, numpy.float32(4)], dtype=object),
+    ],
+)
+def test_objects_that_are_numbers_are_numbers(cells: Any) -> None:
+    encoded, notes = encode_frame(pandas.DataFrame({"a": cells, "b": [1.0, 2.0, 3.0, 5.0]}))
+    assert encoded["a"].tolist() == [1, 2.5, 2.5, 4] and len(notes) == 1
+
+
+def test_columns_of_objects_score_as_their_numbers() -> None:
+    x = numpy.random.default_rng(0).normal(size=(120, 3))
+    y = (x[:, 0] > 0).astype(int)
+    frame = pandas.DataFrame(x, columns=[*"abc"])
+    scores = {
+        gs.forecast_accuracy(None, (table, y)).score
+        for table in (frame, frame.astype(object), frame.map(lambda cell: Decimal(repr(cell))))
+    }
+    assert len(scores) == 1
+    gs.check(None, (frame, y), test=(frame.astype(object), y))
+
+
+@pytest.mark.parametrize(
+    ("cells", "days", "word"),
+    [
+        (["2024-01-01", None, "2024-01-03"], [19723, 19724, 19725], "since 1970"),
+        (["2024-01-01T12:00Z", "2024-01-02 12:00:00+00:00", "2024-01-01"], [19723.5, 19724.5, 19723], "since 1970"),
+        ([datetime.date(2024, 1, 1), datetime.date(2024, 1, 2), None], [19723, 19724, 19723.5], "since 1970"),
+        (pandas.PeriodIndex(["2024-01", "2024-02", "2024-01"], freq="M"), [19723, 19754, 19723], "since 1970"),
+        (pandas.to_timedelta([1, 2, 3], "D"), [1, 2, 3], "durations"),
+        ([datetime.timedelta(1), datetime.timedelta(2), datetime.timedelta(hours=12)], [1, 2, 0.5], "durations"),
+    ],
+)  # fmt: skip
+def test_dates_and_durations_are_days(cells: Any, days: list[float], word: str) -> None:
+    frame = pandas.DataFrame({"t": cells, "x": [1.0, 2.0, 4.0]})
+    encoded, notes = encode_frame(frame)
+    assert encoded["t"].tolist() == days and word in notes[0]
+    assert second(frame, frame)["t"].tolist() == days
+
+
+def test_bytes_are_text_and_complex_numbers_are_refused() -> None:
+    encoded, _ = encode_frame(pandas.DataFrame({"a": [b"cat", b"dog"]}))
+    assert [*encoded.columns] == ["a_cat", "a_dog"]
+    with pytest.raises(InvalidInput, match="complex128"):
+        encode_frame(pandas.DataFrame({"a": [1j, 2j]}))

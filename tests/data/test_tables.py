@@ -205,3 +205,17 @@ def test_empty_columns_are_left_out_and_dates_are_days() -> None:
         encoded.to_dict("list") == {"when": [19723.0, 19725.0, 19723.5], "x": [1.0, 2.0, 3.0]}
         and len(notes) == 2
     )
+
+
+def test_columns_whose_names_are_equal_keep_their_own_values(tmp_path: Path) -> None:
+    frame, notes = read_table(write(tmp_path, "a, a,b\nx,u,1\ny,v,2\n"))
+    assert frame.to_dict("list") == {"a": ["x", "y"], "a.1": ["u", "v"], "b": [1, 2]}
+    assert len(notes) == 1 and "a, a.1" in notes[0]
+
+
+def test_dates_of_a_csv_file_are_days_and_may_be_missing(tmp_path: Path) -> None:
+    rows = "\n".join(f"2024-01-{1 + (k * 7) % 30:02},{k % 3}" for k in range(30))
+    frame, notes = read_table(write(tmp_path, f"when,x\n{rows}\nNA,1\n"))
+    encoded, more = encode_frame(frame)
+    assert encoded["when"].iloc[0] == 19723 and not encoded["when"].isna().any()
+    assert "'NA'" in notes[0] and more[0] == "when: days since 1970."

@@ -22,6 +22,7 @@ from gapscope.base.columns import (
     library_of,
     naming_note,
     stack_columns,
+    stack_label_tensors,
     stack_rows,
 )
 from gapscope.base.errors import InvalidInput, first_line
@@ -110,6 +111,12 @@ def collate_mapping(data: Mapping[str, Any]) -> CollatedData:
         for value in data.values():
             check_row_order(value, data[label_name], label_name)
         data[label_name] = label_array(data[label_name])
+    others = [name for name in LABEL_NAMES if name in data and name != label_name]
+    if label_name is not None and not is_column(data[label_name]) and others:
+        raise InvalidInput(
+            f"{label_name} must hold labels, one number or name per sample; got a {type(data[label_name]).__name__} of "
+            f"{kinds_of(data[label_name][:1])}. Leave it out to use {others[0]}."
+        )
     if label_name is not None and is_column(data[label_name]):
         data[label_name], names = label_column(data[label_name])
         notes += naming_note(names)
@@ -127,10 +134,9 @@ def collate_mapping(data: Mapping[str, Any]) -> CollatedData:
     if omitted:
         notes.append(f"Omitted from the inputs, because they are no numbers: {', '.join(omitted)}.")
     columns = {name: column(value) for name, value in data.items() if is_column(value)}
-    target = next((name for name in LABEL_NAMES if name in columns), None)
     targets = None
-    if target is not None:
-        targets = columns.pop(target)
+    if label_name is not None:
+        targets = columns.pop(label_name, None)
     if not columns:
         raise InvalidInput(
             f"A mapping must hold inputs besides the labels; got {', '.join(data) or 'nothing'}."
@@ -141,7 +147,8 @@ def collate_mapping(data: Mapping[str, Any]) -> CollatedData:
 def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     x, *rest = batch
     if rest:
-        rest = [label_array(rest[0]), *rest[1:]]
+        n_samples = len(x) if hasattr(x, "__len__") else 0
+        rest = [label_array(stack_label_tensors(rest[0], n_samples)), *rest[1:]]
     notes: list[str] = []
     texts = as_texts(x)
     if texts is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, cast
 
 import torch
@@ -20,14 +22,39 @@ def library_of(value: Any) -> str:
     return type(value).__module__.split(".")[0]
 
 
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number of Python, NumPy, torch or `decimal`, or a boolean."""
+    if isinstance(value, numbers.Real | Decimal):
+        return True
+    is_scalar = library_of(value) in ("numpy", "torch") and getattr(value, "ndim", None) == 0
+    return is_scalar and isinstance(value.item(), numbers.Real)
+
+
+def _is_whole(value: Any) -> bool:
+    """Return whether a number has an integer type, or is a decimal number without decimals."""
+    if isinstance(value, Decimal):
+        return value.is_finite() and value == value.to_integral_value() and "." not in str(value)
+    return isinstance(value, numbers.Integral) or (
+        library_of(value) in ("numpy", "torch") and isinstance(value.item(), numbers.Integral)
+    )
+
+
+def decoded(value: Any) -> Any:
+    """Return bytes, such as text of an HDF5 file, as text (other values unchanged)."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value
+
+
 def _as_numbers(array: Any) -> Any:
-    """Return an array of objects that are all numbers as an array of numbers (others unchanged)."""
+    """Return an array of objects that are all numbers, or missing, as an array of numbers (others unchanged)."""
     if array.dtype.kind != "O":
         return array
     values = array.ravel().tolist()
-    if not all(isinstance(value, numbers.Real) for value in values):
+    known = [value for value in values if value is not None]
+    if not known or not all(map(is_number, known)):
         return array
-    if all(isinstance(value, numbers.Integral) for value in values):
+    if len(known) == len(values) and all(map(_is_whole, values)):
         return array.astype("int64")
     return array.astype("float64")
 
@@ -108,11 +135,30 @@ def is_column(value: Any) -> bool:
     )
 
 
+def unique_names(names: Sequence[Any]) -> list[Any]:
+    """Return names of columns, numbered from the second of one name on as pandas does for a file: a, a.1, a.2.
+
+    >>> unique_names(["a", "a", "b", "a.1"])
+    ['a', 'a.2', 'b', 'a.1']
+    """
+    taken = {str(name) for name in names}
+    seen: set[str] = set()
+    result: list[Any] = []
+    for name in names:
+        unique, number = name, 0
+        while str(unique) in seen or (number and str(unique) in taken):
+            number += 1
+            unique = f"{name}.{number}"
+        seen.add(str(unique))
+        result.append(unique)
+    return result
+
+
 def column_names(value: Any) -> tuple[str, ...]:
-    """Return the names of the columns of a pandas frame (none for other values)."""
+    """Return the names of the columns of a pandas frame, each once (none for other values)."""
     if library_of(value) != "pandas" or not hasattr(value, "columns"):
         return ()
-    return tuple(str(name) for name in value.columns)
+    return tuple(str(name) for name in unique_names(list(value.columns)))
 
 
 def _check_unmasked(value: Any) -> None:
@@ -206,7 +252,7 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
         )
     if array.dtype.kind not in "OUST" or not array.ndim:
         return column(array), ()
-    labels = [str(label) for label in array.ravel().tolist()]
+    labels = [str(decoded(label)) for label in array.ravel().tolist()]
     codes = {name: code for code, name in enumerate(sorted(set(labels)))}
     numbered = torch.tensor([codes[label] for label in labels])
     return numbered.reshape(array.shape), tuple(codes)
@@ -287,6 +333,25 @@ def stack_columns(value: Any, name: str = "x") -> Any:
     return label_rows(value)
 
 
+def stack_label_tensors(labels: Any, n: int) -> Any:
+    """Return a list of vectors as one tensor [n, K]: one per sample, or one per label as torch collates lists.
+
+    Args:
+        labels: Labels of n samples in any form; others are returned as they are.
+        n: Number of samples.
+    """
+    if not is_list_or_tuple(labels) or not labels:
+        return labels
+    if not all(isinstance(part, Tensor) and part.ndim == 1 for part in labels):
+        return labels
+    lengths = {len(part) for part in labels}
+    if lengths == {n}:
+        return torch.stack(list(labels), 1)
+    if len(lengths) == 1 and len(labels) == n:
+        return torch.stack(list(labels))
+    return labels
+
+
 def label_rows(rows: list[Any]) -> Any:
     """Return lists of numbers, or of strings, of one length as an array (others unchanged)."""
     values = [value for row in rows for value in row]
@@ -313,10 +378,13 @@ def label_array(value: Any) -> Any:
     n_missing = sum(label is None for label in value)
     if 0 < n_missing < len(value):
         return numpy.array(value, dtype=object)  # `label_column` counts what is missing
-    are_words = all(isinstance(label, str) for label in value)
-    are_numbers = all(isinstance(label, int | float) for label in value)
-    if not are_words and not are_numbers:
+    if all(isinstance(label, str | bytes) for label in value):
+        return numpy.array([decoded(label) for label in value])
+    if not all(map(is_number, value)):
         return value
+    if any(isinstance(label, Tensor | Decimal) for label in value):
+        plain = [label.item() if isinstance(label, Tensor) else label for label in value]
+        return numpy.array(plain)
     return numpy.array(value)
 
 

@@ -219,7 +219,7 @@ def read_labelled_table(
     Args:
         path: CSV, JSON or Parquet file (see `gapscope.data.tables.read_table`).
         target: Column of the labels; None for the last one.
-        like: Features of another file, whose columns are returned.
+        like: Features of another file, whose columns are returned; its notes are not printed again.
 
     Raises:
         InvalidInput: There is no such file or column.
@@ -235,8 +235,11 @@ def read_labelled_table(
     table, found = read_table(path)
     columns, labels = split_target(table, target, path)
     features, encoded = encode_frame(columns, like=like)
-    for note in (*found, *encoded):
+    printed = [] if like is None else like.attrs.get("notes", [])
+    notes = [note for note in (*found, *encoded) if note not in printed]
+    for note in notes:
         print_lines(note, err=True)
+    features.attrs["notes"] = notes
     return features, labels
 
 

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from gapscope.base.columns import is_row_of_numbers
 from gapscope.base.errors import InvalidInput, did_you_mean, join_names
 from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, as_frame, hashed_words
+from gapscope.data.plain_columns import (
+    are_numbers,
+    arrays_as_columns,
+    as_days,
+    plain_column,
+    refuse_unusable,
+    with_column,
+    with_plain_columns,
+    with_unique_names,
+)
+from gapscope.data.table_encoding import (
+    KEY,
+    ColumnEncoding,
+    TableEncoding,
+    category_names,
+    encoding_of,
+    indicators,
+)
 from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
@@ -53,112 +71,50 @@ def _is_identifier(name: str, column: pandas.Series) -> bool:
     return column.nunique(dropna=False) == len(column)
 
 
-def _with_unique_names(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """Number columns of one name as pandas does for a file: a, a.1, a.2."""
-    if frame.columns.is_unique:
-        return frame
-    taken = {str(name) for name in frame.columns}
-    seen: set[str] = set()
-    names: list[str] = []
-    for name in map(str, frame.columns):
-        unique, number = name, 0
-        while unique in seen or (number and unique in taken):
-            number += 1
-            unique = f"{name}.{number}"
-        seen.add(unique)
-        names.append(unique)
-    return frame.set_axis(names, axis=1)
-
-
-def _arrays_as_columns(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
-    """Replace columns whose cells are arrays, such as embeddings, by a column per number, and return their names.
-
-    Raises:
-        InvalidInput: The cells are lists of something else, or of several lengths.
-    """
-    import pandas
-
-    expanded: list[str] = []
-    parts: list[pandas.DataFrame] = []
+def _times_as_days(
+    frame: pandas.DataFrame, notes: list[str]
+) -> tuple[pandas.DataFrame, dict[Any, str]]:
+    """Replace dates and durations by days, add notes, and return the kinds of these columns by their names."""
+    times: dict[Any, str] = {}
     for name in frame.columns:
-        column = frame[name]
-        first = column.dropna().iloc[:1].tolist() if column.dtype == object else []
-        if not first or (first[0].__hash__ is not None and not is_row_of_numbers(first[0])):
-            parts.append(frame[[name]])
-            continue
-        try:
-            values = numpy.stack([numpy.ravel(numpy.asarray(row, float)) for row in column])
-        except (TypeError, ValueError) as error:
-            raise InvalidInput(
-                f"Column {str(name)!r} must hold arrays of one length, or single values; got cells such as "
-                f"{str(column.iloc[0])[:60]!r}. Encode it first, for example by sklearn's MultiLabelBinarizer."
-            ) from error
-        numbered = [f"{name} {number}" for number in range(1, 1 + values.shape[1])]
-        parts.append(pandas.DataFrame(values, columns=numbered, index=frame.index))
-        expanded.append(str(name))
-    if not expanded:
-        return frame, []
-    return pandas.concat(parts, axis=1), expanded
+        days, kind = as_days(frame[name])
+        if days is not None:
+            frame = with_column(frame, name, days)
+            times[name] = kind
+    for kind, unit in (("date", "days since 1970"), ("duration", "durations, in days")):
+        named = [str(name) for name, found in times.items() if found == kind]
+        if named:
+            notes.append(f"{', '.join(named)}: {unit}.")
+    return frame, times
 
 
-def _with_column(frame: pandas.DataFrame, name: Any, values: Any) -> pandas.DataFrame:
-    """Return the frame with other values in a column, whose name need not be text (`assign` takes text alone)."""
-    changed = frame.copy(deep=False)
-    changed[name] = values
-    return changed
+def _encodings_of_arrays(
+    arrays: dict[Any, tuple[Any, ...]], kept: Sequence[Any], dtypes: dict[str, str]
+) -> list[ColumnEncoding]:
+    """Return the encodings of columns of arrays, of which some numbers may have been omitted."""
+    encodings: list[ColumnEncoding] = []
+    for name, numbered in arrays.items():
+        levels = tuple(k for k, output in enumerate(numbered) if output in kept)
+        outputs = tuple(numbered[k] for k in levels)
+        if levels:
+            encodings.append(
+                ColumnEncoding(
+                    str(name), "array", dtypes[str(name)], outputs, levels, len(numbered)
+                )
+            )
+    return encodings
 
 
-def _dates_as_days(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
-    """Replace dates and durations by days, and return the names of these columns."""
-    import pandas
-
-    names: list[str] = []
-    for name in frame.columns:
-        column = frame[name]
-        if pandas.api.types.is_datetime64_any_dtype(column):
-            # the same days in every part of the data
-            column = column.dt.tz_localize(None) - pandas.Timestamp(0)
-        if pandas.api.types.is_timedelta64_dtype(column):
-            frame = _with_column(frame, name, column.to_numpy() / numpy.timedelta64(1, "D"))
-            names.append(str(name))
-    return frame, names
-
-
-def _words(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, str]:
+def _words(columns: Sequence[pandas.Series]) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     """Return the words of all columns as columns of frequencies, and a note."""
     import pandas
 
-    texts = frame.fillna("").astype(str).agg(" ".join, axis=1)
-    listed = ", ".join(map(str, frame.columns))
+    frame = pandas.concat([plain_column(column) for column in columns], axis=1)
+    texts = frame.astype(object).fillna("").astype(str).agg(" ".join, axis=1)
+    listed = ", ".join(str(column.name) for column in columns)
     values = hashed_words(texts.tolist())
-    return pandas.DataFrame(values, columns=WORDS, index=frame.index), f"{listed}: read as {HASHED}"
-
-
-def _refuse_infinite(numbers: pandas.DataFrame) -> None:
-    """Raise InvalidInput if a column of numbers holds infinity."""
-    for name in numbers:
-        rows = numpy.flatnonzero(
-            numpy.isinf(numbers[name].to_numpy(dtype=float, na_value=numpy.nan))
-        )
-        if len(rows):
-            listed = join_names(row + 1 for row in rows)
-            raise InvalidInput(
-                f"Column {str(name)!r} must hold finite numbers; got infinity in rows "
-                f"{listed}. Correct these cells, or leave them empty."
-            )
-
-
-def _nullable_as_floats(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """Replace nullable and sparse numbers and booleans by floats, because theirs take no median for what is missing."""
-    import pandas
-
-    for name in frame.columns:
-        column = frame[name]
-        is_number = pandas.api.types.is_numeric_dtype(column)
-        if is_number and pandas.api.types.is_extension_array_dtype(column):
-            floats = column.to_numpy(dtype=float, na_value=numpy.nan)
-            frame = _with_column(frame, name, floats)
-    return frame
+    note = f"{listed}: read as {HASHED}"
+    return pandas.DataFrame(values, columns=WORDS, index=frame.index), (note,)
 
 
 def encode_frame(
@@ -169,48 +125,50 @@ def encode_frame(
     Text columns become one column per value, those of which nearly every row has a different value are dropped, and
     missing numbers are filled with the median of their column. Columns whose cells are arrays, such as embeddings,
     become a column per number, and columns of one name are numbered. If no other columns are left, they are texts, and
-    become frequencies of hashed words. Dates become days since 1970. Empty columns, and columns that number or identify
-    the rows, are omitted: where rows are sorted, such numbers give the label away.
+    become frequencies of hashed words. Dates become days since 1970, durations days. Empty columns, and columns that
+    number or identify the rows, are omitted: where rows are sorted, such numbers give the label away.
 
     Args:
         frame: Columns of numbers and text.
-        like: Encoded frame of another part of the data, whose columns are returned. Values of a text column that it
-            lacks are 0 in all of its columns, and missing numbers are filled with its medians.
+        like: Encoded frame of another part of the data, whose columns are returned (see `TableEncoding.apply`).
 
     Raises:
         InvalidInput: No column remains, a number is infinite, or `frame` lacks a column of `like`.
     """
+    if list(frame.columns) == WORDS:  # encoded already
+        return frame, ()
+    # the columns of a second part are those of the first, whatever its own rows look like
+    if like is not None:
+        encoding = encoding_of(like)
+        if encoding.words:
+            return _words(encoding.own_columns(frame))
+        return encoding.apply(frame)
+    return _first_encoding(frame)
+
+
+def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, ...]]:
+    """Return the first part of the data as numbers, with its encoding as an attribute, and notes."""
     import pandas
 
     notes: list[str] = []
-    if list(frame.columns) == WORDS:  # encoded already
-        return frame, ()
-    frame, arrays = _arrays_as_columns(_with_unique_names(frame))
+    frame = with_unique_names(frame)
+    dtypes = {str(name): str(frame[name].dtype) for name in frame.columns}
+    frame, arrays = arrays_as_columns(with_plain_columns(frame))
     if arrays:
-        notes.append(f"{', '.join(arrays)}: one column per number of its arrays.")
-    frame, dates = _dates_as_days(frame)
-    if dates:
-        notes.append(f"{', '.join(dates)}: days since 1970.")
-    # the columns of a second part are those of the first, whatever its own rows look like
-    if like is not None and list(like.columns) == WORDS:
-        words, note = _words(frame.select_dtypes(exclude="number"))
-        return words, (*notes, note)
-    empty = []
-    if like is None:
-        empty = [name for name in frame if frame[name].isna().all()]
+        notes.append(f"{', '.join(map(str, arrays))}: one column per number of its arrays.")
+    frame, times = _times_as_days(frame, notes)
+    empty = [name for name in frame if frame[name].isna().all()]
     frame = frame.drop(columns=empty)
     if empty:
         notes.append(f"{', '.join(map(str, empty))}: omitted, since it is empty.")
-    text = [name for name in frame if not pandas.api.types.is_numeric_dtype(frame[name])]
-    _refuse_infinite(frame.drop(columns=text))
+    text = [name for name in frame if not are_numbers(frame[name])]
+    refuse_unusable(frame.drop(columns=text))
     names = [name for name in text if frame[name].nunique() > max(MAX_CATEGORIES, len(frame) // 2)]
     numbering = [
         name
         for name in frame
         if _is_row_number(frame[name]) or _is_identifier(str(name), frame[name])
     ]
-    if like is not None:
-        names, numbering = [], []
     others = set(frame.columns) - set(names) - set(numbering)
     are_texts = bool(names) and not others
     if not names and not others:  # at least one column must remain
@@ -222,12 +180,15 @@ def encode_frame(
             f"{listed}: omitted, since it numbers or identifies the rows, which can give the label away."
         )
     if are_texts:
-        words, note = _words(frame)
-        return words, (*notes, note)
-    text = [name for name in text if name not in numbering]
+        words, word_notes = _words([frame[name] for name in frame])
+        columns = [ColumnEncoding(str(name), "text", dtypes[str(name)], ()) for name in frame]
+        words.attrs[KEY] = TableEncoding(tuple(columns), tuple(WORDS), {}, words=True)
+        return words, (*notes, *word_notes)
+    frame = frame.drop(columns=[name for name in names if name not in numbering])
     names = [name for name in names if name not in numbering]
-    categories = [name for name in text if name not in names]
-    missing = int(frame.drop(columns=text).isna().sum().sum())
+    categories = [name for name in text if name in frame]
+    numbers = [name for name in frame if name not in categories]
+    missing = int(frame[numbers].isna().sum().sum())
     if names:
         notes.append(
             f"{', '.join(map(str, names))}: dropped, since nearly every row has a different value. If these are texts, "
@@ -243,22 +204,27 @@ def encode_frame(
         raise InvalidInput(
             "Got empty columns alone; numbers, categories or texts are needed. Pass other columns."
         )
-    numbers = _nullable_as_floats(frame.drop(columns=names))
-    encoded = pandas.get_dummies(numbers, columns=categories, dtype=float)
-    if like is None:
-        return encoded.fillna(encoded.median()), tuple(notes)
-    known = tuple(f"{name}_" for name in categories)
-    lacking = [
-        str(name)
-        for name in like.columns
-        if name not in encoded and not str(name).startswith(known)
+    levels = [(name, tuple(pandas.Categorical(frame[name]).categories)) for name in categories]
+    level_names = category_names(levels, numbers)
+    values = {name: frame[name].to_numpy(dtype=float, na_value=numpy.nan) for name in numbers}
+    for (name, known), outputs in zip(levels, level_names, strict=True):
+        values.update(zip(outputs, indicators(frame[name], known).T, strict=True))
+    encoded = pandas.DataFrame(values, index=frame.index)
+    medians = {name: float(value) for name, value in encoded[numbers].median().items()}
+    encoded = encoded.fillna(medians)
+    columns = _encodings_of_arrays(arrays, numbers, dtypes)
+    of_arrays = {output for column in columns for output in column.outputs}
+    columns += [
+        ColumnEncoding(str(name), times.get(name, "number"), dtypes[str(name)], (name,))
+        for name in numbers
+        if name not in of_arrays
     ]
-    if lacking:
-        raise InvalidInput(
-            f"The second table must have the columns of the first; it lacks {join_names(lacking)}. Add "
-            "them, or remove them from both."
-        )
-    return encoded.reindex(columns=like.columns, fill_value=0.0).fillna(like.median()), tuple(notes)
+    columns += [
+        ColumnEncoding(str(name), "category", dtypes[str(name)], tuple(outputs), known)
+        for (name, known), outputs in zip(levels, level_names, strict=True)
+    ]
+    encoded.attrs[KEY] = TableEncoding(tuple(columns), tuple(encoded.columns), medians)
+    return encoded, tuple(notes)
 
 
 def encode_inputs(data: Any, test: Any = None) -> tuple[Any, Any, tuple[str, ...]]:
@@ -274,7 +240,9 @@ def encode_inputs(data: Any, test: Any = None) -> tuple[Any, Any, tuple[str, ...
     columns, notes = encode_frame(frame)
     second = _frame_of(test)
     if second is not None:
-        test = (_without_word_names(encode_frame(second, like=columns)[0]), test[1])
+        second, found = encode_frame(second, like=columns)
+        test = (_without_word_names(second), test[1])
+        notes += tuple(note for note in found if note not in notes)
     return (_without_word_names(columns), data[1]), test, notes
 
 

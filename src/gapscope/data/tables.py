@@ -16,7 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gapscope.base.columns import unique_names
 from gapscope.base.errors import MissingExtra, UnreadableFile, first_line
+from gapscope.data.plain_columns import are_dates_as_text
 from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
@@ -215,6 +217,25 @@ def _lacks_header(rows: Sequence[Sequence[str]]) -> bool:
     return bool(below) and 2 * sum(is_number) >= len(first) and 2 * sum(is_datum) >= len(first)
 
 
+def _note_on_words(cells: pandas.Series) -> str:
+    """Return the note about words that stand for missing values."""
+    words = ", ".join(repr(word) for word in sorted(cells.unique()))
+    return f"{words} read as missing ({pluralize(len(cells), 'cell')})"
+
+
+def _named_once(frame: pandas.DataFrame, path: Path, notes: list[str]) -> pandas.DataFrame:
+    """Return a table whose columns have names that are text and differ, with a note about those that were equal."""
+    names = [str(name) for name in frame.columns]
+    unique = unique_names(names)
+    repeated = dict.fromkeys(name for name in names if names.count(name) > 1)
+    for name in repeated:
+        own = [new for old, new in zip(names, unique, strict=True) if old == name]
+        notes.append(
+            f"{path}: {len(own)} columns are named {name!r}; they are read as {', '.join(own)}."
+        )
+    return frame.set_axis(unique, axis=1)
+
+
 def _clean_text(column: pandas.Series, has_decimal_commas: bool) -> tuple[pandas.Series, str]:
     """Return a column of text without surrounding spaces, or as numbers if its words are missing numbers."""
     import pandas
@@ -225,6 +246,8 @@ def _clean_text(column: pandas.Series, has_decimal_commas: bool) -> tuple[pandas
         note = "spaces around text are removed"
     is_word = cells.isin(MISSING_WORDS)
     rest = cells[~is_word].dropna()
+    if is_word.any() and are_dates_as_text(rest):
+        return cells.where(~is_word), _note_on_words(cells[is_word])
     if has_decimal_commas and len(rest) and rest.str.fullmatch(r"[-+]?\d+(,\d+)?").all():
         rest, note = rest.str.replace(",", "."), "decimal commas"
     try:
@@ -234,8 +257,7 @@ def _clean_text(column: pandas.Series, has_decimal_commas: bool) -> tuple[pandas
     if not len(rest):
         return cells, note
     if is_word.any():
-        words = ", ".join(repr(word) for word in sorted(cells[is_word].unique()))
-        note = f"{words} read as missing ({pluralize(int(is_word.sum()), 'cell')})"
+        note = _note_on_words(cells[is_word])
     return numbers.astype(float).reindex(column.index) if len(numbers) < len(
         column
     ) else numbers, note
@@ -314,7 +336,8 @@ def read_table(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
 
     path = Path(path)
     if _is_parquet(path):
-        return _read_parquet(path).rename(columns=str), ()
+        found: list[str] = []
+        return _named_once(_read_parquet(path), path, found), tuple(found)
     if path.name.lower().removesuffix(".gz").endswith(JSON_ENDINGS):
         return _read_json(path), ()
     text, separator, extra, notes = _load_text(path)
@@ -340,12 +363,11 @@ def read_table(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     frame = frame.loc[
         :, [not (blank and frame.iloc[:, k].isna().all()) for k, blank in enumerate(unnamed)]
     ]
-    for k, name in enumerate(frame.columns):
-        if (
-            not pandas.api.types.is_numeric_dtype(frame.iloc[:, k])
-            and not frame.iloc[:, k].isna().all()
-        ):
-            column, note = _clean_text(frame.iloc[:, k].astype(object), separator != ",")
+    frame = _named_once(frame, path, notes)
+    for name in frame.columns:
+        column = frame[name]
+        if not pandas.api.types.is_numeric_dtype(column) and not column.isna().all():
+            column, note = _clean_text(column.astype(object), separator != ",")
             frame = frame.assign(**{name: column})
             notes += [f"{name}: {note}."] if note else []
     return frame, tuple(notes)

@@ -1,0 +1,241 @@
+"""How the columns of a table became numbers, to encode another table in the same way."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from gapscope.base.columns import unique_names
+from gapscope.base.errors import InvalidInput, join_names
+from gapscope.data.plain_columns import (
+    are_numbers,
+    array_values,
+    as_days,
+    holds_arrays,
+    plain_column,
+    refuse_unusable,
+    with_unique_names,
+)
+from gapscope.results.formatting import pluralize
+
+if TYPE_CHECKING:
+    import pandas
+
+KEY = "gapscope_encoding"
+"""Name of the encoding among the attributes of an encoded frame."""
+TRUTH = {"true": 1.0, "false": 0.0}
+"""Booleans as text."""
+NOUNS = {
+    "number": "numbers",
+    "date": "dates",
+    "duration": "durations",
+    "array": "arrays",
+    "category": "single values",
+}
+
+
+@dataclass(frozen=True)
+class ColumnEncoding:
+    """How one column of the first table was encoded.
+
+    Attributes:
+        name: Name of the column, as text.
+        kind: "number", "date", "duration", "array" or "category".
+        dtype: Type of the column as it was passed, for messages.
+        outputs: Names of its columns among the encoded ones; of an array those that were kept.
+        levels: Values of a category, one per output; of an array the indices of its numbers that were kept.
+        width: Number of numbers of an array.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    outputs: tuple[Hashable, ...]
+    levels: tuple[Any, ...] = ()
+    width: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class TableEncoding:
+    """How a table was encoded.
+
+    Attributes:
+        columns: The columns that are used.
+        outputs: Names of the encoded columns, in their order.
+        medians: Median of each encoded column of numbers, by its name.
+        words: Whether `columns` are texts, which became frequencies of words.
+    """
+
+    columns: tuple[ColumnEncoding, ...]
+    outputs: tuple[Hashable, ...]
+    medians: dict[Hashable, float]
+    words: bool = False
+
+    def __deepcopy__(self, memo: Any) -> TableEncoding:
+        return self  # pandas copies the attributes of a frame in every operation
+
+    def own_columns(self, frame: pandas.DataFrame) -> list[pandas.Series]:
+        """Return the columns of another table that belong to those of the first, in their order.
+
+        Args:
+            frame: The other table.
+
+        Raises:
+            InvalidInput: It lacks some.
+        """
+        frame = with_unique_names(frame)
+        by_name = {str(name): name for name in frame.columns}
+        lacking = [column.name for column in self.columns if column.name not in by_name]
+        if lacking:
+            raise InvalidInput(
+                f"The second table must have the columns of the first; it lacks {join_names(lacking)}. Add "
+                "them, or remove them from both."
+            )
+        return [frame[by_name[column.name]] for column in self.columns]
+
+    def apply(self, frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, ...]]:
+        """Return another table with the encoded columns of the first, and notes.
+
+        Values of a category that the first table lacks are 0 in all of its columns, and missing numbers are filled
+        with the medians of the first.
+
+        Args:
+            frame: The other table.
+
+        Raises:
+            InvalidInput: It lacks a column, or a column cannot be read as in the first.
+        """
+        import pandas
+
+        blocks: dict[Hashable, numpy.ndarray] = {}
+        for encoding, column in zip(self.columns, self.own_columns(frame), strict=True):
+            blocks.update(zip(encoding.outputs, _encoded(encoding, column).T, strict=True))
+        encoded = pandas.DataFrame(blocks, index=frame.index)[list(self.outputs)]
+        refuse_unusable(encoded[list(self.medians)])
+        missing = int(encoded.isna().sum().sum())
+        unknown = [
+            encoding.name
+            for encoding in self.columns
+            if encoding.kind == "category" and not encoded[list(encoding.outputs)].to_numpy().any()
+        ]
+        notes: list[str] = []
+        if unknown:
+            notes.append(
+                f"{', '.join(unknown)}: the second table has none of the values that the first has."
+            )
+        if missing:
+            notes.append(
+                f"{pluralize(missing, 'missing number')} of the second table: filled with the medians of the first."
+            )
+        return encoded.fillna(self.medians), tuple(notes)
+
+
+def indicators(column: pandas.Series, levels: Sequence[Any]) -> numpy.ndarray:
+    """Return a column [n, levels] of zeros and ones per level; levels are matched by value, then by their text.
+
+    Args:
+        column: Column of a table.
+        levels: Values, one per column of the result.
+    """
+    by_text = {_level_text(level): k for k, level in reversed(list(enumerate(levels)))}
+    by_value = {level: k for k, level in enumerate(levels)}
+    codes: dict[Any, int] = {}
+    for value in column.dropna().unique():
+        codes[value] = by_value.get(value, by_text.get(_level_text(value), -1))
+    numbers_of_rows = column.astype(object).map(codes).fillna(-1).to_numpy(dtype=int)
+    result = numpy.zeros((len(column), len(levels)))
+    rows = numpy.flatnonzero(numbers_of_rows >= 0)
+    result[rows, numbers_of_rows[rows]] = 1.0
+    return result
+
+
+def encoding_of(frame: pandas.DataFrame) -> TableEncoding:
+    """Return how an encoded frame was encoded; of a frame of numbers, that it was not changed."""
+    known = frame.attrs.get(KEY)
+    if isinstance(known, TableEncoding) and list(known.outputs) == list(frame.columns):
+        return known
+    columns = tuple(
+        ColumnEncoding(str(name), "number", str(frame[name].dtype), (name,))
+        for name in frame.columns
+    )
+    medians = {name: float(value) for name, value in frame.median().items()}
+    return TableEncoding(columns, tuple(frame.columns), medians)
+
+
+def category_names(
+    categories: Sequence[tuple[Hashable, Sequence[Any]]], taken: Sequence[Hashable]
+) -> list[list[Hashable]]:
+    """Return the names of the columns of each category, numbered where one exists already.
+
+    Args:
+        categories: Name and levels of each category.
+        taken: Names of the columns before them.
+    """
+    wanted = [f"{name}_{level}" for name, levels in categories for level in levels]
+    unique = iter(unique_names([*taken, *wanted])[len(taken) :])
+    return [[next(unique) for _ in levels] for _, levels in categories]
+
+
+def _level_text(value: Any) -> str:
+    """Return a value as text; whole numbers without decimals, so that 1.0 is 1."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _encoded(encoding: ColumnEncoding, column: pandas.Series) -> numpy.ndarray:
+    """Return a column of the second table as numbers [n, outputs]."""
+    plain = plain_column(column)
+    if plain.isna().all():
+        missing = 0.0 if encoding.kind == "category" else numpy.nan
+        return numpy.full((len(column), len(encoding.outputs)), missing)
+    if encoding.kind == "category" and not holds_arrays(plain):
+        return indicators(plain, encoding.levels)
+    if encoding.kind == "array":
+        values = array_values(plain)
+        if values.shape[1] != encoding.width:
+            raise InvalidInput(
+                f"Column {encoding.name!r} of the second table must hold arrays of {encoding.width} numbers, as in the "
+                f"first; got {values.shape[1]}. Prepare both in the same way."
+            )
+        return values[:, list(encoding.levels)]
+    values = None
+    if encoding.kind != "category":
+        values = _values(encoding, plain)
+    if values is None:
+        example = str(plain.dropna().iloc[0])[:60]
+        raise InvalidInput(
+            f"Column {encoding.name!r} of the second table must hold {NOUNS[encoding.kind]}, as in the first "
+            f"({encoding.dtype}); got {column.dtype}, such as {example!r}. Prepare both in the same way."
+        )
+    return values[:, None]
+
+
+def _values(encoding: ColumnEncoding, plain: pandas.Series) -> numpy.ndarray | None:
+    """Return the numbers, dates or durations of a plain column, None if it holds something else."""
+    import pandas
+
+    is_text = not are_numbers(plain) and as_days(plain)[0] is None
+    convert = {
+        "number": pandas.to_numeric,
+        "date": pandas.to_datetime,
+        "duration": pandas.to_timedelta,
+    }[encoding.kind]
+    try:
+        if is_text and encoding.kind == "number":
+            plain = plain.map(
+                lambda cell: TRUTH.get(str(cell).strip().lower(), cell), na_action="ignore"
+            )
+        if is_text:
+            plain = convert(plain)
+    except (ValueError, TypeError):
+        return None
+    days, kind = as_days(plain)
+    if encoding.kind == "number" and days is None:
+        return plain.to_numpy(dtype=float, na_value=numpy.nan)
+    if kind == encoding.kind:
+        return days
+    return None
