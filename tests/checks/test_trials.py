@@ -15,7 +15,8 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.checks.fixes import FIXES, Fix, get_setting, with_setting
-from gapscope.checks.trials import TriedAdvice, candidates
+from gapscope.checks.trials import Trial, TriedAdvice, candidates
+from gapscope.results.estimate import IntervalEstimate
 
 SPEC = TrainingSpec(epochs=8, learning_rate=0.05, momentum=0.9, batch_size=16)
 
@@ -424,3 +425,16 @@ def test_what_was_passed_is_not_advised_again() -> None:
         gs.check(network, (x, y), test=test, only=["GS402"], train_fn=spec)
     )
     assert "n_training" not in str(gs.check(network, (x, y), only=["GS401", "GS402"]))
+
+
+def test_a_fresh_interval_with_0_is_printed_beside_the_one_that_decides() -> None:
+    pooled = IntervalEstimate(0.06, 0.0, 0.12)
+    trial = Trial("wider", 0.1, IntervalEstimate(0.05, -0.02, 0.12), pooled, helps=True, level=0.8)
+    assert trial.decisive is not None and trial.decisive.low == pytest.approx(
+        0.06 * (1 - 0.779), rel=0.01
+    )
+    text = TriedAdvice((trial,), 0.8, 13.0).lines[0]
+    assert "+5.0 points (90 % interval -2.0 to 12.0; over all splits" in text
+    assert "+6.0 points (80 % interval 1.3 to 10.7)" in text
+    sure = replace(trial, gain=IntervalEstimate(0.05, 0.01, 0.09))
+    assert "splits" not in TriedAdvice((sure,), 0.8, 13.0).lines[0]

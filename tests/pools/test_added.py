@@ -113,3 +113,13 @@ def test_the_axes_of_a_grid_may_be_arrays() -> None:
     grid = gs.Grid(axes={"training.epochs": numbers})
     assert grid == gs.Grid(axes={"training.epochs": [1, 2, 3]})
     assert [spec.training.epochs for spec in grid] == [1, 2, 3]
+
+
+def test_a_wrapped_network_has_the_architecture_of_its_own_class(tmp_path: Path) -> None:
+    net = torch.nn.Linear(4, 2)
+    data = torch.randn(20, 4), torch.arange(20) % 2
+    pool = Pool(tmp_path)
+    wrapped = net, torch.nn.DataParallel(net), torch.compile(net, backend="eager")
+    for number, each in enumerate(wrapped):
+        pool.add(each, data, name=f"net {number}", measures=["parameter_count"])  # type: ignore[arg-type]
+    assert [record.spec["network"]["name"] for record in pool.records()] == ["Linear"] * 3

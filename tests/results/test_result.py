@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import nn
 import gapscope as gs
 from gapscope.accuracy.forecast_result import AccuracyForecast
 from gapscope.results.estimate import Estimate
+from gapscope.results.readings import Reading, Readings
 from gapscope.results.result import MAX_ROWS, Result, picture, to_builtin, to_html
 
 X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
@@ -118,3 +119,13 @@ def test_sentences_are_escaped_and_long_tables_cut() -> None:
     assert "<p>x &lt; y</p>" in page and "3 more rows" in page
     assert page.count("<tr") == 1 + MAX_ROWS
     assert picture(_Plain()) == ""
+
+
+def test_readings_are_found_by_name() -> None:
+    loss = Reading(measure="loss", number="loss", value=0.5)
+    readings = Readings([loss], {"accuracy": "needs labels"})
+    assert "loss" in readings and loss in readings and readings.get("loss") is loss
+    for missing in ("accuracy", "los", "value"):
+        assert missing not in readings and readings.get(missing) is None
+        assert readings.get(missing, 1.0) == 1.0
+    assert replace(loss, value=1.0) not in readings

@@ -184,10 +184,10 @@ def test_later_failures_are_reported_once_and_leave_nan(monkeypatch: pytest.Monk
         monitor.observe(nn.Linear(5, 3), 3)
     assert math.isfinite(monitor.observe(make_network(), 4)["loss"])
     assert (monitor.epochs, len(monitor.readings), len(monitor.readings[1])) == ([1, 2, 3, 4], 4, 0)
-    for error, ends in ((MemoryError, False), (KeyboardInterrupt, True)):
+    for epoch, error, ends in ((5, MemoryError, False), (6, KeyboardInterrupt, True)):
         monkeypatch.setattr("gapscope.training.monitor.measure", mock.Mock(side_effect=error))
         with pytest.raises(error) if ends else contextlib.nullcontext():
-            assert math.isnan(monitor.observe(make_network(), 5)["loss"])
+            assert math.isnan(monitor.observe(make_network(), epoch)["loss"])
 
 
 def test_warnings_that_are_errors_end_no_training(capsys: pytest.CaptureFixture[str]) -> None:
@@ -296,6 +296,15 @@ def test_a_monitor_that_is_used_again_restarts_with_a_note() -> None:
         and not monitor.alarm.raised
         and monitor.alarm.peak == 1
     )
+
+
+def test_an_epoch_is_recorded_once() -> None:
+    rows: list[int] = []
+    monitor = Monitor(make_samples(), ["loss"], sinks=[lambda epoch, row: rows.append(epoch)])
+    first = monitor.observe(make_network(), 1)
+    with pytest.warns(UserWarning, match="Epoch 1 is recorded already"):
+        assert monitor.observe(make_network(), 1) == first
+    assert monitor.epochs == [1] and len(monitor.rows) == len(monitor.readings) == 1 == len(rows)
 
 
 def test_alarms_are_chosen_by_name_and_observe_the_untrained_network() -> None:

@@ -49,6 +49,7 @@ class Trial:
         gain: Gain on fresh splits with its 90 % interval; None for fixes that were not the best of the first split.
         pooled: The same over all splits.
         helps: Whether the fix is advised (`_judge`).
+        level: Level of the interval over all splits that decides, 0.9 or 0.8.
     """
 
     name: str
@@ -56,6 +57,18 @@ class Trial:
     gain: IntervalEstimate | None = None
     pooled: IntervalEstimate | None = None
     helps: bool = False
+    level: float = 0.9
+
+    @property
+    def decisive(self) -> IntervalEstimate | None:
+        """Gain over all splits with the interval that must exclude 0; None without fresh splits."""
+        if self.pooled is None:
+            return None
+        value = self.pooled.value
+        reach = (value - self.pooled.low) * normal_quantile(self.level) / NORMAL_90
+        if self.level == 0.9:
+            reach = value - self.pooled.low
+        return IntervalEstimate(value, value - reach, value + reach)
 
 
 @dataclass(frozen=True)
@@ -99,16 +112,23 @@ class TriedAdvice:
             lines = [f"tried: no gain from {names} ({cost})"]
         best = self.best
         if best is not None and best.gain is not None:
-            gain = best.gain
-            text = f"{gain.value:+.3f} of R^2 (90 % interval {gain.low:.3f} to {gain.high:.3f}"
-            if is_accuracy:
-                text = f"{100 * gain.value:+.1f} points (90 % interval {100 * gain.low:.1f} to {100 * gain.high:.1f}"
+            text = _gain_text(best.gain, 0.9, is_accuracy)
+            if best.gain.low <= 0 and best.decisive is not None:
+                decisive = _gain_text(best.decisive, best.level, is_accuracy)
+                text = f"{text}; over all splits, which decide, {decisive})"
             lines = [f"tried: {best.name} {text}; {cost})"]
             if names:
                 lines.append(f"       less or nothing from {names}")
         if self.note:
             return [*lines, self.note]
         return lines
+
+
+def _gain_text(gain: IntervalEstimate, level: float, is_accuracy: bool) -> str:
+    """Return a gain with its interval, without the closing parenthesis."""
+    factor, digits, unit = (100, 1, "points") if is_accuracy else (1, 3, "of R^2")
+    low, high = (f"{factor * end:.{digits}f}" for end in (gain.low, gain.high))
+    return f"{factor * gain.value:+.{digits}f} {unit} ({percent(level)} interval {low} to {high}"
 
 
 def candidates(
@@ -412,8 +432,7 @@ def _gain(splits: Sequence[Tensor]) -> IntervalEstimate:
 def _judge(fix: Fix, first: Tensor, fresh: Sequence[Tensor], *, both: bool) -> Trial:
     """Return the trial of the best fix, with its gain on fresh splits and whether it helps."""
     everything, gain = _gain([first, *fresh]), _gain(fresh)
-    reach = everything.value - everything.low
-    if both:
-        reach *= normal_quantile(LEVEL_OF_BOTH) / NORMAL_90
-    helps = everything.value > max(reach, MIN_GAIN)
-    return Trial(fix.name, float(first.nanmean()), gain, everything, helps=helps)
+    level = LEVEL_OF_BOTH if both else 0.9
+    trial = Trial(fix.name, float(first.nanmean()), gain, everything, level=level)
+    assert trial.decisive is not None
+    return replace(trial, helps=trial.decisive.low > 0 and everything.value > MIN_GAIN)

@@ -21,6 +21,7 @@ from gapscope.base.targets import require_targets
 from gapscope.base.task import class_logits
 from gapscope.data import Problem
 from gapscope.inspection.losses import evaluate
+from gapscope.inspection.network_checks import unwrapped
 from gapscope.inspection.outputs import eager_mode, inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready, unwrap_estimator
 from gapscope.labels.duplicates import exact_copies_in_test
@@ -178,7 +179,10 @@ def record_network(
         time_budget=time_budget,
         progress=progress,
     )
-    spec: dict[str, Any] = {"name": name, "network": {"name": family or type(network).__name__}}
+    spec: dict[str, Any] = {
+        "name": name,
+        "network": {"name": family or type(unwrapped(network)).__name__},
+    }
     return Record(
         id=added_id(name, hyperparameters),
         spec=spec | ({"hp": hyperparameters} if hyperparameters else {}),

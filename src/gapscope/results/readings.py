@@ -202,6 +202,21 @@ class Readings(StoredRows[Reading]):
             among = f" among {', '.join(names)}"
         raise NotMeasurable(f"There is no reading {key!r}{among}.{did_you_mean(key, names)}")
 
+    def __contains__(self, key: object) -> bool:
+        """Return whether there is a reading called `key` (a string), or this reading."""
+        if isinstance(key, str):
+            return any(reading.name == key for reading in self)
+        return super().__contains__(key)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the reading of a name.
+
+        Args:
+            name: Name of the reading.
+            default: What is returned if no reading has this name.
+        """
+        return next((reading for reading in self if reading.name == name), default)
+
     def values(self) -> dict[str, float]:
         """Return the values by name."""
         return {reading.name: reading.value for reading in self}

@@ -297,11 +297,18 @@ class Monitor(Recordings):
 
         Args:
             network: The network in training.
-            epoch: Number of epochs trained, 0 before training; one before the last recorded starts the monitor again.
+            epoch: Number of epochs trained, 0 before training; one before the last recorded starts the monitor again,
+                and the last recorded one is not recorded a second time. Both warn.
         """
         check_range("epoch", epoch, 0)
         if epoch % self.every:
             return {}
+        if self.epochs and epoch == self.epochs[-1]:
+            warn_or_print(
+                f"Epoch {epoch} is recorded already; this second recording of it is left out. Pass the number of "
+                "epochs trained, which grows, and use one Monitor per training run."
+            )
+            return dict(self.rows[-1])
         if self.epochs and epoch < self.epochs[-1]:
             self._reset(epoch)
         start = time.process_time()
