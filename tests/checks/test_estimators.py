@@ -8,10 +8,12 @@ import numpy
 import pandas
 import pytest
 from sklearn.cluster import KMeans
+from sklearn.datasets import load_wine
 from sklearn.ensemble import IsolationForest, RandomForestClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.mixture import GaussianMixture
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -174,3 +176,19 @@ def test_negative_integers_are_classes_of_a_classifier(classes: tuple[int, int])
         only=["GS402"],
     )
     assert found.account == expected.account and found.findings == expected.findings
+
+
+def test_an_estimator_is_fitted_again_without_moving_random_states() -> None:
+    x, y = load_wine(return_X_y=True)
+    forest = RandomForestClassifier(5).fit(x, y)
+    before: Any = numpy.random.get_state()
+    accounts = [gs.check(forest, (x, y)).account for _ in range(2)]
+    after: Any = numpy.random.get_state()
+    assert before[2] == after[2] and numpy.array_equal(before[1], after[1])
+    assert accounts[0] == accounts[1]
+
+
+def test_columns_of_a_frame_are_scaled_where_advice_is_tried() -> None:
+    x, y = load_wine(as_frame=True, return_X_y=True)
+    result = gs.check(KNeighborsClassifier().fit(x, y), (x, y), train_fn=True)
+    assert result.best_fix is not None and result.best_fix.name == "standardize inputs"

@@ -104,7 +104,11 @@ def test_findings_of_a_function_with_their_action(models: str) -> None:
         (["--fail-on", "GS101"], 1),
         (["--fail-on", "gs101,GS105"], 1),
         (["--fail-on", "GS105"], 0),
-        (["--fail-on", "GS101", "--ignore", "GS101"], 0),
+        (["--fail-on", "GS101", "--ignore", "GS101"], 2),
+        (["--only", "GS104", "--fail-on", "GS105"], 2),
+        (["--fail-on", ""], 2),
+        (["--only", ""], 2),
+        (["--only", "GS101,GS110", "--fail-on", "GS110"], 3),
         ([], 0),
     ],
 )
@@ -114,6 +118,23 @@ def test_the_exit_status_is_that_of_the_named_codes(
     assert (
         gapscope("check", f"{models}:build", "--only", "GS101,GS105", *options).returncode == code
     )
+
+
+def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("a,b,label\n" + "".join(f"{k},{k * k},{k % 2}\n" for k in range(40)))
+    before = table.read_text()
+    other = str(tmp_path / "other.html")
+    for command in (
+        ["check", str(table), "--html", str(table)],
+        ["labels", str(table), "--csv", str(table)],
+        ["labels", str(table), "--csv", other, "--html", other],
+    ):
+        done = gapscope(*command)
+        assert (
+            done.returncode == 1 and "another file" in done.stderr
+        ) or "two outputs" in done.stderr
+    assert table.read_text() == before
 
 
 def test_json_alone_is_on_standard_output(models: str) -> None:

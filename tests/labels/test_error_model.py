@@ -210,6 +210,8 @@ def test_trees_are_for_tables() -> None:
     assert scores is not None and torch.allclose(
         scores.exp().sum(1), torch.ones(60, dtype=torch.float64), atol=1e-3
     )
+    large = gs.Samples(torch.rand(2500, 3, generator=generator), torch.arange(2500) % 2)
+    assert out_of_fold_log_probabilities(large, large.y, 2, seed=0, seconds=0.01) is None
     images = gs.Samples(torch.rand(60, 1, 4, 4, generator=generator), y)
     assert out_of_fold_log_probabilities(images, y, 2, seed=0) is None
     wide = gs.Samples(torch.rand(60, 101, generator=generator), y)

@@ -16,6 +16,7 @@ from gapscope.checks.expected import error_in_words, regression_score
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.statistics.intervals import wilson_interval
 from gapscope.statistics.leave_group_out import N_FOLDS
+from gapscope.training.randomness import reproducible
 
 
 class EstimatorScores:
@@ -88,7 +89,8 @@ class EstimatorScores:
             start = time.process_time()
             rest = numpy.setdiff1d(order, scored)
             fitted: Any = clone(self.estimator)
-            fitted.fit(take_rows(self.inputs, rest), _take_labels(self.labels, rest))
+            with reproducible(torch.device("cpu"), 0):
+                fitted.fit(take_rows(self.inputs, rest), _take_labels(self.labels, rest))
             predictions.append(_predicted(fitted, take_rows(self.inputs, scored)))
             expected = (time.process_time() - start) * N_FOLDS
             if number == 0 and seconds is not None and expected > seconds:
@@ -137,16 +139,26 @@ class EstimatorScores:
         """True if the inputs are a frame, or else no array of numbers."""
         return hasattr(self.inputs, "iloc") or numpy.asarray(self.inputs).dtype.kind not in "fiub"
 
-    def rows(self, indices: numpy.ndarray) -> Any:
+    @property
+    def can_scale(self) -> bool:
+        """True if the inputs are an array of numbers, or a frame with columns of numbers."""
+        if hasattr(self.inputs, "select_dtypes"):
+            return self.inputs.select_dtypes("number").shape[1] > 0
+        return not self.is_frame
+
+    def rows(self, indices: numpy.ndarray, *, is_scaled: bool = False) -> Any:
         """Return rows of the inputs as they were passed.
 
         Args:
             indices: Row numbers [n].
+            is_scaled: Whether columns of numbers have mean 0 and standard deviation 1 over all rows.
         """
+        if is_scaled:
+            return take_rows(_standardized(self.inputs), indices)
         return take_rows(self.inputs, indices)
 
     def fit(self, inputs: Any, labels: Any) -> Callable[[Any], numpy.ndarray]:
-        """Fit a clone, and return its `predict`.
+        """Fit a clone, and return its `predict`; global random states are seeded, and restored.
 
         Args:
             inputs: Rows to fit, in the form that the estimator takes.
@@ -155,7 +167,8 @@ class EstimatorScores:
         from sklearn.base import clone
 
         fitted: Any = clone(self.estimator)
-        return fitted.fit(inputs, labels).predict
+        with reproducible(torch.device("cpu"), 0):
+            return fitted.fit(inputs, labels).predict
 
 
 def _pair(data: Any) -> tuple[Any, Any]:
@@ -175,7 +188,9 @@ def _standardized(inputs: Any) -> Any:
     if hasattr(inputs, "select_dtypes"):
         numbers = inputs.select_dtypes("number")
         spread = numbers.std(ddof=0)
-        return inputs.assign(**(numbers - numbers.mean()) / spread.where(spread > 0, 1.0))
+        scaled = inputs.copy()
+        scaled[numbers.columns] = (numbers - numbers.mean()) / spread.where(spread > 0, 1.0)
+        return scaled
     values = numpy.asarray(inputs, dtype=float)
     spread = values.std(0)
     return (values - values.mean(0)) / numpy.where(spread > 0, spread, 1.0)

@@ -250,13 +250,14 @@ class EstimatorTrainer:
 
     def _inputs(self, samples: Samples, is_changed: bool) -> Any:
         """Return the rows as they were passed, so that a pipeline finds its columns, or changed inputs."""
-        if is_changed:
+        if is_changed and not self.estimator.is_frame:
             return samples.inputs.cpu().numpy()
-        return self.estimator.rows(samples.original(torch.arange(len(samples))).numpy())
+        rows = samples.original(torch.arange(len(samples))).numpy()
+        return self.estimator.rows(rows, is_scaled=is_changed)
 
     def accepts(self, fix: Fix) -> bool:
-        """Return whether a fix can be tried: one of the data, in frames without a change of the columns."""
-        return not fix.changes_network and (fix.scale_inputs is None or not self.estimator.is_frame)
+        """Return whether a fix can be tried: one of the data; columns are scaled if they hold numbers."""
+        return not fix.changes_network and (fix.scale_inputs is None or self.estimator.can_scale)
 
 
 Trainer = SpecTrainer | FunctionTrainer | EstimatorTrainer

@@ -163,6 +163,23 @@ def _codes(text: str) -> list[str]:
     return [code.strip().upper() for code in text.split(",") if code.strip()]
 
 
+def _require_codes(fail_on: str | None, ignore: str, only: str | None) -> None:
+    """Raise an error of the command line for lists of codes that are empty, or leave out what `--fail-on` names."""
+    for option, value in (("--fail-on", fail_on), ("--only", only)):
+        if value is not None and not _codes(value):
+            raise typer.BadParameter(f"{option} names no code; pass codes such as GS102,GS402.")
+    if fail_on is None:
+        return
+    named = set(_codes(fail_on)) - {ANY}
+    left_out = named & set(_codes(ignore))
+    if only is not None:
+        left_out |= named - set(_codes(only))
+    if left_out:
+        raise typer.BadParameter(
+            f"--fail-on names {', '.join(sorted(left_out))}, which --ignore or --only leaves out."
+        )
+
+
 def check(
     target: Path = typer.Argument(
         ...,
@@ -180,11 +197,13 @@ def check(
         help="Try the advice: module:function that takes (inputs, targets) and returns a trained network, or `spec` "
         "for the configuration of a grid or of a pool.",
     ),
-    fail_on: str = typer.Option(
-        "", help="Exit with status 1 on findings with these codes, such as GS102,GS402, or `any`."
+    fail_on: str | None = typer.Option(
+        None,
+        help="Exit with status 1 on findings with these codes, such as GS102,GS402, or `any`, and with status 3 if one "
+        "of these was not checked.",
     ),
     ignore: str = typer.Option("", help="Codes to skip."),
-    only: str = typer.Option("", help="Codes to run. Default: all."),
+    only: str | None = typer.Option(None, help="Codes to run. Default: all."),
     time_budget: float = typer.Option(60.0, help="Approximate CPU seconds per network."),
     html: Path | None = typer.Option(
         None, help="Write a self-contained HTML page (first network only)."
@@ -201,9 +220,10 @@ def check(
     from gapscope.cli.factories import import_function, is_factory
     from gapscope.cli.progress import handle_interrupts
 
-    fatal = set(_codes(fail_on))
+    fatal = set(_codes(fail_on or ""))
     get_checks(sorted(fatal - {ANY}))
-    check_outputs(html)
+    _require_codes(fail_on, ignore, only)
+    check_outputs(html, sources=(target, test))
     results, has_names = [], target.is_dir() or is_grid(target)
     with handle_interrupts(resumes=False):
         for name, network, data, options in _targets(
@@ -221,7 +241,7 @@ def check(
                 network,
                 data,
                 ignore=_codes(ignore),
-                only=_codes(only) or None,
+                only=_codes(only or "") or None,
                 time_budget=time_budget,
                 **options,
             )
@@ -243,5 +263,8 @@ def check(
         raise typer.Exit(1)
     is_unanswered = any(not result.findings and not result.fine for _, result in results)
     is_not_judged = ANY in fatal and any(result.not_judged for _, result in results)
-    if is_unanswered or is_not_judged:
+    missed = [item for _, result in results for item in result.not_checked if item.code in fatal]
+    for item in missed:
+        print_lines(f"{item.code} was not checked: {item.reason}", err=True)
+    if is_unanswered or is_not_judged or missed:
         raise typer.Exit(NO_ANSWER)

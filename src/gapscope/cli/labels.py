@@ -48,7 +48,7 @@ def labels(
             print_lines(note, err=True)
         return table, str(labels.name)
 
-    check_outputs(html, csv)
+    check_outputs(html, csv, sources=(target, test))
     with handle_interrupts(resumes=False):
         label_column, held_out = None, None
         if is_factory(target):

@@ -27,13 +27,28 @@ if TYPE_CHECKING:
 _PIPED = 1000
 
 
-def check_outputs(*paths: Path | None) -> None:
-    """Raise NotWritten before the work, if a file cannot be written (None: no file)."""
+def check_outputs(*paths: Path | None, sources: Sequence[Path | None] = ()) -> None:
+    """Raise NotWritten before the work, if a file cannot be written, or holds the data (None: no file)."""
+    from gapscope.base.errors import NotWritten
     from gapscope.base.files import check_output
 
+    written: list[Path] = []
     for path in paths:
-        if path is not None:
-            check_output(path)
+        if path is None:
+            continue
+        check_output(path)
+        if any(_is_same_file(path, source) for source in sources if source is not None):
+            raise NotWritten(f"{path} is read as data. Pass the path of another file to write.")
+        if any(_is_same_file(path, other) for other in written):
+            raise NotWritten(f"{path} is named for two outputs. Pass two paths.")
+        written.append(path)
+
+
+def _is_same_file(path: Path, other: Path) -> bool:
+    """Return whether two paths are one file, which may not exist yet."""
+    if path.exists() and other.exists():
+        return path.samefile(other)
+    return path.resolve() == other.resolve()
 
 
 def _rounded(value: Any) -> Any:
