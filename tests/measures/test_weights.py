@@ -20,6 +20,7 @@ from gapscope.measures.norms import (
     spectral_complexity,
     spectral_distance_complexity,
 )
+from gapscope.measures.path_norms import path_norm
 from support.cases import CASES
 
 DOUBLE = torch.float64
@@ -168,3 +169,31 @@ def test_layers_are_averaged_without_small_ones() -> None:
     assert result["weighted"] == pytest.approx(sum(a * size for a, size in fits) / 2, rel=1e-6)
     with pytest.raises(NotMeasurable, match="50 or more different"):
         power_law_alpha(network, x, min_eigenvalues=50)
+
+
+class Tripled(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 3 * super().forward(x)
+
+
+class Named(nn.Linear):
+    """A forward function of its own with the operator of torch's layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+def test_a_layer_with_another_operator_than_its_weight_has_no_norms() -> None:
+    network, x = two_layers()
+    y = torch.arange(20) % 2
+    expected = [operator_norms(network, x).scalars(), path_norm(network, x)]
+    for kind in (Tripled, Named):
+        layer = kind(3, 4).double()
+        layer.load_state_dict(network[0].state_dict())  # type: ignore[index, union-attr]
+        changed = nn.Sequential(layer, nn.ReLU(), network[2])  # type: ignore[index, arg-type]
+        if kind is Named:
+            assert [operator_norms(changed, x).scalars(), path_norm(changed, x)] == expected
+            continue
+        for measure in (operator_norms, path_norm, lambda n, x: spectral_complexity(n, x, y)):
+            with pytest.raises(NotMeasurable, match="Tripled '0'"):
+                measure(changed, x)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -63,6 +65,51 @@ def _batch_norm_scale(
     return (gamma / deviation).reshape(-1, *[1] * (n_dims - 1))
 
 
+def _is_own_operator(call: ModuleCall) -> bool:
+    """Return whether a linear or convolutional layer returned what torch's operator gives with its weight."""
+    module: Any = call.module
+    base: Any = next(each for each in _OPERATORS if isinstance(module, each))
+    forward = getattr(module.forward, "__func__", None)
+    convolve = getattr(type(module), "_conv_forward", None)
+    if forward is base.forward and convolve is getattr(base, "_conv_forward", None):
+        return True
+    if not isinstance(call.input, Tensor) or not isinstance(call.output, Tensor):
+        return False
+    with torch.no_grad():
+        try:
+            if base is nn.Linear:
+                expected = F.linear(call.input, module.weight, module.bias)
+            else:
+                expected = base._conv_forward(module, call.input, module.weight, module.bias)
+        except RuntimeError:  # such as of inputs that the subclass brings into another shape
+            return False
+    # float32 agrees to about six digits: another operator is off by more
+    return expected.shape == call.output.shape and torch.allclose(
+        expected, call.output, rtol=1e-3, atol=1e-4 * float(expected.abs().max())
+    )
+
+
+_OPERATORS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def check_operators(calls: Sequence[ModuleCall]) -> None:
+    """Refuse layers whose operator is not that of their weight.
+
+    Args:
+        calls: Calls of one forward pass.
+
+    Raises:
+        NotMeasurable: The forward function of a subclass does more than torch's layer.
+    """
+    for call in calls:
+        if isinstance(call.module, Weighted) and not _is_own_operator(call):
+            raise NotMeasurable(
+                f"Norms of the weights need layers that apply their weight as torch does; the forward function of "
+                f"{type(call.module).__name__} '{call.name}' returns something else. Build it from torch's layer and "
+                "a module before or after it."
+            )
+
+
 def initial_value(initial_state: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
     """Return the initial value of a parameter or buffer, or raise InvalidInput."""
     start = initial_state.get(name)
@@ -88,10 +135,11 @@ def layer_weights(
     A batch norm directly after a convolution or linear layer scales its rows, as in evaluation mode.
 
     Raises:
-        NotMeasurable: There is no such weight.
+        NotMeasurable: There is no such weight, or a layer applies its weight in another way than torch's.
     """
     with measurement_mode(network) as network:
         calls = record_module_calls(network, prepare_inputs(network, x[:1]))
+        check_operators(calls)
         norms = [
             call
             for call in calls

@@ -29,6 +29,7 @@ from gapscope.inspection.outputs import (
 from gapscope.inspection.substitution import ParameterSubstitution, cast_network
 from gapscope.measures._forward import Inputs, Labels
 from gapscope.measures._gradients import samples_on_device, trainable
+from gapscope.measures._weights import check_operators
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -153,10 +154,12 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
     float64. Dziugaite et al. report $\sqrt{\cdot / n}$.
 
     Raises:
-        NotMeasurable: The network is not piecewise linear (smooth activations, attention, layer norm), or the inputs
-            are token ids.
+        NotMeasurable: The network is not piecewise linear (smooth activations, attention, layer norm), the inputs are
+            token ids, or a layer applies its weight in another way than torch's.
     """
     shape = tuple(x.shape[1:])
+    with measurement_mode(network) as measured:
+        check_operators(record_module_calls(measured, prepare_inputs(measured, x[:1])))
     with with_powered_weights(network, x, 2) as powered, torch.no_grad():
         total = float(powered.sum_for_ones(shape))
         # without shifts a piecewise linear network is homogeneous of degree 1
