@@ -293,3 +293,14 @@ def test_labels_that_cannot_be_read_are_not_replaced_by_another_column() -> None
 def test_bytes_are_names_of_classes() -> None:
     for labels in (np.array([b"cat", b"dog"])[Y], [(b"cat", b"dog")[value] for value in Y]):
         assert as_samples((X, labels)).class_names == ("cat", "dog")
+
+
+def test_a_structured_array_is_a_table() -> None:
+    table = np.array([(1.0, 2), (3.0, 4)] * 30, dtype=[("a", float), ("b", int)])
+    with pytest.raises(InvalidInput, match=r"fields a, b.*pandas\.DataFrame"):
+        as_samples((table, Y))
+
+
+def test_arrays_of_booleans_get_the_advice_of_an_array() -> None:
+    with pytest.raises(InvalidInput, match=r"x\.astype\(float\)"):
+        as_samples((X > 0, Y))

@@ -93,9 +93,10 @@ def test_an_embedding_reads_a_frame_of_integers_as_token_ids() -> None:
     gs.check(network, (frame, Y), test=(frame[::-1], Y[::-1]))
 
 
-def test_integers_that_float32_cannot_hold_are_exact() -> None:
-    frame = pd.DataFrame({"a": [2**24 + 1, 2**30 + 1], "b": [1, 2]})
-    assert as_samples((frame, [0, 1])).inputs.tolist() == [[2**24 + 1, 1], [2**30 + 1, 2]]
+def test_integers_that_float32_cannot_tell_apart_are_exact() -> None:
+    frame = pd.DataFrame({"a": [2**36 + 1, 2**36 + 3], "b": [1, 2]})
+    exact = as_samples((frame, [0, 1]), is_exact=True)
+    assert exact.inputs.tolist() == [[2**36 + 1, 1], [2**36 + 3, 2]]
 
 
 def test_a_second_table_has_the_reading_of_the_first() -> None:

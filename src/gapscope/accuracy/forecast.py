@@ -349,7 +349,9 @@ def make_forecast(
     encoded: tuple[str, ...] = ()
     if network is None:
         data, _, encoded = encode_inputs(data)
-    samples = settled_by(network if features is None else features, as_samples(data))
+    samples = settled_by(
+        network if features is None else features, as_samples(data, is_exact=network is None)
+    )
     if network is None:
         samples = settle_integers(samples)
     check_prediction_data(

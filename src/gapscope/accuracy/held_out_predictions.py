@@ -130,7 +130,7 @@ def out_of_sample(
     encoded: tuple[str, ...] = ()
     if source is None:
         data, _, encoded = encode_inputs(data)
-    samples = settled_by(source, as_samples(data))
+    samples = settled_by(source, as_samples(data, is_exact=source is None))
     if source is None:
         samples = settle_integers(samples)
     samples = replace(samples, notes=(*samples.notes, *encoded))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, join_names
+from gapscope.base.precision import in_default_type
 from gapscope.base.type_guards import is_list, is_list_or_tuple
 
 MAX_INT64 = 2**63 - 1
@@ -171,8 +172,18 @@ def _check_unmasked(value: Any) -> None:
         )
 
 
-def column(value: Any) -> Tensor:
-    """Return a tensor, array or pandas object as a tensor (float64 to default type)."""
+def column(value: Any, names: Sequence[str] = ()) -> Tensor:
+    """Return a tensor, array or pandas object as a tensor.
+
+    Arrays in float64 become the default type, unless that loses digits that matter (`gapscope.base.precision`).
+
+    Args:
+        value: Tensor, array, series or frame.
+        names: Name for messages; empty for the names of a frame, or numbers.
+
+    Raises:
+        InvalidInput: The values are no numbers, or too large.
+    """
     _check_unmasked(value)
     if isinstance(value, Tensor):
         if value.layout != torch.strided:
@@ -189,6 +200,11 @@ def column(value: Any) -> Tensor:
         array = _plain_integers(_frame_numbers(value))
     else:
         array = _as_numbers(value)
+    if array.dtype.names:
+        raise InvalidInput(
+            f"data must hold numbers; got a structured array with the fields {join_names(array.dtype.names)}. Pass "
+            "pandas.DataFrame(x)."
+        )
     if array.dtype.kind not in "biuf":
         raise InvalidInput(
             f"data must hold numbers; got a NumPy array of {array.dtype}. Use x.astype(float)."
@@ -200,22 +216,16 @@ def column(value: Any) -> Tensor:
     # a copy in C order: torch takes no negative strides
     tensor = with_canonical_strides(torch.from_numpy(array.copy(order="C")))  # pyright: ignore[reportUnknownMemberType]
     if tensor.dtype == torch.float64:
-        return tensor.to(torch.get_default_dtype())
+        return in_default_type(tensor, names or column_names(value))
     return tensor
 
 
 def input_column(value: Any) -> Tensor:
-    """Return inputs as a tensor; the columns of a frame are numbers, also whole ones.
-
-    They are of the default type, or float64 if integers need it.
-    """
+    """Return inputs as a tensor; the columns of a frame are numbers, also whole ones."""
     tensor = column(value)
     if tensor.is_floating_point() or not column_names(value):
         return tensor
-    numbers = tensor.to(torch.get_default_dtype())
-    if torch.equal(numbers.long(), tensor):
-        return numbers
-    return tensor.double()
+    return in_default_type(tensor.double(), column_names(value))
 
 
 def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
@@ -251,7 +261,7 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
             "days since a date as numbers: (y - y.min()) / numpy.timedelta64(1, 'D')."
         )
     if array.dtype.kind not in "OUST" or not array.ndim:
-        return column(array), ()
+        return column(array, ("the targets",)), ()
     labels = [str(decoded(label)) for label in array.ravel().tolist()]
     codes = {name: code for code, name in enumerate(sorted(set(labels)))}
     numbered = torch.tensor([codes[label] for label in labels])

@@ -26,7 +26,8 @@ def check_inputs(inputs: Any) -> None:
         raise InvalidInput("inputs must hold at least one sample; got an empty tensor.")
     if inputs.dtype == torch.bool:
         raise InvalidInput(
-            "inputs must be floating point (or int64 token ids); got torch.bool. Use x.float()."
+            "inputs must be floating point (or int64 token ids); got torch.bool. Use "
+            "x.float(), or x.astype(float) of an array."
         )
     check_values(inputs)
 
@@ -62,9 +63,9 @@ def check_values(inputs: Tensor) -> None:
         torch.int32,
         torch.bool,
     ):
-        advice = "Convert images with x.float() / 255."
+        advice = "Convert images with x.float() / 255 (x.astype(float) / 255 of an array)."
         if inputs.dtype != torch.uint8:
-            advice = "Use x.float(), or x.long() for token ids."
+            advice = "Use x.float(), or x.long() for token ids; of an array x.astype(float), or x.astype(int)."
         if inputs.is_complex():
             advice = "Use torch.view_as_real(x), and a network that takes it."
         raise InvalidInput(

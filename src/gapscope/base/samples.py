@@ -15,6 +15,7 @@ from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.input_checks import check_inputs, check_values
 from gapscope.base.input_layout import InputLayout, pack_inputs
+from gapscope.base.precision import reading
 from gapscope.base.targets import (
     AMOUNTS_NOTE,
     IGNORED,
@@ -372,7 +373,9 @@ class Samples:
         return replace(self, unsettled=None)
 
 
-def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None) -> Samples:
+def as_samples(
+    data: Any, *, at_most: int | None = None, task: str | None = None, is_exact: bool = False
+) -> Samples:
     """Return Samples from data in any common form (omitted data are noted).
 
     Accepted: a tensor x or a pair (x, y) whose x is a tensor, a numpy array, a DataFrame, a tuple of them or a mapping
@@ -400,6 +403,8 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         at_most: Number of samples to read; None for all. Of a loader that shuffles these are a fixed random subset.
         task: Kind of the targets, if it is not to be inferred: "classification", "binary", "multi-label", "positions"
             ("tokens", "pixels") or "regression".
+        is_exact: Whether columns of arrays and frames in float64 whose digits float32 would lose stay in float64, for
+            functions without a network; else they are rounded, and noted.
 
     Raises:
         InvalidInput: The data have another form, or hold nothing usable; a stream does not end.
@@ -408,8 +413,9 @@ def as_samples(data: Any, *, at_most: int | None = None, task: str | None = None
         if task is None:
             return data
         return with_task(data, task)
-    collated = collate_data(data, at_most)
-    inputs, form, notes = collated.inputs, None, list(collated.notes)
+    with reading(is_exact=is_exact) as found:
+        collated = collate_data(data, at_most)
+    inputs, form, notes = collated.inputs, None, [*collated.notes, *found.notes]
     if isinstance(inputs, Tensor):
         inputs = with_canonical_strides(inputs)
     else:

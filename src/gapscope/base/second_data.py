@@ -29,7 +29,11 @@ def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
     Raises:
         InvalidInput: The second has other inputs, another task, or classes that the first has not.
     """
-    second = _with_target_columns_of(as_samples(data), first, owner)
+    known = [*first.subset(torch.arange(1)).parts]
+    if first.targets is not None:
+        known.append(first.targets)
+    second = as_samples(data, is_exact=any(part.dtype == torch.float64 for part in known))
+    second = _with_target_columns_of(second, first, owner)
     second = _numbered_as(second, first, owner)
     second = _with_task_of(second, first, owner)
     second = _with_columns_of(second, first, owner)

@@ -323,7 +323,11 @@ def _make_context(
     if module is not None and not isinstance(module, nn.Module) and not is_estimator(module):
         ready(network, data)  # raises the error for what is no network
     prepared = ready(network, data, needs=("outputs",)) if is_usable else None
-    given = as_samples(contents) if prepared is None else prepared.samples
+    given = (
+        as_samples(contents, is_exact=not isinstance(module, nn.Module))
+        if prepared is None
+        else prepared.samples
+    )
     if not isinstance(module, nn.Module):
         given = settle_integers(given, are_numbers=module is not None)
     if is_estimator(module):

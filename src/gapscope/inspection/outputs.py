@@ -53,8 +53,8 @@ def dtype_mismatch_message(error: BaseException) -> str:
         return ""
     dtype = next((part for part in match.groups() if part), "another")
     return (
-        f"inputs must have a type that the network's layers accept; got {dtype}. Use x.float() (for images "
-        "x.float() / 255), or the type of the weights."
+        f"inputs must have a type that the network's layers accept; got {dtype}. Use x.float() (x.astype(float) of an "
+        "array; for images divided by 255), or the type of the weights."
     )
 
 

@@ -85,7 +85,7 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
         raise InvalidInput(
             "Got no training data; an untrained network, or None, needs them. Pass data as (x, y)."
         )
-    samples = as_samples(data)
+    samples = as_samples(data, is_exact=source is None)
     for decides in (source, features):
         samples = settled_by(decides, samples)
     targets = require_targets(samples.targets, "A search for label issues")
