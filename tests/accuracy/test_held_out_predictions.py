@@ -421,3 +421,25 @@ def test_an_error_of_an_estimator_is_named_with_its_cause() -> None:
     with pytest.raises(GapscopeError, match=r"LogisticRegression.* raised ValueError") as caught:
         gs.out_of_sample(LogisticRegression(), (x, Y))
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e18, 1e30])
+@pytest.mark.filterwarnings("error")
+def test_the_scale_of_targets_changes_no_score(scale: float) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(80, 3)).astype("float32")
+    y = x[:, 0] + 0.3 * generator.normal(size=80)
+    own, scaled = (gs.out_of_sample(None, (x, y * unit)) for unit in (1.0, scale))
+    for name in ("score", "low", "high"):
+        assert getattr(scaled, name) == pytest.approx(getattr(own, name), abs=1e-5)
+    issues, of_scaled = (gs.find_label_issues(None, (x, y * unit)) for unit in (1.0, scale))
+    assert issues.noise is not None and of_scaled.noise is not None
+    assert of_scaled.noise.r_squared == pytest.approx(issues.noise.r_squared, abs=1e-5)
+    assert of_scaled.to_pandas()["sample"].tolist() == issues.to_pandas()["sample"].tolist()
+
+
+def test_an_interval_of_r_squared_ends_at_1() -> None:
+    x = np.random.default_rng(0).normal(size=(20, 2)).astype("float32")
+    y = x[:, 0] + 1e-4 * np.random.default_rng(1).standard_t(1, size=20)
+    result = gs.out_of_sample(None, (x, y))
+    assert result.score <= result.high <= 1

@@ -47,7 +47,7 @@ from gapscope.pools.from_spec import prepare_data
 from gapscope.results.formatting import describe_repeats
 from gapscope.statistics.baselines import sample_features
 from gapscope.statistics.integer_inputs import settle_integers
-from gapscope.statistics.intervals import normal_quantile, wilson_interval
+from gapscope.statistics.intervals import normal_quantile, power_of_two, wilson_interval
 from gapscope.statistics.leave_group_out import N_FOLDS
 
 # as for a forecast; one group cannot be predicted from others
@@ -343,8 +343,10 @@ def _result(
     predictions = held.predictions.double().numpy()
     is_regression = targets.dtype.kind == "f"
     if is_regression:
-        spread = targets.var(0).mean()
-        scores = 1 - ((predictions - targets) ** 2).mean(1) / spread
+        truth = targets.astype(float)
+        unit = power_of_two(float(np.abs(truth - truth.mean(0)).max()))
+        spread = (truth / unit).var(0).mean()
+        scores = 1 - (((predictions - truth) / unit) ** 2).mean(1) / spread
     elif targets.ndim == 1:
         scores = (predictions.argmax(1) == targets).astype(float)
     else:
@@ -360,7 +362,7 @@ def _result(
     if is_regression:
         reach = normal_quantile(0.9) * math.sqrt(variance)
         low = score - reach
-        high = score + reach
+        high = min(score + reach, 1.0)
     else:
         n = len(scores)
         cautious = (scores.sum() + 2) / (n + 4)  # a score of 1 is no certainty

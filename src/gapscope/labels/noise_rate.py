@@ -25,6 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gapscope.statistics.baselines import RIDGES
+from gapscope.statistics.intervals import power_of_two
 from gapscope.statistics.kernel_ridge import Spectrum, loo_predictions, select_ridge
 
 # of 5 % of the samples each: once per sample on average
@@ -144,10 +145,23 @@ def robust_spread(values: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
     return torch.where(deviation > 0, deviation, values.std(0, correction=0)).clamp_min(1e-12)
 
 
+def unit_of(targets: Float[Tensor, "n k"]) -> float:
+    """Return a power of two of the order of the spread of most targets, the unit in which `robust_spread` is limited.
+
+    Args:
+        targets: Targets on any scale.
+    """
+    targets = targets.double()
+    deviation = float((targets - targets.median(0).values).abs().median())
+    return power_of_two(deviation or float(targets.std(correction=0)))
+
+
 def fit_robustly(
     spectrum: Spectrum, targets: Float[Tensor, "n k"]
 ) -> tuple[Float[Tensor, "n k"], float, Float[Tensor, "n k"]]:
     """Return targets with clipped residuals, the ridge, and leave-one-out predictions."""
+    unit = unit_of(targets)
+    targets = targets / unit
     median, spread = targets.median(0).values, robust_spread(targets)
     clipped = median + (targets - median).clamp(-FIRST_CLIP * spread, FIRST_CLIP * spread)
     # four rounds of clipping, by judgment
@@ -157,7 +171,7 @@ def fit_robustly(
         limit = CLIP * robust_spread(residuals)
         clipped = loo.predictions + residuals.clamp(-limit, limit)
     ridge, loo = select_ridge(spectrum, clipped, RIDGES)
-    return clipped, ridge, loo.predictions
+    return clipped * unit, ridge, loo.predictions * unit
 
 
 def residual_margins(

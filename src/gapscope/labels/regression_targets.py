@@ -19,6 +19,7 @@ from gapscope.labels.noise_rate import (
     residual_margins,
     robust_spread,
     smallest_ratio,
+    unit_of,
 )
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.results.formatting import pluralize
@@ -38,13 +39,15 @@ def assess_targets(
         targets: Given targets.
         seed: Seed of the exchanged targets and the resampling.
     """
-    targets, predictions = targets.double().to(view.targets.device), view.predictions
+    targets = targets.double().to(view.targets.device)
+    unit = unit_of(targets)
+    targets, predictions = targets / unit, view.predictions / unit
     residuals = targets - predictions
     spread = robust_spread(residuals)
     margins = residual_margins(residuals, spread).cpu()
     generator = make_generator(seed, "canaries")
     corrupted = regression_canaries(
-        view.spectrum, targets, view.targets, view.ridge, predictions, generator
+        view.spectrum, targets, view.targets / unit, view.ridge, predictions, generator
     )
     rate, low, high = noise_rate_interval(
         corrupted, None, quantile=QUANTILE, generator=make_generator(seed, "resampling")
@@ -64,8 +67,8 @@ def assess_targets(
         r_squared=r_squared,
     )
     issues = rank_label_issues(
-        torch.arange(len(targets)), targets.squeeze(1).cpu(), predictions.squeeze(1).cpu(), margins,
-        corrupted.canaries.flatten(), noise, fraction=rate,
+        torch.arange(len(targets)), (targets * unit).squeeze(1).cpu(), (predictions * unit).squeeze(1).cpu(),
+        margins, corrupted.canaries.flatten(), noise, fraction=rate,
     )  # fmt: skip
     # below the threshold of the bound, the fraction of wrong targets is largest
     _, threshold = smallest_ratio(

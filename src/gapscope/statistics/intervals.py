@@ -132,6 +132,22 @@ def jackknife_plus(
     return numpy.stack([low, high], axis=1)
 
 
+def power_of_two(size: float) -> float:
+    """Return the largest power of two up to a size (1 for 0, NaN and infinity).
+
+    Values that are divided by it are of the order of 1, and are not rounded.
+
+    Args:
+        size: Any number of zero or more, such as a standard deviation.
+
+    >>> power_of_two(1e-3) == 2**-10
+    True
+    """
+    if not size or not math.isfinite(size):
+        return 1.0
+    return math.ldexp(1.0, math.frexp(size)[1] - 1)
+
+
 def normal_quantile(level: float) -> float:
     """Return the two-sided quantile of the standard normal distribution, such as 1.645 for the level 0.9."""
     return statistics.NormalDist().inv_cdf((1 + level) / 2)
@@ -187,8 +203,11 @@ def r_squared_interval(
     >>> r_squared_interval(y, y)
     (1.0, 1.0, 1.0)
     """
-    errors = ((targets - predictions) ** 2).sum(1)
-    variances = ((targets - targets.mean(0)) ** 2).sum(1)
+    targets = numpy.asarray(targets, dtype=float)
+    deviations = targets - targets.mean(0)
+    unit = power_of_two(float(numpy.abs(deviations).max(initial=0.0)))
+    errors = (((targets - predictions) / unit) ** 2).sum(1)
+    variances = ((deviations / unit) ** 2).sum(1)
     if not variances.mean() > 0:
         return math.nan, math.nan, math.nan
     ratio = errors.mean() / variances.mean()
