@@ -174,3 +174,19 @@ def test_codes_of_positions_are_refused_before_the_memory_is_full() -> None:
         with pytest.raises(InvalidInput, match="30000000 and only 3 classes"):
             verb(None, (tokens, labels))
     assert gs.check(None, (tokens, labels), only=["GS109"]).findings == ()
+
+
+@pytest.mark.filterwarnings("error")
+def test_inputs_that_track_gradients_warn_of_nothing() -> None:
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    y = torch.arange(60) % 2
+    assert gs.check(None, (x, y), test=(x, y)).n_samples == 60
+    assert x.requires_grad
+
+
+def test_labels_0_and_1_beside_signs_get_the_way_from_one_to_the_other() -> None:
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(60) % 2
+    for first, second in ((2 * y - 1, y), (y, 2 * y - 1)):
+        with pytest.raises(InvalidInput, match=r"-1 and 1.*0 and 1.*2 \* y - 1"):
+            gs.check(None, (x, first), test=(x, second))

@@ -229,3 +229,39 @@ def test_columns_of_a_frame_that_are_no_classes() -> None:
     assert gs.find_label_issues(labels=y, pred_probs=more).note.count("exchanged") == 1
     more.columns = ["never", "a", "b"]
     assert not gs.find_label_issues(labels=y, pred_probs=more).note.count("exchanged")
+
+
+def test_predictions_and_features_of_all_rows_serve_the_labelled_ones() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 3
+    x = torch.randn(120, 4, generator=generator) + 2 * y[:, None]
+    part = y.clone()
+    part[:9] = -100
+    probabilities = torch.nn.functional.one_hot(y, 3) * 0.7 + 0.1
+    of_all, of_labelled = (
+        gs.find_label_issues(None, (x, part), pred_probs=given)
+        for given in (probabilities, probabilities[9:])
+    )
+    assert of_all.to_json() == of_labelled.to_json()
+    network = torch.nn.Sequential(torch.nn.Linear(4, 3))
+    features = gs.embed(network, (x, part), layer="0")
+    assert len(features) == 120
+    by_labels = gs.find_label_issues(features=features, labels=part)
+    assert int(by_labels.indices.min()) >= 9
+    labelled = (x[9:], y[9:])
+    assert gs.out_of_sample(features, (x, part)).score == (
+        gs.out_of_sample(features[9:], labelled).score
+    )
+    forecasts = (
+        gs.forecast_accuracy(None, (x, part), features=features),
+        gs.forecast_accuracy(None, labelled, features=features[9:]),
+    )
+    assert forecasts[0].score == forecasts[1].score
+
+
+def test_too_low_an_accuracy_is_told_apart_from_the_one_that_is_needed() -> None:
+    y = torch.zeros(200, dtype=torch.int64)
+    y[7] = 1
+    x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    issues = gs.find_label_issues(None, (x, y))
+    assert "99.5 %, at least 99.6 % is needed (the most frequent class has 99.5 %)" in issues.note

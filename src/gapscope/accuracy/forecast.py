@@ -35,7 +35,7 @@ from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
 from gapscope.inspection.validation import ready, refuse_estimator, settled_by, unwrap_estimator
 from gapscope.labels.duplicates import exact_repeats
 from gapscope.measures.cpu_budget import COMBINATIONS
-from gapscope.measures.embed import checked_features
+from gapscope.measures.embed import features_of_samples
 from gapscope.measures.fitted_labels import features_row, paired_gain
 from gapscope.results.progress import progress
 from gapscope.statistics.baselines import (
@@ -406,7 +406,7 @@ def make_forecast(
             bar.advance()
             if features is not None:
                 rows.append(
-                    features_row(checked_features(features, len(samples)), targets, n_classes)
+                    features_row(features_of_samples(features, samples), targets, n_classes)
                 )
             if prepared is not None:
                 bar.step("network")

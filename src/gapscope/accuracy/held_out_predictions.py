@@ -42,7 +42,7 @@ from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.validation import network_inside, ready, settled_by, unwrap_estimator
 from gapscope.labels.duplicates import MIN_REPEATS, exact_repeats
-from gapscope.measures.embed import checked_features
+from gapscope.measures.embed import features_of_samples
 from gapscope.pools.from_spec import prepare_data
 from gapscope.results.formatting import describe_repeats
 from gapscope.statistics.baselines import sample_features
@@ -158,7 +158,7 @@ def out_of_sample(
             held = _of_network(source, samples, targets, n_classes, block)
         elif isinstance(source, Tensor | np.ndarray) or hasattr(source, "iloc"):
             held = best_kernel(
-                input_kernels(checked_features(source, len(samples)).double(), "features"),
+                input_kernels(features_of_samples(source, samples).double(), "features"),
                 targets,
                 n_classes,
                 block,

@@ -188,7 +188,7 @@ def column(value: Any, names: Sequence[str] = ()) -> Tensor:
     if isinstance(value, Tensor):
         if value.layout != torch.strided:
             raise InvalidInput(f"data must be dense tensors; got {value.layout}. Use x.to_dense().")
-        return value
+        return value.detach() if value.requires_grad else value
     if (
         value.ndim == 1
         and value.dtype == object

@@ -374,7 +374,12 @@ class Samples:
 
 
 def as_samples(
-    data: Any, *, at_most: int | None = None, task: str | None = None, is_exact: bool = False
+    data: Any,
+    *,
+    at_most: int | None = None,
+    task: str | None = None,
+    is_exact: bool = False,
+    with_targets: bool = True,
 ) -> Samples:
     """Return Samples from data in any common form (omitted data are noted).
 
@@ -405,6 +410,7 @@ def as_samples(
             ("tokens", "pixels") or "regression".
         is_exact: Whether columns of arrays and frames in float64 whose digits float32 would lose stay in float64, for
             functions without a network; else they are rounded, and noted.
+        with_targets: Whether targets are read; without them no sample is omitted for the lack of a label.
 
     Raises:
         InvalidInput: The data have another form, or hold nothing usable; a stream does not end.
@@ -415,6 +421,8 @@ def as_samples(
         return with_task(data, task)
     with reading(is_exact=is_exact) as found:
         collated = collate_data(data, at_most)
+    if not with_targets:
+        collated.targets, collated.class_names = None, ()
     inputs, form, notes = collated.inputs, None, [*collated.notes, *found.notes]
     if isinstance(inputs, Tensor):
         inputs = with_canonical_strides(inputs)

@@ -161,6 +161,13 @@ def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
         if second.names_are_own or first.names_are_own:
             note = f"Of both data sets, {words} names its classes, {numbers} does not: their numbers are compared."
             return replace(second, class_names=known, notes=(*second.notes, note))
+        if SIGN_NAMES in (names, known):
+            numbered = first if names else second
+            values = join_names(numbered.y.unique().tolist()[:5])
+            raise InvalidInput(
+                f"Both data sets must have the same labels; {words} has -1 and 1, {numbers} has {values}. Turn labels "
+                "0 and 1 into -1 and 1 by 2 * y - 1."
+            )
         raise InvalidInput(
             f"Both data sets must name their classes in the same way; {words} has names, {numbers} has numbers. Pass "
             "labels of one type."

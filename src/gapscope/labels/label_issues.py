@@ -34,7 +34,7 @@ from gapscope.labels.regression_targets import assess_targets, note_on_whole_num
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details
 from gapscope.labels.several_labels import assess_positions, assess_several_labels
-from gapscope.measures.embed import checked_features
+from gapscope.measures.embed import features_of_samples
 from gapscope.statistics.baselines import RBF, LooRow, rbf_spectrum, sample_features
 from gapscope.statistics.integer_inputs import settle_integers
 
@@ -115,9 +115,7 @@ def _with_features(samples: Samples, features: Any) -> Samples:
         raise InvalidInput(
             "Got data and features with labels of positions. Pass features= [n, T, d] with labels=, or data alone."
         )
-    if samples.rows is not None and len(features) == samples.n_rows:
-        return replace(samples, inputs=checked_features(features, samples.n_rows)[samples.rows])
-    return replace(samples, inputs=checked_features(features, len(samples)))
+    return replace(samples, inputs=features_of_samples(features, samples))
 
 
 def _assess_data(
@@ -142,6 +140,12 @@ def _assess_data(
         return replace(issues, samples=samples), noise
     if pred_probs is not None:
         pred_probs = in_class_order(pred_probs, samples.class_names)
+        if (
+            samples.rows is not None
+            and hasattr(pred_probs, "__len__")
+            and len(pred_probs) == samples.n_rows
+        ):
+            pred_probs = to_values(pred_probs)[samples.rows.cpu()]
         issues, noise = assess_given(pred_probs, samples, with_inputs=has_inputs, seed=seed)
     elif samples.is_classification:
         issues, noise = assess_classes(network, samples, seed=seed, budget=budget, rows=rows)

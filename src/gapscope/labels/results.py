@@ -17,7 +17,7 @@ from gapscope.base.samples import Samples
 from gapscope.labels.corrections import written_names
 from gapscope.labels.sample_details import SampleDetails
 from gapscope.results.csv_files import write_csv
-from gapscope.results.estimate import percent
+from gapscope.results.estimate import percent, percents_apart
 from gapscope.results.formatting import pluralize
 from gapscope.results.result import Result
 
@@ -112,12 +112,13 @@ class LabelNoiseEstimate(Result):
         if self.r_squared < MIN_R_SQUARED:
             reason = f"targets are predicted with an R^2 of {self.r_squared:.2f}, at least {MIN_R_SQUARED} is needed"
         elif math.isnan(self.r_squared) and not self.clean_accuracy >= MIN_CLEAN_ACCURACY:
-            accuracy, least = percent(max(self.clean_accuracy, 0)), percent(MIN_CLEAN_ACCURACY)
+            accuracy, least = percents_apart(max(self.clean_accuracy, 0), MIN_CLEAN_ACCURACY)
             reason = f"clean labels are predicted at {accuracy}, at least {least} is needed"
         elif self.accuracy < needed:
+            accuracy, least, frequent = percents_apart(self.accuracy, needed, self.most_frequent)
             reason = (
-                f"labels are predicted at {percent(self.accuracy)}, at least {percent(needed)} is needed (the most "
-                f"frequent class has {percent(self.most_frequent)})"
+                f"labels are predicted at {accuracy}, at least {least} is needed (the most "
+                f"frequent class has {frequent})"
             )
         elif width > MAX_WIDTH:
             interval = f"{100 * self.low:.0f} to {percent(self.high)}"

@@ -171,6 +171,21 @@ def checked_features(features: Any, n: int) -> Float[Tensor, "n d"]:
     return values
 
 
+def features_of_samples(features: Any, samples: Samples) -> Float[Tensor, "n d"]:
+    """Return features that a user passes, without those of rows that were omitted for the lack of a label.
+
+    Args:
+        features: Features of the samples, or of all rows of the data that were passed, see `checked_features`.
+        samples: The samples.
+
+    Raises:
+        InvalidInput: See `checked_features`.
+    """
+    if samples.rows is not None and getattr(features, "shape", (0,))[0] == samples.n_rows:
+        return checked_features(features, samples.n_rows)[samples.rows.cpu()]
+    return checked_features(features, len(samples))
+
+
 def _check_values(values: Tensor, place: FeaturePlace) -> None:
     flat = values.flatten(1)
     n_invalid = int((~flat.isfinite().all(1)).sum())
@@ -317,7 +332,7 @@ def embed(
     if batch_size is not None:
         check_range("batch_size", batch_size, 1)
     network, data = unwrap_estimator(network, data)
-    samples = as_samples(data)
+    samples = as_samples(data, with_targets=False)
     prepared = ready(network, Samples(samples.inputs, form=samples.form, columns=samples.columns))
     path = None
     if cache_dir is not None:

@@ -50,6 +50,13 @@ def percent(fraction: float, digits: int = 0) -> str:
     return f"{100 * fraction:.{digits}f} %"
 
 
+def percents_apart(first: float, second: float, *others: float) -> tuple[str, ...]:
+    """Format fractions in percent, with as many digits as tell the first two apart (at most three)."""
+    digits = (n for n in range(3) if percent(first, n) != percent(second, n))
+    n = next(digits, 3)
+    return tuple(percent(fraction, n) for fraction in (first, second, *others))
+
+
 @dataclass(frozen=True)
 class IntervalEstimate:
     """Number with the ends of its interval.
