@@ -163,7 +163,8 @@ def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
             return replace(second, class_names=known, notes=(*second.notes, note))
         if SIGN_NAMES in (names, known):
             numbered = first if names else second
-            values = join_names(sorted(set(numbered.y.tolist()))[:5])
+            labels = {int(label) for label in numbered.y}
+            values = join_names(sorted(labels)[:5])
             raise InvalidInput(
                 f"Both data sets must have the same labels; {words} has -1 and 1, {numbers} has {values}. Turn labels "
                 "0 and 1 into -1 and 1 by 2 * y - 1."
