@@ -184,3 +184,35 @@ def test_a_resumed_fit_resumes_with_the_state_of_the_penalty(tmp_path: Path) -> 
     assert any(not torch.equal(fresh[name], value) for name, value in unbroken.state_dict().items())
     with pytest.raises(InvalidInput, match="checkpoint, 1; got 0"):
         PenaltyCallback().load_state_dict(PenaltyCallback(resumed).state_dict())
+
+
+def test_several_callbacks_of_one_trainer_have_states_of_their_own(tmp_path: Path) -> None:
+    monitors = [Monitor(make_data(), [name], n_samples=24) for name in ("loss", "accuracy")]
+    callbacks = [
+        MonitorCallback(monitor, module="net", name=name)
+        for monitor, name in zip(monitors, ("first", "second"), strict=True)
+    ]
+    penalties = [
+        PenaltyCallback(GradientSimilarityPenalty(0.01), name=name) for name in ("", "second")
+    ]
+    trainer, _ = fit(tmp_path, *callbacks, *penalties, epochs=2)
+    trainer.save_checkpoint(tmp_path / "state.ckpt")
+    states = torch.load(tmp_path / "state.ckpt", weights_only=False)["callbacks"]
+    assert {
+        "MonitorCallback.first", "MonitorCallback.second", "PenaltyCallback", "PenaltyCallback.second",
+    } <= set(states)  # fmt: skip
+    again = [Monitor(make_data(), [name], n_samples=24) for name in ("loss", "accuracy")]
+    callbacks = [
+        MonitorCallback(monitor, module="net", name=name)
+        for monitor, name in zip(again, ("first", "second"), strict=True)
+    ]
+    fit(tmp_path, *callbacks, epochs=3, resume=tmp_path / "state.ckpt")
+    for before, after, name in zip(monitors, again, ("loss", "accuracy"), strict=True):
+        assert after.epochs == [1, 2, 3] and set(after.rows[0]) == {name}
+        assert after.rows[:2] == before.rows
+
+
+def test_a_misspelled_module_gets_a_message(tmp_path: Path) -> None:
+    callback = MonitorCallback(Monitor(make_data(), ["loss"], n_samples=24), module="nett")
+    with pytest.raises(InvalidInput, match=r"of Module; got 'nett'\. Did you mean 'net'"):
+        fit(tmp_path, callback, epochs=1)

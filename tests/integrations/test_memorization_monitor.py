@@ -127,6 +127,188 @@ def test_other_data_and_other_objects_raise(tmp_path: Path) -> None:
         add_memorization_monitor(trainer_of(tmp_path, bert_classifier(), SENTENCES), CANARIES)
 
 
+LANGUAGE = [{"input_ids": row, "labels": row} for row in IDS]
+
+
+class OwnGPT(transformers.GPT2LMHeadModel):
+    pass
+
+
+class Passing(torch.nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, labels: Any = None) -> Any:
+        return self.model(input_ids=input_ids, labels=labels)
+
+
+def gpt(kind: Any = transformers.GPT2LMHeadModel) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        sizes = {"n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
+        return kind(transformers.GPT2Config(vocab_size=20, bos_token_id=0, eos_token_id=0, **sizes))
+
+
+@pytest.mark.parametrize("make", [lambda: gpt(OwnGPT), lambda: Passing(gpt())])
+def test_subclasses_and_wrappers_of_causal_models_have_the_same_rows(
+    tmp_path: Path, make: Any
+) -> None:
+    rows = []
+    for model in (gpt(), make()):
+        canaries = PairedCanaries.of_tokens(LANGUAGE, number=6)
+        meter = add_memorization_monitor(trainer_of(tmp_path, model, canaries.dataset), canaries)
+        meter.trainer.train()
+        rows.append(meter.rows)
+    # the Trainer divides the losses of a class and of a wrapper by other numbers of tokens
+    for mine, theirs in zip(*rows, strict=True):
+        for name in ("canary_gap", "canary_p_value", "trained_fisher_trace"):
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-3)
+
+
+class Classifier(torch.nn.Module):
+    """A plain network without further keyword arguments."""
+
+    def __init__(self, n_outputs: int = 4, loss: Any = torch.nn.functional.cross_entropy) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.head = torch.nn.Embedding(20, 8), torch.nn.Linear(8, n_outputs)
+        self.loss = loss
+
+    def forward(self, input_ids: torch.Tensor, labels: Any = None) -> dict[str, torch.Tensor]:
+        logits = self.head(self.embedding(input_ids).mean(1))
+        return (
+            {"logits": logits}
+            if labels is None
+            else {"loss": self.loss(logits, labels), "logits": logits}
+        )
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self) -> Any:
+        yield from ({"input_ids": row, "labels": int(row[0] % 4)} for row in IDS)
+
+
+def _trained(folder: Path, model: Any, data: Any, **options: Any) -> Any:
+    meter = add_memorization_monitor(trainer_of(folder, model, data, **options))
+    meter.trainer.train()
+    return meter
+
+
+def test_a_column_that_the_trainer_removes_is_removed(tmp_path: Path) -> None:
+    plain = [{"input_ids": row, "labels": int(row[0] % 4)} for row in IDS]
+    wide = [{**row, "idx": index, "text": "words"} for index, row in enumerate(plain)]
+    canaries = PairedCanaries.of_labels(wide, n_classes=4, number=6)
+    meter = add_memorization_monitor(trainer_of(tmp_path, Classifier(), canaries.dataset), canaries)
+    meter.trainer.train()
+    assert {"canary_gap", "trained_fisher_trace"} <= set(meter.rows[-1]) and not meter.unmeasured
+    with_columns, without = (_trained(tmp_path, Classifier(), data) for data in (wide, plain))
+    assert with_columns.rows == without.rows
+
+
+def test_a_data_set_with_text_and_a_padding_collator(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = [
+        {"text": "words", "input_ids": row[: 4 + i % 3].tolist(), "label": i % 2}
+        for i, row in enumerate(IDS)
+    ]
+
+    def collate(features: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        assert all(set(feature) == {"input_ids", "label"} for feature in features)
+        ids = [torch.tensor(feature["input_ids"]) for feature in features]
+        labels = torch.tensor([feature["label"] for feature in features])
+        return {"input_ids": torch.nn.utils.rnn.pad_sequence(ids, True), "labels": labels}
+
+    for data in (datasets.Dataset.from_list(rows), rows):
+        canaries = PairedCanaries.of_labels(data, n_classes=2, number=4)
+        for given, pairs in ((data, None), (canaries.dataset, canaries)):
+            trainer = trainer_of(tmp_path, bert_classifier(), given, max_steps=2)
+            trainer.data_collator = collate
+            meter = add_memorization_monitor(trainer, pairs)
+            trainer.train()
+            assert meter.rows[-1]["trained_fisher_trace"] > 0 and not meter.unmeasured
+
+
+def test_data_without_a_length_have_no_fisher_trace(tmp_path: Path) -> None:
+    meter = _trained(tmp_path, Classifier(), Stream(), max_steps=4)
+    assert "training_loss" in meter.rows[-1] and "trained_fisher_trace" not in meter.rows[-1]
+    assert "got a stream, Stream" in meter.unmeasured["trained_fisher_trace"]
+    assert "got a stream" in repr(meter)
+
+
+def test_regression_has_no_fisher_trace(tmp_path: Path) -> None:
+    data = [{"input_ids": row, "labels": float(row[0])} for row in IDS]
+    meter = _trained(tmp_path, bert_classifier(num_labels=1), data)
+    assert "trained_fisher_trace" not in meter.rows[-1] and len(meter.rows) == 2
+    assert "regression" in meter.unmeasured["trained_fisher_trace"]
+
+
+def test_the_trace_of_several_labels_is_that_of_their_bernoulli_distributions(
+    tmp_path: Path,
+) -> None:
+    loss = torch.nn.functional.binary_cross_entropy_with_logits
+    data = [{"input_ids": row, "labels": torch.eye(2)[int(row[0] % 2)]} for row in IDS]
+    model = Classifier(2, loss)
+    trainer = trainer_of(tmp_path, model, data, max_steps=1)
+    meter = add_memorization_monitor(trainer, trace_samples=4)
+    trainer.train()
+    draws = torch.tensor([meter._fisher_trace()["trained_fisher_trace"] for _ in range(60)])
+    expected = []
+    for item in data:
+        logits = model(item["input_ids"][None])["logits"][0]
+        for logit in logits:
+            gradients = torch.autograd.grad(
+                logit, [*model.parameters()], retain_graph=True, allow_unused=True
+            )
+            square = sum(g.square().sum().item() for g in gradients if g is not None)
+            chance = logit.sigmoid().item()
+            expected.append(chance * (1 - chance) * square)
+    # draws of different labels are independent, so that only squares remain in the mean
+    spread = float(draws.std()) / 60**0.5
+    assert abs(float(draws.mean()) - sum(expected) / len(data)) < 4 * spread
+
+
+def test_an_error_of_the_monitor_does_not_end_the_training(tmp_path: Path) -> None:
+    class Failing(Classifier):
+        def forward(self, input_ids: torch.Tensor, labels: Any = None) -> dict[str, torch.Tensor]:
+            if labels is None:
+                raise ValueError("labels are missing")
+            return super().forward(input_ids, labels)
+
+    plain, model = Failing(), Failing()
+    data = [{"input_ids": row, "labels": int(row[0] % 4)} for row in IDS]
+    trainer_of(tmp_path, plain, data).train()
+    with pytest.warns(UserWarning, match="labels are missing") as caught:
+        meter = _trained(tmp_path, model, data)
+    assert sum("labels are missing" in str(item.message) for item in caught) == 1
+    assert len(meter.rows) == 2 and "ValueError" in meter.unmeasured["trained_fisher_trace"]
+    assert all(
+        torch.equal(a, b) for a, b in zip(plain.parameters(), model.parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("every", [4, 3])  # at the end of an epoch, and within one
+def test_a_resumed_training_resumes_the_monitor(tmp_path: Path, every: int) -> None:
+    def trained(**resume: Any) -> Any:
+        trainer = trainer_of(
+            tmp_path, bert_classifier(), CANARIES.dataset, num_train_epochs=4, save_strategy="steps",
+            save_steps=every,
+        )  # fmt: skip
+        meter = add_memorization_monitor(trainer, CANARIES, level=1.0)
+        trainer.train(**resume)
+        return meter
+
+    unbroken = trained()
+    resumed = trained(resume_from_checkpoint=str(tmp_path / f"checkpoint-{2 * every}"))
+    assert len(resumed.rows) == 4 and resumed.flagged_at == unbroken.flagged_at
+    for mine, theirs in zip(resumed.rows, unbroken.rows, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-4)
+    (tmp_path / f"checkpoint-{2 * every}" / "gapscope_memorization_0_0.safetensors").unlink()
+    with pytest.warns(UserWarning, match="checkpoint without gapscope_memorization"):
+        late = trained(resume_from_checkpoint=str(tmp_path / f"checkpoint-{2 * every}"))
+    assert late.rows[0]["epoch"] > 1
+
+
 def _rows(folder: str, **options: Any) -> list[dict[str, float]]:
     model = bert_classifier(hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     trainer = trainer_of(

@@ -164,12 +164,34 @@ def test_what_is_no_trainer_or_no_penalty_raises(tmp_path: Path) -> None:
         add_penalty(trainer_of(bert_classifier(), tmp_path), 0.1)  # type: ignore[arg-type]
 
 
+def test_the_callback_is_an_attribute_as_the_guide_names_it() -> None:
+    assert gs.integrations.transformers.MonitorCallback is MonitorCallback
+
+
 def test_padding_is_excluded() -> None:
     model = bert_classifier().eval()
     expected = model(input_ids=TOKENS, attention_mask=(TOKENS != 0).long()).logits
     monitor = Monitor((TOKENS, LABELS), ["accuracy"], n_samples=32)
     numbers = monitor.observe(LogitsOnly(model, 0), 1)
     assert numbers["accuracy"] == (expected.argmax(1) == LABELS).double().mean().item()
+
+
+def test_a_plain_module_has_no_config(tmp_path: Path) -> None:
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = torch.nn.Sequential(torch.nn.Embedding(20, 8), torch.nn.Linear(8, 2))
+
+        def forward(self, input_ids: Any, labels: Any = None) -> dict[str, Any]:
+            logits = self.body(input_ids).mean(1)
+            if labels is None:
+                return {"logits": logits}
+            return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    model, monitor = Plain(), Monitor((TOKENS, LABELS), ["loss"], n_samples=32)
+    trainer_of(model, tmp_path, MonitorCallback(monitor)).train()
+    loss = torch.nn.functional.cross_entropy(model(TOKENS)["logits"], LABELS).item()
+    assert monitor.rows[-1]["loss"] == pytest.approx(loss, rel=1e-5)
 
 
 @pytest.mark.parametrize(("stop", "steps"), [(True, 4), (False, 12)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,6 +77,46 @@ def test_canaries_by_tokens_are_added_and_sampled_from_what_occurs() -> None:
     tokens = torch.cat([item["input_ids"] for item in [*canaries.trained, *canaries.others]])
     assert set(tokens.tolist()) <= {3, 5, 8}
     assert all(torch.equal(item["input_ids"], item["labels"]) for item in canaries.trained)
+
+
+FORMS: dict[str, Any] = {
+    "tensors": lambda tensor: tensor,
+    "arrays": lambda tensor: tensor.numpy() if tensor.ndim else np.int64(tensor.item()),
+    "lists": lambda tensor: tensor.tolist(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("by", ["labels", "tokens"])
+def test_values_of_canaries_have_the_types_of_the_rows(form: str, by: str) -> None:
+    convert = FORMS[form]
+    ids = torch.randint(1, 9, (20, 5), generator=torch.Generator().manual_seed(0))
+    rows = [
+        {
+            "input_ids": convert(row),
+            "attention_mask": convert(torch.ones_like(row)),
+            "token_type_ids": convert(torch.zeros_like(row)),
+            "labels": convert(row if by == "tokens" else row[0] % 3),
+        }
+        for row in ids
+    ]
+    if by == "tokens":
+        canaries = PairedCanaries.of_tokens(rows, number=4)
+    else:
+        canaries = PairedCanaries.of_labels(rows, n_classes=3, number=4)
+    data = [canaries.dataset[index] for index in range(len(canaries.dataset))]  # type: ignore[arg-type]
+    for row in [*data, *canaries.others]:
+        kinds = [(key, type(value), getattr(value, "dtype", None)) for key, value in row.items()]
+        assert kinds == [
+            (key, type(value), getattr(value, "dtype", None)) for key, value in rows[0].items()
+        ]
+    assert np.shape(data[-1]["labels"]) == np.shape(rows[0]["labels"])
+
+
+def test_several_labels_per_sample_are_refused() -> None:
+    rows = [{"input_ids": torch.zeros(2), "labels": torch.ones(3)} for _ in range(8)]
+    with pytest.raises(InvalidInput, match=r"one class per sample.*\[3\]"):
+        PairedCanaries.of_labels(rows, n_classes=3, number=2)
 
 
 def test_what_does_not_fit_raises() -> None:

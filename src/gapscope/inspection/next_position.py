@@ -21,6 +21,8 @@ from gapscope.inspection.network_checks import unwrapped
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs
 
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
+# by how much one difference must exceed the other, by judgment, and rounding of mean losses in single precision
+_CLEAR, _ROUNDING = 10, 1e-6
 UNDECIDED = (
     "Labels equal the token ids of the inputs, and each was compared with the outputs at its own position: nothing "
     "shows whether the network predicts the next token. If it does, pass the inputs ids[:, :-1] with the labels "
@@ -65,13 +67,16 @@ def _shifted_by_loss(outputs: Tensor | None, labels: Tensor, loss: Tensor | None
         return None
     outputs = outputs.detach().float()
     own = float(loss.detach())
-    fits = []
+    differences = []
     for logits, targets in ((outputs, labels), (outputs[:, :-1], labels[:, 1:])):
         value = float(F.cross_entropy(logits.mT, targets, ignore_index=IGNORED))
-        fits.append(abs(own - value) <= TOLERANCE * abs(value))
-    if fits[0] == fits[1]:
+        differences.append(abs(own - value))
+    smaller, larger = sorted(differences)
+    # an untrained network has nearly equal losses of all labels: then the difference must be clear
+    is_clear = larger > _CLEAR * max(smaller, _ROUNDING * abs(own))
+    if not smaller <= TOLERANCE * abs(own) or not is_clear:
         return None
-    return fits[1]
+    return differences[1] < differences[0]
 
 
 def predicts_next(

@@ -6,13 +6,19 @@ from typing import Any
 
 from torch import nn
 
-from gapscope.base.errors import InvalidInput, require_extra
+from gapscope.base.errors import InvalidInput, did_you_mean, join_names, require_extra
 from gapscope.penalties.base import Penalty
 from gapscope.training.monitor import Monitor
 
 require_extra("lightning", "lightning")
 
 import lightning.pytorch as pl  # noqa: E402  # pyright: ignore[reportMissingImports]
+
+
+def _state_key(callback: pl.Callback, name: str) -> str:
+    """Return a callback's key in checkpoints: its class, and its name if it has one."""
+    kind = type(callback).__qualname__
+    return f"{kind}.{name}" if name else kind
 
 
 class MonitorCallback(pl.Callback):
@@ -24,17 +30,32 @@ class MonitorCallback(pl.Callback):
     Args:
         module: Name of the module that returns raw outputs [n, K], such as "model"; None for the LightningModule,
             called with the inputs alone.
+        name: Name of the state in checkpoints. Several callbacks of one trainer need different names.
     """
 
-    def __init__(self, monitor: Monitor, *, module: str | None = None, stop: bool = False) -> None:
+    def __init__(
+        self, monitor: Monitor, *, module: str | None = None, stop: bool = False, name: str = ""
+    ) -> None:
         self.monitor = monitor
         self.module = module
         self.stop = stop
+        self.name = name
+
+    @property
+    def state_key(self) -> str:
+        """Key of the state in Lightning's checkpoints."""
+        return _state_key(self, self.name)
 
     def _monitored(self, pl_module: pl.LightningModule) -> nn.Module:
         if self.module is None:
             return pl_module
-        return pl_module.get_submodule(self.module)
+        modules = dict(pl_module.named_modules())
+        if self.module not in modules:
+            raise InvalidInput(
+                f"module must name a module of {type(pl_module).__name__}; got {self.module!r}."
+                f"{did_you_mean(self.module, modules)} Pass one of {join_names(list(modules)[1:])}."
+            )
+        return modules[self.module]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Observe the untrained network."""
@@ -71,10 +92,17 @@ class PenaltyCallback(pl.Callback):
 
     Args:
         *penalties: Penalties of the training step, in the same order when the fit is resumed.
+        name: Name of the state in checkpoints. Several callbacks of one trainer need different names.
     """
 
-    def __init__(self, *penalties: Penalty) -> None:
+    def __init__(self, *penalties: Penalty, name: str = "") -> None:
         self.penalties = penalties
+        self.name = name
+
+    @property
+    def state_key(self) -> str:
+        """Key of the state in Lightning's checkpoints."""
+        return _state_key(self, self.name)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every penalty, for Lightning's checkpoint."""

@@ -11,23 +11,33 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gapscope.base.arguments import check_arguments
-from gapscope.base.errors import InvalidInput, check_range, require_extra
+from gapscope.base.errors import (
+    InvalidInput,
+    NotMeasurable,
+    check_range,
+    first_line,
+    require_extra,
+)
 from gapscope.base.random_streams import make_generator
-from gapscope.base.targets import IGNORED
+from gapscope.inspection.network_checks import unwrapped
+from gapscope.inspection.next_position import UNDECIDED, own_loss, predicts_next
 from gapscope.inspection.outputs import raw_outputs
 from gapscope.inspection.restoring import preserve_rng_state
-from gapscope.integrations.transformers import accumulation_divisor
+from gapscope.integrations.sample_losses import log_probability_of_sampled, sequence_losses
+from gapscope.integrations.trainer_rules import MeanLoss, collate_as_in_training
+from gapscope.integrations.transformers import checkpoint_folder
 from gapscope.labels.monitored import PairedCanaries, label_name, paired_p_value
 from gapscope.results.formatting import pluralize
+from gapscope.training.checkpoints import load_tensors, save_tensors
+from gapscope.training.recordings import warn_or_print
 
 require_extra("transformers", "hf")
 require_extra("accelerate", "hf")
@@ -38,41 +48,12 @@ from transformers import (  # noqa: E402  # pyright: ignore[reportMissingImports
     TrainerState,
     TrainingArguments,
 )
-from transformers.models.auto.modeling_auto import (  # noqa: E402  # pyright: ignore[reportMissingImports]
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-)
 
 
-def _is_causal(model: Any) -> bool:
-    """Return True if outputs predict the label of the next position."""
-    if hasattr(model, "get_base_model"):
-        base = model.get_base_model()
-    else:
-        base = model
-    return type(base).__name__ in set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
-
-
-def _split(batch: Mapping[str, Any], device: torch.device) -> tuple[dict[str, Tensor], Tensor]:
+def _split(batch: Mapping[str, Any], device: torch.device) -> tuple[dict[str, Tensor], str]:
+    """Return the tensors of a batch on a device, and the name of its labels."""
     tensors = {name: value.to(device) for name, value in batch.items() if isinstance(value, Tensor)}
-    return tensors, tensors.pop(label_name(tensors))
-
-
-def _align(logits: Tensor, labels: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return log probabilities [n, positions, classes] and their labels [n, positions]."""
-    if labels.ndim == 1:
-        logits = logits[:, None]
-        labels = labels[:, None]
-    elif causal:
-        logits = logits[:, :-1]
-        labels = labels[:, 1:]
-    return logits.float().log_softmax(-1), labels
-
-
-def sequence_losses(logits: Tensor, labels: Tensor, *, causal: bool) -> Tensor:
-    """Return the mean loss [n] (nats) per sample over its labelled positions."""
-    logs, labels = _align(logits, labels, causal=causal)
-    losses = F.nll_loss(logs.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
-    return losses.sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
+    return tensors, label_name(tensors)
 
 
 class MemorizationMonitor(TrainerCallback):
@@ -80,7 +61,8 @@ class MemorizationMonitor(TrainerCallback):
 
     Each row (in `rows`, and in `trainer.state.log_history`) holds
 
-    - `training_loss`: mean loss of the epoch's steps, as computed by the Trainer.
+    - `training_loss`: mean loss of the epoch's batches, as the Trainer computes it, for any number of accumulated
+      batches.
     - `first_visit_loss`: mean loss of the steps in the second half of the first epoch. Its samples were new, so that
       this is a validation loss of the network half an epoch earlier, on average.
     - `first_visit_gap`: first_visit_loss - training_loss, from the second epoch on: an upper bound on memorization, for
@@ -88,15 +70,18 @@ class MemorizationMonitor(TrainerCallback):
     - `canary_gap`: mean loss of the canaries that were not trained on less that of those that were, and its
       `canary_p_value` (`gapscope.labels.monitored.paired_p_value`).
     - `trained_fisher_trace`: mean over some samples of $|\nabla_\theta \log p(y|x)|^2$ by the trained weights (with
-      LoRA those of the adapter), for labels y sampled from the prediction. Omitted for sharded weights (FSDP).
+      LoRA those of the adapter), for labels y sampled from the prediction. Omitted for sharded weights (FSDP), for
+      data without a length, and for regression, which predicts no probabilities.
 
     `flagged_at` is the first epoch at which the p-value is at most `level` divided by the number of epochs, so that
     a network that has learned nothing from the canaries is flagged with probability `level` at most. It says that
     memorization has begun, not that training should end: the accuracy on new data often rises for epochs after it. So
     few pairs that no p-value is small enough cause a warning.
 
-    Weights are those without the monitor. With several processes each evaluates every canary; losses of steps are means
-    over processes.
+    Weights are those without the monitor, and an error of the monitor does not end training: it causes one warning, and
+    `unmeasured` holds the reason. Each checkpoint of the Trainer holds the monitor's state, from which resumed training
+    continues. Labels of language models are compared with the outputs as in the model's own loss. With several
+    processes each evaluates every canary; losses of steps are means over processes.
 
     Args:
         trainer: The Trainer whose training is monitored.
@@ -109,6 +94,8 @@ class MemorizationMonitor(TrainerCallback):
     Attributes:
         rows: One mapping per recording.
         flagged_at: Epoch of the flag, or None.
+        unmeasured: Part of a row -> why it is missing.
+        notes: What could not be decided about the labels.
     """
 
     def __init__(
@@ -131,11 +118,17 @@ class MemorizationMonitor(TrainerCallback):
         self.random = make_generator(seed, "drawn labels")
         self.rows: list[dict[str, float]] = []
         self.flagged_at: float | None = None
+        self.unmeasured: dict[str, str] = {}
+        self.notes: list[str] = []
+        # several monitors of one Trainer have their own files
+        self._number = 0
+        self._is_shifted: bool | None = None
         # losses of the epoch's steps, on the device, without synchronization
         self._losses: list[Tensor] = []
         self._first_visit_loss = math.nan
         self._seconds = 0.0
         self._started_at = math.nan
+        self._saved_epoch = math.nan
         self._n_epochs = 1
 
     def __repr__(self) -> str:
@@ -150,7 +143,8 @@ class MemorizationMonitor(TrainerCallback):
         if self.canaries is not None:
             canaries = f"; {self.canaries!r}"
         observations = pluralize(len(self.rows), "observation")
-        return f"MemorizationMonitor({flag}; level {self.level:g}; {observations}{last}{canaries})"
+        missing = "".join(f"; no {part}: {reason}" for part, reason in self.unmeasured.items())
+        return f"MemorizationMonitor({flag}; level {self.level:g}; {observations}{last}{canaries}{missing})"
 
     @property
     def overhead_fraction(self) -> float:
@@ -160,7 +154,7 @@ class MemorizationMonitor(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Start the clock, and count the epochs to come.
+        """Start the clock, count the epochs to come, and load the state of the checkpoint.
 
         Args:
             args: Arguments of the Trainer.
@@ -174,11 +168,84 @@ class MemorizationMonitor(TrainerCallback):
             self.canaries is not None
             and self.canaries.smallest_p_value > self.level / self._n_epochs
         ):
-            warnings.warn(
+            warn_or_print(
                 f"{len(self.canaries)} pairs of canaries cannot show memorization at the level {self.level:g} in "
-                f"{self._n_epochs} epochs. Pass number= for more pairs, or a larger level.",
-                stacklevel=2,
+                f"{self._n_epochs} epochs. Pass number= for more pairs, or a larger level."
             )
+        if state.global_step:
+            self._attempt("state of the checkpoint", lambda: self._load(self._file(args, state)))
+        # a checkpoint that was written by the last step of an epoch is older than its row
+        is_row_missing = bool(self._losses) and abs(self._saved_epoch % 1) < 1e-6
+        if state.global_step and is_row_missing:
+            self._record(round(self._saved_epoch), state)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Write the monitor's state into the checkpoint.
+
+        Args:
+            args: Arguments of the Trainer.
+            state: State of the Trainer.
+            control: Flags of the Trainer.
+            _: Further objects of the Trainer; they are not used.
+        """
+        file = self._file(args, state)
+        if file.parent.exists():
+            self._attempt("file in the checkpoint", lambda: self._save(file, state))
+
+    def _file(self, args: TrainingArguments, state: TrainerState) -> Path:
+        # each process has the losses of its own batches
+        name = f"gapscope_memorization_{self._number}_{args.process_index}.safetensors"
+        return checkpoint_folder(args, state) / name
+
+    def _save(self, file: Path, state: TrainerState) -> dict[str, float]:
+        tensors = {"random": self.random.get_state(), "losses": self._stacked_losses()}
+        facts = {
+            "epoch": state.epoch,
+            "rows": self.rows,
+            "flagged_at": self.flagged_at,
+            "first_visit_loss": self._first_visit_loss,
+        }
+        save_tensors(file, tensors, facts)
+        return {}
+
+    def _load(self, file: Path) -> dict[str, float]:
+        if not file.exists():
+            raise InvalidInput(
+                f"training was resumed from a checkpoint without {file.name}: rows of earlier epochs and the loss of "
+                "first visits are missing"
+            )
+        tensors, facts = load_tensors(file)
+        self.random.set_state(tensors["random"])
+        self._losses = [*tensors["losses"]]
+        self._saved_epoch = facts["epoch"]
+        self.rows = facts["rows"]
+        self.flagged_at = facts["flagged_at"]
+        self._first_visit_loss = facts["first_visit_loss"]
+        return {}
+
+    def _stacked_losses(self) -> Tensor:
+        if self._losses:
+            return torch.stack([loss.cpu() for loss in self._losses]).double()
+        return torch.zeros(0, dtype=torch.float64)
+
+    def _attempt(self, part: str, compute: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Return the numbers of one part of a row; after an error none, and its reason is stored."""
+        try:
+            numbers = compute()
+        except NotMeasurable as error:
+            self.unmeasured[part] = str(error)
+            return {}
+        except Exception as error:  # nothing in the monitor may end the training
+            if part not in self.unmeasured:
+                warn_or_print(
+                    f"MemorizationMonitor has no {part} ({type(error).__name__}: {first_line(error)}). Training "
+                    "continues; this warning appears once."
+                )
+            self.unmeasured[part] = f"{type(error).__name__}: {first_line(error)}"
+            return {}
+        return numbers
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -191,8 +258,34 @@ class MemorizationMonitor(TrainerCallback):
             control: Flags of the Trainer, of which `stop` sets `should_training_stop`.
             _: Further objects of the Trainer; they are not used.
         """
+        self._record(round(state.epoch or 0), state)
+        if self.stop and self.flagged_at is not None:
+            control.should_training_stop = True
+
+    def _record(self, epoch: int, state: TrainerState) -> None:
         start = time.process_time()
-        epoch = round(state.epoch or 0)
+        row: dict[str, float] = {"epoch": epoch}
+        row |= self._attempt("training_loss", lambda: self._mean_losses(epoch))
+        modes = [(module, module.training) for module in self.trainer.model_wrapped.modules()]
+        try:
+            with preserve_rng_state():
+                row |= self._attempt("canary_p_value", lambda: self._test_canaries(epoch))
+                row |= self._attempt("trained_fisher_trace", self._fisher_trace)
+        finally:
+            for module, training in modes:
+                module.training = training
+        self.rows.append(row)
+        state.log_history.append({**row, "step": state.global_step})
+        self._seconds += time.process_time() - start
+
+    def _record_loss(self, compute: Callable[[], Tensor]) -> None:
+        def append() -> dict[str, float]:
+            self._losses.append(compute())
+            return {}
+
+        self._attempt("loss of a step", append)
+
+    def _mean_losses(self, epoch: int) -> dict[str, float]:
         losses = torch.stack(self._losses or [torch.tensor(math.nan)]).double()
         means = torch.stack([losses.mean(), losses[len(losses) // 2 :].mean()])
         if (accelerator := self.trainer.accelerator).num_processes > 1:
@@ -201,35 +294,59 @@ class MemorizationMonitor(TrainerCallback):
         self._losses = []
         if epoch <= 1:
             self._first_visit_loss = second_half
-        row = {"epoch": epoch, "training_loss": loss, "first_visit_loss": self._first_visit_loss}
+        row = {"training_loss": loss, "first_visit_loss": self._first_visit_loss}
         if epoch > 1:
             row["first_visit_gap"] = self._first_visit_loss - loss
-        mode = self.trainer.model_wrapped.training
-        try:
-            with preserve_rng_state():
-                row |= self._test_canaries(epoch) | self._fisher_trace()
-        finally:
-            self.trainer.model_wrapped.train(mode)
-        self.rows.append(row)
-        state.log_history.append({**row, "step": state.global_step})
-        self._seconds += time.process_time() - start
-        if self.stop and self.flagged_at is not None:
-            control.should_training_stop = True
+        return row
 
     def _batches(self, samples: Sequence[Any]) -> list[tuple[dict[str, Tensor], Tensor]]:
         size = self.trainer.args.per_device_eval_batch_size
         device = self.trainer.accelerator.device
-        parts = [samples[start : start + size] for start in range(0, len(samples), size)]
-        return [_split(self.trainer.data_collator(part), device) for part in parts]
+        batches = []
+        for start in range(0, len(samples), size):
+            part = collate_as_in_training(self.trainer, samples[start : start + size])
+            x, name = _split(part, device)
+            y = x.pop(name)
+            if self._is_shifted is None:
+                self._is_shifted = self._decide_shift(x, y, name)
+            batches.append((x, y))
+        return batches
+
+    @torch.no_grad()
+    def _decide_shift(self, x: Mapping[str, Tensor], y: Tensor, name: str) -> bool | None:
+        """Return whether labels are about the next position (`gapscope.inspection.next_position`)."""
+        if y.ndim < 2 or y.is_floating_point():
+            return False
+        model = self.trainer.model_wrapped.eval()
+        few = {key: value[:2] for key, value in x.items()}
+        try:
+            loss = own_loss(model(**few, **{name: y[:2]}))
+        except Exception:  # what models raise on labels that they do not take
+            loss = None
+        outputs = raw_outputs(model(**few))
+        inner = unwrapped(self.trainer.model)
+        predicted = predicts_next(inner, outputs, y[:2], ids=few.get("input_ids"), loss=loss)
+        if predicted is None and UNDECIDED not in self.notes:
+            self.notes.append(UNDECIDED)
+            warn_or_print(UNDECIDED)
+        return predicted
+
+    @property
+    def _form(self) -> dict[str, Any]:
+        """Settings of `sequence_losses` for the Trainer's model."""
+        config = getattr(self.trainer.model, "config", None)
+        return {
+            "causal": bool(self._is_shifted),
+            "problem_type": getattr(config, "problem_type", None),
+        }
 
     @torch.no_grad()
     def _losses_of(self, samples: Sequence[Any]) -> Tensor:
         # the wrapped model, because sharded weights need a call by all processes
         model = self.trainer.model_wrapped.eval()
-        causal = _is_causal(self.trainer.model)
         parts = self._batches(samples)
         return torch.cat(
-            [sequence_losses(raw_outputs(model(**x)), y, causal=causal) for x, y in parts]
+            [sequence_losses(raw_outputs(model(**x)), y, **self._form) for x, y in parts]
         )
 
     def _test_canaries(self, epoch: int) -> dict[str, float]:
@@ -245,26 +362,25 @@ class MemorizationMonitor(TrainerCallback):
 
     def _fisher_trace(self) -> dict[str, float]:
         trainer = self.trainer
-        if not self.trace_samples or trainer.is_fsdp_enabled:
+        if not self.trace_samples:
             return {}
+        if trainer.is_fsdp_enabled:
+            raise NotMeasurable("needs whole weights; those of FSDP are sharded")
+        data = trainer.train_dataset
+        if not hasattr(data, "__len__"):
+            raise NotMeasurable(
+                f"needs training data with a length; got a stream, {type(data).__name__}"
+            )
         model = trainer.model.eval()
-        causal = _is_causal(trainer.model)
         weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        count = min(self.trace_samples, len(trainer.train_dataset))
+        order = torch.randperm(len(data), generator=self.random)
         squares = []
-        for index in torch.randperm(len(trainer.train_dataset), generator=self.random)[
-            :count
-        ].tolist():
-            (x, y), *_ = self._batches([trainer.train_dataset[index]])
+        for index in order[: self.trace_samples].tolist():
+            (x, y), *_ = self._batches([data[index]])
             with torch.enable_grad():
-                logs, labels = _align(raw_outputs(model(**x)), y, causal=causal)
-                logs = logs[labels != IGNORED]
-                sampled = torch.multinomial(logs.detach().exp().cpu(), 1, generator=self.random).to(
-                    logs.device
-                )
-                gradients = torch.autograd.grad(
-                    logs.gather(1, sampled).sum(), weights, allow_unused=True
-                )
+                outputs = raw_outputs(model(**x))
+                value = log_probability_of_sampled(outputs, y, self.random, **self._form)
+                gradients = torch.autograd.grad(value, weights, allow_unused=True)
             squares.append(
                 sum(
                     gradient.double().square().sum()
@@ -298,18 +414,17 @@ def add_memorization_monitor(
             "Got a Trainer with data other than canaries.dataset. Pass train_dataset=canaries.dataset."
         )
     monitor = MemorizationMonitor(trainer, canaries, **options)
-    compute_loss = trainer.compute_loss
+    monitor._number = sum(
+        isinstance(item, MemorizationMonitor) for item in trainer.callback_handler.callbacks
+    )
+    losses = MeanLoss(trainer, trainer.compute_loss)
 
     def compute_and_record(
         model: nn.Module, inputs: Mapping[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
-        result = compute_loss(model, inputs, *args, **kwargs)
+        result = losses.call(model, inputs, *args, **kwargs)
         if model.training:
-            if isinstance(result, tuple):
-                loss = result[0]
-            else:
-                loss = result
-            monitor._losses.append(loss.detach() * accumulation_divisor(trainer, kwargs))
+            monitor._record_loss(lambda: losses.of(result, kwargs))
         return result
 
     trainer.compute_loss = compute_and_record

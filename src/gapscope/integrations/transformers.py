@@ -17,6 +17,7 @@ from gapscope.base.errors import InvalidInput, require_extra
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.input_layout import pack_inputs
 from gapscope.inspection.network_adapter import NetworkAdapter
+from gapscope.integrations.trainer_rules import accumulation_divisor
 from gapscope.networks.adapters import LogitsOnly
 from gapscope.penalties.base import Penalty
 from gapscope.training.checkpoints import load_tensors, save_tensors
@@ -33,7 +34,8 @@ from transformers import (  # noqa: E402  # pyright: ignore[reportMissingImports
 )
 
 
-def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+def checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
+    """Return the folder of the Trainer's checkpoint at its present step."""
     return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
 
 
@@ -59,7 +61,8 @@ class MonitorCallback(TrainerCallback):
         has_mappings = self.monitor.samples.form is not None
         if has_mappings:
             return model
-        return LogitsOnly(model, getattr(model.config, "pad_token_id", None))
+        config = getattr(model, "config", None)  # plain modules have none
+        return LogitsOnly(model, getattr(config, "pad_token_id", None))
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -68,7 +71,7 @@ class MonitorCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         self.monitor.plan_epochs(round(state.num_train_epochs))
-        file = _checkpoint(args, state) / _MONITOR_FILE
+        file = checkpoint_folder(args, state) / _MONITOR_FILE
         if state.global_step and file.exists():
             self.monitor.load_state_dict(read_json(file))
         else:
@@ -78,7 +81,7 @@ class MonitorCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Write the monitor's state into the checkpoint."""
-        file = _checkpoint(args, state) / _MONITOR_FILE
+        file = checkpoint_folder(args, state) / _MONITOR_FILE
         if state.is_world_process_zero and file.parent.exists():
             write_atomically(file, to_json(self.monitor.state_dict()))
 
@@ -106,7 +109,7 @@ class _PenaltyState(TrainerCallback):
     def _file(self, args: TrainingArguments, state: TrainerState) -> Path:
         # each process has other samples, and therefore another state
         return (
-            _checkpoint(args, state)
+            checkpoint_folder(args, state)
             / f"gapscope_penalty_{self.number}_{args.process_index}.safetensors"
         )
 
@@ -172,14 +175,3 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
     trainer.compute_loss = compute_with_penalty
     number = sum(isinstance(item, _PenaltyState) for item in trainer.callback_handler.callbacks)
     trainer.add_callback(_PenaltyState(penalty, number))
-
-
-def accumulation_divisor(trainer: Any, options: Mapping[str, Any]) -> float:
-    """Return by how much `compute_loss` must divide a mean, given its keyword arguments."""
-    # with the number of items of all accumulated batches, the Trainer does not divide by the number of steps
-    is_left_to_loss = (
-        options.get("num_items_in_batch") is not None and trainer.model_accepts_loss_kwargs
-    )
-    if is_left_to_loss:
-        return float(trainer.args.gradient_accumulation_steps)
-    return 1.0

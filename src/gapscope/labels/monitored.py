@@ -180,6 +180,18 @@ def label_name(sample: Mapping[str, Any]) -> str:
     return name
 
 
+def _in_type_of(given: Any, value: Tensor) -> Any:
+    """Return a tensor of integers in the type of a given value: a tensor, an array, a list or a number."""
+    if isinstance(given, Tensor):
+        return value.to(given.dtype)
+    if isinstance(given, np.ndarray | np.generic):
+        return value.numpy().astype(given.dtype)[()]
+    plain = value.tolist()
+    if isinstance(given, list):
+        return plain
+    return type(given)(plain)
+
+
 # Canaries replace at most this fraction of the labels by default: 6 % cost a fine-tuned sentence encoder 3 to 4 points.
 MAX_REPLACED, MAX_PAIRS = 0.02, 24
 
@@ -235,6 +247,9 @@ class PairedCanaries:
             number: Number of pairs; the original labels of these samples are not trained on. None for 2 % of the
                 samples, at least 2 and at most 24.
             seed: Seed of the samples and classes.
+
+        Raises:
+            InvalidInput: A sample has no label or several, or there are too few samples.
         """
         if number is None:
             number = min(MAX_PAIRS, max(2, int(MAX_REPLACED * len(dataset))))
@@ -246,12 +261,18 @@ class PairedCanaries:
             sample = dataset[index]
             name = label_name(sample)
             label = torch.as_tensor(sample[name])
+            if label.numel() != 1:
+                raise InvalidInput(
+                    f"of_labels needs one class per sample; got {name} {list(label.shape)}. Pass pairs of your own, "
+                    "PairedCanaries(dataset, trained, others)."
+                )
             classes = [item for item in range(n_classes) if item != int(label) or n_classes == 2]
             first, second, *_ = (
                 classes[item] for item in torch.randperm(len(classes), generator=generator).tolist()
             )
-            trained[index] = {**sample, name: torch.full_like(label, first)}
-            others.append({**sample, name: torch.full_like(label, second)})
+            given = sample[name]
+            trained[index] = {**sample, name: _in_type_of(given, torch.full_like(label, first))}
+            others.append({**sample, name: _in_type_of(given, torch.full_like(label, second))})
         return cls(
             _WithCanaries(dataset, trained, []), list(trained.values()), others, replaced=number
         )
@@ -260,7 +281,8 @@ class PairedCanaries:
     def of_tokens(cls, dataset: Any, *, number: int = 24, seed: int = 0) -> PairedCanaries:
         """Return pairs of random token sequences, one of which is appended to the data.
 
-        They are as long as the first sample, with tokens that occur in the data.
+        They are as long as the first sample, with tokens that occur in the data. Values have the types of that sample,
+        and its other columns are copied.
 
         Args:
             dataset: Mappings with `input_ids` and `labels` of the same shape.
@@ -284,11 +306,12 @@ class PairedCanaries:
 
         def random_sequence() -> dict[str, Any]:
             row = tokens[torch.randint(len(tokens), ids.shape, generator=generator)]
+            columns = {"input_ids": row, name: row.clone()}
             if "attention_mask" in sample:
-                extra = {"attention_mask": torch.ones_like(row)}
-            else:
-                extra = {}
-            return {**extra, "input_ids": row, name: row.clone()}
+                columns["attention_mask"] = torch.ones_like(row)
+            return {**sample} | {
+                key: _in_type_of(sample[key], value) for key, value in columns.items()
+            }
 
         pairs = [(random_sequence(), random_sequence()) for _ in range(number)]
         trained = [pair[0] for pair in pairs]
