@@ -11,5 +11,12 @@ Common parameters:
 
 import lazy_loader
 
-# loaded on first use: their modules need an extra
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+# modules and names are loaded on first use: they need extras
+__getattr__, _, _names = lazy_loader.attach_stub(__name__, __file__)
+_MODULES = {"lightning", "mlflow", "tensorboard", "transformers", "wandb"}
+# without the modules, so that listing the names needs no extra
+__all__ = [name for name in _names if name not in _MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
