@@ -204,19 +204,23 @@ def test_the_alarm_ends_training_only_where_asked(
 
 
 @pytest.mark.thorough
-def test_a_resumed_training_resumes_the_monitor_and_its_alarm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["epoch", "steps"])  # steps are saved before the epoch's end
+def test_a_resumed_training_resumes_the_monitor_and_its_alarm(
+    tmp_path: Path, strategy: str
+) -> None:
     def watched() -> Monitor:
         return Monitor((TOKENS, LABELS), ["accuracy"], n_samples=24, alarm="joint")
 
-    def trained(monitor: Monitor, folder: Path, **resume: Any) -> None:
+    def trained(monitor: Monitor, folder: Path, strategy: str, **resume: Any) -> None:
         trainer = trainer_of(
-            bert_classifier(), folder, MonitorCallback(monitor), save=True, num_train_epochs=3
-        )
+            bert_classifier(), folder, MonitorCallback(monitor), num_train_epochs=3, save_steps=4,
+            save_strategy=strategy,
+        )  # fmt: skip
         trainer.train(**resume)
 
     unbroken, resumed = watched(), watched()
-    trained(unbroken, tmp_path)
-    trained(resumed, tmp_path, resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    trained(unbroken, tmp_path, strategy)
+    trained(resumed, tmp_path, strategy, resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert resumed.epochs == unbroken.epochs == [1, 2, 3]
     for mine, theirs in zip(resumed.rows, unbroken.rows, strict=True):
         assert mine == pytest.approx(theirs, nan_ok=True)

@@ -74,6 +74,11 @@ class MonitorCallback(TrainerCallback):
         file = checkpoint_folder(args, state) / _MONITOR_FILE
         if state.global_step and file.exists():
             self.monitor.load_state_dict(read_json(file))
+            # a checkpoint that was written by the last step of an epoch is older than its row
+            epoch = round(state.epoch or 0)
+            is_at_end = abs((state.epoch or 0) - epoch) < 1e-6
+            if is_at_end and epoch and epoch > max(self.monitor.epochs, default=0):
+                self.on_epoch_end(args, state, control, **kwargs)
         else:
             self.monitor.begin(self._monitored(kwargs["model"]))
 
