@@ -222,3 +222,11 @@ def test_bytes_are_text_and_complex_numbers_are_refused() -> None:
     assert [*encoded.columns] == ["a_cat", "a_dog"]
     with pytest.raises(InvalidInput, match="complex128"):
         encode_frame(pandas.DataFrame({"a": [1j, 2j]}))
+
+
+@pytest.mark.parametrize("kind", [int, Decimal])
+def test_a_target_of_objects_is_one_of_numbers(kind: Any) -> None:
+    for values, dtype in (([0, 1, 2] * 20, "int64"), ([3 * k + 7 for k in range(60)], "float64")):
+        cells = pandas.Series([kind(value) for value in values], dtype=object)
+        target = split_frame(pandas.DataFrame({"x": 1.5, "y": cells}), "y")[1]
+        assert str(target.dtype) == dtype and target.tolist() == values

@@ -47,7 +47,7 @@ def decoded(value: Any) -> Any:
     return value
 
 
-def _as_numbers(array: Any) -> Any:
+def as_numbers(array: Any) -> Any:
     """Return an array of objects that are all numbers, or missing, as an array of numbers (others unchanged)."""
     if array.dtype.kind != "O":
         return array
@@ -71,7 +71,7 @@ def _frame_numbers(value: Any) -> Any:
         (str(name), columns.iloc[:, i])
         for i, name in enumerate(columns.columns)
         if columns.iloc[:, i].dtype.kind not in "biuf"
-        and _as_numbers(columns.iloc[:, i].to_numpy()).dtype.kind not in "biuf"
+        and as_numbers(columns.iloc[:, i].to_numpy()).dtype.kind not in "biuf"
     ]
     if invalid:
         text_columns = [name for name, _ in invalid]
@@ -84,7 +84,7 @@ def _frame_numbers(value: Any) -> Any:
             f"Columns must hold numbers; {join_names(map(repr, text_columns))} do not. {advice}"
         )
     # extension types of pandas with missing values become arrays of objects
-    array = _as_numbers(value.to_numpy())
+    array = as_numbers(value.to_numpy())
     if array.dtype.kind in "biuf":
         return array
     return value.to_numpy(dtype=float, na_value=float("nan"))
@@ -199,7 +199,7 @@ def column(value: Any, names: Sequence[str] = ()) -> Tensor:
     if library_of(value) == "pandas":
         array = _plain_integers(_frame_numbers(value))
     else:
-        array = _as_numbers(value)
+        array = as_numbers(value)
     if array.dtype.names:
         raise InvalidInput(
             f"data must hold numbers; got a structured array with the fields {join_names(array.dtype.names)}. Pass "
@@ -254,7 +254,7 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
         array = value.to_numpy()
     else:
         array = value
-    array = _as_numbers(array)
+    array = as_numbers(array)
     if array.dtype.kind in "mM":
         raise InvalidInput(
             f"Labels must be classes or numbers; got {array.dtype}. Pass y.astype(str) for one class per value, or the "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from gapscope.base.columns import as_numbers
 from gapscope.base.errors import InvalidInput, did_you_mean, join_names
 from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, as_frame, hashed_words
 from gapscope.data.plain_columns import (
@@ -274,6 +275,10 @@ def as_targets(column: pandas.Series) -> tuple[pandas.Series, str]:
     """
     import pandas
 
+    if column.dtype == object and not column.isna().any():
+        values = as_numbers(column.to_numpy())
+        if values.dtype != object:
+            column = pandas.Series(values, column.index, name=column.name)
     is_text = pandas.api.types.is_string_dtype(column)
     is_integer = pandas.api.types.is_integer_dtype(column) and not column.isna().any()
     if not (is_text or is_integer) or not len(column):
