@@ -8,6 +8,7 @@ import numpy
 import pandas
 import pytest
 from sklearn.cluster import KMeans
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_wine
 from sklearn.ensemble import IsolationForest, RandomForestClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -15,11 +16,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import gapscope as gs
 from gapscope.accuracy.row_selection import take_rows
 from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import as_samples
+from gapscope.checks.estimators import EstimatorScores
+from gapscope.checks.fixes import FIXES
 from gapscope.checks.result import CheckResult
 
 WORDS = ("late train", "lost card", "new flat", "old car")
@@ -192,3 +196,59 @@ def test_columns_of_a_frame_are_scaled_where_advice_is_tried() -> None:
     x, y = load_wine(as_frame=True, return_X_y=True)
     result = gs.check(KNeighborsClassifier().fit(x, y), (x, y), train_fn=True)
     assert result.best_fix is not None and result.best_fix.name == "standardize inputs"
+
+
+def wines(*, wrong: int = 0) -> tuple[pandas.DataFrame, pandas.Series]:
+    """Wines as a frame of named columns, and names of classes; some are wrong."""
+    x, y = load_wine(return_X_y=True, as_frame=True)
+    names = y.map({0: "red", 1: "rose", 2: "white"})
+    index = [f"bottle {number}" for number in range(len(x))]
+    names.iloc[:wrong] = "white"
+    return x.set_axis(index), names.set_axis(index)
+
+
+def test_the_best_fix_returns_rows_of_the_frame_and_names_of_classes() -> None:
+    frame, names = wines()
+    # weights by name: clones are fitted to the names, not to their numbers
+    model = LogisticRegression(max_iter=20, class_weight={"red": 1, "rose": 2, "white": 1})
+    with pytest.warns():
+        result = gs.check(
+            model.fit(frame, names), (frame, names), train_fn=True, only=["GS105"], time_budget=None
+        )
+    assert result.best_fix is not None and result.best_fix.name == "standardize inputs"
+    (scaled, labels), _ = result.apply()
+    pandas.testing.assert_series_equal(labels, names)
+    numpy.testing.assert_allclose(scaled, (frame - frame.mean()) / frame.std(ddof=0), atol=1e-9)
+    assert list(scaled.columns) == list(frame.columns)
+
+
+def test_corrected_and_dropped_rows_of_a_frame_keep_their_names() -> None:
+    frame, names = wines(wrong=20)
+    forest = RandomForestClassifier(20, random_state=0).fit(frame, names)
+    scores = EstimatorScores(forest, (frame, names), as_samples((frame, names)))
+    samples = as_samples((frame, names))
+    kept, labels = scores.changed(FIXES["drop flagged labels"], samples)
+    assert 150 < len(kept) < 178 and (kept.index == labels.index).all()
+    pandas.testing.assert_frame_equal(kept, frame.loc[kept.index])
+    pandas.testing.assert_series_equal(labels, names.loc[labels.index])
+    same, corrected = scores.changed(FIXES["correct flagged labels"], samples)
+    pandas.testing.assert_frame_equal(same, frame)
+    assert (corrected.index == frame.index).all() and set(corrected) == {"red", "rose", "white"}
+    assert (corrected.iloc[:20] == "red").sum() > 3
+
+
+def test_clones_that_cannot_be_fitted_are_a_reason_not_an_error() -> None:
+    frame = pandas.DataFrame({"size": numpy.arange(60.0) % 7, "town": ["a", "b"] * 30})
+    frame.loc[11, "town"] = "c"  # a category that one fold alone holds
+    labels = (frame["size"] > 3).astype(int)
+    encode = make_column_transformer((OneHotEncoder(), ["town"]), remainder="passthrough")
+    model = make_pipeline(encode, LogisticRegression()).fit(frame, labels)
+    result = gs.check(model, (frame, labels), only=["GS402"])
+    assert "unknown categories" in result.not_checked[0].reason
+
+
+def test_trees_are_not_tried_on_scaled_columns() -> None:
+    frame, names = wines()
+    forest = RandomForestClassifier(5, random_state=0).fit(frame, names)
+    result = gs.check(forest, (frame, names), train_fn=True, only=["GS105"], time_budget=None)
+    assert "standardize inputs" not in " ".join(result.tried_lines)

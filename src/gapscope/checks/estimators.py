@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy
@@ -11,12 +13,24 @@ import torch
 from torch import Tensor
 
 from gapscope.accuracy.row_selection import take_rows
-from gapscope.base.errors import InvalidInput, NotMeasurable, first_line
+from gapscope.base.errors import (
+    GapscopeError,
+    InvalidInput,
+    NotMeasurable,
+    call_user_code,
+    first_line,
+)
+from gapscope.base.samples import Samples
 from gapscope.checks.expected import error_in_words, regression_score
+from gapscope.checks.fixes import Fix
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.statistics.intervals import wilson_interval
 from gapscope.statistics.leave_group_out import N_FOLDS
 from gapscope.training.randomness import reproducible
+
+# rows on which the dependence on scale is tried, and the fraction of predictions that must differ: refitting alone
+# changes fewer
+ROWS_OF_SCALE, MIN_CHANGED = 500, 0.02
 
 
 class EstimatorScores:
@@ -25,8 +39,8 @@ class EstimatorScores:
     Args:
         estimator: Fitted estimator with `predict`.
         data: Training data (x, y), as it was fitted.
+        samples: The same as samples, which hold the number of each class.
         test: Held-out data (x, y); None without.
-        is_regression: Whether the targets are numbers.
 
     Attributes:
         correct: Fraction of the labels of each training sample that is predicted [n]; zeros for a regressor.
@@ -36,15 +50,18 @@ class EstimatorScores:
         InvalidInput: The data are no pair, or `predict` raised.
     """
 
-    def __init__(
-        self, estimator: Any, data: Any, test: Any = None, *, is_regression: bool = False
-    ) -> None:
-        self.estimator, self.is_regression = estimator, is_regression
+    def __init__(self, estimator: Any, data: Any, samples: Samples, test: Any = None) -> None:
+        self.estimator = estimator
+        self.is_regression = samples.kind == "regression"
         self.inputs, self.labels = _pair(data)
+        self._row_of_class: dict[int, int] = {}
+        if samples.kind == "classification":
+            rows = samples.original(torch.arange(len(samples))).tolist()
+            self._row_of_class = dict(zip(samples.y.tolist(), rows, strict=True))
         predicted = _predicted(estimator, self.inputs)
         self.correct = torch.zeros(len(self.labels), dtype=torch.float64)
-        if not is_regression:
-            self.correct = _correct(predicted, self.labels)
+        if not self.is_regression:
+            self.correct = fraction_correct(predicted, self.labels)
         self.train_score = self._score(predicted, self.labels)
         self._on_test: tuple[Any, Any] | None = None
         if test is not None:
@@ -55,7 +72,7 @@ class EstimatorScores:
     def _score(self, predicted: Any, labels: Any) -> IntervalEstimate:
         if self.is_regression:
             return regression_score(_numbers(predicted), _numbers(labels))
-        accuracy = float(_correct(predicted, labels).mean())
+        accuracy = float(fraction_correct(predicted, labels).mean())
         return IntervalEstimate(accuracy, *wilson_interval(accuracy, len(labels)))
 
     def on_test(self, rows: numpy.ndarray) -> tuple[IntervalEstimate, str]:
@@ -77,21 +94,17 @@ class EstimatorScores:
             rows: Row numbers of the samples that are used, [n], the same in every call.
 
         Raises:
-            NotMeasurable: The folds would take longer, which the first one shows.
+            NotMeasurable: The folds would take longer, which the first one shows, or a clone raised an exception.
         """
         if self._cross_validated is not None:
             return self._cross_validated
-        from sklearn.base import clone
-
         order = rows[numpy.random.default_rng(0).permutation(len(rows))]
         predictions: list[numpy.ndarray] = []
         for number, scored in enumerate(numpy.array_split(order, N_FOLDS)):
             start = time.process_time()
             rest = numpy.setdiff1d(order, scored)
-            fitted: Any = clone(self.estimator)
-            with reproducible(torch.device("cpu"), 0):
-                fitted.fit(take_rows(self.inputs, rest), _take_labels(self.labels, rest))
-            predictions.append(_predicted(fitted, take_rows(self.inputs, scored)))
+            predict = self.fit(take_rows(self.inputs, rest), _take_labels(self.labels, rest))
+            predictions.append(predict(take_rows(self.inputs, scored)))
             expected = (time.process_time() - start) * N_FOLDS
             if number == 0 and seconds is not None and expected > seconds:
                 raise NotMeasurable(
@@ -102,17 +115,16 @@ class EstimatorScores:
         )
         return self._cross_validated
 
-    def depends_on_scale(self, *, at_most: int = 500, min_changed: float = 0.02) -> bool:
-        """Return whether standardized columns change what a clone predicts.
+    @cached_property
+    def depends_on_scale(self) -> bool:
+        """Whether standardized columns change what a clone predicts.
 
-        Two clones are fitted on half of the rows, raw and standardized, and predict the other half. Trees, and
+        Two clones are fitted on half of 500 rows, raw and standardized, and predict the other half. Trees, and
         pipelines with a scaler, do not depend on the scale of the columns.
-
-        Args:
-            at_most: Number of rows that are used.
-            min_changed: Fraction of predictions that must differ; refitting alone changes fewer.
         """
-        n = min(len(self.labels), at_most)
+        if not self.can_scale:
+            return False
+        n = min(len(self.labels), ROWS_OF_SCALE)
         order = numpy.random.default_rng(0).permutation(len(self.labels))[:n]
         even, odd = order[::2], order[1::2]
         scaled = _standardized(take_rows(self.inputs, order))
@@ -123,16 +135,14 @@ class EstimatorScores:
             standardized = self.fit(take_rows(scaled, positions[::2]), labels)(
                 take_rows(scaled, positions[1::2])
             )
-        except (
-            Exception
-        ):  # such as a category that one half alone holds: nothing speaks against the finding
-            return True
+        except NotMeasurable:
+            return True  # such as a category that one half alone holds: nothing speaks against it
         changed = raw != standardized
         if self.is_regression:
             spread = numpy.asarray(self.labels, dtype=float).std(0)
             # at least a hundredth of the spread of the targets: refitting alone changes predictions by rounding
             changed = numpy.abs(raw - standardized) > 0.01 * spread
-        return float(changed.mean()) > min_changed
+        return float(changed.mean()) > MIN_CHANGED
 
     @property
     def is_frame(self) -> bool:
@@ -157,18 +167,67 @@ class EstimatorScores:
             return take_rows(_standardized(self.inputs), indices)
         return take_rows(self.inputs, indices)
 
+    def labels_as_passed(self, samples: Samples) -> Any:
+        """Return labels or targets in the form that the estimator was fitted with, such as names of classes.
+
+        Args:
+            samples: Samples of the data, with their row numbers; classes may be corrected.
+        """
+        rows = samples.original(torch.arange(len(samples))).numpy()
+        own = _take_labels(self.labels, rows)
+        if not self._row_of_class:
+            return own
+        like = numpy.array([self._row_of_class[code] for code in samples.y.tolist()])
+        labels = _take_labels(self.labels, like)
+        # a Series keeps the names of its own rows
+        return labels.set_axis(own.index) if hasattr(own, "set_axis") else labels
+
+    def changed(self, fix: Fix, samples: Samples) -> tuple[Any, Any]:
+        """Return the training data with a fix, as a pair in the form in which they were passed.
+
+        Args:
+            fix: Fix of the data.
+            samples: The training samples.
+        """
+        samples, _ = fix.apply(with_rows(samples), {})
+        rows = samples.original(torch.arange(len(samples))).numpy()
+        inputs = self.rows(rows, is_scaled=fix.scale_inputs is not None)
+        return inputs, self.labels_as_passed(samples)
+
     def fit(self, inputs: Any, labels: Any) -> Callable[[Any], numpy.ndarray]:
         """Fit a clone, and return its `predict`; global random states are seeded, and restored.
 
         Args:
             inputs: Rows to fit, in the form that the estimator takes.
             labels: Labels or targets of these rows.
+
+        Raises:
+            NotMeasurable: The clone raised an exception; its `predict` raises the same.
         """
         from sklearn.base import clone
 
         fitted: Any = clone(self.estimator)
+        name = type(self.estimator).__name__
         with reproducible(torch.device("cpu"), 0):
-            return fitted.fit(inputs, labels).predict
+            _call(f"{name}.fit", fitted.fit, inputs, labels)
+        return lambda rows: numpy.asarray(_call(f"{name}.predict", fitted.predict, rows))
+
+
+def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return call_user_code(name, function, *arguments)
+    except GapscopeError as error:
+        raise NotMeasurable(str(error)) from error
+
+
+def with_rows(samples: Samples) -> Samples:
+    """Return samples that keep their row numbers when some of them are taken: estimators are fitted on raw rows.
+
+    Args:
+        samples: The samples as they were read.
+    """
+    rows = samples.original(torch.arange(len(samples)))
+    return replace(samples, rows=rows, n_rows=max(samples.n_rows, len(samples)))
 
 
 def _pair(data: Any) -> tuple[Any, Any]:
@@ -213,8 +272,13 @@ def _predicted(estimator: Any, inputs: Any) -> numpy.ndarray:
         ) from error
 
 
-def _correct(predicted: Any, labels: Any) -> Tensor:
-    """Return the fraction of the labels of each sample that is predicted [n]."""
+def fraction_correct(predicted: Any, labels: Any) -> Tensor:
+    """Return the fraction of the labels of each sample that is predicted [n].
+
+    Args:
+        predicted: Predicted labels, one or several per sample.
+        labels: Labels in the same form.
+    """
     n = len(labels)
     is_equal = numpy.asarray(predicted).reshape(n, -1) == numpy.asarray(labels).reshape(n, -1)
     return torch.from_numpy(is_equal).double().mean(1)

@@ -30,12 +30,14 @@ def scaling(context: Context) -> Outcome:
     x = context.samples.inputs.double().cpu()
     is_table = x.ndim == 2
     columns = x if is_table else x.movedim(1, -1).flatten(0, -2)
-    spread, mean = columns.std(0), columns.mean(0).abs()
+    spread, center = columns.std(0), columns.mean(0)
+    mean = center.abs()
     varying = spread > 1e-12 * (1 + mean)
     if not bool(varying.any()):
         return Finding("no input varies", "pass inputs that differ between samples", cost=1.0)
     typical = float(spread[varying].median())
     noun = "column" if is_table else "channel"
+    far = _indices(varying & (mean > MAX_MEAN_RATIO * spread))
     large = _indices(varying & (spread > MAX_SPREAD_RATIO * typical))
     # a column of two values, such as a rare indicator, has a small spread whatever its scale
     small = [
@@ -50,16 +52,22 @@ def scaling(context: Context) -> Outcome:
     elif small:
         smallest = float(spread[torch.tensor(small)].min())
         evidence = f"{noun}s {_names(context, small)}: down to {smallest / typical:.2g} times the typical spread"
-    elif bool(((mean > MAX_MEAN_RATIO * spread) & varying).any()) or typical > MAX_SPREAD:
-        center = format_number(float(mean[varying].median()))
-        evidence = f"values have a spread of {format_number(typical)} around {center}"
+    elif far:
+        # the column whose mean is largest beside its spread
+        worst = max(far, key=lambda i: float(mean[i] / spread[i]))
+        around = (
+            f"{format_number(float(spread[worst]))} around {format_number(float(center[worst]))}"
+        )
+        evidence = f"{noun}s {_names(context, far)} are far from 0: a spread of {around}"
+    elif typical > MAX_SPREAD:
+        evidence = f"{noun}s have a typical spread of {format_number(typical)}"
     if not evidence:
         constant = int((~varying).sum())
         return Fine(
             f"spread {typical:.3g}"
             + (f", {constant} constant {noun}s" if constant and is_table else "")
         )
-    if context.estimator is not None and is_table and not context.estimator.depends_on_scale():
+    if context.estimator is not None and is_table and not context.estimator.depends_on_scale:
         return Fine(f"{evidence}; the estimator predicts the same from standardized columns")
     cost = None if context.has_accuracy else context.shortfall
     interval = None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from gapscope.base.samples import Samples
     from gapscope.checks.context import Context
+    from gapscope.checks.estimators import EstimatorScores
     from gapscope.labels.results import LabelIssues
 
 INTERRUPTED = "interrupted"  # reason of checks that Ctrl-C did not let run
@@ -71,6 +72,7 @@ class CheckResult(Result):
         label_issues: Ranked label issues, if GS102 ran.
         samples: All samples, for thumbnails.
         has_network: Whether a network or an estimator was passed, not data alone.
+        estimator: Scikit-learn estimator with its data as they were passed; None without.
     """
 
     findings: tuple[Finding, ...]
@@ -89,6 +91,7 @@ class CheckResult(Result):
     label_issues: LabelIssues | None = None
     samples: Samples | None = None
     has_network: bool = True
+    estimator: EstimatorScores | None = None
 
     @classmethod
     def from_outcomes(
@@ -130,6 +133,7 @@ class CheckResult(Result):
             interrupted=interrupted,
             label_issues=computed.get("label_issues"),
             samples=context.given,
+            estimator=context.estimator,
             has_network=not all(
                 item is None for item in (context.prepared, context.estimator, context.diverged)
             ),
@@ -198,8 +202,11 @@ class CheckResult(Result):
             return None
         return FIXES[best.name]
 
-    def apply(self) -> tuple[Samples, Spec]:
-        """Return the training samples and the training configuration with the best fix; nothing is trained.
+    def apply(self) -> tuple[Any, Spec]:
+        """Return the training data and the training configuration with the best fix; nothing is trained.
+
+        The data of a torch network are `gapscope.Samples`. Those of an estimator are the pair (x, y) in the form in
+        which it was passed: rows of the frame, names of classes.
 
         Raises:
             InvalidInput: No tried fix helps, or the best one changes the network.
@@ -218,6 +225,8 @@ class CheckResult(Result):
                 f"The best fix, {fix.name!r}, changes the network, not the data or the configuration. Call "
                 f"result.best_fix.{call}, {'before' if fix.change_network is not None else 'after'} training."
             )
+        if self.estimator is not None:
+            return self.estimator.changed(fix, self.samples), self.spec
         return fix.apply(self.samples, self.spec)
 
     @property

@@ -21,7 +21,7 @@ from gapscope.base.second_data import as_second
 from gapscope.base.targets import IGNORED, is_far_above, require_targets
 from gapscope.checks.account import order_findings
 from gapscope.checks.context import MAX_SAMPLES, Context
-from gapscope.checks.estimators import EstimatorScores
+from gapscope.checks.estimators import EstimatorScores, with_rows
 from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import INTERRUPTED, CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
@@ -289,9 +289,7 @@ def _try_advice(
     balanced = context.is_classifier and any(finding.code == "GS104" for finding in findings)
     samples = context.everything
     if context.estimator is not None and context.given is not None:
-        # clones are fitted on the rows as they were passed
-        rows = context.given.original(torch.arange(len(samples)))
-        samples = replace(samples, rows=rows, n_rows=max(context.given.n_rows, len(samples)))
+        samples = with_rows(context.given)
     try:
         return try_fixes(
             trainer, samples, trainer.spec, suggested, balanced=balanced, max_trainings=max_trainings,
@@ -357,9 +355,10 @@ def _make_context(
         held_out = None
     else:
         held_out = as_second(test, samples, "test")
-    samples, held_out = _numbered(samples, held_out)
+    given, held_out = _numbered(given, held_out)
+    samples = replace(given, rows=None, n_rows=0)
     if is_estimator(module):
-        scores = EstimatorScores(module, raw, raw_test, is_regression=samples.kind == "regression")
+        scores = EstimatorScores(module, raw, given, raw_test)
         return Context(None, samples, indices, estimator=scores, test=held_out, given=given)
     if initial_state is None or not isinstance(module, nn.Module):
         state = None

@@ -17,7 +17,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.base.targets import IGNORED
-from gapscope.checks.estimators import EstimatorScores
+from gapscope.checks.estimators import EstimatorScores, fraction_correct
 from gapscope.checks.fixes import Fix, Spec
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
@@ -228,36 +228,30 @@ class EstimatorTrainer:
         Raises:
             NotMeasurable: The estimator raised an exception.
         """
-        is_changed = fix is not None and fix.scale_inputs is not None
-        name = type(self.estimator.estimator).__name__
-        labels = samples.y.cpu().numpy()
-        if samples.kind == "regression" and labels.shape[1:] == (1,):
-            labels = labels[:, 0]
-        predict = _call(name, self.estimator.fit, self._inputs(samples, is_changed), labels)
+        is_scaled = fix is not None and fix.scale_inputs is not None
+        labels = self.estimator.labels_as_passed(samples)
+        predict = self.estimator.fit(self._inputs(samples, is_scaled), labels)
 
         def score(scored: Samples) -> Tensor:
-            predicted = torch.as_tensor(_call(name, predict, self._inputs(scored, is_changed)))
+            predicted = predict(self._inputs(scored, is_scaled))
             if scored.kind == "regression":
-                return sample_scores(scored, predicted)
-            return (
-                (predicted.reshape(scored.y.shape) == scored.y.cpu())
-                .double()
-                .reshape(len(scored), -1)
-                .mean(1)
-            )
+                return sample_scores(scored, torch.as_tensor(predicted))
+            return fraction_correct(predicted, self.estimator.labels_as_passed(scored))
 
         return score
 
-    def _inputs(self, samples: Samples, is_changed: bool) -> Any:
+    def _inputs(self, samples: Samples, is_scaled: bool) -> Any:
         """Return the rows as they were passed, so that a pipeline finds its columns, or changed inputs."""
-        if is_changed and not self.estimator.is_frame:
+        if is_scaled and not self.estimator.is_frame:
             return samples.inputs.cpu().numpy()
         rows = samples.original(torch.arange(len(samples))).numpy()
-        return self.estimator.rows(rows, is_scaled=is_changed)
+        return self.estimator.rows(rows, is_scaled=is_scaled)
 
     def accepts(self, fix: Fix) -> bool:
-        """Return whether a fix can be tried: one of the data; columns are scaled if they hold numbers."""
-        return not fix.changes_network and (fix.scale_inputs is None or self.estimator.can_scale)
+        """Return whether a fix can be tried: one of the data; columns are scaled if that changes predictions."""
+        if fix.scale_inputs is not None:
+            return self.estimator.depends_on_scale
+        return not fix.changes_network
 
 
 Trainer = SpecTrainer | FunctionTrainer | EstimatorTrainer
