@@ -164,13 +164,23 @@ def test_the_module_is_the_command() -> None:
     assert done.stdout.startswith("gapscope ")
 
 
+def test_paths_that_are_too_long_are_one_message() -> None:
+    for arguments in (["check", "a" * 300], ["check", "module:build", "--html", "a" * 300]):
+        done = gapscope(*arguments)
+        assert done.returncode == 1 and done.stderr.startswith("error: aaa")
+        assert "File name too long" in done.stderr and len(done.stderr) < 160
+
+
 def test_a_full_disk_is_one_message_and_closed_streams_are_none(tmp_path: Path) -> None:
     command = f'"{sys.executable}" -m gapscope list penalties'
-    full = subprocess.run(
-        f"{command} > /dev/full", shell=True, stderr=subprocess.PIPE, text=True, check=False
-    )
-    assert full.returncode == 1 and full.stderr.startswith("error: The output could not be written")
-    assert len(full.stderr.splitlines()) == 1
+    for unbuffered in ("", "1"):
+        full = subprocess.run(
+            f"{command} > /dev/full", shell=True, stderr=subprocess.PIPE, text=True, check=False,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
+        message = full.stderr.splitlines()
+        assert full.returncode == 1 and len(message) == 1
+        assert message[0].startswith("error: The output could not be written")
     closed = subprocess.run(f"{command} >&- 2> err.txt", shell=True, cwd=tmp_path, check=False)
     assert closed.returncode == 0 and (tmp_path / "err.txt").read_text() == ""
 

@@ -110,3 +110,12 @@ def main() -> None:
         for note in getattr(error, "__notes__", ()):
             print_lines(f"  ({note})", err=True)
         sys.exit(1)
+    except OSError as error:
+        # a path that the system refuses, such as one that is too long; anything else is a defect
+        if not isinstance(error.filename, str):
+            raise
+        path = error.filename
+        if len(path) > 60:
+            path = f"{path[:60]}..."
+        print_lines(f"error: {path}: {error.strerror}. Pass another path.", err=True)
+        sys.exit(1)

@@ -20,6 +20,8 @@ class TolerantStream:
 
     def write(self, text: str) -> int:
         """Write text, or discard it if nothing reads it (raises NotWritten if the disk is full)."""
+        if text == "":
+            return 0  # typer finds out by it whether the stream takes text, and would swallow the error
         try:
             return self._stream.write(text)
         except OSError as error:
