@@ -217,3 +217,14 @@ def test_memory_limits_the_combinations_of_a_projected_kernel(
         NETWORK, SAMPLES, LARGE, CpuBudget(None), n_outputs=10, forward=3.0
     )
     assert k == 3
+
+
+def test_a_part_of_a_budget_advises_the_whole() -> None:
+    whole = CpuBudget(8.0)
+    part = whole.part(0.25)
+    assert part.seconds == pytest.approx(2.0, abs=0.1) and part.passed == 8.0
+    # 4 s of work need a budget of 16 s, of which a quarter is for this part
+    assert part.enough(4.0, factor=1.0) == 17
+    assert whole.part(0.5).part(0.5).enough(4.0, factor=1.0) == 17
+    spent = CpuBudget(1e-9).part(0.25)
+    assert spent.enough(4.0, factor=1.0) == 17

@@ -150,7 +150,7 @@ def _rows_left_out(rows: Sequence[LooRow], features: Tensor, budget: CpuBudget) 
         if not any(row.method.startswith(name) for row in rows)
     ]
     if missing:
-        return [f"Left out to keep time_budget={budget.seconds:.3g}: {', '.join(missing)}."]
+        return [f"Left out to keep time_budget={budget.passed:.3g}: {', '.join(missing)}."]
     return []
 
 
@@ -419,7 +419,7 @@ def make_forecast(
                 curve = _learning_curve(inputs, squares, targets, n_classes, rbf, score, seed)
             elif rbf is not None:
                 notes.append(
-                    f"The learning curve was omitted to keep time_budget={budget.seconds:.3g}."
+                    f"The learning curve was omitted to keep time_budget={budget.passed:.3g}."
                 )
             bar.advance()
         except KeyboardInterrupt:

@@ -23,6 +23,17 @@ class BudgetSpent(NotMeasurable):
     """Work that the budget of CPU seconds does not allow: ended because it was spent, or not begun."""
 
 
+def cpu_seconds(seconds: float) -> str:
+    """Return seconds as text.
+
+    >>> cpu_seconds(0.1234), cpu_seconds(2999.6)
+    ('0.12', '3000')
+    """
+    if seconds < 10:
+        return f"{seconds:.2g}"
+    return f"{seconds:.0f}"
+
+
 class CpuBudget:
     """CPU seconds of this process, all threads together, from now on.
 
@@ -42,6 +53,10 @@ class CpuBudget:
         if seconds is not None:
             check_range("time_budget", seconds, 0, low_open=True)
             self.seconds = float(seconds)
+        # what the caller passed, and of a part: what was spent before it, and which fraction of the rest it is
+        self.passed = self.seconds
+        self._before = 0.0
+        self._fraction = 1.0
         self._start = time.process_time()
 
     @property
@@ -66,15 +81,29 @@ class CpuBudget:
         """
         if self.affords(seconds):
             return ""
-        enough = math.ceil(2 * (self.spent + seconds))
         return (
-            f"a forward pass of all samples takes about {seconds:.2g} CPU s, and {self.remaining:.2g} are left. "
-            f"Pass time_budget={enough}."
+            f"a forward pass of all samples takes about {cpu_seconds(seconds)} CPU s, and {cpu_seconds(self.remaining)} are left. "
+            f"Pass time_budget={self.enough(seconds, 2.0)}."
         )
 
+    def enough(self, seconds: float, factor: float = 1.5) -> int:
+        """Return the budget to pass, in seconds, with which further work fits.
+
+        Args:
+            seconds: Estimated CPU seconds of this work.
+            factor: How much longer it may take.
+        """
+        return math.ceil(factor * (self._before + (self.spent + seconds) / self._fraction))
+
     def part(self, fraction: float) -> CpuBudget:
-        """Return a budget, from now on, of a fraction of what is left."""
-        return CpuBudget(None if math.isinf(self.seconds) else max(fraction * self.remaining, 1e-9))
+        """Return a budget, from now on, of a fraction of what is left; its messages name the whole."""
+        if math.isinf(self.seconds):
+            return CpuBudget(None)
+        part = CpuBudget(max(fraction * self.remaining, 1e-9))
+        part.passed = self.passed
+        part._before = self._before + self.spent / self._fraction
+        part._fraction = fraction * self._fraction
+        return part
 
     @contextmanager
     def enforced(self, network: nn.Module) -> Generator[None]:
@@ -83,7 +112,7 @@ class CpuBudget:
         def check(*_: Any) -> None:
             # a tenth more than the budget: estimates from few samples err by some per cent
             if self.spent > 1.1 * self.seconds:
-                raise BudgetSpent(f"time_budget={self.seconds:.3g} was spent before it ended.")
+                raise BudgetSpent(f"time_budget={self.passed:.3g} was spent before it ended.")
 
         handle = network.register_forward_pre_hook(check)
         try:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gapscope.base.budget import BudgetSpent, CpuBudget
+from gapscope.base.budget import BudgetSpent, CpuBudget, cpu_seconds
 from gapscope.base.samples import Samples
 from gapscope.gradients.projections import PROJECTIONS
 from gapscope.inspection.timing import TRIAL, pass_seconds, seconds_of, smallest_timing
@@ -79,7 +79,7 @@ class _KernelCost:
         ):
             seconds = first * len(self.samples) / TRIAL
             raise BudgetSpent(
-                f"The kernel takes about {seconds:.0f} CPU s or more. {_left(budget)}"
+                f"The kernel takes about {cpu_seconds(seconds)} CPU s or more. {_left(budget)}"
             )
         # half as much again for pairs of samples in the kernel of few, of which further trials would take as long
         if (
@@ -156,11 +156,11 @@ def affordable_kernel(
         if not budget.affords(least):
             return (
                 None,
-                f"The kernel takes at least {least:.0f} CPU s, and {budget.remaining:.0f} are left.",
+                f"The kernel takes at least {cpu_seconds(least)} CPU s, and {cpu_seconds(budget.remaining)} are left.",
             )
         if k > COMBINATIONS and not budget.affords(MIN_PASSES * forward * k):
             # a trial of all outputs could take longer than the kernel of a few
-            note = f"All of the kernel would take at least {MIN_PASSES * forward * k:.0f} CPU s. {_COMBINED}"
+            note = f"All of the kernel would take at least {cpu_seconds(MIN_PASSES * forward * k)} CPU s. {_COMBINED}"
             options = options | {"combinations": COMBINATIONS}
     cost = _KernelCost(network, samples, options)
     try:
@@ -171,7 +171,7 @@ def affordable_kernel(
     seconds = cost.seconds(n, columns, more_columns)
     if budget.affords(seconds):
         return options, note
-    note = note or f"All of the kernel would take about {seconds:.0f} CPU s."
+    note = note or f"All of the kernel would take about {cpu_seconds(seconds)} CPU s."
     if options.get("combinations", COMBINATIONS) is None:
         options = options | {"combinations": COMBINATIONS}
         note += f" {_COMBINED}"
@@ -185,7 +185,7 @@ def affordable_kernel(
         if landmarks < columns and budget.affords(cost.seconds(n, landmarks, more_columns)):
             note += f" It is approximated with {landmarks} landmarks."
             return options | {"max_exact": 1, "landmarks": landmarks}, note
-    return None, f"The kernel takes about {seconds:.0f} CPU s. {_left(budget)}"
+    return None, f"The kernel takes about {cpu_seconds(seconds)} CPU s. {_left(budget)}"
 
 
 def affordable_projection(
@@ -223,7 +223,8 @@ def affordable_projection(
     if not budget.affords(least):
         return (
             None,
-            f"The NTK takes at least {least:.0f} CPU s, and {budget.remaining:.0f} are left. {_enough(budget, least)}",
+            f"The NTK takes at least {cpu_seconds(least)} CPU s, and {cpu_seconds(budget.remaining)} are left. "
+            f"Pass time_budget={budget.enough(least)}.",
         )
     part = samples.subset(torch.linspace(0, n - 1, min(n, TRIAL)).long())
     settings = {**options, "combinations": 1, "max_exact": n}
@@ -245,13 +246,9 @@ def affordable_projection(
             return k, ""
     return (
         None,
-        f"The NTK takes about {of_one:.0f} CPU s. {_left(budget)} {_enough(budget, of_one)}",
+        f"The NTK takes about {cpu_seconds(of_one)} CPU s. {_left(budget)} Pass time_budget={budget.enough(of_one)}.",
     )
 
 
-def _enough(budget: CpuBudget, seconds: float) -> str:
-    return f"Pass time_budget={math.ceil(budget.spent + 1.5 * seconds)}."
-
-
 def _left(budget: CpuBudget) -> str:
-    return f"Of time_budget={budget.seconds:.3g}, {budget.remaining:.0f} s are left."
+    return f"Of time_budget={budget.passed:.3g}, {cpu_seconds(budget.remaining)} s are left for it."

@@ -237,9 +237,9 @@ def _plan(
         if budget.affords(seconds):
             return draws
     raise BudgetSpent(
-        f"Got time_budget={budget.seconds:.3g}; batch statistics of all layers at once take about "
+        f"Got time_budget={budget.passed:.3g}; batch statistics of all layers at once take about "
         f"{budget.spent + seconds:.2g} CPU s on {len(samples)} samples. Pass "
-        f"time_budget={math.ceil(1.5 * (budget.spent + seconds))}, fewer samples or fewer passes."
+        f"time_budget={budget.enough(seconds)}, fewer samples or fewer passes."
     )
 
 
