@@ -82,7 +82,8 @@ class CpuBudget:
         if self.affords(seconds):
             return ""
         return (
-            f"a forward pass of all samples takes about {cpu_seconds(seconds)} CPU s, and {cpu_seconds(self.remaining)} are left. "
+            f"a forward pass of all samples takes about {cpu_seconds(seconds)} CPU s, and "
+            f"{cpu_seconds(self.remaining)} are left. "
             f"Pass time_budget={self.enough(seconds, 2.0)}."
         )
 
