@@ -26,7 +26,7 @@ from gapscope.base.columns import (
     stack_rows,
 )
 from gapscope.base.errors import InvalidInput, first_line
-from gapscope.base.foreign_data import HASHED, as_texts, hashed_words
+from gapscope.base.foreign_data import HASHED, TEXTS_READ, as_texts, hashed_words
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
@@ -153,7 +153,7 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     texts = as_texts(x)
     if texts is not None:
         x = hashed_words(texts)
-        notes.append(f"Texts were read as {HASHED}")
+        notes.append(TEXTS_READ)
     if rest and is_column(rest[0]) and rest[0].ndim:
         x = stack_rows(x, len(rest[0]))
     if is_list_or_tuple(x) and any(library_of(part) == "PIL" for part in x):

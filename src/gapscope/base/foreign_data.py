@@ -16,6 +16,7 @@ HASHED = (
     f"frequencies of words and pairs of words, hashed to {TEXT_COLUMNS:,} columns. Embeddings of a language model are "
     "better features: gapscope.embed."
 )
+TEXTS_READ = f"Texts were read as {HASHED}"
 
 
 def _dense(value: Any) -> Any:
@@ -90,7 +91,7 @@ def _convert(value: Any, *, are_inputs: bool) -> tuple[Any, list[str]]:
         return value.to_pandas(), ["An Arrow object was read as a pandas one."]
     texts = as_texts(value) if are_inputs else None
     if texts is not None:
-        return hashed_words(texts), [f"Texts were read as {HASHED}"]
+        return hashed_words(texts), [TEXTS_READ]
     return value, []
 
 

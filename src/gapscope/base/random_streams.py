@@ -41,20 +41,24 @@ def resolve_generator(
 
 @contextmanager
 def kept_random_states(*generators: torch.Generator | None) -> Generator[None]:
-    """Restore the global random states of torch (CPU), NumPy and Python, and those of generators, at the end.
+    """Restore the global random states of torch (CPU and CUDA), NumPy and Python, and those of generators, at the end.
 
-    Data sets of users draw from any of them while they are read.
+    Networks and data sets of users draw from any of them.
     """
     python = random.getstate()
     numpy = sys.modules.get("numpy")
     numpy_state = None if numpy is None else numpy.random.get_state()
+    cpu = torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     own = [(each, each.get_state()) for each in generators if each is not None]
     try:
-        with torch.random.fork_rng(devices=[]):  # pyright: ignore[reportUnknownMemberType]
-            yield
+        yield
     finally:
         random.setstate(python)
         if numpy is not None:
             numpy.random.set_state(numpy_state)
+        torch.set_rng_state(cpu)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
         for each, state in own:
             each.set_state(state)

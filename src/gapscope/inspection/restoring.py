@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,45 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.random_streams import kept_random_states
 from gapscope.inspection.interrupts import postponed_interrupts
 
 _CONTAINERS = (dict, OrderedDict, list, set)
 
 
-class _RngStates:
-    """Global random states of Python, NumPy and torch (CPU and CUDA)."""
-
-    def __init__(self) -> None:
-        self.python = random.getstate()
-        self.numpy = sys.modules.get("numpy")
-        if self.numpy:
-            self.numpy_state = self.numpy.random.get_state()
-        else:
-            self.numpy_state = None
-        self.torch = torch.get_rng_state()
-        if torch.cuda.is_initialized():
-            self.cuda = torch.cuda.get_rng_state_all()
-        else:
-            self.cuda = []
-
-    def restore(self) -> None:
-        random.setstate(self.python)
-        if self.numpy:
-            self.numpy.random.set_state(self.numpy_state)
-        torch.set_rng_state(self.torch)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(self.cuda)
-
-
 @contextmanager
 def preserve_rng_state() -> Iterator[None]:
     """Restore the global random states of Python, NumPy and torch after the body."""
-    states = _RngStates()
-    with postponed_interrupts():
-        try:
-            yield
-        finally:
-            states.restore()
+    with postponed_interrupts(), kept_random_states():
+        yield
 
 
 class _Attributes:

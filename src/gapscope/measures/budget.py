@@ -10,7 +10,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, check_range
+from gapscope.base.errors import (
+    GapscopeError,
+    InvalidInput,
+    NotMeasurable,
+    check_range,
+    first_line,
+)
 from gapscope.inspection.memory import is_out_of_memory
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready
@@ -345,9 +351,8 @@ def _cheapest(
 
 def reason(error: BaseException) -> str:
     """Return the reason of a missing value: gapscope's message, or class and first line."""
-    message = str(error).strip()
     if is_out_of_memory(error):
         return "out of memory: pass fewer samples, or a smaller chunk_size"
     if isinstance(error, GapscopeError):
-        return message
-    return f"{type(error).__name__}: {message.splitlines()[0][:300] if message else 'no message'}"
+        return str(error).strip()
+    return f"{type(error).__name__}: {first_line(error)}"

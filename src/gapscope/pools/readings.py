@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gapscope.base.errors import first_line
 from gapscope.data import Problem
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import is_out_of_memory
@@ -68,7 +69,6 @@ def measure_record(
 
 def failure_message(error: BaseException) -> str:
     """Describe an error in one line, for records."""
-    text = str(error).strip()
     if is_out_of_memory(error):
         return "out of memory: use a smaller batch, network or chunk size"
-    return f"{type(error).__name__}: {text.splitlines()[0] if text else 'no message'}"
+    return f"{type(error).__name__}: {first_line(error)}"
