@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import pandas
@@ -198,9 +198,9 @@ def test_columns_of_a_frame_are_scaled_where_advice_is_tried() -> None:
     assert result.best_fix is not None and result.best_fix.name == "standardize inputs"
 
 
-def wines(*, wrong: int = 0) -> tuple[pandas.DataFrame, pandas.Series]:
+def wines(*, wrong: int = 0) -> tuple[Any, Any]:
     """Wines as a frame of named columns, and names of classes; some are wrong."""
-    x, y = load_wine(return_X_y=True, as_frame=True)
+    x, y = cast(Any, load_wine(return_X_y=True, as_frame=True))
     names = y.map({0: "red", 1: "rose", 2: "white"})
     index = [f"bottle {number}" for number in range(len(x))]
     names.iloc[:wrong] = "white"
