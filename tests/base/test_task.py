@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -177,3 +180,47 @@ def test_logits_in_the_unit_interval_and_regression_stay_as_they_are() -> None:
     network = Probabilities(torch.sigmoid, 1)
     loss = gs.measure(network, (X, target), ["loss"])["loss"].value
     assert loss == pytest.approx(F.mse_loss(network(X), target).item(), rel=1e-5)
+
+
+def test_raw_outputs_between_0_and_1_are_no_probabilities() -> None:
+    torch.manual_seed(9)
+    x = torch.rand(200, 5)
+    y = (x[:, 0] > 0.5).long()
+    weight = torch.tensor([0.4, 0.1, 0.0, 0.0, 0.05])
+
+    class Linear(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ weight + 0.2
+
+    class Squashed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x @ weight + 0.2).clamp(0, 1)
+
+    for network in (Linear(), nn.Sequential(Linear(), nn.Identity())):
+        loss = F.binary_cross_entropy_with_logits(network(x), y.float())
+        assert gs.measure(network, (x, y), ["loss"])["loss"].value == pytest.approx(float(loss))
+    probabilities = gs.measure(Squashed(), (x, y), ["loss"])
+    loss = F.binary_cross_entropy(Squashed()(x), y.float())
+    assert probabilities["loss"].value == pytest.approx(float(loss), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("stated", "targets", "task"),
+    [
+        ("regression", torch.tensor([0.0, 1.0] * 6), "regression"),
+        ("regression", torch.tensor([1, 2, 3, 4] * 3), "regression"),
+        ("multi_label_classification", torch.eye(3).repeat(4, 1), "multi-label"),
+        ("single_label_classification", torch.eye(3).repeat(4, 1), "classification"),
+        (None, torch.eye(3).repeat(4, 1), "classification"),
+    ],
+)
+def test_the_problem_type_of_a_model_decides(
+    stated: str | None, targets: torch.Tensor, task: str
+) -> None:
+    network: Any = nn.Linear(5, 1 if targets.ndim == 1 else 3)
+    network.config = SimpleNamespace(problem_type=stated)
+    prepared = ready(network, (torch.rand(12, 5), targets))
+    assert prepared.samples.kind == task
+    assert any("problem_type" in note for note in prepared.notes) == (
+        task in ("regression", "multi-label")
+    )

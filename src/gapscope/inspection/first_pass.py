@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,14 +38,14 @@ class FirstPass:
         is_direct: Whether they were returned as a tensor.
         writes_input: Whether the network changed the tensor that it was given.
         is_random: Whether a second pass over the same samples returned other outputs.
-        activation: "sigmoid" or "log-sigmoid" if this function made the outputs, else empty.
+        origin: "sigmoid", "log-sigmoid" or "linear" if such a function made the outputs, else empty.
     """
 
     outputs: Tensor
     is_direct: bool
     writes_input: bool
     is_random: bool
-    activation: str
+    origin: str
 
 
 # Activations by the names of torch's functions.
@@ -57,27 +58,47 @@ _SIGMOIDS = {
 }
 
 
-class _SigmoidRecorder(TorchFunctionMode):
-    """Memory of the results of sigmoid functions, to recognize outputs that are one of them."""
+LINEAR = "linear"
+# Functions whose results are no probabilities; a sum with one of these results is none either.
+_LINEAR = frozenset({
+    "linear", "bilinear", "matmul", "__matmul__", "mm", "addmm", "bmm", "baddbmm", "einsum", "conv1d", "conv2d",
+    "conv3d",
+})  # fmt: skip
+_SUMS = frozenset({"add", "add_", "__add__", "__iadd__", "__radd__"})
+
+
+class _OriginRecorder(TorchFunctionMode):
+    """Memory of the results of sigmoid and of linear functions, to recognize outputs that are one of them."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.results: list[tuple[str, Tensor]] = []
+        self.sigmoids: list[tuple[str, Tensor]] = []
+        # the last ones only: all of them would hold the memory of every layer
+        self.linear: deque[tuple[str, Tensor]] = deque(maxlen=4)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        activation = _SIGMOIDS.get(getattr(func, "__name__", ""))
-        if activation is not None and isinstance(result, Tensor):
-            self.results.append((activation, result))
+        name = getattr(func, "__name__", "")
+        origin = _SIGMOIDS.get(name)
+        is_sum = name in _SUMS and any(self.made(part) == LINEAR for part in args)
+        if not isinstance(result, Tensor):
+            return result
+        if name in _LINEAR or is_sum:
+            self.linear.append((LINEAR, result))
+        elif origin is not None:
+            self.sigmoids.append((origin, result))
         return result
 
-    def made(self, outputs: Tensor) -> str:
-        """Return the activation whose whole result the outputs are a view of, else an empty string."""
+    def made(self, outputs: Any) -> str:
+        """Return the function whose whole result the outputs are a view of, else an empty string."""
+        if not isinstance(outputs, Tensor):
+            return ""
         storage = outputs.untyped_storage().data_ptr()
-        for activation, result in self.results:
+        # a sigmoid in place writes into the result of a linear function
+        for origin, result in [*self.sigmoids, *self.linear]:
             is_whole = result.numel() == outputs.numel()
             if is_whole and result.untyped_storage().data_ptr() == storage:
-                return activation
+                return origin
         return ""
 
 
@@ -95,7 +116,7 @@ def first_pass(network: nn.Module, samples: Samples) -> FirstPass:
             return result, not torch.equal(x, given)
 
         try:
-            with _SigmoidRecorder() as recorder:
+            with _OriginRecorder() as recorder:
                 result, writes_input = run()
             again, _ = run()
         except GapscopeError:
@@ -115,7 +136,7 @@ def first_pass(network: nn.Module, samples: Samples) -> FirstPass:
         is_direct=raw_outputs(result) is result,
         writes_input=writes_input,
         is_random=_differ(outputs, repeated),
-        activation=recorder.made(outputs),
+        origin=recorder.made(outputs),
     )
 
 
@@ -182,7 +203,13 @@ def _sums_to_one(outputs: Tensor) -> bool:
 
 
 def activation_of(network: nn.Module, samples: Samples, first: FirstPass) -> str:
-    """Return "softmax" or "sigmoid" if outputs for labels are probabilities, else an empty string."""
+    """Return "softmax", "sigmoid" or "log-sigmoid" if outputs for labels are probabilities, else an empty string.
+
+    Args:
+        network: The network.
+        samples: Samples with targets.
+        first: Its first pass over them.
+    """
     if samples.kind not in ("classification", "multi-label", "positions"):
         return ""
     outputs = first.outputs
@@ -194,8 +221,9 @@ def activation_of(network: nn.Module, samples: Samples, first: FirstPass) -> str
         and (_sums_to_one(outputs) or _sums_to_one(outputs.mT))
     ):
         return "softmax"
-    if first.activation:
-        return first.activation
+    if first.origin:
+        # rows of a linear function seldom sum to 1, but single values are often between 0 and 1
+        return first.origin.replace(LINEAR, "")
     within = bool(((outputs >= 0) & (outputs <= 1)).all())
     if samples.kind == "classification":
         has_one_per_label = outputs.numel() == len(outputs)

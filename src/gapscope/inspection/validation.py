@@ -31,6 +31,7 @@ from gapscope.inspection.network_checks import (
     unwrapped,
 )
 from gapscope.inspection.next_position import UNDECIDED, predicts_next_of
+from gapscope.inspection.stated_task import with_stated_task
 
 # Prefixes of names in the state dictionaries of torch.compile and of (Distributed)DataParallel.
 _WRAPPERS = ("_orig_mod.", "module.")
@@ -321,7 +322,7 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     estimator = network
     network, data = unwrap_estimator(network, data)
     check_module(network)
-    samples = as_samples(data)
+    samples = with_stated_task(unwrapped(network), as_samples(data))
     if needs:
         require_targets(samples.targets)
     prepared = replace(_adapt(network, in_network_types(network, samples)), estimator=estimator)
@@ -346,6 +347,8 @@ def settled_by(source: Any, samples: Samples) -> Samples:
     Raises:
         InvalidInput: The network does not run on the data.
     """
+    if isinstance(source, nn.Module):
+        samples = with_stated_task(unwrapped(source), samples)
     raw = samples.unsettled
     if raw is None:
         return samples
