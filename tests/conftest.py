@@ -84,6 +84,12 @@ def unchecked_shapes() -> None:
     jaxtyping.config.update("jaxtyping_disable", True)
 
 
+@pytest.fixture
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is made of the boosted trees of tables, whose fits take longer than all the rest."""
+    monkeypatch.setattr("gapscope.labels.boosted_trees.ITERATIONS", 5)
+
+
 @pytest.fixture(scope="module")
 def without_workers() -> Iterator[None]:
     """Pools train their networks in this process: starting two workers costs more than all the rest."""

@@ -176,7 +176,10 @@ def test_a_part_of_the_data_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_label_issues_use_the_kernels_of_the_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
-    (x, y), calls = blobs(2200), []  # beyond 2,000 samples the kernel has landmarks
+    # beyond 200 samples the kernel has landmarks
+    monkeypatch.setattr("gapscope.statistics.baselines.MAX_EXACT", 200)
+    monkeypatch.setattr("gapscope.statistics.baselines.N_LANDMARKS", 100)
+    (x, y), calls = blobs(300), []
     labels = gs.data.inject_label_noise(y, 0.15, 3, torch.Generator().manual_seed(0))
     select = kernel_views.select_ridge
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -22,24 +21,7 @@ from gapscope.base.errors import GapscopeError, InvalidInput, NotWritten, Worker
 from gapscope.pools import jobs
 from gapscope.pools.engines import run_local
 from gapscope.pools.jobs import run_cached
-
-
-def work(job: tuple[str, str]) -> str:
-    """Return in a worker, fail, or die the first time or always."""
-    kind, folder = job
-    marker = Path(folder) / f"seen-{kind}"
-    first = not marker.exists()
-    marker.touch()
-    if kind == "fails":
-        raise ValueError("on purpose")
-    if kind == "always dies" or (kind == "dies once" and first):
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(0.05)
-    return kind
-
-
-def light_start() -> None:
-    """The start of a worker that does nothing with torch, whose import takes longer than all the rest."""
+from pools.light_work import light_start, work
 
 
 @pytest.fixture
