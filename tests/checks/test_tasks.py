@@ -78,7 +78,7 @@ def trained(
     )
     initial = {name: value.clone() for name, value in network.state_dict().items()}
     draw = tokens if is_tokens else several
-    return fit(network, draw(120, 0), of_tokens if is_tokens else of_several, 300), initial, draw
+    return fit(network, draw(120, 0), of_tokens if is_tokens else of_several, 100), initial, draw
 
 
 def test_memorized_labels_are_found_with_test_samples(
@@ -115,7 +115,7 @@ def test_labels_without_signal_are_found() -> None:
         torch.randint(0, N_CLASSES, y.shape, generator=torch.Generator().manual_seed(3)),
     )
     torch.manual_seed(0)
-    network = fit(Tagger(), (x, y), of_tokens, 300)
+    network = fit(Tagger(), (x, y), of_tokens, 100)
     result = gs.check(network, (x, y), initial_state=Tagger().state_dict(), only=["GS106"])
     assert list(result.codes) == ["GS106"]
 
