@@ -26,6 +26,9 @@ from gapscope.batch_norm.gamma_decay.decay import gamma_decay
 from gapscope.inspection.copies import copy_network
 from support.door_networks import TokensAlone, bert_classifier
 
+# trees give the same numbers for every form of the same data, few as well as many
+pytestmark = pytest.mark.usefixtures("few_trees")
+
 N = 60
 Numbers = Mapping[str, float]
 

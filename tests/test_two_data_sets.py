@@ -16,6 +16,9 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, Wei
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
 
+# trees give the same numbers for every form of the same data, few as well as many
+pytestmark = pytest.mark.usefixtures("few_trees")
+
 N = 120
 X = torch.randn(N, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] + 0.3 * X[:, 1] > 0).long()
