@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from collections.abc import Iterator
@@ -28,6 +29,11 @@ settings.load_profile("busy")
 torch.set_num_threads(1)
 # torch says some things once a process: a warning is then an error in whichever test happens to come first
 torch.set_warn_always(True)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: no search for garbage looks at it again."""
+    gc.freeze()
 
 
 def pytest_runtest_setup() -> None:
