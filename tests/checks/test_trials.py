@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import gapscope as gs
+from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
@@ -327,7 +328,7 @@ def test_a_fix_that_changes_nothing_on_a_fresh_half_gains_nothing_there(
 ) -> None:
     halves: list[torch.Tensor] = []
 
-    def repeat(data: Samples) -> Samples:
+    def repeat(data: Samples, budget: CpuBudget) -> Samples:
         if len(data) < 120:
             halves.append(data.inputs)
         if len(halves) > 2:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from gapscope.accuracy.forecast import make_forecast
 from gapscope.accuracy.forecast_result import AccuracyForecast
-from gapscope.base.budget import BudgetSpent
+from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.errors import GapscopeError
 from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
@@ -27,6 +26,7 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import (
     MIN_REPEATS,
+    compares_all_pairs,
     duplicate_pairs,
     duplicates_in_test,
     repeats_by_chance,
@@ -69,7 +69,7 @@ class Context:
         batch_size: Batch size of training.
         seed: Seed of all random numbers.
         diverged: The network, if its weights are not finite; `prepared` is then None.
-        deadline: CPU seconds at which the time budget ends; None without one.
+        budget: The time budget.
         failures: Reasons why quantities could not be computed, by name.
     """
 
@@ -85,16 +85,16 @@ class Context:
     test_network: nn.Module | None = None
     batch_size: int | None = None
     seed: int = 0
-    deadline: float | None = None
+    budget: CpuBudget = field(default_factory=lambda: CpuBudget(None))
     diverged: nn.Module | None = None
     failures: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def seconds_left(self) -> float | None:
         """CPU seconds of the time budget that remain (None for no limit)."""
-        if self.deadline is None:
+        if math.isinf(self.budget.seconds):
             return None
-        return max(self.deadline - time.process_time(), 0.0)
+        return self.budget.remaining
 
     @property
     def seconds_for_kernel(self) -> float | None:
@@ -256,14 +256,25 @@ class Context:
         return with_data_statistics(ready(bare, self.samples).network, self.samples.inputs)
 
     @cached_property
+    def seconds_for_pairs(self) -> float:
+        """Half of the seconds that remain when duplicates are first searched."""
+        return self.budget.remaining / 2
+
+    @property
+    def compares_all_pairs(self) -> bool:
+        """Whether near-duplicates are searched, not exact repeats alone."""
+        return compares_all_pairs(self.everything, self.seconds_for_pairs)
+
+    @cached_property
     def duplicates(self) -> list[tuple[int, int]]:
         """Pairs of duplicates and near-duplicates among all samples."""
-        return duplicate_pairs(self.everything)
+        return duplicate_pairs(self.everything, seconds=self.seconds_for_pairs)
 
     @cached_property
     def repeats_by_chance(self) -> float:
         """Fraction of the samples that would repeat another one if the columns were independent."""
-        return repeats_by_chance(self.everything) / len(self.everything)
+        n = len(self.everything)
+        return repeats_by_chance(self.everything, seconds=self.seconds_for_pairs) / n
 
     @cached_property
     def repeats(self) -> list[int]:
@@ -287,7 +298,7 @@ class Context:
         """Pairs (i, j) of training samples i that test samples j repeat or nearly repeat."""
         if self.test is None:
             return ()
-        return duplicates_in_test(self.everything, self.test)
+        return duplicates_in_test(self.everything, self.test, seconds=self.seconds_for_pairs)
 
     @cached_property
     def label_issues(self) -> LabelIssues | None:
@@ -299,7 +310,10 @@ class Context:
             forecast = vars(self).get("forecast")
             if forecast is not None and self.distinct is self.data:
                 rows = forecast.rows
-            issues = find_issues_of_samples(self.data, rows, seed=self.seed)
+            pairs = self.duplicates if self.data is self.everything else None
+            issues = find_issues_of_samples(
+                self.data, rows, pairs, seed=self.seed, budget=self.budget
+            )
             # indices of the part become those of all samples
             rows = self.rows.tolist()
             conflicts = tuple((rows[i], rows[j]) for i, j in issues.conflicts)
@@ -313,6 +327,9 @@ class Context:
         """Accuracy forecast from the data alone (None: the reason is in `failures`)."""
         # the curve of classes is that of `gapscope.checks.costs.gain_of_twice_the_data`, with an interval
         options: dict[str, Any] = {"seed": self.seed, "with_curve": not self.is_classifier}
+        options["time_budget"] = None
+        if self.seconds_left is not None:
+            options["time_budget"] = max(self.seconds_left, 1e-9)
         return self._try("forecast", lambda: make_forecast(None, self.distinct, **options))
 
     @cached_property
@@ -452,11 +469,15 @@ class Context:
         if not losses and getattr(monitor, "checks", None) is not None:
             losses = list(monitor.checks.losses)
         recordings = len(getattr(monitor, "epochs", ()))
-        row = None if self.forecast is None else self.kernel()
+
+        def kernel_score() -> float | None:
+            row = self.kernel()
+            return None if row is None else row.score
+
         return RunState(
             self.network, self.samples, losses=losses, is_over=True, alarm=getattr(monitor, "alarm", None),
             recordings=recordings, epochs=getattr(monitor, "n_due", recordings), batch_size=self.batch_size,
-            kernel=lambda: None if row is None else row.score,
+            kernel=kernel_score,
         )  # fmt: skip
 
     def _try(self, name: str, compute: Callable[[], Any]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.specs import PenaltySpec, TrainingSpec
@@ -18,7 +19,7 @@ from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.validation import ready
 from gapscope.labels.duplicates import duplicate_pairs
-from gapscope.labels.label_issues import find_label_issues
+from gapscope.labels.label_issues import find_issues_of_samples
 
 # A training configuration: a spec, or keyword settings of a training function.
 Spec = TrainingSpec | Mapping[str, Any]
@@ -60,7 +61,7 @@ class Fix:
 
     Attributes:
         name: Name, as in `Finding.fixes`.
-        change_data: Training samples to changed ones; None if they stay.
+        change_data: Training samples, and CPU seconds that it may take, to changed ones; None if they stay.
         change_spec: Configuration to a changed one, or None if it does not apply; None if it stays.
         scale_inputs: Training samples to a function of inputs, which new data go through as well; None without.
         change_network: Changes an untrained network in place; None without.
@@ -69,7 +70,7 @@ class Fix:
     """
 
     name: str
-    change_data: Callable[[Samples], Samples] | None = None
+    change_data: Callable[[Samples, CpuBudget], Samples] | None = None
     change_spec: Callable[[Spec], Spec | None] | None = None
     scale_inputs: Callable[[Samples], Callable[[Tensor], Tensor]] | None = None
     change_network: Callable[[nn.Module], None] | None = None
@@ -81,12 +82,15 @@ class Fix:
         """True if the network is changed, not its data or its training configuration."""
         return self.change_network is not None or self.finish_network is not None
 
-    def apply(self, data: Samples, spec: Spec) -> tuple[Samples, Spec]:
+    def apply(
+        self, data: Samples, spec: Spec, budget: CpuBudget | None = None
+    ) -> tuple[Samples, Spec]:
         """Return changed training samples and configuration; unchanged ones for a fix of the network.
 
         Args:
             data: Training samples.
             spec: Training configuration.
+            budget: CPU seconds for what the change of the data needs; None for no limit.
 
         Raises:
             InvalidInput: The fix changes nothing here.
@@ -98,7 +102,7 @@ class Fix:
         if self.change_data is None:
             new_data = data
         else:
-            new_data = self.change_data(data)
+            new_data = self.change_data(data, budget or CpuBudget(None))
         if self.scale_inputs is not None:
             new_data = replace(new_data, inputs=self.scale_inputs(data)(new_data.inputs))
         if new_spec is None or (new_data is data and new_spec == spec and not self.changes_network):
@@ -155,14 +159,16 @@ def take(data: Samples, indices: Tensor) -> Samples:
     return data.subset(indices, keeps_rows=data.rows is not None)
 
 
-def _suspected(data: Samples) -> tuple[Tensor, Tensor]:
+def _suspected(data: Samples, budget: CpuBudget) -> tuple[Tensor, Tensor]:
     """Return indices of suspected labels, and the suggested labels."""
     none = torch.empty(0, dtype=torch.long)
     if not data.is_classification:
         return none, none
     try:
         # indices of these samples, not row numbers
-        issues = find_label_issues(None, replace(data, rows=None, n_rows=0))
+        issues = find_issues_of_samples(
+            replace(data, rows=None, n_rows=0), rows=(), pairs=(), seed=0, budget=budget
+        )
     except GapscopeError:
         return none, none
     n = issues.n_flagged
@@ -175,16 +181,16 @@ def _suspected(data: Samples) -> tuple[Tensor, Tensor]:
     return indices[differs], suggested[differs]
 
 
-def _drop_suspected(data: Samples) -> Samples:
+def _drop_suspected(data: Samples, budget: CpuBudget) -> Samples:
     keep = torch.ones(len(data), dtype=torch.bool)
-    keep[_suspected(data)[0]] = False
+    keep[_suspected(data, budget)[0]] = False
     if bool(keep.all()):
         return data
     return take(data, torch.nonzero(keep).flatten())
 
 
-def _correct_suspected(data: Samples) -> Samples:
-    indices, suggested = _suspected(data)
+def _correct_suspected(data: Samples, budget: CpuBudget) -> Samples:
+    indices, suggested = _suspected(data, budget)
     if not len(indices):
         return data
     labels = data.y.clone()
@@ -192,15 +198,15 @@ def _correct_suspected(data: Samples) -> Samples:
     return replace(data, targets=labels)
 
 
-def _drop_duplicates(data: Samples) -> Samples:
+def _drop_duplicates(data: Samples, budget: CpuBudget) -> Samples:
     keep = torch.ones(len(data), dtype=torch.bool)
-    keep[[j for _, j in duplicate_pairs(data)]] = False
+    keep[[j for _, j in duplicate_pairs(data, seconds=budget.remaining)]] = False
     if bool(keep.all()):
         return data
     return take(data, torch.nonzero(keep).flatten())
 
 
-def _balance(data: Samples) -> Samples:
+def _balance(data: Samples, budget: CpuBudget) -> Samples:
     """Repeat samples of rare classes until all classes have the same number."""
     if not data.is_classification:
         return data

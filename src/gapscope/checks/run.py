@@ -150,13 +150,8 @@ def check(
         (item for item in checks if item.code not in omitted), key=lambda item: item.seconds
     )
     start = time.process_time()
-    if time_budget is None:
-        deadline = None
-        budget = CpuBudget(None)
-    else:
-        deadline = start + time_budget
-        # a budget of 0 runs no check, but is one
-        budget = CpuBudget(max(time_budget, 1e-9))
+    # a budget of 0 runs no check, but is one
+    budget = CpuBudget(None if time_budget is None else max(time_budget, 1e-9))
     if target is not None:
         data, test = _split(network, data, test, target)
     context = _make_context(network, data, test, initial_state, is_raw=target is not None)
@@ -166,7 +161,7 @@ def check(
         history=checked_history(history),
         batch_size=batch_size,
         seed=seed,
-        deadline=deadline,
+        budget=budget,
     )
     trainer = None
     if train_fn is not None:
@@ -282,6 +277,8 @@ def _try_advice(
     trainer: Trainer, context: Context, outcomes: Sequence[Outcome], max_trainings: float | None
 ) -> TriedAdvice | str:
     """Return the tried fixes, or the reason why none was tried."""
+    if context.seconds_left == 0:
+        return "the checks used the time budget"
     findings = order_findings([outcome for outcome in outcomes if isinstance(outcome, Finding)])
     # the first fix of every finding, then the second ones
     rounds = zip_longest(*(finding.fixes for finding in findings))
@@ -293,7 +290,7 @@ def _try_advice(
     try:
         return try_fixes(
             trainer, samples, trainer.spec, suggested, balanced=balanced, max_trainings=max_trainings,
-            deadline=context.deadline, seed=context.seed,
+            budget=context.budget, seed=context.seed,
         )  # fmt: skip
     except GapscopeError as error:
         return str(error).rstrip(".")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.accuracy.row_selection import inputs_of
 from gapscope.accuracy.subset_problems import run_configuration
+from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, call_user_code
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
@@ -125,7 +126,14 @@ class SpecTrainer:
     ) -> None:
         self.network, self.spec, self.initial_state = network, spec, initial_state
 
-    def run(self, samples: Samples, spec: Spec, seed: int, fix: Fix | None = None) -> Scorer:
+    def run(
+        self,
+        samples: Samples,
+        spec: Spec,
+        seed: int,
+        fix: Fix | None = None,
+        budget: CpuBudget | None = None,
+    ) -> Scorer:
         """Train on samples, and return the scorer of the trained network.
 
         Args:
@@ -133,6 +141,10 @@ class SpecTrainer:
             spec: Training configuration.
             seed: Seed of the training.
             fix: Fix whose change of the network is made, before or after training; None for none.
+            budget: CPU seconds; the training is ended when they are spent. None for no limit.
+
+        Raises:
+            BudgetSpent: The training was ended.
         """
         assert isinstance(spec, TrainingSpec)
         network = copy_network(self.network)
@@ -143,7 +155,8 @@ class SpecTrainer:
         network.load_state_dict(dict(state))
         if fix is not None and fix.change_network is not None:
             fix.change_network(network)
-        result = train(network, samples, spec, seed=seed)
+        with (budget or CpuBudget(None)).enforced(network):
+            result = train(network, samples, spec, seed=seed)
         if result.status == "diverged":
             return constant_scorer(samples)
         if fix is not None and fix.finish_network is not None:
@@ -172,7 +185,14 @@ class FunctionTrainer:
             if name in parameters and isinstance(parameters[name].default, int | float)
         }
 
-    def run(self, samples: Samples, spec: Spec, seed: int, fix: Fix | None = None) -> Scorer:
+    def run(
+        self,
+        samples: Samples,
+        spec: Spec,
+        seed: int,
+        fix: Fix | None = None,
+        budget: CpuBudget | None = None,
+    ) -> Scorer:
         """Train on samples, and return the scorer of what the function returned.
 
         Args:
@@ -180,6 +200,7 @@ class FunctionTrainer:
             spec: Keyword settings of the function.
             seed: Seed of the training.
             fix: Fix whose change of the trained network is made; None for none.
+            budget: Not used: the function cannot be ended.
 
         Raises:
             NotMeasurable: The function raised, or returned no network.
@@ -216,7 +237,14 @@ class EstimatorTrainer:
         self.estimator = estimator
         self.spec: Spec = {}
 
-    def run(self, samples: Samples, spec: Spec, seed: int, fix: Fix | None = None) -> Scorer:
+    def run(
+        self,
+        samples: Samples,
+        spec: Spec,
+        seed: int,
+        fix: Fix | None = None,
+        budget: CpuBudget | None = None,
+    ) -> Scorer:
         """Fit a clone, and return its scorer.
 
         Args:
@@ -224,6 +252,7 @@ class EstimatorTrainer:
             spec: Not used.
             seed: Not used: the estimator holds its own random state.
             fix: Fix that changed the samples; None for none.
+            budget: Not used: the estimator cannot be ended.
 
         Raises:
             NotMeasurable: The estimator raised an exception.

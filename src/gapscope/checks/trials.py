@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.checks.fixes import FIXES, Fix, Spec, get_setting, take
@@ -136,6 +137,7 @@ def candidates(
     samples: Samples,
     spec: Spec,
     accepts: Callable[[Fix], bool] | None = None,
+    budget: CpuBudget | None = None,
 ) -> list[Fix]:
     """Return the fixes that change something here: those that findings suggest, then all others.
 
@@ -144,6 +146,7 @@ def candidates(
         samples: Training samples.
         spec: Training configuration.
         accepts: Returns whether a fix can be tried; None for all that change no network.
+        budget: CPU seconds for what changes of the data need; None for no limit.
     """
     names = dict.fromkeys([*(name for name in suggested if name in FIXES), *FIXES])
     result: list[Fix] = []
@@ -152,7 +155,7 @@ def candidates(
         if fix.changes_network if accepts is None else not accepts(fix):
             continue
         try:
-            fix.apply(samples, spec)
+            fix.apply(samples, spec, budget)
         except GapscopeError:
             continue
         result.append(fix)
@@ -186,10 +189,16 @@ class _Splits:
     """Trainings on halves, with their cost; each half is scored in turn if `both` is true."""
 
     def __init__(
-        self, trainer: Trainer, samples: Samples, spec: Spec, weights: Tensor, seed: int
+        self,
+        trainer: Trainer,
+        samples: Samples,
+        spec: Spec,
+        weights: Tensor,
+        seed: int,
+        budget: CpuBudget,
     ) -> None:
         self.trainer, self.samples, self.spec, self.weights = trainer, samples, spec, weights
-        self.seed = seed
+        self.seed, self.budget = seed, budget
         self.both = False
         self.trainings = 0.0
         self.spread = 0.0
@@ -251,11 +260,11 @@ class _Splits:
         """Return the weighted scores of samples by a training on others."""
         train, unseen, spec = take(self.samples, trained), take(self.samples, scored), self.spec
         if fix is not None:
-            changed, spec = fix.apply(train, spec)
+            changed, spec = fix.apply(train, spec, self.budget)
             unseen = replace(unseen, inputs=fix.map_inputs(train, unseen.inputs))
             train = changed
         self.trainings += self.cost(fix) / (2 if self.both else 1)
-        values = self.trainer.run(train, spec, seed, fix)(unseen).double()
+        values = self.trainer.run(train, spec, seed, fix, self.budget)(unseen).double()
         if self.spread:
             constant = constant_scorer(train)(unseen)
             # one outlier makes the error of a network arbitrarily large; it counts as one that predicts the mean
@@ -273,7 +282,7 @@ def try_fixes(
     *,
     balanced: bool = False,
     max_trainings: float | None = None,
-    deadline: float | None = None,
+    budget: CpuBudget | None = None,
     seed: int = 0,
 ) -> TriedAdvice:
     """Try fixes on halves of the samples.
@@ -291,7 +300,8 @@ def try_fixes(
         suggested: Names of fixes to try first.
         balanced: Whether to score by balanced accuracy. Else samples are scored by `sample_scores`, regression by R^2.
         max_trainings: Largest cost, in trainings on all samples; None for `default_trainings`.
-        deadline: CPU seconds at which no further training begins; None without a limit.
+        budget: CPU seconds of all trials; None without a limit. No training begins that would exceed them, and that
+            of a network by a `TrainingSpec` is ended.
         seed: Seed of splits and trainings.
 
     Raises:
@@ -306,7 +316,8 @@ def try_fixes(
     weights = _class_weights(samples, balanced)
     if max_trainings is None:
         max_trainings = default_trainings(len(samples))
-    splits = _Splits(trainer, samples, spec, weights, seed)
+    budget = budget or CpuBudget(None)
+    splits = _Splits(trainer, samples, spec, weights, seed, budget)
     start = time.process_time()
     if max_trainings < splits.cost(None) * 2 * (1 + FRESH_SPLITS):
         raise InvalidInput(
@@ -316,8 +327,7 @@ def try_fixes(
     seconds = (time.process_time() - start) / splits.cost(None)
 
     def is_affordable(cost: float) -> bool:
-        in_time = deadline is None or time.process_time() + seconds * cost <= deadline
-        return in_time and splits.trainings + cost <= max_trainings
+        return budget.affords(seconds * cost) and splits.trainings + cost <= max_trainings
 
     # from 12 on, if the time allows them, both halves of each split are scored: 18 trainings try all fixes
     if is_affordable(12.0 - splits.trainings):
@@ -331,7 +341,7 @@ def try_fixes(
     failed: list[str] = []
     interrupted = False
     try:
-        for fix in candidates(suggested, samples, spec, trainer.accepts):
+        for fix in candidates(suggested, samples, spec, trainer.accepts, budget):
             if not is_affordable(splits.cost(fix) + reserve):
                 skipped.append(fix.name)
                 continue

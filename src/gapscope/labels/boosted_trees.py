@@ -21,8 +21,9 @@ MAX_CLASSES, MAX_COLUMNS = 5, 100
 # Iterations of boosting: the default of scikit-learn.
 ITERATIONS = 100
 
-# Rows of two fits of a tenth of the trees, whose times tell that of all: by judgment, half a second for 60 columns.
-FEW_ROWS, MORE_ROWS = 500, 1000
+# Rows of fits of few trees, whose times tell that of all: of 300 to 12,000 rows of 60 columns within two
+# fifths. No fit is timed with less than a second left.
+TIMED_ROWS, MIN_SECONDS = 8000, 1.0
 
 
 def out_of_fold_log_probabilities(
@@ -70,7 +71,7 @@ def out_of_fold_log_probabilities(
     # Threads of OpenMP wait without sleeping: beside another process, two are some 50 times as slow as one.
     with threadpool_limits(1):
         if math.isfinite(seconds) and (
-            seconds <= 0 or _expected_seconds(x, y, random_state) > seconds
+            seconds < MIN_SECONDS or _expected_seconds(x, y, random_state) > seconds
         ):
             return None
         for train, test in folds.split(x, y):
@@ -82,18 +83,19 @@ def out_of_fold_log_probabilities(
 
 
 def _expected_seconds(x: Any, y: Any, random_state: int) -> float:
-    """Return the CPU seconds of five fits to four fifths of the rows, from two fits to few (0 for few rows)."""
+    """Return the CPU seconds of five fits to four fifths of the rows, from few iterations on few rows."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    if len(x) <= 2 * MORE_ROWS:
-        return 0.0
     order = np.random.default_rng(0).permutation(len(x))
-    times: list[float] = []
-    for n in (FEW_ROWS, MORE_ROWS):
+    n = min(len(x), TIMED_ROWS)
+
+    def timed(iterations: int) -> float:
         start = time.process_time()
-        trees = HistGradientBoostingClassifier(max_iter=10, random_state=random_state)
+        trees = HistGradientBoostingClassifier(max_iter=iterations, random_state=random_state)
         trees.fit(x[order[:n]], y[order[:n]])
-        times.append(ITERATIONS / 10 * (time.process_time() - start))
-    per_row = max(times[1] - times[0], 0.0) / (MORE_ROWS - FEW_ROWS)
-    rows = len(x) * (N_FOLDS - 1) / N_FOLDS
-    return N_FOLDS * (times[1] + per_row * (rows - MORE_ROWS))
+        return time.process_time() - start
+
+    timed(1)  # the first fit of a process takes longer
+    few, more = timed(2), timed(6)
+    per_iteration = max(more - few, 0.0) / 4
+    return N_FOLDS * (few + (ITERATIONS - 2) * per_iteration) * len(x) / n

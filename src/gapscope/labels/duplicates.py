@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +20,9 @@ from gapscope.statistics.baselines import find_nearest, sample_features
 MIN_REPEATS = 0.02
 # all pairs are compared: 4e8 distances
 MAX_SAMPLES = 20_000
+ONLY_EXACT = "Near-duplicates were not searched, to keep the time budget: exact repeats alone."
+# CPU seconds per pair of samples, and per pair and column: twice those of 5,000 to 20,000 rows of 60 or 784 columns
+SECONDS_PER_PAIR, SECONDS_PER_COLUMN = 8e-9, 3e-11
 
 
 def exact_repeats(samples: Samples) -> list[tuple[int, int]]:
@@ -47,14 +52,31 @@ def _limit(distances: Tensor) -> float:
     return max(0.05 * float(positive.median()) if len(positive) else 0.0, 1e-6)
 
 
-def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
+def compares_all_pairs(samples: Samples, seconds: float) -> bool:
+    """Return whether the search compares all pairs of samples, which finds near-duplicates: else exact repeats alone.
+
+    Args:
+        samples: The samples.
+        seconds: CPU seconds that may be used.
+    """
+    n = len(samples)
+    columns = samples.inputs[:1].numel()
+    expected = n**2 * (SECONDS_PER_PAIR + columns * SECONDS_PER_COLUMN)
+    return n <= MAX_SAMPLES and expected <= seconds
+
+
+def duplicate_pairs(samples: Samples, *, seconds: float = math.inf) -> list[tuple[int, int]]:
     """Return sorted pairs (i, j), i < j, of nearest neighbours that are near-duplicates.
 
     Their Euclidean distance on standardized features is below 5 % of the median distance to the nearest neighbour. Of
     pictures, copies that were saved again, resized or mirrored are found as well; of texts, copies with a few other
-    words. Beyond 20,000 samples, only exact repeats are found.
+    words. Beyond 20,000 samples, and where a comparison of all pairs takes too long, only exact repeats are found.
+
+    Args:
+        samples: The samples.
+        seconds: CPU seconds that may be used.
     """
-    if len(samples) > MAX_SAMPLES:
+    if not compares_all_pairs(samples, seconds):
         return exact_repeats(samples)
     texts = copied_texts(samples)
     if texts is not None:
@@ -78,7 +100,7 @@ def duplicate_pairs(samples: Samples) -> list[tuple[int, int]]:
 N_SHUFFLES = 3
 
 
-def repeats_by_chance(samples: Samples) -> float:
+def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
     """Return the number of samples of a table that would repeat another one if its columns were independent.
 
     Every column is shuffled within each class; mean of three draws. Tables of few columns, or of columns with few
@@ -86,6 +108,7 @@ def repeats_by_chance(samples: Samples) -> float:
 
     Args:
         samples: The samples.
+        seconds: As for the repeats of the samples themselves.
     """
     if samples.form is not None or samples.inputs.ndim != 2 or samples.inputs.shape[1] < 2:
         return 0.0
@@ -102,7 +125,9 @@ def repeats_by_chance(samples: Samples) -> float:
             for column in range(inputs.shape[1]):
                 order = torch.randperm(len(rows), generator=generator)
                 shuffled[rows, column] = inputs[rows[order], column]
-        found += len({j for _, j in duplicate_pairs(replace(samples, inputs=shuffled))})
+        found += len(
+            {j for _, j in duplicate_pairs(replace(samples, inputs=shuffled), seconds=seconds)}
+        )
     return found / N_SHUFFLES
 
 
@@ -123,23 +148,24 @@ def exact_copies_in_test(samples: Samples, test: Samples) -> int:
     return len(_exact_copies(_joined(samples, test), len(samples)))
 
 
-def duplicates_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int], ...]:
+def duplicates_in_test(
+    samples: Samples, test: Samples, *, seconds: float = math.inf
+) -> tuple[tuple[int, int], ...]:
     """Return pairs (i, j) of training samples i that test samples j repeat or nearly repeat.
 
-    `test` is adapted to the training samples (`gapscope.base.second_data.as_second`).
+    Args:
+        samples: Training samples.
+        test: Test samples, adapted to the training samples (`gapscope.base.second_data.as_second`).
+        seconds: CPU seconds that may be used; if they do not suffice, exact repeats alone are found.
     """
     n, both = len(samples), _joined(samples, test)
     exact = _exact_copies(both, n)
-    if len(both) <= MAX_SAMPLES:
-        texts = copied_texts(both, n)
-    else:
-        texts = None
+    if not compares_all_pairs(both, seconds):
+        return _by_test_sample(exact)
+    texts = copied_texts(both, n)
     if texts is not None:
         return _by_test_sample({j - n: i for i, j in texts} | exact)
-    if len(both) <= MAX_SAMPLES:
-        features = sample_features(both)
-    else:
-        features = torch.empty(0, 0)
+    features = sample_features(both)
     if not features.shape[1]:
         return _by_test_sample(exact)
     distances, nearest = find_nearest(features[n:], features[:n])
@@ -156,9 +182,22 @@ def _by_test_sample(found: dict[int, int]) -> tuple[tuple[int, int], ...]:
     return tuple((i, j) for j, i in sorted(found.items()))
 
 
-def conflicting_duplicates(samples: Samples) -> tuple[tuple[int, int], ...]:
-    """Return pairs of (near-)duplicates with different labels: one at least is an error."""
+def conflicting_duplicates(
+    samples: Samples,
+    pairs: Sequence[tuple[int, int]] | None = None,
+    *,
+    seconds: float = math.inf,
+) -> tuple[tuple[int, int], ...]:
+    """Return pairs of (near-)duplicates with different labels: one at least is an error.
+
+    Args:
+        samples: The samples.
+        pairs: Their duplicates; None to search them.
+        seconds: CPU seconds that the search may use.
+    """
     targets = samples.targets
     if targets is None or not samples.is_classification:
         return ()
-    return tuple((i, j) for i, j in duplicate_pairs(samples) if int(targets[i]) != int(targets[j]))
+    if pairs is None:
+        pairs = duplicate_pairs(samples, seconds=seconds)
+    return tuple((i, j) for i, j in pairs if int(targets[i]) != int(targets[j]))

@@ -25,7 +25,13 @@ from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import check_module
 from gapscope.inspection.validation import settled_by, unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_labels, refuse_repeats
-from gapscope.labels.duplicates import conflicting_duplicates, duplicates_in_test
+from gapscope.labels.duplicates import (
+    MAX_SAMPLES,
+    ONLY_EXACT,
+    compares_all_pairs,
+    conflicting_duplicates,
+    duplicates_in_test,
+)
 from gapscope.labels.given_predictions import assess_given, in_class_order, to_values
 from gapscope.labels.kernel_views import ClassView, kernel_class_view, target_views
 from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
@@ -126,6 +132,7 @@ def _assess_data(
     budget: CpuBudget,
     has_inputs: bool,
     rows: Sequence[LooRow] = (),
+    pairs: Sequence[tuple[int, int]] | None = None,
 ) -> Assessment:
     """Assess labels or targets with the held-out predictions of the smallest error."""
     if samples.kind == "multi-label":
@@ -162,26 +169,42 @@ def _assess_data(
     if has_inputs and samples.is_classification:
         issues, noise = refuse_repeats(samples, issues, noise)
     if has_inputs:
-        conflicts = conflicting_duplicates(samples)
+        seconds = budget.remaining
+        if (
+            pairs is None
+            and len(samples) <= MAX_SAMPLES
+            and not compares_all_pairs(samples, seconds)
+        ):
+            issues = replace(issues, notes=(*issues.notes, ONLY_EXACT))
+        conflicts = conflicting_duplicates(samples, pairs, seconds=seconds)
     else:
         conflicts = ()
     return replace(issues, samples=samples, conflicts=conflicts), noise
 
 
-def find_issues_of_samples(samples: Samples, rows: Sequence[LooRow], *, seed: int) -> LabelIssues:
-    """Rank label issues as `find_label_issues(None, samples)` does, with kernels that a forecast has already fitted.
+def find_issues_of_samples(
+    samples: Samples,
+    rows: Sequence[LooRow],
+    pairs: Sequence[tuple[int, int]] | None,
+    *,
+    seed: int,
+    budget: CpuBudget,
+) -> LabelIssues:
+    """Rank label issues as `find_label_issues(None, samples)` does, with what has been computed already.
 
     Args:
         samples: The samples.
         rows: Rows of the forecast of these samples without a network; empty to fit the kernels.
+        pairs: Duplicates among the samples; None to search them.
         seed: Seed of the folds.
+        budget: CPU seconds: boosted trees and near-duplicates are left out if they take longer.
 
     Raises:
         InvalidInput: See `find_label_issues`.
     """
     samples = _collect(None, samples, None, None, None)
     issues, _ = _assess_data(
-        None, samples, None, seed, CpuBudget(DEFAULT_BUDGET), has_inputs=True, rows=rows
+        None, samples, None, seed, budget, has_inputs=True, rows=rows, pairs=pairs
     )
     return issues.with_row_numbers()
 
@@ -258,7 +281,11 @@ def _assess(
             source, judged, pred_probs, seed, budget, has_inputs=has_inputs and only_data
         )
         if not only_data:  # pictures, rows and copies are those of the data
-            issues = replace(issues, samples=samples, conflicts=conflicting_duplicates(samples))
+            issues = replace(
+                issues,
+                samples=samples,
+                conflicts=conflicting_duplicates(samples, seconds=budget.remaining),
+            )
         return issues, noise
     if any(given is not None for given in (data, features, labels, pred_probs)):
         run = getattr(source, "monitor", source)
@@ -332,8 +359,10 @@ def estimate_label_noise(
         target: Column of the labels or targets, if `data` is a raw frame: text becomes one column per value,
             and missing numbers are filled with the median.
         seed: Seed of the landmarks, the folds and the resampling.
-        time_budget: CPU seconds of this process for the kernels of a network, None for no limit: its last hidden
-            features first, then the NTK, if need be approximated. Notes of `find_label_issues` name what was omitted.
+        time_budget: CPU seconds of this process, None for no limit. The kernels of the inputs are always fitted.
+            Boosted trees, the search for near-duplicates and the kernels of a network (its last hidden features first,
+            then the NTK, if need be approximated) are omitted if they take longer. Notes of `find_label_issues` name
+            what was omitted.
 
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, `pred_probs` that are no probabilities, or values per
@@ -405,8 +434,10 @@ def find_label_issues(
         test: Test set; its (near-)duplicates of training samples are listed in `test_duplicates`.
         names: Names of the samples for the review, such as file names; by default the paths of an image folder.
         seed: Seed of the landmarks, the folds and the resampling.
-        time_budget: CPU seconds of this process for the kernels of a network, None for no limit: its last hidden
-            features first, then the NTK, if need be approximated. Notes of `find_label_issues` name what was omitted.
+        time_budget: CPU seconds of this process, None for no limit. The kernels of the inputs are always fitted.
+            Boosted trees, the search for near-duplicates and the kernels of a network (its last hidden features first,
+            then the NTK, if need be approximated) are omitted if they take longer. Notes of `find_label_issues` name
+            what was omitted.
 
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, no canaries among the monitored samples,
@@ -438,7 +469,8 @@ def find_label_issues(
     if target is not None:
         given = split_frame(data, target)[0]
     data, test, notes = _encoded(source, data, target, test)
-    issues, _ = _assess(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
+    budget = CpuBudget(time_budget)
+    issues, _ = _assess(source, data, features, labels, pred_probs, seed, budget)
     if issues.samples is not None:
         issues = replace(
             issues,
@@ -451,7 +483,7 @@ def find_label_issues(
                 "Got test data as well as a monitor. Pass test= with an untrained network or None."
             )
         second = as_second(test, issues.samples)
-        pairs = duplicates_in_test(issues.samples, second)
+        pairs = duplicates_in_test(issues.samples, second, seconds=budget.remaining)
         in_test = second.original([j for _, j in pairs]).tolist()
         issues = replace(
             issues, test_duplicates=tuple((i, j) for (i, _), j in zip(pairs, in_test, strict=True))
