@@ -70,7 +70,11 @@ class CpuBudget:
         return max(0.0, self.seconds - self.spent)
 
     def affords(self, seconds: float) -> bool:
-        """Return whether work of so many seconds fits into what is left."""
+        """Return whether work fits into what is left.
+
+        Args:
+            seconds: Estimated CPU seconds of the work.
+        """
         return seconds <= self.remaining
 
     def shortage(self, seconds: float) -> str:
@@ -97,7 +101,11 @@ class CpuBudget:
         return math.ceil(factor * (self._before + (self.spent + seconds) / self._fraction))
 
     def part(self, fraction: float) -> CpuBudget:
-        """Return a budget, from now on, of a fraction of what is left; its messages name the whole."""
+        """Return a budget, from now on, of a part of what is left; its messages name the whole.
+
+        Args:
+            fraction: Fraction of what is left, above 0, at most 1.
+        """
         if math.isinf(self.seconds):
             return CpuBudget(None)
         part = CpuBudget(max(fraction * self.remaining, 1e-9))
@@ -108,7 +116,11 @@ class CpuBudget:
 
     @contextmanager
     def enforced(self, network: nn.Module) -> Generator[None]:
-        """Raise BudgetSpent at a forward pass of the network, once 1.1 times the budget is spent."""
+        """Raise BudgetSpent at a forward pass of the network, once 1.1 times the budget is spent.
+
+        Args:
+            network: Network whose forward passes in the body look at the budget.
+        """
 
         def check(*_: Any) -> None:
             # a tenth more than the budget: estimates from few samples err by some per cent
