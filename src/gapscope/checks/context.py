@@ -19,18 +19,12 @@ from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
 from gapscope.base.task import class_logits
 from gapscope.batch_norm.refresh import with_data_statistics
+from gapscope.checks.copies import Copies
 from gapscope.checks.expected import Expected, expected_score, regression_score, untrained_because
 from gapscope.checks.trainers import sample_scores
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
-from gapscope.labels.duplicates import (
-    MIN_REPEATS,
-    compares_all_pairs,
-    duplicate_pairs,
-    duplicates_in_test,
-    repeats_by_chance,
-)
 from gapscope.labels.label_issues import find_issues_of_samples
 from gapscope.labels.results import LabelIssues
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, percent
@@ -42,8 +36,6 @@ if TYPE_CHECKING:
     from gapscope.accuracy.accuracy_after_training import AccuracyEstimate
     from gapscope.checks.estimators import EstimatorScores
 
-# Repeats are no finding if chance explains at least half of them.
-MAX_BY_CHANCE = 0.5
 # Samples of which the network's gradients are read. Quantities of the data alone use as many as the budget allows.
 MAX_SAMPLES = 2000
 # CPU seconds per sample of a forecast and of label issues without a network, with ten columns and few classes;
@@ -147,9 +139,9 @@ class Context:
 
     @property
     def rows_without_repeats(self) -> Tensor:
-        """Row numbers, in the data that were passed, of all samples but those in `repeats`, [n]."""
+        """Row numbers, in the data that were passed, of all samples but those that repeat others, [n]."""
         keep = torch.ones(len(self.everything), dtype=torch.bool)
-        keep[torch.tensor(self.repeats, dtype=torch.long)] = False
+        keep[torch.tensor(self.copies.repeats, dtype=torch.long)] = False
         rows = torch.nonzero(keep).flatten()
         if self.given is None:
             return rows
@@ -157,7 +149,7 @@ class Context:
 
     def _without_repeats(self, samples: Samples, rows: Tensor) -> Samples:
         keep = torch.nonzero(
-            ~torch.isin(rows, torch.tensor(self.repeats, dtype=torch.long))
+            ~torch.isin(rows, torch.tensor(self.copies.repeats, dtype=torch.long))
         ).flatten()
         if len(keep) == len(rows):
             return samples
@@ -256,49 +248,9 @@ class Context:
         return with_data_statistics(ready(bare, self.samples).network, self.samples.inputs)
 
     @cached_property
-    def seconds_for_pairs(self) -> float:
-        """Half of the seconds that remain when duplicates are first searched."""
-        return self.budget.remaining / 2
-
-    @property
-    def compares_all_pairs(self) -> bool:
-        """Whether near-duplicates are searched, not exact repeats alone."""
-        return compares_all_pairs(self.everything, self.seconds_for_pairs)
-
-    @cached_property
-    def duplicates(self) -> list[tuple[int, int]]:
-        """Pairs of duplicates and near-duplicates among all samples."""
-        return duplicate_pairs(self.everything, seconds=self.seconds_for_pairs)
-
-    @cached_property
-    def repeats_by_chance(self) -> float:
-        """Fraction of the samples that would repeat another one if the columns were independent."""
-        n = len(self.everything)
-        return repeats_by_chance(self.everything, seconds=self.seconds_for_pairs) / n
-
-    @cached_property
-    def repeats(self) -> list[int]:
-        """Samples that repeat an earlier one; empty if there are few, or if chance explains them."""
-        repeats = sorted({j for _, j in self.duplicates})
-        return repeats if self.exceeds_chance(len(repeats) / len(self.everything)) else []
-
-    def exceeds_chance(self, fraction: float) -> bool:
-        """Return whether repeats are frequent enough to count, and not explained by chance.
-
-        Args:
-            fraction: Repeated samples as a fraction of all samples, from 0 to 1.
-
-        Returns:
-            False too if samples with few possible values repeat that often by chance.
-        """
-        return fraction >= MIN_REPEATS and self.repeats_by_chance < MAX_BY_CHANCE * fraction
-
-    @cached_property
-    def copies_in_test(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (i, j) of training samples i that test samples j repeat or nearly repeat."""
-        if self.test is None:
-            return ()
-        return duplicates_in_test(self.everything, self.test, seconds=self.seconds_for_pairs)
+    def copies(self) -> Copies:
+        """Duplicates among all samples, and of them in the test samples."""
+        return Copies(self.everything, self.test, seconds=self.budget.remaining / 2)
 
     @cached_property
     def label_issues(self) -> LabelIssues | None:
@@ -310,7 +262,7 @@ class Context:
             forecast = vars(self).get("forecast")
             if forecast is not None and self.distinct is self.data:
                 rows = forecast.rows
-            pairs = self.duplicates if self.data is self.everything else None
+            pairs = self.copies.pairs if self.data is self.everything else None
             issues = find_issues_of_samples(
                 self.data, rows, pairs, seed=self.seed, budget=self.budget
             )

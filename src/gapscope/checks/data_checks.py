@@ -22,28 +22,28 @@ from gapscope.statistics.baselines import RBF
 @register_check("GS101", title="near-duplicates", seconds=0.3)
 def duplicates(context: Context) -> Outcome:
     """Report near-duplicates, if they are 2 % of the samples or more, or of the test samples."""
-    pairs, n = context.duplicates, len(context.everything)
+    pairs, n = context.copies.pairs, len(context.everything)
     repeats = sorted({j for _, j in pairs})
     fraction = len(repeats) / n
     evidence = f"{len(repeats):,} of {n:,} samples repeat another one"
-    if not context.compares_all_pairs:
+    if not context.copies.compares_all_pairs:
         evidence += " exactly (near-duplicates were not searched)"
     in_test = 0.0
     across: tuple[tuple[int, int], ...] = ()
     if context.test is not None:
-        across = context.copies_in_test
+        across = context.copies.in_test
         in_test = len(across) / len(context.test)
         evidence += (
             f"; {len(across):,} of {len(context.test):,} test samples repeat a training sample"
         )
     if max(fraction, in_test) >= MIN_REPEATS:
-        by_chance = context.repeats_by_chance
+        by_chance = context.copies.by_chance
         if by_chance > 0:
             evidence += (
                 f"; {percent(by_chance)} would if columns were independent: their values are few"
             )
-    is_in_training = context.exceeds_chance(fraction)
-    if not is_in_training and not context.exceeds_chance(in_test):
+    is_in_training = context.copies.exceed_chance(fraction)
+    if not is_in_training and not context.copies.exceed_chance(in_test):
         return Fine(evidence)
     conflicts = 0
     if context.is_classifier and context.everything.targets is not None:

@@ -136,7 +136,7 @@ def expected_score(context: Context) -> Expected:
         rows = context.rows_without_repeats
         score = context.estimator.cross_validated(context.seconds_left, rows.numpy())
         words = "in five folds"
-        if context.repeats:
+        if context.copies.repeats:
             words += " without repeats"
         return Expected(score.value, score.low, score.high, words)
     estimate = context.estimate
@@ -207,9 +207,9 @@ def _score_on_test(context: Context, test: Samples, rows: Tensor) -> tuple[Inter
 def _new_in_test(context: Context, test: Samples) -> Tensor:
     """Return the indices of test samples that repeat no training sample: all if few do, or if chance explains them."""
     rows = torch.arange(len(test))
-    copies = torch.tensor(sorted({j for _, j in context.copies_in_test}), dtype=torch.long)
+    copies = torch.tensor(sorted({j for _, j in context.copies.in_test}), dtype=torch.long)
     fraction = len(copies) / len(rows)
-    return rows[~torch.isin(rows, copies)] if context.exceeds_chance(fraction) else rows
+    return rows[~torch.isin(rows, copies)] if context.copies.exceed_chance(fraction) else rows
 
 
 def _widened(context: Context, answer: IntervalEstimate) -> Expected:

@@ -1,0 +1,72 @@
+"""Duplicates of a check: among the training samples, and of training samples in the test samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from gapscope.base.samples import Samples
+from gapscope.labels.duplicates import (
+    MIN_REPEATS,
+    compares_all_pairs,
+    duplicate_pairs,
+    duplicates_in_test,
+    repeats_by_chance,
+)
+
+# Repeats are no finding if chance explains at least half of them.
+MAX_BY_CHANCE = 0.5
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Duplicates and near-duplicates, computed when they are first asked for.
+
+    Attributes:
+        samples: All training samples.
+        test: Test samples; None without.
+        seconds: CPU seconds that one search may use; if they do not suffice, exact repeats alone are found.
+    """
+
+    samples: Samples
+    test: Samples | None
+    seconds: float
+
+    @property
+    def compares_all_pairs(self) -> bool:
+        """Whether near-duplicates are searched, not exact repeats alone."""
+        return compares_all_pairs(self.samples, self.seconds)
+
+    @cached_property
+    def pairs(self) -> list[tuple[int, int]]:
+        """Pairs of duplicates and near-duplicates among the training samples."""
+        return duplicate_pairs(self.samples, seconds=self.seconds)
+
+    @cached_property
+    def by_chance(self) -> float:
+        """Fraction of the samples that would repeat another one if the columns were independent."""
+        return repeats_by_chance(self.samples, seconds=self.seconds) / len(self.samples)
+
+    @cached_property
+    def repeats(self) -> list[int]:
+        """Samples that repeat an earlier one; empty if there are few, or if chance explains them."""
+        repeats = sorted({j for _, j in self.pairs})
+        return repeats if self.exceed_chance(len(repeats) / len(self.samples)) else []
+
+    def exceed_chance(self, fraction: float) -> bool:
+        """Return whether repeats are frequent enough to count, and not explained by chance.
+
+        Args:
+            fraction: Repeated samples as a fraction of all samples, from 0 to 1.
+
+        Returns:
+            False too if samples with few possible values repeat that often by chance.
+        """
+        return fraction >= MIN_REPEATS and self.by_chance < MAX_BY_CHANCE * fraction
+
+    @cached_property
+    def in_test(self) -> tuple[tuple[int, int], ...]:
+        """Pairs (i, j) of training samples i that test samples j repeat or nearly repeat."""
+        if self.test is None:
+            return ()
+        return duplicates_in_test(self.samples, self.test, seconds=self.seconds)
