@@ -134,3 +134,132 @@ def test_canaries_replace_two_per_cent_of_the_labels_by_default() -> None:
     canaries = PairedCanaries.of_labels(_labelled(500), n_classes=3)
     assert "10 of 500 samples (2.0 %)" in repr(canaries) and canaries.smallest_p_value == 2.0**-10
     assert paired_p_value([1.0] * 10) == canaries.smallest_p_value
+
+
+def _with_labels(label: Any, n: int = 40) -> list[dict[str, Any]]:
+    return [{"input_ids": torch.tensor([i, i + 1]), "labels": label(i)} for i in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("label", "n_classes", "match"),
+    [
+        (lambda i: i / 7, 4, "floating point; of_labels needs classes"),
+        (lambda i: torch.tensor(i % 3 + 0.0), 4, "floating point"),
+        (lambda i: 4 + i % 3, 4, r"Got the label \d; n_classes=4 allows 0 to 3"),
+        (lambda _: -1, 4, "Got the label -1"),
+        (lambda i: i % 2 == 0, 3, "Pass n_classes=2"),
+        (lambda i: "ab"[i % 2], 2, "Got the label '[ab]'"),
+        (lambda _: None, 2, "Got the label None"),
+        (lambda _: -100, 2, "Got 0 samples with a label"),
+    ],
+)
+def test_labels_that_are_no_classes_raise(label: Any, n_classes: int, match: str) -> None:
+    with pytest.raises(InvalidInput, match=match):
+        PairedCanaries.of_labels(_with_labels(label), n_classes=n_classes, number=4)
+
+
+def test_samples_that_do_not_count_are_no_canaries() -> None:
+    data = _with_labels(lambda i: -100 if i % 2 else i % 3)
+    canaries = PairedCanaries.of_labels(data, n_classes=3, number=12)
+    assert len(canaries) == 12
+    assert all(int(item["input_ids"][0]) % 2 == 0 for item in canaries.trained)
+    assert [canaries.dataset[i]["labels"] for i in range(1, 40, 2)] == [-100] * 20
+
+
+def test_booleans_are_two_classes() -> None:
+    canaries = PairedCanaries.of_labels(_with_labels(lambda i: i % 2 == 0), n_classes=2, number=6)
+    for one, other in zip(canaries.trained, canaries.others, strict=True):
+        assert one["labels"] is not other["labels"]
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_pairs_of_inputs_and_a_label_are_samples(kind: Any) -> None:
+    data = [kind((torch.tensor([i]), i % 3)) for i in range(40)]
+    canaries = PairedCanaries.of_labels(data, n_classes=3, number=6)
+    for one, other in zip(canaries.trained, canaries.others, strict=True):
+        assert type(one) is kind and {one[1], other[1], int(one[0]) % 3} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        ([], "0 samples; canaries need at least 4"),
+        (_with_labels(lambda i: i % 3, 3), "3 samples; canaries need at least 4"),
+        ({"input_ids": [[1]] * 8, "labels": [0] * 8}, "Got dict; .* whose items are samples"),
+        (iter([]), "canaries need a data set with a length"),
+        ([1.0] * 8, "must be mappings with labels; got float"),
+    ],
+)
+def test_data_without_samples_raise(data: Any, match: str) -> None:
+    with pytest.raises(InvalidInput, match=match):
+        PairedCanaries.of_labels(data, n_classes=3)
+
+
+def test_a_frame_and_a_number_that_is_not_whole_raise() -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InvalidInput, match=r"Got DataFrame; .*from_pandas"):
+        PairedCanaries.of_tokens(pandas.DataFrame({"input_ids": [1, 2], "labels": [0, 1]}))
+    with pytest.raises(InvalidInput, match=r"number must be an integer or None; got 4.5"):
+        PairedCanaries.of_labels(_labelled(), n_classes=3, number=4.5)  # type: ignore[arg-type]
+
+
+def test_every_index_of_the_data_has_the_canaries() -> None:
+    canaries = PairedCanaries.of_labels(_labelled(), n_classes=3, number=6)
+    data: Any = canaries.dataset
+    whole = [data[i] for i in range(40)]
+    assert [data[i - 40] for i in range(40)] == whole
+    assert data[3:9] == whole[3:9] and data[[5, -1]] == [whole[5], whole[-1]]
+    assert data[-3:] == whole[-3:] and data["labels"].tolist() == [
+        int(row["labels"]) for row in whole
+    ]
+    for index in (40, -41):
+        with pytest.raises(IndexError):
+            data[index]
+
+
+def test_slices_of_hugging_face_data_are_columns() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = {"input_ids": [[i, i + 1] for i in range(40)], "label": [i % 3 for i in range(40)]}
+    data: Any = PairedCanaries.of_labels(
+        datasets.Dataset.from_dict(rows), n_classes=3, number=6
+    ).dataset
+    part = data[:5]
+    assert part["input_ids"] == rows["input_ids"][:5]
+    assert part["label"] == [data[i]["label"] for i in range(5)]
+
+
+IDS = torch.randint(20, 50, (12, 6), generator=torch.Generator().manual_seed(0))
+
+
+def test_tags_of_tokens_are_drawn_from_the_tags() -> None:
+    rows = [{"input_ids": row, "labels": row % 4} for row in IDS]
+    rows[0]["labels"] = torch.tensor([-100, 1, 1, 2, 3, -100])
+    canaries = PairedCanaries.of_tokens(rows, number=30)
+    tags = torch.cat([item["labels"] for item in [*canaries.trained, *canaries.others]])
+    tokens = torch.cat([item["input_ids"] for item in canaries.trained])
+    assert set(tags.tolist()) == {0, 1, 2, 3} and int(tokens.min()) >= 20
+
+
+def test_labels_that_are_the_next_token_stay_so() -> None:
+    rows = [{"input_ids": row[:-1], "labels": row[1:].clone()} for row in IDS]
+    rows[1]["labels"][:2] = -100
+    canaries = PairedCanaries.of_tokens(rows, number=5)
+    for item in canaries.others:
+        assert torch.equal(item["input_ids"][1:], item["labels"][:-1])
+        assert not torch.equal(item["input_ids"], item["labels"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        ([{"input_ids": [1, 2], "labels": [-100, -100]}] * 4, "all -100 in the first 4 samples"),
+        ([{"input_ids": [1, 2], "labels": [0.5, 1.0]}] * 4, "needs integers"),
+        ([{"input_ids": [1, 2], "labels": ["a", "b"]}] * 4, "Got labels \\['a', 'b'\\]"),
+        ([{"input_ids": [1, 2], "labels": [-1, 2]}] * 4, "Got the label -1"),
+        ([{"input_ids": [1, 2], "labels": [1, 2]}, {"input_ids": [1], "labels": [1, 2]}], "shape"),
+        ([], "0 samples"),
+    ],
+)
+def test_sequences_without_token_labels_raise(rows: Any, match: str) -> None:
+    with pytest.raises(InvalidInput, match=match):
+        PairedCanaries.of_tokens(rows)

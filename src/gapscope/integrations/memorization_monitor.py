@@ -34,7 +34,8 @@ from gapscope.inspection.restoring import preserve_rng_state
 from gapscope.integrations.sample_losses import log_probability_of_sampled, sequence_losses
 from gapscope.integrations.trainer_rules import MeanLoss, collate_as_in_training
 from gapscope.integrations.transformers import checkpoint_folder
-from gapscope.labels.monitored import PairedCanaries, label_name, paired_p_value
+from gapscope.labels.canary_data import label_name
+from gapscope.labels.monitored import PairedCanaries, paired_p_value
 from gapscope.results.formatting import pluralize
 from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.recordings import warn_or_print

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from gapscope.base.batches import LABEL_NAMES
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import make_generator
+from gapscope.labels.canary_data import (
+    DataWithCanaries,
+    check_data,
+    class_of,
+    label_key,
+    with_values,
+)
 from gapscope.labels.canary_ranking import rank_label_issues
+from gapscope.labels.canary_sequences import RandomSequences
 from gapscope.labels.error_model import wilson_high
 from gapscope.labels.noise_rate import CanaryMargins, clean_accuracy, noise_rate_interval
 from gapscope.labels.results import RECALL, LabelIssues, LabelNoiseEstimate
@@ -152,48 +160,9 @@ def paired_p_value(differences: Sequence[float]) -> float:
     return float(n_as_large.sum()) / 2.0 ** len(values)
 
 
-class _WithCanaries(Dataset):
-    """Data set with replacements for some samples, and additional ones."""
-
-    def __init__(
-        self, dataset: Any, replacements: Mapping[int, Any], additions: Sequence[Any]
-    ) -> None:
-        self.dataset, self.replacements, self.additions = dataset, replacements, additions
-
-    def __len__(self) -> int:
-        return len(self.dataset) + len(self.additions)
-
-    def __getitem__(self, index: int) -> Any:
-        index = int(index)
-        if index >= len(self.dataset):
-            return self.additions[index - len(self.dataset)]
-        return self.replacements.get(index, self.dataset[index])
-
-
-def label_name(sample: Mapping[str, Any]) -> str:
-    """Return the key of the labels, or raise InvalidInput if there is none."""
-    name = next((name for name in LABEL_NAMES if name in sample), None)
-    if name is None:
-        raise InvalidInput(
-            f"Samples must be mappings with labels; got the keys {', '.join(sample)}. Add 'labels'."
-        )
-    return name
-
-
-def _in_type_of(given: Any, value: Tensor) -> Any:
-    """Return a tensor of integers in the type of a given value: a tensor, an array, a list or a number."""
-    if isinstance(given, Tensor):
-        return value.to(given.dtype)
-    if isinstance(given, np.ndarray | np.generic):
-        return value.numpy().astype(given.dtype)[()]
-    plain = value.tolist()
-    if isinstance(given, list):
-        return plain
-    return type(given)(plain)
-
-
 # Canaries replace at most this fraction of the labels by default: 6 % cost a fine-tuned sentence encoder 3 to 4 points.
 MAX_REPLACED, MAX_PAIRS = 0.02, 24
+MIN_PAIRS = 2
 
 
 class PairedCanaries:
@@ -209,7 +178,7 @@ class PairedCanaries:
     def __init__(
         self,
         dataset: Dataset,
-        trained: Sequence[Mapping[str, Any]],
+        trained: Sequence[Any],
         others: Sequence[Any],
         replaced: int = 0,
     ) -> None:
@@ -232,6 +201,7 @@ class PairedCanaries:
         return 2.0 ** -len(self)
 
     @classmethod
+    @check_arguments
     def of_labels(
         cls, dataset: Any, *, n_classes: int, number: int | None = None, seed: int = 0
     ) -> PairedCanaries:
@@ -239,80 +209,69 @@ class PairedCanaries:
 
         With three classes or more both labels are errors; with two, about half of the samples keep their label. Each
         replaced label is a label error to the network: keep them few. A flag at the level 0.01 in ten epochs needs ten
-        pairs or more.
+        pairs or more. Samples with the label -100 do not count and are not drawn.
 
         Args:
-            dataset: Mappings with a class label (`labels` or `label`).
-            n_classes: Number of classes.
+            dataset: Mappings with a class label (`labels` or `label`), or pairs (x, y); with a length.
+            n_classes: Number of classes; labels lie in [0, n_classes).
             number: Number of pairs; the original labels of these samples are not trained on. None for 2 % of the
                 samples, at least 2 and at most 24.
             seed: Seed of the samples and classes.
 
         Raises:
-            InvalidInput: A sample has no label or several, or there are too few samples.
+            InvalidInput: A sample has no class in [0, n_classes), or there are too few samples.
         """
+        check_data(dataset, 2 * MIN_PAIRS)
         if number is None:
-            number = min(MAX_PAIRS, max(2, int(MAX_REPLACED * len(dataset))))
-        check_range("number", number, 2, len(dataset) // 2)
+            number = min(MAX_PAIRS, max(MIN_PAIRS, int(MAX_REPLACED * len(dataset))))
+        check_range("number", number, MIN_PAIRS, len(dataset) // 2)
         check_range("n_classes", n_classes, 2)
         generator = make_generator(seed, "paired canaries")
         trained, others = {}, []
-        for index in torch.randperm(len(dataset), generator=generator)[:number].tolist():
+        for index in torch.randperm(len(dataset), generator=generator).tolist():
+            if len(others) == number:
+                break
             sample = dataset[index]
-            name = label_name(sample)
-            label = torch.as_tensor(sample[name])
-            if label.numel() != 1:
-                raise InvalidInput(
-                    f"of_labels needs one class per sample; got {name} {list(label.shape)}. Pass pairs of your own, "
-                    "PairedCanaries(dataset, trained, others)."
-                )
+            label = class_of(sample, n_classes)
+            if label is None:
+                continue
             classes = [item for item in range(n_classes) if item != int(label) or n_classes == 2]
             first, second, *_ = (
                 classes[item] for item in torch.randperm(len(classes), generator=generator).tolist()
             )
-            given = sample[name]
-            trained[index] = {**sample, name: _in_type_of(given, torch.full_like(label, first))}
-            others.append({**sample, name: _in_type_of(given, torch.full_like(label, second))})
+            key = label_key(sample)
+            trained[index] = with_values(sample, {key: torch.full_like(label, first)})
+            others.append(with_values(sample, {key: torch.full_like(label, second)}))
+        if len(others) < number:
+            raise InvalidInput(
+                f"Got {len(others)} samples with a label (the others are -100); {number} pairs need as many. Pass a "
+                "smaller number, or more samples."
+            )
         return cls(
-            _WithCanaries(dataset, trained, []), list(trained.values()), others, replaced=number
+            DataWithCanaries(dataset, trained, []), list(trained.values()), others, replaced=number
         )
 
     @classmethod
+    @check_arguments
     def of_tokens(cls, dataset: Any, *, number: int = 24, seed: int = 0) -> PairedCanaries:
         """Return pairs of random token sequences, one of which is appended to the data.
 
-        They are as long as the first sample, with tokens that occur in the data. Values have the types of that sample,
-        and its other columns are copied.
+        They are as long as the first sample, with tokens that occur in the data. Labels are the tokens themselves, or
+        the next ones, if those of the data are. Else (such as one tag per token) they are random labels that occur in
+        the data. Values have the types of the first sample, and its other columns are copied.
 
         Args:
             dataset: Mappings with `input_ids` and `labels` of the same shape.
             number: Number of pairs.
-            seed: Seed of the landmarks, the folds and the resampling.
+            seed: Seed of the tokens and labels.
 
         Raises:
             InvalidInput: The samples are not token sequences with labels.
         """
-        check_range("number", number, 2)
-        sample = dataset[0]
-        name, ids = label_name(sample), torch.as_tensor(sample.get("input_ids", ()))
-        if ids.ndim != 1 or torch.as_tensor(sample[name]).shape != ids.shape:
-            got = f"{list(ids.shape)} and {list(torch.as_tensor(sample[name]).shape)}"
-            raise InvalidInput(
-                f"of_tokens needs input_ids and labels of one shape [length]; got {got}."
-            )
-        occurring = [torch.as_tensor(dataset[i]["input_ids"])[torch.as_tensor(dataset[i][name]) >= 0]
-                     for i in range(min(len(dataset), 256))]  # fmt: skip
-        tokens, generator = torch.cat(occurring).unique(), make_generator(seed, "paired canaries")
-
-        def random_sequence() -> dict[str, Any]:
-            row = tokens[torch.randint(len(tokens), ids.shape, generator=generator)]
-            columns = {"input_ids": row, name: row.clone()}
-            if "attention_mask" in sample:
-                columns["attention_mask"] = torch.ones_like(row)
-            return {**sample} | {
-                key: _in_type_of(sample[key], value) for key, value in columns.items()
-            }
-
-        pairs = [(random_sequence(), random_sequence()) for _ in range(number)]
+        check_range("number", number, MIN_PAIRS)
+        check_data(dataset, 1)
+        sample, generator = dataset[0], make_generator(seed, "paired canaries")
+        sequences = RandomSequences(dataset, generator)
+        pairs = [(sequences.like(sample), sequences.like(sample)) for _ in range(number)]
         trained = [pair[0] for pair in pairs]
-        return cls(_WithCanaries(dataset, {}, trained), trained, [pair[1] for pair in pairs])
+        return cls(DataWithCanaries(dataset, {}, trained), trained, [pair[1] for pair in pairs])
