@@ -111,3 +111,17 @@ def test_samples_on_another_device_raise() -> None:
         alarm.observe(
             nn.Linear(2, 2), Samples(torch.zeros(10, 2), torch.zeros(10, dtype=torch.int64)), 1
         )
+
+
+@pytest.mark.parametrize(
+    ("labels", "match"),
+    [
+        (torch.tensor([0, 1, -100] * 20), "Got the label -100; canaries need classes"),
+        (torch.tensor([0, 1, -1] * 20), "Got the label -1"),
+        (torch.tensor([0, 1, 5] * 20), "smaller than the number of classes, 3; got 5"),
+        (torch.zeros(0, dtype=torch.int64), "Got 0 labels; canaries need at least 4"),
+    ],
+)
+def test_labels_outside_the_classes_are_no_canaries(labels: torch.Tensor, match: str) -> None:
+    with pytest.raises(InvalidInput, match=match):
+        Canaries(labels, n_classes=3)

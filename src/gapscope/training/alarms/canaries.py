@@ -14,13 +14,14 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
-from gapscope.base.targets import require_labels
+from gapscope.base.targets import IGNORED, check_labels, require_labels
 from gapscope.labels.monitored import MonitoredLabels
 from gapscope.labels.noise_rate import margins_of, noise_rate_bound
 from gapscope.training.alarms.base import PeakAlarm, outputs_of, register_alarm
 
 # the standard error of a fraction of 24 canaries is about .1; the part of the labels is by judgment
 MIN_CANARIES, MIN_FRACTION = 24, 0.005
+MIN_NUMBER = 2
 
 
 class Canaries:
@@ -65,16 +66,26 @@ class Canaries:
             )
         require_labels(labels, "Canaries")
         n = len(labels)
+        if n < 2 * MIN_NUMBER:
+            raise InvalidInput(
+                f"Got {n} labels; canaries need at least {2 * MIN_NUMBER}. Pass more samples."
+            )
+        if int(labels.min()) < 0:
+            raise InvalidInput(
+                f"Got the label {int(labels.min())}; canaries need classes 0, 1, 2, ... Number the classes, and drop "
+                f"samples without a label ({IGNORED}): x[y >= 0], y[y >= 0]."
+            )
         classes = int(labels.max()) + 1 if n_classes is None else n_classes
         if number is None:
             number = max(MIN_CANARIES, math.ceil(MIN_FRACTION * n))
         if classes < 2:
             raise InvalidInput(f"Got {classes} class; canaries need two or more. Pass n_classes.")
-        if not 2 <= number <= n // 2:
+        if not MIN_NUMBER <= number <= n // 2:
             raise InvalidInput(
                 f"Got number={number}; needed are two or more canaries, at most half of the {n} samples. Pass another "
                 "number."
             )
+        check_labels(labels, classes)
         generator = torch.Generator().manual_seed(derive_seed(seed, "canaries"))
         self.positions = torch.randperm(n, generator=generator)[:number].sort().values
         self.n_classes = classes
