@@ -309,6 +309,50 @@ def test_a_resumed_training_resumes_the_monitor(tmp_path: Path, every: int) -> N
     assert late.rows[0]["epoch"] > 1
 
 
+def test_a_second_training_continues_and_cannot_spend_the_level_again(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, bert_classifier(), CANARIES.dataset)
+    meter = add_memorization_monitor(trainer, CANARIES, level=0.9, stop=True)
+    levels = []
+    test = meter._test_canaries
+
+    def tested(epoch: int) -> dict[str, float]:
+        row = test(epoch)
+        levels.append(meter._test_level)
+        meter.flagged_at = None
+        return row
+
+    meter._test_canaries = tested  # type: ignore[method-assign]
+    trainer.train()
+    with pytest.warns(UserWarning, match="epochs before have spent the level 0.9"):
+        trainer.train()
+    assert [row["epoch"] for row in meter.rows] == [1, 2, 3, 4]
+    assert levels == [0.45, 0.45, 0, 0]
+    assert len({row["first_visit_loss"] for row in meter.rows}) == 1
+    assert ["first_visit_gap" in row for row in meter.rows] == [False, True, True, True]
+    assert [row["epoch"] for row in trainer.state.log_history if "canary_gap" in row] == [1, 2]
+    late = add_memorization_monitor(trainer)
+    trainer.train()
+    assert len(late.rows) == 2 and not any("first_visit_loss" in row for row in late.rows)
+    assert "not monitored" in late.unmeasured["first_visit_loss"]
+
+
+def test_an_interrupted_training_leaves_the_rest_of_the_level(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, bert_classifier(), CANARIES.dataset, num_train_epochs=4)
+    meter = add_memorization_monitor(trainer, CANARIES, level=0.8)
+
+    class Interrupting(transformers.TrainerCallback):
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_training_stop = True
+
+    callback = Interrupting()
+    trainer.add_callback(callback)
+    trainer.train()
+    trainer.remove_callback(callback)
+    trainer.args.num_train_epochs = 2
+    trainer.train()
+    assert len(meter.rows) == 3 and meter._test_level == pytest.approx(0.3)
+
+
 def _rows(folder: str, **options: Any) -> list[dict[str, float]]:
     model = bert_classifier(hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     trainer = trainer_of(

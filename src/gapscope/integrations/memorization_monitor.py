@@ -74,10 +74,14 @@ class MemorizationMonitor(TrainerCallback):
       LoRA those of the adapter), for labels y sampled from the prediction. Omitted for sharded weights (FSDP), for
       data without a length, and for regression, which predicts no probabilities.
 
-    `flagged_at` is the first epoch at which the p-value is at most `level` divided by the number of epochs, so that
-    a network that has learned nothing from the canaries is flagged with probability `level` at most. It says that
+    `flagged_at` is the first epoch at which the p-value is at most `level` divided by the number of epochs, so that a
+    network that has learned nothing from the canaries is flagged with probability `level` at most. It says that
     memorization has begun, not that training should end: the accuracy on new data often rises for epochs after it. So
     few pairs that no p-value is small enough cause a warning.
+
+    A second call of `train()` continues: its epochs are counted from those before, and `first_visit_loss` stays that of
+    the first run. All tests of a monitor share `level`: what the first run has spent is not there for the second, whose
+    p-values then set no flag (a warning). A monitor that is added after training has no loss of first visits.
 
     Weights are those without the monitor, and an error of the monitor does not end training: it causes one warning, and
     `unmeasured` holds the reason. Each checkpoint of the Trainer holds the monitor's state, from which resumed training
@@ -126,11 +130,17 @@ class MemorizationMonitor(TrainerCallback):
         self._is_shifted: bool | None = None
         # losses of the epoch's steps, on the device, without synchronization
         self._losses: list[Tensor] = []
-        self._first_visit_loss = math.nan
+        self._first_visit_loss: float | None = None
         self._seconds = 0.0
         self._started_at = math.nan
         self._saved_epoch = math.nan
-        self._n_epochs = 1
+        # epochs of earlier calls of train(), and whether steps before this call have seen the data
+        self._n_before = 0
+        self._has_seen_data = trainer.state.global_step > 0
+        self._has_stepped = self._has_seen_data
+        # of `level`: the part that tests so far have spent, and that of each test to come
+        self._spent = 0.0
+        self._test_level = level
 
     def __repr__(self) -> str:
         flag = "not flagged"
@@ -164,21 +174,55 @@ class MemorizationMonitor(TrainerCallback):
             _: Further objects of the Trainer; they are not used.
         """
         self._started_at = time.process_time()
-        self._n_epochs = max(1, round(state.num_train_epochs))
-        if (
-            self.canaries is not None
-            and self.canaries.smallest_p_value > self.level / self._n_epochs
-        ):
-            warn_or_print(
-                f"{len(self.canaries)} pairs of canaries cannot show memorization at the level {self.level:g} in "
-                f"{self._n_epochs} epochs. Pass number= for more pairs, or a larger level."
-            )
+        self._seconds = 0.0
         if state.global_step:
-            self._attempt("state of the checkpoint", lambda: self._load(self._file(args, state)))
+            self._has_seen_data = False
+            self._attempt("state of the checkpoint", lambda: self._load(args, state))
+        elif self._has_stepped:
+            self._continue()
+        self._share_level(max(1, round(state.num_train_epochs)), state)
         # a checkpoint that was written by the last step of an epoch is older than its row
         is_row_missing = bool(self._losses) and abs(self._saved_epoch % 1) < 1e-6
         if state.global_step and is_row_missing:
             self._record(round(self._saved_epoch), state)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Note that the network was trained.
+
+        Args:
+            args: Arguments of the Trainer.
+            state: State of the Trainer.
+            control: Flags of the Trainer.
+            _: Further objects of the Trainer; they are not used.
+        """
+        self._has_stepped = True
+
+    def _continue(self) -> None:
+        """Count epochs from those of the last call of train()."""
+        self._has_seen_data = True
+        self._losses = []
+        if self.rows:
+            self._n_before = int(self.rows[-1]["epoch"])
+
+    def _share_level(self, n_epochs: int, state: TrainerState) -> None:
+        """Share what is left of the level among the tests to come, and warn if no test can flag."""
+        n_tests = max(1, n_epochs - sum(row["epoch"] > self._n_before for row in self.rows))
+        self._test_level = max(0.0, self.level - self._spent) / n_tests
+        if self.canaries is None or self.flagged_at is not None:
+            return
+        if self._test_level < 1e-9 * self.level:
+            self._test_level = 0.0
+            warn_or_print(
+                f"The tests of the {self._n_before} epochs before have spent the level {self.level:g}: p-values of this "
+                "train() set no flag. Train all epochs in one call, or add a monitor for this one."
+            )
+        elif self.canaries.smallest_p_value > self._test_level:
+            warn_or_print(
+                f"{len(self.canaries)} pairs of canaries cannot show memorization at the level {self.level:g} in "
+                f"{n_epochs} epochs. Pass number= for more pairs, or a larger level."
+            )
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -207,11 +251,15 @@ class MemorizationMonitor(TrainerCallback):
             "rows": self.rows,
             "flagged_at": self.flagged_at,
             "first_visit_loss": self._first_visit_loss,
+            "n_before": self._n_before,
+            "has_seen_data": self._has_seen_data,
+            "spent": self._spent,
         }
         save_tensors(file, tensors, facts)
         return {}
 
-    def _load(self, file: Path) -> dict[str, float]:
+    def _load(self, args: TrainingArguments, state: TrainerState) -> dict[str, float]:
+        file = self._file(args, state)
         if not file.exists():
             raise InvalidInput(
                 f"training was resumed from a checkpoint without {file.name}: rows of earlier epochs and the loss of "
@@ -224,6 +272,10 @@ class MemorizationMonitor(TrainerCallback):
         self.rows = facts["rows"]
         self.flagged_at = facts["flagged_at"]
         self._first_visit_loss = facts["first_visit_loss"]
+        self._n_before = facts.get("n_before", 0)
+        self._has_seen_data = facts.get("has_seen_data", False)
+        spent = len(self.rows) * self.level / max(1, round(state.num_train_epochs))
+        self._spent = facts.get("spent", spent)
         return {}
 
     def _stacked_losses(self) -> Tensor:
@@ -260,12 +312,12 @@ class MemorizationMonitor(TrainerCallback):
             _: Further objects of the Trainer; they are not used.
         """
         self._record(round(state.epoch or 0), state)
-        if self.stop and self.flagged_at is not None:
+        if self.stop and self.flagged_at is not None and self.flagged_at > self._n_before:
             control.should_training_stop = True
 
     def _record(self, epoch: int, state: TrainerState) -> None:
         start = time.process_time()
-        row: dict[str, float] = {"epoch": epoch}
+        row: dict[str, float] = {"epoch": self._n_before + epoch}
         row |= self._attempt("training_loss", lambda: self._mean_losses(epoch))
         modes = [(module, module.training) for module in self.trainer.model_wrapped.modules()]
         try:
@@ -276,7 +328,7 @@ class MemorizationMonitor(TrainerCallback):
             for module, training in modes:
                 module.training = training
         self.rows.append(row)
-        state.log_history.append({**row, "step": state.global_step})
+        state.log_history.append({**row, "epoch": epoch, "step": state.global_step})
         self._seconds += time.process_time() - start
 
     def _record_loss(self, compute: Callable[[], Tensor]) -> None:
@@ -293,10 +345,14 @@ class MemorizationMonitor(TrainerCallback):
             means = accelerator.reduce(means.to(accelerator.device), "mean")
         loss, second_half = means.tolist()
         self._losses = []
-        if epoch <= 1:
+        if epoch <= 1 and not self._has_seen_data:
             self._first_visit_loss = second_half
-        row = {"training_loss": loss, "first_visit_loss": self._first_visit_loss}
-        if epoch > 1:
+        row = {"training_loss": loss}
+        if self._first_visit_loss is None:
+            self.unmeasured["first_visit_loss"] = "the first visits of samples were not monitored"
+            return row
+        row["first_visit_loss"] = self._first_visit_loss
+        if epoch > 1 or self._has_seen_data:
             row["first_visit_gap"] = self._first_visit_loss - loss
         return row
 
@@ -357,8 +413,9 @@ class MemorizationMonitor(TrainerCallback):
         trained, others = losses.double().chunk(2)
         differences = (others - trained).tolist()
         p_value = paired_p_value(differences)
-        if self.flagged_at is None and p_value <= self.level / self._n_epochs:
-            self.flagged_at = epoch
+        self._spent += self._test_level
+        if self.flagged_at is None and self._test_level > 0 and p_value <= self._test_level:
+            self.flagged_at = self._n_before + epoch
         return {"canary_gap": sum(differences) / len(differences), "canary_p_value": p_value}
 
     def _fisher_trace(self) -> dict[str, float]:
