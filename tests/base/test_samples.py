@@ -337,3 +337,40 @@ def test_pictures_of_pil_get_a_recipe() -> None:
     for data in ((pictures, labels), list(zip(pictures, labels, strict=True))):
         with pytest.raises(InvalidInput, match="PIL pictures"):
             as_samples(data)
+
+
+ROWS, CLASSES = [[0.5, 1.0], [1.5, -1.0], [2.5, 0.0], [0.0, 0.0]], [0, 2, 1, 2]
+FORMS_OF_PAIRS: dict[str, Any] = {
+    "lists": (ROWS, CLASSES),
+    "arrays": (numpy.array(ROWS), numpy.array(CLASSES)),
+    "tensor and list": (torch.tensor(ROWS), CLASSES),
+    "list and tensor": (ROWS, torch.tensor(CLASSES)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS_OF_PAIRS)
+@pytest.mark.parametrize("task", [None, "classification", "regression"])
+def test_samples_take_what_is_taken_as_data(form: str, task: Any) -> None:
+    samples = Samples(*FORMS_OF_PAIRS[form], task=task)
+    assert torch.equal(samples.inputs, torch.tensor(ROWS))
+    expected = torch.tensor(CLASSES)
+    if task == "regression":
+        expected = expected.float()[:, None]
+    assert torch.equal(samples.y, expected) and samples.y.dtype == expected.dtype
+
+
+def test_samples_of_frames_have_their_names_and_axis() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ROWS, columns=["a", "b"])
+    samples = Samples(frame, pandas.Series(["no", "yes", "yes", "no"]))
+    assert samples.columns == ("a", "b") and samples.class_names == ("no", "yes")
+    assert samples.notes
+    positions = Samples(ROWS, [[0, 1], [1, 0], [2, 2], [1, -100]], task="tokens")
+    assert positions.is_dense and positions.class_axis == -1
+    assert Samples(ROWS).targets is None
+    assert Samples(ROWS, [0, -100, 1, 1]).original([1]).tolist() == [2]
+
+
+def test_names_are_no_regression_targets() -> None:
+    with pytest.raises(InvalidInput, match="must be numbers; got the names high, low"):
+        Samples(ROWS, ["low", "high", "low", "low"], task="regression")

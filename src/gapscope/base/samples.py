@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gapscope.base.columns import naming_note, with_canonical_strides
 from gapscope.base.containers import collate_data
-from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.base.errors import InvalidInput, check_same_length, join_names
 from gapscope.base.input_checks import check_inputs, check_values
 from gapscope.base.input_layout import InputLayout, pack_inputs
 from gapscope.base.precision import reading
@@ -90,8 +90,8 @@ class Samples:
 
     def __init__(
         self,
-        inputs: Tensor,
-        targets: Tensor | None = None,
+        inputs: Any,
+        targets: Any = None,
         form: InputLayout | None = None,
         notes: tuple[str, ...] = (),
         class_names: tuple[str, ...] = (),
@@ -109,9 +109,11 @@ class Samples:
     ) -> None:
         """Check inputs and targets.
 
+        Lists, arrays, frames and other forms of data are read by `as_samples`.
+
         Args:
-            inputs: See the attributes of the class, as the others.
-            targets: Targets in the form of their task, or as passed if `task` names it.
+            inputs: A tensor, or the x of `as_samples`. See the attributes of the class for all parameters.
+            targets: Targets in the form of their task, or as passed if `task` names it or if they are no tensor.
             form: Layout of packed inputs.
             notes: Notes about the data.
             class_names: Names of the classes.
@@ -130,7 +132,22 @@ class Samples:
         Raises:
             InvalidInput: Inputs or targets are unusable, or `task` does not fit the targets.
         """
-        if task is not None and targets is not None:
+        if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor | None):
+            read = as_samples(inputs if targets is None else (inputs, targets), task=task)
+            inputs, targets, form, class_axis = (
+                read.inputs,
+                read.targets,
+                read.form,
+                read.class_axis,
+            )
+            rows, n_rows, unsettled = read.rows, read.n_rows, read.unsettled
+            passed_form, has_order = read.passed_form, has_order and read.has_order
+            notes = (*read.notes, *notes)
+            names_are_own = names_are_own or read.names_are_own
+            class_names = class_names or read.class_names
+            columns = columns or read.columns
+            target_columns = target_columns or read.target_columns
+        elif task is not None and targets is not None:
             targets = parse_targets(targets, [], parse_kind(task))
             class_axis = CLASS_AXES.get(task)
         values = (
@@ -437,6 +454,11 @@ def as_samples(
     if raw is not None and kind in (None, "classification") and are_signs(raw):
         raw, class_names = (raw > 0).long(), SIGN_NAMES
         notes += naming_note(SIGN_NAMES)
+    if raw is not None and kind == "regression" and class_names:
+        raise InvalidInput(
+            f"Regression targets must be numbers; got the names {join_names(class_names)}. Pass numbers, such as "
+            'y.astype(float), or task="classification".'
+        )
     if raw is not None:
         targets = parse_targets(raw, notes, kind)
         is_named = kind is not None or bool(class_names)

@@ -215,8 +215,8 @@ class MemorizationMonitor(TrainerCallback):
         if self._test_level < 1e-9 * self.level:
             self._test_level = 0.0
             warn_or_print(
-                f"The tests of the {self._n_before} epochs before have spent the level {self.level:g}: p-values of this "
-                "train() set no flag. Train all epochs in one call, or add a monitor for this one."
+                f"The tests of the {self._n_before} epochs before have spent the level {self.level:g}: p-values of "
+                "this train() set no flag. Train all epochs in one call, or add a monitor for this one."
             )
         elif self.canaries.smallest_p_value > self._test_level:
             warn_or_print(
