@@ -367,7 +367,7 @@ def test_samples_of_frames_have_their_names_and_axis() -> None:
     assert samples.notes
     positions = Samples(ROWS, [[0, 1], [1, 0], [2, 2], [1, -100]], task="tokens")
     assert positions.is_dense and positions.class_axis == -1
-    assert Samples(ROWS).targets is None
+    assert Samples(numpy.array(ROWS)).targets is None
     assert Samples(ROWS, [0, -100, 1, 1]).original([1]).tolist() == [2]
 
 

@@ -157,6 +157,8 @@ def test_arguments_of_other_networks_and_forms_are_refused() -> None:
             gs.check(network, data, initial_state=state)
     with pytest.raises(InvalidInput, match="history"):
         gs.check(network, data, history=[{"train_loss": "low"}])
+    with pytest.raises(InvalidInput, match="must hold train_loss"):
+        gs.check(network, data, history=[{"epoch": 1, "eval_loss": 1.0}])
     assert gs.check(network, data, history=None, only=["GS101"]).fine
     with pytest.raises(InvalidInput):
         gs.check(network, data, test=torch.randn(20, 4))

@@ -162,6 +162,13 @@ def test_gs302_has_one_rule_in_a_running_and_in_a_finished_training() -> None:
     later = convergence(replace(falling, is_over=True))
     assert isinstance(convergence(falling), NotChecked)
     assert isinstance(later, Finding) and later.fixes[0] == "twice the epochs"
+    broken = convergence(
+        replace(falling, losses=[1.2, 1.1, 1.0, 0.9, float("nan"), 0.8, 0.7, 0.6], is_over=True)
+    )
+    assert (
+        isinstance(broken, Finding) and "1 of 8 training losses are not finite" in broken.evidence
+    )
+    assert broken.fixes[0] == "twice the epochs"
 
 
 def test_small_batches_and_stale_statistics_cost_accuracy() -> None:

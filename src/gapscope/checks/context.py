@@ -414,10 +414,8 @@ class Context:
 
     def run_state(self) -> RunState:
         """Return the finished training run as the checks of a run see it."""
-        monitor, losses = (
-            self.monitor,
-            [float(row["train_loss"]) for row in self.history if "train_loss" in row],
-        )
+        monitor = self.monitor
+        losses = [float(row["train_loss"]) for row in self.history]
         if not losses and getattr(monitor, "checks", None) is not None:
             losses = list(monitor.checks.losses)
         recordings = len(getattr(monitor, "epochs", ()))

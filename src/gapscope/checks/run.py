@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range, describe_value
+from gapscope.base.loss_history import loss_history
 from gapscope.base.samples import Samples, as_samples, with_task
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import IGNORED, is_far_above, require_targets
@@ -31,7 +32,6 @@ from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import estimator_task, is_estimator, unwrapped
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
-from gapscope.measures.training_speed import checked_history
 from gapscope.results.progress import progress
 from gapscope.statistics.integer_inputs import settle_integers
 
@@ -75,7 +75,7 @@ def check(
     target: str | int | None = None,
     initial_state: Mapping[str, Tensor] | None = None,
     monitor: Any = None,
-    history: Sequence[Mapping[str, Any]] | None = (),
+    history: Any = (),
     test: Any = None,
     batch_size: int | None = None,
     train_fn: Any = None,
@@ -104,7 +104,9 @@ def check(
         initial_state: Clone of the state dictionary before training; GS201 to GS204 and GS303 need it for a trained
             network.
         monitor: `gapscope.Monitor` of the training run, for GS301 and the losses of GS302.
-        history: One mapping per epoch with `train_loss`, as `gapscope.train` returns it, for GS302.
+        history: One mapping per epoch with `train_loss`, as `gapscope.train` returns it, or with `loss`, such as
+            `trainer.state.log_history` of transformers, for GS302. Also as a frame, or as a mapping of columns. Rows
+            without a loss are omitted, others are sorted by `epoch`, several per epoch are averaged.
         test: Held-out samples, used by GS106, GS401 and GS402 in place of an estimate, and compared with `data` by
             GS101 and GS110; those that repeat training samples are not scored. Regression has an account, GS401 and
             GS402 with them alone, or with an estimator.
@@ -158,7 +160,7 @@ def check(
     context = replace(
         context,
         monitor=monitor,
-        history=checked_history(history),
+        history=loss_history(history),
         batch_size=batch_size,
         seed=seed,
         budget=budget,

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET
 from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.loss_history import loss_history
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.inspection.execution import is_distributed
@@ -25,7 +26,6 @@ from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, equals_trained_weights, own_state, ready
 from gapscope.measures.budget import Allocation, Plan, plan_budget, reason
 from gapscope.measures.registry import Measure, get_measure, list_measures
-from gapscope.measures.training_speed import checked_history
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import Reading, Readings
 
@@ -221,7 +221,7 @@ def measure(
     measures: Sequence[str] | str | None = None,
     *,
     initial_state: Mapping[str, Tensor] | None = None,
-    history: Sequence[Mapping[str, Any]] = (),
+    history: Any = (),
     options: Mapping[str, Mapping[str, Any]] | None = None,
     seed: int = 0,
     time_budget: Budget = "auto",
@@ -247,7 +247,8 @@ def measure(
             among them: those of the four papers (except `ntk_logdet`, whose cost grows faster than the number of
             samples), size, norms, loss and accuracy. Shared work is done once.
         initial_state: State dictionary before training, for measures that need it.
-        history: Training history, one mapping per epoch with its `train_loss`, for measures that need it.
+        history: Training history, one mapping per epoch with its `train_loss`, for measures that need it; also in the
+            other forms of `gapscope.check`.
         options: Measure name -> keyword options of that measure.
         seed: Seed of noise, probes and the choice of samples; each has its own random stream.
         time_budget: CPU seconds of this process for all measures together; None for exact measures on all samples at
@@ -270,7 +271,7 @@ def measure(
     no reference values exist: compare networks that were trained alike
     """
     subject = ready(network, data)
-    history = checked_history(history)
+    history = loss_history(history, needs_every_epoch=True)
     if initial_state is not None:
         initial_state = own_state(subject.bare, initial_state)
         if equals_trained_weights(subject.bare, initial_state):

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.errors import NotMeasurable, check_range
+from gapscope.base.loss_history import loss_history
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.targets import check_labels
 from gapscope.inspection.outputs import BACKWARD_CHUNK_SIZE, measurement_mode, samples_per_pass
@@ -164,22 +165,6 @@ def gradient_weight_alignment(
     return Scalars({"alignment": mean / (kurtosis + 1.2), "mean": mean})
 
 
-def checked_history(history: Sequence[Mapping[str, Any]] | None) -> tuple[Mapping[str, Any], ...]:
-    """Return the history, or raise InvalidInput unless its losses are numbers."""
-    rows = () if history is None else tuple(history)
-    for row in rows:
-        if isinstance(row, Mapping):
-            loss = row.get("train_loss", 0.0)
-        else:
-            loss = None
-        if not isinstance(loss, int | float):
-            raise InvalidInput(
-                f"history must hold one mapping per epoch with a number train_loss; got {row!r}. Pass the history of "
-                "gapscope.train, or [{'train_loss': loss}, ...]."
-            )
-    return rows
-
-
 @register_measure(
     title="sum of the training losses over the epochs",
     numbers={
@@ -200,18 +185,13 @@ def training_loss_sum(
 
     Args:
         network: Network that returns raw outputs [n, K]; logits if labels are needed.
-        history: One mapping per epoch, as training returns it and records store it.
+        history: One mapping per epoch, as training returns it and records store it (`gapscope.base.loss_history`).
         last: Number of last epochs; all if there are fewer.
 
     Raises:
         InvalidInput: An epoch has no `train_loss`.
     """
     check_range("last", last, 1)
-    history = checked_history(history)
-    if any("train_loss" not in row for row in history):
-        raise InvalidInput(
-            "history must hold train_loss for every epoch; one row has none. Pass the history of gs.train, or one "
-            "mapping per epoch such as {'epoch': 1, 'train_loss': 0.7}."
-        )
-    losses = [float(row["train_loss"]) for row in history]
+    rows = loss_history(history, needs_every_epoch=True)
+    losses = [row["train_loss"] for row in rows]
     return Scalars({"all": sum(losses), "last": sum(losses[-last:])})

@@ -119,7 +119,8 @@ def convergence(run: RunState) -> Outcome:
             "lower the learning rate",
             fixes=("learning rate / 3",),
         )
-    fall = recent_fall(run.losses)
+    losses = [loss for loss in run.losses if math.isfinite(loss)]
+    fall = recent_fall(losses)
     if not run.is_over and len(run.losses) < MIN_RECORDINGS:
         return NotChecked(f"seen {len(run.losses)} of {run.epochs} epochs: no verdict")
     if not run.is_over and fall > MIN_FALL:
@@ -134,13 +135,16 @@ def convergence(run: RunState) -> Outcome:
     # a tenth over the last fifth of the epochs, by judgment
     is_steep = run.is_over and fall > 0.1 and accuracy < min(0.9, kernel + MARGIN)
     text = f"training accuracy {percent(accuracy)}; an RBF kernel predicts held-out samples at {percent(kernel)}"
+    if len(losses) < len(run.losses):
+        n_omitted = len(run.losses) - len(losses)
+        text += f"; {n_omitted} of {len(run.losses)} training losses are not finite and are omitted"
     if not is_below and not is_steep:
         return Fine(text)
     if not math.isnan(fall):
         text += (
             f"; the loss fell by {percent(max(fall, 0.0))} over the last fifth of the recordings"
         )
-    action, fixes = _advice(run.losses)
+    action, fixes = _advice(losses)
     return Finding(text, action, cost=max(kernel - accuracy, 0.0), fixes=fixes)
 
 
