@@ -59,7 +59,7 @@ def _rows(history: Any) -> list[Mapping[str, Any]]:
 
 def _epoch(row: Mapping[str, Any]) -> float | None:
     """Return the epoch of a row; None without one. Of a fractional one, as transformers logs, the epoch it is in."""
-    epoch = row.get("epoch")
+    epoch: Any = row.get("epoch")
     if not is_number(epoch) or not math.isfinite(float(epoch)):
         return None
     return math.ceil(float(epoch) - 1e-6)
@@ -106,7 +106,8 @@ def loss_history(history: Any, *, needs_every_epoch: bool = False) -> tuple[dict
     result: list[dict[str, float]] = []
     without: set[float | None] = set()
     for row in logged:
-        loss, epoch = row.get(name), _epoch(row)
+        loss: Any = row.get(name)
+        epoch = _epoch(row)
         if loss is None:
             without.add(epoch)
             continue
