@@ -211,6 +211,8 @@ def test_unknown_codes_and_missing_targets_are_named() -> None:
         network(), images(), test=images()[0], history=[{"train_loss": 1.0}], only=["GS402"]
     )
     assert "no labels" in unlabelled.not_checked[0].reason
+    assert any("test samples have no labels" in note for note in unlabelled.notes)
+    assert "test samples have no labels: they are compared" in repr(unlabelled)
 
 
 def test_an_estimate_beyond_the_budget_names_what_can_be_passed(

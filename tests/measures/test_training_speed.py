@@ -88,7 +88,7 @@ def test_losses_of_the_history_are_summed() -> None:
     assert readings["training_loss_sum.all"].value == pytest.approx(sum(losses))
     with pytest.raises(InvalidInput, match="history="):
         gs.measure(network, samples, ["training_loss_sum"])
-    with pytest.raises(InvalidInput, match="train_loss .*for every epoch"):
+    with pytest.raises(InvalidInput, match=r"train_loss .*for every epoch"):
         training_loss_sum(network, history=[{"epoch": 1}])
 
 

@@ -46,6 +46,16 @@ def _task_noun(context: Context) -> str:
     )
 
 
+def _note_on_test(context: Context) -> str:
+    """Return what held-out samples without labels are used for; an empty string for others."""
+    if context.test is None or context.test.targets is not None:
+        return ""
+    return (
+        "The test samples have no labels: they are compared with the data, but the accuracy on new data is not judged. "
+        "Pass test= with labels, such as (x, y), or nothing for an estimate."
+    )
+
+
 def is_information(code: str) -> bool:
     """Return whether a check is information only."""
     return code in list_checks() and list_checks()[code].information
@@ -73,6 +83,7 @@ class CheckResult(Result):
         samples: All samples, for thumbnails.
         has_network: Whether a network or an estimator was passed, not data alone.
         estimator: Scikit-learn estimator with its data as they were passed; None without.
+        test_note: What the held-out samples lack; empty if nothing.
     """
 
     findings: tuple[Finding, ...]
@@ -92,6 +103,7 @@ class CheckResult(Result):
     samples: Samples | None = None
     has_network: bool = True
     estimator: EstimatorScores | None = None
+    test_note: str = ""
 
     @classmethod
     def from_outcomes(
@@ -134,6 +146,7 @@ class CheckResult(Result):
             label_issues=computed.get("label_issues"),
             samples=context.given,
             estimator=context.estimator,
+            test_note=_note_on_test(context),
             has_network=not all(
                 item is None for item in (context.prepared, context.estimator, context.diverged)
             ),
@@ -296,6 +309,8 @@ class CheckResult(Result):
     def notes(self) -> tuple[str, ...]:
         """Sentences on samples that were not used, and on how the data were read."""
         lines: list[str] = [] if self.samples is None else list(self.samples.notes)
+        if self.test_note:
+            lines.append(self.test_note)
         if self.n_samples < self.total:
             lines.append(f"The network was read on {self.n_samples:,} of {self.total:,} samples.")
         if self.n_rows < self.total:
