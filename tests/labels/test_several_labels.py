@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
@@ -181,3 +182,39 @@ def test_positions_of_one_class_are_refused_with_probabilities_too(
     for pred_probs in (None, torch.full((N, T, 4), 0.25)):
         with pytest.raises(InvalidInput, match="two classes or more"):
             gs.find_label_issues(None, (x, one), pred_probs=pred_probs)
+
+
+def test_labels_of_a_frame_have_the_names_of_its_columns(
+    tmp_path: Path, several: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    x, y, _ = several
+    names = ["even", "2", "a, b"]
+    data = pandas.DataFrame(x.numpy()), pandas.DataFrame(y.int().numpy(), columns=names)
+    issues = gs.find_label_issues(None, data)
+    table = issues.to_pandas()
+    assert table["output"].tolist() == [names[k] for k in issues.places[:, 0].tolist()]
+    assert "even" in repr(issues)
+    path, page = tmp_path / "list.csv", tmp_path / "page.html"
+    issues.write_html(page)
+    assert "output even" in page.read_text()
+    row = table.iloc[0]
+    k = names.index(row["output"])
+    issues.to_csv(path)
+    reviewed = pandas.read_csv(path).astype({"label": object})
+    reviewed.loc[0, "label"] = str(row["suggested"])
+    reviewed.to_csv(path, index=False)
+    changed = gs.apply_label_corrections(data, path).y != y
+    assert torch.nonzero(changed).tolist() == [[int(row["sample"]), k]]
+    for cell, index in (("even ", 0), ("0", 0), ("2", 1), ('"a, b"', 2), ("1", 1)):
+        path.write_text(f"sample,output,label\n7,{cell},{1 - int(y[7, index])}\n")
+        changed = gs.apply_label_corrections(data, path).y != y
+        assert torch.nonzero(changed).tolist() == [[7, index]]
+    path.write_text("sample,output,label\n7,odd,1\n")
+    with pytest.raises(InvalidInput, match=r"got the place 'odd'; .* or one of 'even', '2', 'a, b'"):
+        gs.apply_label_corrections(data, path)
+
+
+def test_columns_that_are_numbered_stay_numbers(several: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, y, _ = several
+    issues = gs.find_label_issues(None, (x, pandas.DataFrame(y.int().numpy())))
+    assert issues.to_pandas()["output"].tolist() == issues.places[:, 0].tolist()

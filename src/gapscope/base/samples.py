@@ -277,6 +277,16 @@ class Samples:
         return tuple(f"{noun} {i}" for i in range(k))
 
     @property
+    def named_targets(self) -> tuple[str, ...]:
+        """Names of several targets per sample; empty if they have none, or are named by their numbers."""
+        names = self.target_columns
+        if self.y.ndim != 2 or len(names) != self.y.shape[1]:
+            return ()
+        if names == tuple(map(str, range(len(names)))):
+            return ()
+        return names
+
+    @property
     def targets_as_passed(self) -> Tensor:
         """The targets in the shape and type in which they were passed, for functions of the user.
 

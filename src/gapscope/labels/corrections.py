@@ -124,8 +124,14 @@ def _parse_sample(cell: str, samples: Samples, path: str | Path) -> int:
     return samples.position(int(cell.strip().partition(".")[0]))
 
 
-def _parse_place(cell: str, shape: Sequence[int], where: str) -> tuple[int, ...]:
-    """Return the place of a label within its sample, such as (3,) or (3, 17)."""
+def _parse_place(
+    cell: str, shape: Sequence[int], names: Sequence[str], where: str
+) -> tuple[int, ...]:
+    """Return the place of a label within its sample, such as (3,) or (3, 17); names come before numbers."""
+    found = [k for k, name in enumerate(names) if name == cell]
+    found = found or [k for k, name in enumerate(names) if name.strip() == cell.strip()]
+    if len(found) == 1:
+        return (found[0],)
     parts = [part.strip() for part in cell.split(",")]
     is_valid = len(parts) == len(shape) and all(_INTEGER.fullmatch(part) for part in parts)
     if is_valid:
@@ -133,8 +139,9 @@ def _parse_place(cell: str, shape: Sequence[int], where: str) -> tuple[int, ...]
     else:
         place = ()
     if not is_valid or not all(0 <= index < size for index, size in zip(place, shape, strict=True)):
+        listed = f", or one of {join_names(map(repr, names))}," if names else ""
         raise InvalidInput(
-            f"{where}: got the place {cell!r}; indices below {list(shape)} are needed."
+            f"{where}: got the place {cell!r}; indices below {list(shape)}{listed} are needed."
         )
     return place
 
@@ -156,7 +163,7 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
         where = f"{path}, line {line}"
         place = (
             _parse_sample(sample, samples, path),
-            *_parse_place(cell, targets.shape[1:], where),
+            *_parse_place(cell, targets.shape[1:], samples.named_targets, where),
         )
         decision = parser.parse(label, where)
         if decision is None and samples.kind == "multi-label":
@@ -184,10 +191,10 @@ def apply_label_corrections(
         data: Data of which `find_label_issues` made the list, with the rows in the same order.
         path: CSV file (UTF-8; comma, semicolon or tab) with the columns `sample` (an index) and `label`: the correct
             label or target, "drop" to remove the sample ("(drop)", if a class is called "drop"), or nothing to keep its
-            label. Class names are read with or without spaces around them; a blank one is
-            written "(empty)". Integer labels must occur in the data. If
-            samples have several labels, the column `output` has the number of the label, which becomes 0 or 1; labels
-            of positions have the column `position`, and "drop" makes one -100.
+            label. Class names are read with or without spaces around them; a blank one is written "(empty)". Integer
+            labels must occur in the data. If samples have several labels, the column `output` has the name of the
+            label's column, or its number, and the label becomes 0 or 1. Labels of positions have the column `position`,
+            and "drop" makes one -100.
         target: Column of the labels or targets, if `data` is a raw frame; None if it is not.
 
     Returns:

@@ -188,7 +188,7 @@ class LabelIssues(Result):
             single label has its place in the ranking, and samples repeat.
         places: Place of each ranked label within its sample, [m, p]: number of the label; token; row and column of the
             pixel. Empty for one label per sample.
-        place_name: Name of the column of the places in tables.
+        place_name: Name of the column of the places in tables. There labels of a frame have the names of its columns.
         log_odds: Log odds of an error that rank class labels and labels of positions, [n]; else empty.
     """
 
@@ -297,8 +297,10 @@ class LabelIssues(Result):
         )
 
     def _place_texts(self) -> list[Any]:
-        """Return the places as numbers, or as text such as "3, 17" for row and column."""
+        """Return the places as numbers or names, or as text such as "3, 17" for row and column."""
         rows = self.places.tolist()
+        if self.kind == "multi-label" and self.samples is not None and self.samples.named_targets:
+            return [self.samples.named_targets[row[0]] for row in rows]
         return [row[0] if len(row) == 1 else ", ".join(map(str, row)) for row in rows]
 
     def rank_samples(self) -> pandas.DataFrame:

@@ -145,13 +145,16 @@ def assess_several_labels(
     issues = _joined(
         [replace(part, places=place) for (part, _), place in zip(parts, places, strict=True)]
     )
-    noise = _mean_noise({k: noise for k, (_, noise) in zip(checked, parts, strict=True)})
+    words = samples.named_targets or range(labels.shape[1])
+    noise = _mean_noise(
+        {str(words[k]): noise for k, (_, noise) in zip(checked, parts, strict=True)}
+    )
     reason = noise.abstained_because
     issues = replace(issues, noise=None if reason else noise, note=reason, notes=tuple(notes))
     return replace(issues, place_name="output", kind="multi-label"), noise
 
 
-def _mean_noise(by_label: Mapping[int, LabelNoiseEstimate]) -> LabelNoiseEstimate:
+def _mean_noise(by_label: Mapping[str, LabelNoiseEstimate]) -> LabelNoiseEstimate:
     """Return the noise of all labels: means over the labels of a sample, and of the ends of their intervals.
 
     Errors in the labels of one sample may go together, so that the interval is not made narrower. It is refused if one
