@@ -191,3 +191,18 @@ def test_what_was_got_is_on_one_line() -> None:
         with pytest.raises(InvalidInput) as caught:
             gs.compare(value, data)  # type: ignore[arg-type]
         assert shown in str(caught.value) and "\n" not in str(caught.value)
+
+
+Seconds = float | Literal["auto"] | None
+
+
+@check_arguments
+def _with_alias(seconds: Seconds = None) -> Any:
+    return seconds
+
+
+def test_aliases_of_types_are_checked() -> None:
+    assert [_with_alias(value) for value in (2, "auto", None)] == [2, "auto", None]
+    for value in (True, [1.0]):
+        with pytest.raises(InvalidInput, match="seconds must be a number or a string or None"):
+            _with_alias(value)  # type: ignore[arg-type]

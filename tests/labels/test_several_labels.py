@@ -210,7 +210,9 @@ def test_labels_of_a_frame_have_the_names_of_its_columns(
         changed = gs.apply_label_corrections(data, path).y != y
         assert torch.nonzero(changed).tolist() == [[7, index]]
     path.write_text("sample,output,label\n7,odd,1\n")
-    with pytest.raises(InvalidInput, match=r"got the place 'odd'; .* or one of 'even', '2', 'a, b'"):
+    with pytest.raises(
+        InvalidInput, match=r"got the place 'odd'; .* or one of 'even', '2', 'a, b'"
+    ):
         gs.apply_label_corrections(data, path)
 
 
@@ -218,3 +220,41 @@ def test_columns_that_are_numbered_stay_numbers(several: tuple[Tensor, Tensor, T
     x, y, _ = several
     issues = gs.find_label_issues(None, (x, pandas.DataFrame(y.int().numpy())))
     assert issues.to_pandas()["output"].tolist() == issues.places[:, 0].tolist()
+
+
+GRID = 6
+MASK_FORMS = {
+    "n1hw": lambda mask: mask[:, None],
+    "nhw1": lambda mask: mask[..., None],
+    "one-hot": lambda mask: torch.nn.functional.one_hot(mask).movedim(-1, 1),
+}
+
+
+@pytest.mark.parametrize("form", MASK_FORMS)
+@pytest.mark.parametrize("has_network", [False, True])
+def test_masks_with_another_axis_are_those_without(
+    tmp_path: Path, form: str, has_network: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    mask = (torch.rand(60, GRID, GRID, generator=generator) < 0.5).long()
+    x = mask[:, None] + 0.3 * torch.randn(60, 1, GRID, GRID, generator=generator)
+    mask[3, 1, 4] = 1 - mask[3, 1, 4]
+    network = nn.Conv2d(1, 2, 3, padding=1) if has_network else None
+    with_axis = MASK_FORMS[form](mask)
+    first, second = (gs.find_label_issues(network, (x, y)) for y in (mask, with_axis))
+    assert torch.equal(first.places, second.places) and torch.equal(first.indices, second.indices)
+    assert int(second.places.min()) == 0 and int(second.places.max()) == GRID - 1
+    if form == "one-hot":
+        return
+    path = tmp_path / "list.csv"
+    path.write_text(f'sample,position,label\n3,"1, 4",{1 - int(mask[3, 1, 4])}\n')
+    changed = gs.apply_label_corrections((x, with_axis), path).y != with_axis
+    assert torch.nonzero(changed.reshape(mask.shape)).tolist() == [[3, 1, 4]]
+
+
+def test_masks_with_another_axis_have_the_same_forecast() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mask = (torch.rand(60, GRID, GRID, generator=generator) < 0.5).long()
+    x = mask[:, None] + 0.5 * torch.randn(60, 1, GRID, GRID, generator=generator)
+    first, second = (gs.forecast_accuracy(None, (x, y)).score for y in (mask, mask[:, None]))
+    assert first == second

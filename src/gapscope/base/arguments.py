@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, get_origin
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from gapscope.base.errors import InvalidInput, describe_value
 from gapscope.base.type_guards import is_list_or_tuple
@@ -128,6 +129,19 @@ def _of_class(name: str, found: Any) -> Kind | None:
     return Kind(words, partial(_is_instance, found))
 
 
+def _as_expression(union: Any) -> ast.expr:
+    """Return the syntax tree of a union of types, such as the value of an alias."""
+    parts: list[str] = []
+    for part in get_args(union):
+        if part is type(None):
+            parts.append("None")
+        elif inspect.isclass(part) and get_origin(part) is None:
+            parts.append(part.__name__)
+        else:
+            parts.append(repr(part))
+    return ast.parse(" | ".join(parts), mode="eval").body
+
+
 def _kinds(node: ast.expr, names: Mapping[str, Any]) -> list[Kind] | None:
     """Return what an annotation accepts; None if it accepts anything, or more than is checked here."""
     if isinstance(node, ast.BinOp):
@@ -159,6 +173,8 @@ def _kinds(node: ast.expr, names: Mapping[str, Any]) -> list[Kind] | None:
     found = names.get(ast.unparse(node).partition(".")[0])
     if isinstance(node, ast.Attribute) and inspect.ismodule(found):
         found = getattr(found, name, None)
+    if isinstance(found, UnionType) or get_origin(found) is Union:  # an alias
+        return _kinds(_as_expression(found), names)
     kind = _of_class(name, found)
     return None if kind is None else [kind]
 

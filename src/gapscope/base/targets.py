@@ -5,7 +5,7 @@ Whether the positions of labels fit the outputs of a network is checked in `gaps
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -168,18 +168,41 @@ def labels_of_positions(labels: Tensor, output_shape: Sequence[int]) -> Tensor:
         return labels.squeeze(1)
     if labels.ndim != len(shape):
         return labels
-    for axis in (1, -1):
-        positions, of_outputs = list(labels.shape[1:]), list(shape[1:])
-        index = 0 if axis == 1 else -1
-        size, classes = positions.pop(index), of_outputs.pop(index)
-        if positions != of_outputs:
+    return _without_class_axis(labels, {shape[1:-1]: shape[-1], shape[2:]: shape[1]})
+
+
+def _without_class_axis(labels: Tensor, grids: Mapping[tuple[int, ...], int | None]) -> Tensor:
+    """Return labels without an axis of size 1, or of one-hot classes, in addition to a grid of positions.
+
+    Args:
+        labels: Class labels [n, ...] of positions.
+        grids: Grid of positions -> number of classes, or None if it is not known.
+    """
+    for axis, sizes in ((1, labels.shape[2:]), (-1, labels.shape[1:-1])):
+        grid = tuple(sizes)
+        if grid not in grids:
             continue
+        size = labels.shape[axis]
         if size == 1:
             return labels.squeeze(axis)
-        is_one_hot = size == classes and bool(((labels == 0) | (labels == 1)).all())
+        is_one_hot = grids[grid] in (None, size) and _are_zero_or_one(labels)
         if is_one_hot and bool((labels.sum(axis) == 1).all()):
             return labels.argmax(axis)
     return labels
+
+
+def labels_on_grid(labels: Tensor, inputs: Tensor) -> Tensor:
+    """Return labels of positions without an axis of size 1, or of one-hot classes, that the inputs do not have.
+
+    Args:
+        labels: Class labels [n, ...] of positions.
+        inputs: Pictures [n, C, ...], or features [n, ..., d], of these positions.
+    """
+    shape = tuple(inputs.shape)
+    grids = dict.fromkeys((shape[2:], shape[1:-1], shape[1:]))
+    if labels.ndim < 3 or (tuple(labels.shape[1:]) in grids and labels.shape[1] > 1):
+        return labels
+    return _without_class_axis(labels, grids)
 
 
 def _parse_as(targets: Tensor, kind: str) -> Tensor:

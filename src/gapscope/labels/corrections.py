@@ -133,6 +133,9 @@ def _parse_place(
     if len(found) == 1:
         return (found[0],)
     parts = [part.strip() for part in cell.split(",")]
+    if len(parts) == sum(size > 1 for size in shape):  # lists name no axis of size 1
+        numbers = iter(parts)
+        parts = [next(numbers) if size > 1 else "0" for size in shape]
     is_valid = len(parts) == len(shape) and all(_INTEGER.fullmatch(part) for part in parts)
     if is_valid:
         place = tuple(int(part.partition(".")[0]) for part in parts)

@@ -19,7 +19,7 @@ from gapscope.base.budget import MAX_BYTES
 from gapscope.base.errors import InvalidInput
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
-from gapscope.base.targets import IGNORED, check_class_numbers
+from gapscope.base.targets import IGNORED, check_class_numbers, labels_on_grid
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import BACKWARD_CHUNK_SIZE
@@ -285,7 +285,10 @@ def prepare_positions(
     if network is not None:
         prepared = ready(network, samples, needs=("outputs",))
     if prepared is None:
-        labelled = samples
+        labels = samples.y
+        if samples.form is None:
+            labels = labels_on_grid(labels, samples.inputs)
+        labelled = replace(samples, targets=labels)
     else:
         labelled = prepared.samples
     positions = labelled_positions(labelled.y, seed=seed)
@@ -296,11 +299,9 @@ def prepare_positions(
         raise InvalidInput(
             "Positions need labels of two classes or more; got one. Pass other samples too."
         )
-    return (
-        prepared,
-        labelled,
-        replace(positions, first_place=samples.y.shape[1] - labelled.y.shape[1]),
-    )
+    if samples.y.ndim == labelled.y.ndim:  # else an axis of the labels was removed
+        positions = replace(positions, first_place=samples.y.shape[1] - labelled.y.shape[1])
+    return prepared, labelled, positions
 
 
 def position_scores(
