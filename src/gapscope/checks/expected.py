@@ -163,6 +163,16 @@ def expected_score(context: Context) -> Expected:
     )
 
 
+def note_on_test(context: Context) -> str:
+    """Return what held-out samples without labels are used for; an empty string for others."""
+    if context.test is None or context.test.targets is not None:
+        return ""
+    return (
+        "The test samples have no labels: they are compared with the data, but the accuracy on new data is not judged. "
+        "Pass test= with labels, such as (x, y), or nothing for an estimate."
+    )
+
+
 def _on_test(context: Context) -> Expected:
     """Return the score on held-out samples: on those that repeat no training sample, if there are any."""
     test = context.test

@@ -13,6 +13,7 @@ import torch
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput
 from gapscope.checks.account import CAUSES, TRY_IT, Account, make_account, order_findings
+from gapscope.checks.expected import note_on_test
 from gapscope.checks.fixes import FIXES, Fix, Spec
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, list_checks
 from gapscope.checks.trials import TriedAdvice
@@ -43,16 +44,6 @@ def _task_noun(context: Context) -> str:
     task = context.everything.task
     return {"positions": "classifier of positions", "multi-label": "multi-label classifier"}.get(
         task.kind, task.noun
-    )
-
-
-def _note_on_test(context: Context) -> str:
-    """Return what held-out samples without labels are used for; an empty string for others."""
-    if context.test is None or context.test.targets is not None:
-        return ""
-    return (
-        "The test samples have no labels: they are compared with the data, but the accuracy on new data is not judged. "
-        "Pass test= with labels, such as (x, y), or nothing for an estimate."
     )
 
 
@@ -146,7 +137,7 @@ class CheckResult(Result):
             label_issues=computed.get("label_issues"),
             samples=context.given,
             estimator=context.estimator,
-            test_note=_note_on_test(context),
+            test_note=note_on_test(context),
             has_network=not all(
                 item is None for item in (context.prepared, context.estimator, context.diverged)
             ),
@@ -309,8 +300,7 @@ class CheckResult(Result):
     def notes(self) -> tuple[str, ...]:
         """Sentences on samples that were not used, and on how the data were read."""
         lines: list[str] = [] if self.samples is None else list(self.samples.notes)
-        if self.test_note:
-            lines.append(self.test_note)
+        lines += [self.test_note] if self.test_note else []
         if self.n_samples < self.total:
             lines.append(f"The network was read on {self.n_samples:,} of {self.total:,} samples.")
         if self.n_rows < self.total:

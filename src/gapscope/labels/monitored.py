@@ -162,6 +162,7 @@ def paired_p_value(differences: Sequence[float]) -> float:
 
 # Canaries replace at most this fraction of the labels by default: 6 % cost a fine-tuned sentence encoder 3 to 4 points.
 MAX_REPLACED, MAX_PAIRS = 0.02, 24
+# one pair alone has no p-value below 0.5
 MIN_PAIRS = 2
 
 

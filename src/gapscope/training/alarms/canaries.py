@@ -21,6 +21,7 @@ from gapscope.training.alarms.base import PeakAlarm, outputs_of, register_alarm
 
 # the standard error of a fraction of 24 canaries is about .1; the part of the labels is by judgment
 MIN_CANARIES, MIN_FRACTION = 24, 0.005
+# a quantile of the canaries' margins needs two
 MIN_NUMBER = 2
 
 
