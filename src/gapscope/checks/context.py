@@ -203,6 +203,13 @@ class Context:
         return regression_score(self.logits, self.samples.y).value
 
     @property
+    def task_noun(self) -> str:
+        """What the network is, from its targets."""
+        task = self.everything.task
+        nouns = {"positions": "classifier of positions", "multi-label": "multi-label classifier"}
+        return nouns.get(task.kind, task.noun)
+
+    @property
     def score_name(self) -> str:
         """Name of the score: "accuracy", or "R^2" of regression."""
         return "accuracy" if self.has_accuracy else "R^2"

@@ -39,14 +39,6 @@ LIMITS = {
 }
 
 
-def _task_noun(context: Context) -> str:
-    """Return what the network is, from its targets."""
-    task = context.everything.task
-    return {"positions": "classifier of positions", "multi-label": "multi-label classifier"}.get(
-        task.kind, task.noun
-    )
-
-
 def is_information(code: str) -> bool:
     """Return whether a check is information only."""
     return code in list_checks() and list_checks()[code].information
@@ -128,7 +120,7 @@ class CheckResult(Result):
             not_checked=tuple(outcome for outcome in by_code if isinstance(outcome, NotChecked)),
             n_samples=len(context.samples) if context.is_part else len(context.everything),
             total=len(context.everything),
-            task=_task_noun(context),
+            task=context.task_noun,
             seconds=seconds,
             n_rows=len(computed.get("rows", context.everything)),
             account=account,
