@@ -25,6 +25,7 @@ from gapscope.accuracy.held_out_sources import (
     input_kernels,
     network_folds,
     network_kernels,
+    numbered_classes,
     out_of_bag,
 )
 from gapscope.accuracy.row_selection import as_rows, n_rows
@@ -32,6 +33,7 @@ from gapscope.accuracy.scores import target_variance, variance_of_mean
 from gapscope.accuracy.subset_designs import group_numbers
 from gapscope.accuracy.subset_problems import NetworkProblem, check_no_run, takes_steps_fraction
 from gapscope.base.arguments import check_arguments
+from gapscope.base.columns import column_names
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.row_order import check_sample_order
@@ -309,11 +311,10 @@ def _of_estimator(
     if is_classifier and truth.ndim == 2 and truth.shape[1] > 1:
         n_classes = truth.shape[1]
         truth = truth.astype(int)
-        classes = tuple(range(n_classes))
+        classes = column_names(y) or tuple(range(n_classes))
     elif is_classifier:
-        values, truth = np.unique(truth.reshape(n), return_inverse=True)
-        classes = tuple(values.tolist())
-        n_classes = len(values)
+        classes, truth = numbered_classes(y, n)
+        n_classes = len(classes)
         if n_classes < 2:
             raise InvalidInput(
                 "Held-out prediction needs two classes or more; got one. Pass other samples too."

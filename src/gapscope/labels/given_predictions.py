@@ -15,21 +15,20 @@ to use its predictions all the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gapscope.base.errors import InvalidInput, join_names
+from gapscope.base.errors import InvalidInput
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
 from gapscope.labels.class_labels import assess_classes, assess_labels
 from gapscope.labels.error_model import LOG_TEMPERATURES, error_probabilities
 from gapscope.labels.kernel_views import TargetView, best_view, class_view, target_views
+from gapscope.labels.prediction_columns import exchanged_columns, is_held_out, to_values
 from gapscope.labels.regression_targets import assess_targets
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.results.estimate import percent
@@ -52,58 +51,6 @@ TOO_GOOD = (
 )
 SEVERAL = NOT_LOOKED_AT.format(what="labels", why="samples have several labels")
 OUTPUT = {"labels": "probabilities", "targets": "predictions"}
-
-
-def to_values(predictions: Any) -> Tensor:
-    """Return probabilities or predicted targets as a tensor in float64, without gradients.
-
-    Args:
-        predictions: Array in any order of its memory, tensor, frame, list, or result of `gapscope.out_of_sample`.
-
-    Raises:
-        InvalidInput: They are no numbers.
-    """
-    if isinstance(predictions, Tensor):
-        return predictions.detach().double().cpu()
-    try:
-        return torch.from_numpy(np.array(predictions, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(
-            f"Got pred_probs that are no table of numbers ({type(predictions).__name__}: {error}); probabilities "
-            "[n, classes] or predicted targets [n] are needed."
-        ) from error
-
-
-def in_class_order(pred_probs: Any, class_names: Sequence[str]) -> Any:
-    """Return probabilities with the columns of a frame in the order of the classes, if they are named as these.
-
-    Columns of classes that do not occur come last. Numbered columns are those of the classes in their order.
-
-    Args:
-        pred_probs: Probabilities [n, C]; other forms than frames are returned as they are.
-        class_names: Names of the classes; empty if labels are numbers, which then name the columns.
-
-    Raises:
-        InvalidInput: Columns have names, of which some classes lack one.
-    """
-    columns = getattr(pred_probs, "columns", None)
-    if columns is None:
-        return pred_probs
-    by_name = {str(name): name for name in columns}
-    numbers = [str(k) for k in range(len(by_name))]
-    is_numbered = set(by_name) == set(numbers)
-    if not class_names:
-        return pred_probs[[by_name[name] for name in numbers]] if is_numbered else pred_probs
-    lacking = [name for name in class_names if name not in by_name]
-    if lacking and is_numbered:
-        return pred_probs
-    if lacking:
-        raise InvalidInput(
-            f"Got pred_probs with the columns {join_names(by_name)}; the class {lacking[0]!r} has none. Name the "
-            "columns as the classes, or pass an array with a column per class in the order of their sorted names."
-        )
-    others = [name for name in by_name if name not in class_names]
-    return pred_probs[[by_name[name] for name in (*class_names, *others)]]
 
 
 def check_probabilities(pred_probs: Any, labels: Int[Tensor, " n"]) -> Float[Tensor, "n c"]:
@@ -161,45 +108,6 @@ def _check_targets(predictions: Any, targets: Float[Tensor, "n 1"]) -> Float[Ten
             "Got predictions that are NaN or infinite; finite ones are needed. Drop these samples."
         )
     return values.reshape(n, 1)
-
-
-def exchanged_columns(
-    probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], class_names: Sequence[str] = ()
-) -> str:
-    """Return why columns of probabilities look exchanged ("" if they do not).
-
-    They do if some classes are a permutation of each other: of the labels of each, more than half are predicted as the
-    next one. Errors in labels do so only where more than half of the labels of these classes are wrong.
-
-    Args:
-        probabilities: Probabilities [n, C].
-        labels: Given labels.
-        class_names: Names of the classes; empty if they are numbers.
-    """
-    n_classes = probabilities.shape[1]
-    counts = torch.zeros(n_classes, n_classes, dtype=torch.float64)
-    counts.index_put_(
-        (labels, probabilities.argmax(1)),
-        torch.ones(len(labels), dtype=torch.float64),
-        accumulate=True,
-    )
-    most, column = counts.max(1)
-    # fewer labels of a class may all be wrong by chance, by judgment
-    is_moved = (
-        (most > counts.sum(1) / 2) & (counts.sum(1) >= 5) & (column != torch.arange(n_classes))
-    )
-    moved = is_moved.nonzero().flatten().tolist()
-    if not moved or sorted(column[moved].tolist()) != moved:
-        return ""
-    names = dict(enumerate(class_names))
-    listed = join_names(
-        f"column {column[k]} belongs to the class {names.get(k, k)!r}" for k in moved
-    )
-    return (
-        f"The rate is not estimated from pred_probs, whose columns look exchanged: by most labels, {listed}. "
-        "Column k is needed for the class k, in the order of sorted names. Pass a frame with columns named as the "
-        "classes."
-    )
 
 
 def _preferences(
@@ -287,9 +195,22 @@ def _with_note(issues: LabelIssues, what: str) -> LabelIssues:
     return replace(issues, notes=(*issues.notes, NOT_LOOKED_AT.format(what=what, why=NO_INPUTS)))
 
 
-def is_held_out(predictions: Any) -> bool:
-    """Return whether predictions are known to be out of sample, as those of `gapscope.out_of_sample` are."""
-    return bool(getattr(predictions, "is_held_out", False))
+def _assess_possible_classes(
+    probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"]
+) -> tuple[LabelIssues, LabelNoiseEstimate]:
+    """Assess labels by probabilities; a class without labels that is never predicted is no error's class."""
+    is_possible = probabilities.sum(0) > 0
+    is_possible[labels] = True
+    classes = is_possible.nonzero().flatten()
+    codes = torch.searchsorted(classes, labels)
+    scores = probabilities[:, classes].clamp_min(SMALLEST).log()
+    issues, noise = assess_labels(class_view("pred_probs", scores, codes, LOG_TEMPERATURES), codes)
+    named = replace(
+        issues,
+        given_labels=classes[issues.given_labels],
+        suggested_labels=classes[issues.suggested_labels],
+    )
+    return named, noise
 
 
 def assess_given(
@@ -320,10 +241,7 @@ def assess_given(
         reason = None
     if reason:
         return _refused(assess_classes(None, samples, seed=seed), reason, "labels")
-    view = class_view(
-        "pred_probs", probabilities.clamp_min(SMALLEST).log(), labels, LOG_TEMPERATURES
-    )
-    issues, noise = assess_labels(view, labels)
+    issues, noise = _assess_possible_classes(probabilities, labels)
     if exchanged:
         return _without_rate(issues, noise, exchanged)
     if reason is None and not is_known:

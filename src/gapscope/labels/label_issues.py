@@ -32,10 +32,11 @@ from gapscope.labels.duplicates import (
     conflicting_duplicates,
     duplicates_in_test,
 )
-from gapscope.labels.given_predictions import assess_given, in_class_order, to_values
+from gapscope.labels.given_predictions import assess_given
 from gapscope.labels.kernel_views import ClassView, kernel_class_view, target_views
 from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
 from gapscope.labels.noise_rate import margins_of
+from gapscope.labels.prediction_columns import match_predictions, to_values
 from gapscope.labels.regression_targets import assess_targets, note_on_whole_numbers
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details
@@ -135,6 +136,9 @@ def _assess_data(
     pairs: Sequence[tuple[int, int]] | None = None,
 ) -> Assessment:
     """Assess labels or targets with the held-out predictions of the smallest error."""
+    matching: tuple[str, ...] = ()
+    if pred_probs is not None:
+        pred_probs, matching = match_predictions(pred_probs, samples)
     if samples.kind == "multi-label":
         issues, noise = assess_several_labels(
             network, samples, pred_probs=pred_probs, budget=budget
@@ -146,14 +150,8 @@ def _assess_data(
         issues, noise = assess_positions(network, samples, pred_probs=pred_probs, seed=seed)
         return replace(issues, samples=samples), noise
     if pred_probs is not None:
-        pred_probs = in_class_order(pred_probs, samples.class_names)
-        if (
-            samples.rows is not None
-            and hasattr(pred_probs, "__len__")
-            and len(pred_probs) == samples.n_rows
-        ):
-            pred_probs = to_values(pred_probs)[samples.rows.cpu()]
         issues, noise = assess_given(pred_probs, samples, with_inputs=has_inputs, seed=seed)
+        issues = replace(issues, notes=(*matching, *issues.notes))
     elif samples.is_classification:
         issues, noise = assess_classes(network, samples, seed=seed, budget=budget, rows=rows)
     else:
@@ -425,9 +423,11 @@ def find_label_issues(
             review.
         labels: Labels of the features or of `pred_probs`; strings are accepted.
         pred_probs: Out-of-sample probabilities [n, C] of another model, column k of the label k, or predicted targets
-            [n] for regression. They replace the predictions of the kernel machines, unless there are inputs and they
-            look fitted to these labels (`gapscope.labels.given_predictions`): a note says so. With several labels the
-            probability of each, [n, K]; for positions [n, ..., C] or [n, C, ...].
+            [n] for regression. Columns of frames and of results of `gapscope.out_of_sample` are matched by the names of
+            the classes. An array for categories that are not sorted has the order, theirs or that of sorted names,
+            that agrees with more labels: a note names it. They replace the predictions of the kernel machines, unless
+            there are inputs and they look fitted to these labels (`gapscope.labels.given_predictions`): a note says so.
+            With several labels the probability of each, [n, K]; for positions [n, ..., C] or [n, C, ...].
         target: Column of the labels or targets, if `data` (and `test`) is a raw frame: text becomes one column
             per value, and missing numbers are filled with the median.
         precision: Expected fraction of errors among the flagged samples, in (0, 1].

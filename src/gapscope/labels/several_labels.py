@@ -26,10 +26,9 @@ from gapscope.labels.given_predictions import (
     SEVERAL,
     SMALLEST,
     check_probabilities,
-    is_held_out,
-    to_values,
 )
 from gapscope.labels.kernel_views import ClassView, class_view, iterate_kernels
+from gapscope.labels.prediction_columns import is_held_out, to_values
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.measures.positions import (
     LabelledPositions,

@@ -1,0 +1,291 @@
+"""Columns of predictions of the user's own model, brought into the order of the classes of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gapscope.base.errors import InvalidInput, join_names
+from gapscope.base.samples import Samples
+from gapscope.base.targets import is_far_above
+from gapscope.results.estimate import percent
+
+GIVEN = "given label"
+"""Column of a table of `gapscope.out_of_sample` that is no prediction."""
+# standard errors by which one order of columns must agree with more labels than another, by judgment
+MIN_ERRORS = 3
+
+
+def to_values(predictions: Any) -> Tensor:
+    """Return probabilities or predicted targets as a tensor in float64, without gradients.
+
+    Args:
+        predictions: Array in any order of its memory, tensor, frame, list, or result of `gapscope.out_of_sample`.
+
+    Raises:
+        InvalidInput: They are no numbers.
+    """
+    if isinstance(predictions, Tensor):
+        return predictions.detach().double().cpu()
+    columns = list(getattr(predictions, "columns", ()))
+    if GIVEN in columns:
+        predictions = predictions[[name for name in columns if name != GIVEN]]
+    try:
+        return torch.from_numpy(np.array(predictions, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"Got pred_probs that are no table of numbers ({type(predictions).__name__}: {error}); probabilities "
+            "[n, classes] or predicted targets [n] are needed."
+        ) from error
+
+
+def is_held_out(predictions: Any) -> bool:
+    """Return whether predictions are known to be out of sample, as those of `gapscope.out_of_sample` are."""
+    return bool(getattr(predictions, "is_held_out", False))
+
+
+def match_predictions(pred_probs: Any, samples: Samples) -> tuple[Any, tuple[str, ...]]:
+    """Return predictions with the rows of the samples, and a column per class (or label) in their order.
+
+    Columns of frames and of results of `gapscope.out_of_sample` are matched by name. Columns without names are those of
+    the classes in their order; if this differs from the order of sorted names, which scikit-learn has, the order is the
+    one that agrees with more labels.
+
+    Args:
+        pred_probs: Probabilities [n, C], or predicted targets [n].
+        samples: The samples.
+
+    Returns:
+        The predictions, and notes.
+
+    Raises:
+        InvalidInput: Columns have names, of which a class that occurs lacks one; or their order is not known.
+    """
+    if samples.kind == "positions":
+        return pred_probs, ()
+    if samples.kind == "multi-label":
+        return _match_labels(pred_probs, samples.target_columns), ()
+    pred_probs = _of_labelled_rows(pred_probs, samples)
+    if not samples.is_classification:
+        return pred_probs, ()
+    return _match_classes(pred_probs, samples)
+
+
+def _of_labelled_rows(pred_probs: Any, samples: Samples) -> Any:
+    """Return the predictions of the samples, if there is one for every row of the data that were passed."""
+    rows = samples.rows
+    if rows is None or not hasattr(pred_probs, "__len__") or len(pred_probs) != samples.n_rows:
+        return pred_probs
+    rows = rows.cpu()
+    if is_held_out(pred_probs):
+        return replace(pred_probs, predictions=np.asarray(pred_probs)[rows.numpy()])
+    if hasattr(pred_probs, "iloc"):
+        return pred_probs.iloc[rows.tolist()]
+    if hasattr(pred_probs, "columns"):
+        return pred_probs[rows.tolist()]
+    return to_values(pred_probs)[rows]
+
+
+def _match_labels(pred_probs: Any, names: Sequence[str]) -> Any:
+    """Return probabilities of several labels in the order of the labels, where both have names."""
+    columns = _column_names(pred_probs)
+    if not columns or not names or _numbers_of(columns) is not None:
+        return pred_probs
+    texts = [str(column) for column in columns]
+    _check_named(texts, names, names, "label")
+    return _with_columns(pred_probs, [texts.index(name) for name in names])
+
+
+def _match_classes(pred_probs: Any, samples: Samples) -> tuple[Any, tuple[str, ...]]:
+    """Return probabilities of the classes in the order of the classes, and notes."""
+    labels, names = samples.y.cpu(), samples.class_names
+    columns = _column_names(pred_probs)
+    if not columns:
+        return _unnamed_in_order(pred_probs, labels, samples)
+    texts = [str(column) for column in columns]
+    occurring = labels.unique().tolist()
+    numbers = _numbers_of(columns)
+    is_numbered = numbers is not None and sorted(numbers) == list(range(len(numbers)))
+    if names and numbers is not None and is_numbered and not set(names) <= set(texts):
+        # the classes were numbers to the model
+        pred_probs = _with_columns(pred_probs, _by_number(numbers))
+        return _unnamed_in_order(pred_probs, labels, samples)
+    if names:
+        _check_named(texts, [names[k] for k in occurring], names, "class")
+        others = [k for k, text in enumerate(texts) if text not in names and text != GIVEN]
+        own = [texts.index(name) if name in texts else None for name in names]
+        return _with_columns(pred_probs, [*own, *others]), ()
+    if numbers is None or not set(occurring) <= set(numbers):
+        return pred_probs, ()
+    if is_far_above(max(numbers), len(numbers)):
+        return pred_probs, ()
+    return _with_columns(pred_probs, _by_number(numbers)), ()
+
+
+def _check_named(
+    texts: Sequence[str], needed: Sequence[str], names: Sequence[str], noun: str
+) -> None:
+    """Raise InvalidInput unless all classes that are needed have a column."""
+    lacking = [name for name in needed if name not in texts]
+    if lacking:
+        plural = {"class": "classes", "label": "labels"}[noun]
+        raise InvalidInput(
+            f"Got pred_probs with the columns {join_names(texts)}; the {noun} {lacking[0]!r} has none. Name the "
+            f"columns as the {plural}, or pass an array with the columns in the order of these: {join_names(names)}."
+        )
+
+
+def _column_names(pred_probs: Any) -> list[Any]:
+    """Return the classes of the columns of a frame or of a held-out result (none for arrays)."""
+    if is_held_out(pred_probs):
+        return list(getattr(pred_probs, "classes", ()))
+    columns = getattr(pred_probs, "columns", None)
+    return [] if columns is None else list(columns)
+
+
+def _numbers_of(columns: Sequence[Any]) -> list[int] | None:
+    """Return names of columns that are all different whole numbers from 0 on as numbers, else None."""
+    numbers: list[int] = []
+    for name in columns:
+        try:
+            number = float(name)
+        except (TypeError, ValueError):
+            return None
+        if number < 0 or number % 1:
+            return None
+        numbers.append(int(number))
+    if len(set(numbers)) < len(numbers):
+        return None
+    return numbers
+
+
+def _by_number(numbers: Sequence[int]) -> list[int | None]:
+    """Return the index of the column of each class number, None where there is no column."""
+    found = {number: k for k, number in enumerate(numbers)}
+    return [found.get(number) for number in range(max(numbers) + 1)]
+
+
+def _with_columns(pred_probs: Any, chosen: Sequence[int | None]) -> Any:
+    """Return predictions with the columns at these indices; None is a column of zeros."""
+    kept = [k for k in chosen if k is not None]
+    if is_held_out(pred_probs):
+        values = torch.from_numpy(np.asarray(pred_probs, dtype=np.float64))[:, kept]
+    elif isinstance(pred_probs, Tensor):
+        values = pred_probs[:, kept]
+    else:
+        columns = list(pred_probs.columns)
+        values = to_values(pred_probs[[columns[k] for k in kept]])
+    result = values.new_zeros(len(values), len(chosen))
+    result[:, [place for place, k in enumerate(chosen) if k is not None]] = values
+    if is_held_out(pred_probs):
+        classes = tuple(None if k is None else pred_probs.classes[k] for k in chosen)
+        return replace(pred_probs, predictions=result.numpy(), classes=classes)
+    return result
+
+
+def _orders(names: Sequence[str], occurring: Sequence[int], width: int) -> list[tuple[int, ...]]:
+    """Return the orders of classes that columns without names may have, that of the classes first."""
+    keys: list[Any] = [lambda k: k, lambda k: names[k]]
+    numbers = _numbers_of(names)
+    if numbers is not None:
+        keys.append(lambda k: numbers[k])
+    orders = [
+        tuple(sorted(classes, key=key))
+        for classes in (range(len(names)), occurring)
+        for key in keys
+        if len(classes) == width
+    ]
+    return list(dict.fromkeys(orders))
+
+
+def _unnamed_in_order(
+    pred_probs: Any, labels: Int[Tensor, " n"], samples: Samples
+) -> tuple[Any, tuple[str, ...]]:
+    """Return probabilities whose columns have no names in the order of the classes, and notes."""
+    values, names = to_values(pred_probs), samples.class_names
+    if not names or values.ndim != 2 or len(values) != len(labels):
+        return pred_probs, ()
+    orders = _orders(names, labels.unique().tolist(), values.shape[1])
+    if not orders or orders == [tuple(range(values.shape[1]))]:
+        return pred_probs, ()
+    agreed = torch.stack([torch.tensor(order)[values.argmax(1)] == labels for order in orders])
+    best = int(agreed.sum(1).argmax())
+    is_decided = all(
+        _agrees_more(agreed[best], other) for k, other in enumerate(agreed) if k != best
+    )
+    listed = [join_names(names[k] for k in order) for order in orders]
+    shares = [percent(float(part.double().mean()), 1) for part in agreed]
+    if not is_decided and samples.names_are_own:
+        best = 0  # numbers were passed, and are those of the columns
+    elif not is_decided:
+        raise InvalidInput(
+            f"Got pred_probs whose columns have no names; in the order of the categories ({listed[0]}) they agree with "
+            f"{shares[0]} of the labels, in that of sorted names ({listed[1]}) with {shares[1]}, so that their order "
+            "is not known. Pass pandas.DataFrame(pred_probs, columns=estimator.classes_)."
+        )
+    order = orders[best]
+    if order == tuple(range(len(order))) and samples.names_are_own:
+        return pred_probs, ()
+    found = {number: column for column, number in enumerate(order)}
+    matched = _with_columns(values, [found.get(k) for k in range(len(names))])
+    if is_held_out(pred_probs):
+        matched = replace(pred_probs, predictions=matched.numpy(), classes=tuple(names))
+    if len(orders) == 1:
+        return matched, ()
+    others = ", ".join(f"{shares[k]} as {listed[k]}" for k in range(len(orders)) if k != best)
+    note = (
+        f"The columns of pred_probs have no names. They were read as {listed[best]}, which agrees with {shares[best]} "
+        f"of the labels ({others})."
+    )
+    return matched, (note,)
+
+
+def _agrees_more(first: Tensor, second: Tensor) -> bool:
+    """Return whether the first predictions agree with significantly more labels than the second."""
+    more, fewer = int((first & ~second).sum()), int((second & ~first).sum())
+    return more - fewer > MIN_ERRORS * (more + fewer) ** 0.5
+
+
+def exchanged_columns(
+    probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"], class_names: Sequence[str] = ()
+) -> str:
+    """Return why columns of probabilities look exchanged ("" if they do not).
+
+    They do if some classes are a permutation of each other: of the labels of each, more than half are predicted as the
+    next one. Errors in labels do so only where more than half of the labels of these classes are wrong.
+
+    Args:
+        probabilities: Probabilities [n, C].
+        labels: Given labels.
+        class_names: Names of the classes; empty if they are numbers.
+    """
+    n_classes = probabilities.shape[1]
+    counts = torch.zeros(n_classes, n_classes, dtype=torch.float64)
+    counts.index_put_(
+        (labels, probabilities.argmax(1)),
+        torch.ones(len(labels), dtype=torch.float64),
+        accumulate=True,
+    )
+    most, column = counts.max(1)
+    # fewer labels of a class may all be wrong by chance, by judgment
+    is_moved = (
+        (most > counts.sum(1) / 2) & (counts.sum(1) >= 5) & (column != torch.arange(n_classes))
+    )
+    moved = is_moved.nonzero().flatten().tolist()
+    if not moved or sorted(column[moved].tolist()) != moved:
+        return ""
+    names = dict(enumerate(class_names))
+    listed = join_names(
+        f"column {column[k]} belongs to the class {names.get(k, k)!r}" for k in moved
+    )
+    order = f", in this order: {join_names(class_names)}" if class_names else ""
+    return (
+        f"The rate is not estimated from pred_probs, whose columns look exchanged: by most labels, {listed}. "
+        f"Column k is needed for the class k{order}. Pass a frame with columns named as the classes."
+    )
