@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gapscope.base.columns import naming_note
 from gapscope.base.errors import InvalidInput, join_names
+from gapscope.base.input_layout import pack_inputs
 from gapscope.base.samples import Samples, as_samples, with_parts, with_task
 from gapscope.base.targets import SIGN_NAMES
 
@@ -37,6 +38,7 @@ def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
     second = _numbered_as(second, first, owner)
     second = _with_task_of(second, first, owner)
     second = _with_columns_of(second, first, owner)
+    second = _with_named_inputs_of(second, first, owner)
     second = _in_types_of(second, first)
     shapes = [_input_shapes(samples) for samples in (second, first)]
     if shapes[0] != shapes[1]:
@@ -87,7 +89,8 @@ def _in_types_of(second: Samples, first: Samples) -> Samples:
         return second
     converted: list[Tensor] = []
     for part, like in zip(parts, known, strict=True):
-        are_ids = second.columns and part.is_floating_point() and bool((part % 1 == 0).all())
+        is_named = bool(second.columns) or second.form is not None
+        are_ids = is_named and part.is_floating_point() and bool((part % 1 == 0).all())
         if not part.is_complex() and (like.is_floating_point() or are_ids):
             part = part.to(like.dtype)
         converted.append(part)
@@ -128,6 +131,26 @@ def _with_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
     return replace(
         second, inputs=second.inputs[:, order], columns=first.columns, notes=(*second.notes, note)
     )
+
+
+def _with_named_inputs_of(second: Samples, first: Samples, owner: str) -> Samples:
+    """Bring the inputs of a mapping into the order of the first."""
+    if first.form is None or second.form is None:
+        return second
+    names, known = second.form.names, first.form.names
+    if names is None or known is None or names == known:
+        return second
+    lacking = [name for name in known if name not in names]
+    others = [name for name in names if name not in known]
+    if lacking or others:
+        raise InvalidInput(
+            f"{owner} must have the inputs of the first data set; it lacks {join_names(lacking) or 'none'} and has "
+            f"{join_names(others) or 'no others'}. Prepare both in the same way."
+        )
+    parts = dict(zip(names, second.parts, strict=True))
+    inputs, form = pack_inputs({name: parts[name] for name in known})
+    note = f"The inputs of {owner} were brought into the order of the first data set."
+    return replace(second, inputs=inputs, form=form, notes=(*second.notes, note))
 
 
 def _with_target_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
