@@ -24,10 +24,11 @@ from gapscope.accuracy.loo_rows import (
 from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.label_numbers import check_class_numbers
 from gapscope.base.randomness import derive_seed
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
-from gapscope.base.targets import check_class_numbers, require_targets
+from gapscope.base.targets import require_targets
 from gapscope.data.frames import encode_inputs
 from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope

@@ -25,7 +25,10 @@ INTEGER_REGRESSION_NOTE = (
     "Integer targets with one column per output are treated as regression targets. "
     "For one class per position, the network must return [n, positions, classes]."
 )
-NEGATIVE_NOTE = "Rows of integers with negative values are treated as regression targets."
+NEGATIVE_NOTE = (
+    "Rows of integers with negative values are treated as regression targets. "
+    f"Where a value marks positions that do not count, such as -1: y.masked_fill(y == -1, {IGNORED})."
+)
 TWO_CLASSES_NOTE = (
     "Targets that are all 0.0 or 1.0 are treated as two classes. "
     'For regression pass gs.Samples(x, y, task="regression").'
@@ -132,14 +135,14 @@ def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) ->
     return targets
 
 
-def _count_values(values: Tensor) -> int:
+def count_values(values: Tensor) -> int:
     """Return the number of different values of a vector that is not empty."""
     return 1 + int(values.sort().values.diff().count_nonzero())
 
 
 def are_amounts(labels: Tensor) -> bool:
     """Return whether class labels [n] may be amounts: 50 or more, with fewer than 5 per class on average."""
-    return len(labels) >= MIN_AMOUNTS and _count_values(labels) * MIN_PER_CLASS > len(labels)
+    return len(labels) >= MIN_AMOUNTS and count_values(labels) * MIN_PER_CLASS > len(labels)
 
 
 def _note_about_classes(targets: Tensor) -> str:
@@ -148,7 +151,7 @@ def _note_about_classes(targets: Tensor) -> str:
         return ""
     if targets.shape[1] == 1:
         is_whole = bool((targets == targets.round()).all())
-        n_values = _count_values(targets[:, 0])
+        n_values = count_values(targets[:, 0])
         are_few = is_whole and 1 < n_values <= min(MAX_WHOLE, len(targets) // 3)
         return WHOLE_NOTE if are_few else ""
     sums = targets.double().sum(1)
@@ -274,11 +277,25 @@ def check_targets(targets: Tensor) -> None:
         wrong = targets[negative & (targets != IGNORED)]
     else:
         wrong = targets[negative]
+    if len(wrong) and targets.ndim > 1:
+        raise InvalidInput(
+            f"Labels of positions must be 0 or larger; got {int(wrong.min())}. {mark_advice(int(wrong.min()))}, number "
+            'the classes 0, 1, 2, ..., or pass gs.Samples(x, y, task="regression").'
+        )
     if len(wrong):
         raise InvalidInput(
             f"Class labels must be 0 or larger; got {int(wrong.min())}. Number the classes 0, 1, 2, ..., mark missing "
             f'labels by {IGNORED}, or pass gs.Samples(x, y, task="regression").'
         )
+
+
+def mark_advice(label: int) -> str:
+    """Return the advice on a label that marks positions that do not count.
+
+    Args:
+        label: The label.
+    """
+    return f"Mark positions that do not count by {IGNORED}: y.masked_fill(y == {label}, {IGNORED})"
 
 
 def check_label_shape(labels: Tensor, shape: Sequence[int]) -> None:
@@ -296,45 +313,18 @@ def _not_labels(targets: Tensor, shape: str) -> InvalidInput:
 
 def check_labels(labels: Tensor, n_classes: int) -> None:
     """Raise InvalidInput unless all labels are below the number of classes."""
-    if labels.numel() and int(labels.max()) >= n_classes:
-        raise InvalidInput(
-            f"Class labels must be smaller than the number of classes, {n_classes}; got {int(labels.max())}. Give the "
-            "network one output per class, or number the classes 0, 1, 2, ..."
-        )
-
-
-MAX_UNUSED_CLASSES = 1000
-"""Labels above ten times the classes and so many unused numbers are codes, not classes, by judgment."""
-
-
-def is_far_above(label: int, n_classes: int) -> bool:
-    """Return whether a label is far larger than the number of classes, so that arrays have mostly unused columns.
-
-    Args:
-        label: The largest label.
-        n_classes: Number of classes that occur.
-    """
-    return label > MAX_UNUSED_CLASSES + 10 * n_classes
-
-
-def check_class_numbers(labels: Tensor) -> None:
-    """Raise InvalidInput if the largest label is far larger than the number of classes.
-
-    Args:
-        labels: Class labels of any shape; -100 is no class.
-
-    Raises:
-        InvalidInput: Arrays of scores with a column per number of a class would be mostly unused.
-    """
-    labels = labels[labels != IGNORED]
-    if not labels.numel():
+    if not labels.numel() or int(labels.max()) < n_classes:
         return
-    largest, n_classes = int(labels.max()), _count_values(labels.flatten())
-    if is_far_above(largest, n_classes):
+    if labels.ndim > 1:
         raise InvalidInput(
-            f"Got the label {largest} and only {n_classes} classes. Number the classes 0, 1, 2, ..., "
-            "or pass floating-point targets if these are amounts."
+            f"Labels of positions must be smaller than the number of classes, {n_classes}; got {int(labels.max())}. "
+            f"{mark_advice(int(labels.max()))}, give the network one output per class, or number the classes 0, 1, 2, "
+            "..."
         )
+    raise InvalidInput(
+        f"Class labels must be smaller than the number of classes, {n_classes}; got {int(labels.max())}. Give the "
+        "network one output per class, or number the classes 0, 1, 2, ..."
+    )
 
 
 def check_regression_shape(

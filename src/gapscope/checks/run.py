@@ -17,9 +17,10 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range, describe_value
 from gapscope.base.loss_history import loss_history
+from gapscope.base.label_numbers import check_no_mark, is_far_above
 from gapscope.base.samples import Samples, as_samples, with_task
 from gapscope.base.second_data import as_second
-from gapscope.base.targets import IGNORED, is_far_above, require_targets
+from gapscope.base.targets import IGNORED, require_targets
 from gapscope.checks.account import order_findings
 from gapscope.checks.context import MAX_SAMPLES, Context
 from gapscope.checks.estimators import EstimatorScores, with_rows
@@ -242,6 +243,9 @@ def _numbered(samples: Samples, test: Samples | None) -> tuple[Samples, Samples 
     parts = [samples]
     if test is not None and test.targets is not None:
         parts.append(test)
+    if samples.kind == "positions":
+        for part in parts:
+            check_no_mark(part.y)
     values = torch.cat([part.y.cpu().flatten() for part in parts]).unique()
     values = values[values != IGNORED]
     if not len(values) or not is_far_above(int(values[-1]), len(values)):

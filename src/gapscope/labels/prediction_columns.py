@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, join_names
+from gapscope.base.label_numbers import is_far_above
 from gapscope.base.samples import Samples
-from gapscope.base.targets import is_far_above
 from gapscope.results.estimate import percent
 
 GIVEN = "given label"

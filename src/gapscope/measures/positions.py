@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from gapscope.base.budget import MAX_BYTES
 from gapscope.base.errors import InvalidInput
+from gapscope.base.label_numbers import check_class_numbers, check_no_mark
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
-from gapscope.base.targets import IGNORED, check_class_numbers, labels_on_grid
+from gapscope.base.targets import IGNORED, labels_on_grid
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import BACKWARD_CHUNK_SIZE
@@ -279,7 +280,7 @@ def prepare_positions(
 
     Raises:
         InvalidInput: The targets do not fit the outputs, all labels are of one class, or they are numbers far larger
-            than the number of classes.
+            than the number of classes, or a mark such as 255.
     """
     prepared = None
     if network is not None:
@@ -292,6 +293,8 @@ def prepare_positions(
     else:
         labelled = prepared.samples
     positions = labelled_positions(labelled.y, seed=seed)
+    if prepared is None and not samples.class_names:
+        check_no_mark(positions.labels)
     # scores in float64, with a column per number of a class
     if prepared is None and 8 * len(positions) * positions.n_classes > MAX_BYTES:
         check_class_numbers(positions.labels)

@@ -1,0 +1,73 @@
+"""Numbers of classes that look like none: codes far above the number of classes, and marks such as 255."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gapscope.base.errors import InvalidInput
+from gapscope.base.targets import IGNORED, count_values, mark_advice
+
+MAX_UNUSED_CLASSES = 1000
+"""Labels above ten times the classes and so many unused numbers are codes, not classes, by judgment."""
+
+
+def is_far_above(label: int, n_classes: int) -> bool:
+    """Return whether a label is far larger than the number of classes, so that arrays have mostly unused columns.
+
+    Args:
+        label: The largest label.
+        n_classes: Number of classes that occur.
+    """
+    return label > MAX_UNUSED_CLASSES + 10 * n_classes
+
+
+def check_class_numbers(labels: Tensor) -> None:
+    """Raise InvalidInput if the largest label is far larger than the number of classes.
+
+    Args:
+        labels: Class labels of any shape; -100 is no class.
+
+    Raises:
+        InvalidInput: Arrays of scores with a column per number of a class would be mostly unused.
+    """
+    labels = labels[labels != IGNORED]
+    if not labels.numel():
+        return
+    largest, n_classes = int(labels.max()), count_values(labels.flatten())
+    if is_far_above(largest, n_classes):
+        raise InvalidInput(
+            f"Got the label {largest} and only {n_classes} classes. Number the classes 0, 1, 2, ..., "
+            "or pass floating-point targets if these are amounts."
+        )
+
+
+VOID = 255
+"""Label of pixels that do not count, in masks of most data sets."""
+MIN_GAP, MIN_GAP_TO_VOID, MAX_MARKS = 20, 10, 2
+"""Unused numbers below a mark, below 255, and number of marks: by judgment, few class numbers have such gaps."""
+
+
+def check_no_mark(labels: Tensor) -> None:
+    """Raise InvalidInput if a label of positions looks like a mark of positions that do not count, such as 255.
+
+    It is one of the two largest labels, far above the others, and these are numbered as classes are. Where there is a
+    network, its outputs decide instead.
+
+    Args:
+        labels: Labels of positions; -100 is no class.
+
+    Raises:
+        InvalidInput: There is such a label.
+    """
+    values = labels[labels != IGNORED].unique().tolist()
+    for n_classes in range(max(len(values) - MAX_MARKS, 1), len(values)):
+        classes, mark = values[:n_classes], values[n_classes]
+        last = classes[-1]
+        gap = mark - last
+        is_far = gap > max(MIN_GAP, last) or (mark == VOID and gap > MIN_GAP_TO_VOID)
+        # every second number of a class is used, or more: else they are token ids or codes
+        if is_far and last <= 2 * n_classes + MIN_GAP_TO_VOID:
+            raise InvalidInput(
+                f"Got the label {mark} at positions whose other labels are up to {last}. {mark_advice(mark)}. "
+                "If it is a class, number the classes 0, 1, 2, ..."
+            )

@@ -1,0 +1,93 @@
+"""Labels of positions that mark what does not count (255, -1): refused, with the way to mark it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+from gapscope.base.label_numbers import check_no_mark
+
+
+@pytest.fixture(scope="module")
+def pictures() -> tuple[Tensor, Tensor]:
+    x = torch.rand(60, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    return x, (x[:, 0] > 0.5).long()
+
+
+VERBS: dict[str, Any] = {
+    "predictions": lambda data: gs.out_of_sample(None, data),
+    "features": lambda data: gs.out_of_sample(torch.rand(60, 6, 6, 3), data),
+    "forecast": lambda data: gs.forecast_accuracy(None, data),
+    "noise": lambda data: gs.estimate_label_noise(None, data),
+    "check": lambda data: gs.check(None, data),
+    "measure": lambda data: gs.measure(nn.Conv2d(1, 2, 3, padding=1), data, ["accuracy"]),
+    "mask": lambda data: gs.measure(nn.Conv2d(1, 1, 3, padding=1), data, ["accuracy"]),
+    "train": lambda data: gs.train(nn.Conv2d(1, 2, 1), data, gs.TrainingSpec(epochs=1)),
+}
+
+
+@pytest.mark.parametrize("mark", [255, -1])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_mark_is_refused_with_the_way_to_mark_it(
+    pictures: tuple[Tensor, Tensor], verb: str, mark: int
+) -> None:
+    x, y = pictures
+    y = y.clone()
+    y[:, 0] = mark
+    with pytest.raises(InvalidInput) as caught:
+        VERBS[verb]((x, y))
+    assert f"y.masked_fill(y == {mark}, -100)" in str(caught.value)
+
+
+def test_a_mark_of_the_test_samples_alone_is_refused(pictures: tuple[Tensor, Tensor]) -> None:
+    x, y = pictures
+    marked = y.clone()
+    marked[:, 0] = 255
+    with pytest.raises(InvalidInput, match="masked_fill"):
+        gs.check(None, (x, y), test=(x, marked), only=["GS101"])
+
+
+def test_marked_positions_do_not_count(pictures: tuple[Tensor, Tensor]) -> None:
+    x, y = pictures
+    y = y.clone()
+    y[:, 0] = -100
+    assert gs.out_of_sample(None, (x, y)).score > 0.9
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_marked"),
+    [
+        ([0, 1, 255], True),
+        ([0, 255], True),
+        ([*range(19), 255], True),
+        ([*range(150), 255], True),
+        ([*range(21), 254, 255], True),
+        ([0, 1, 99], True),
+        (range(256), False),
+        (range(0, 256, 3), False),
+        ([0, 1, 2, 7, 15], False),
+        ([1, 2, 3, 17, 44, 62, 90], False),
+        ([0, 1], False),
+        ([3], False),
+        ([101, 2003, 2023, 30000], False),
+    ],
+)
+def test_marks_are_told_from_classes(labels: Any, is_marked: bool) -> None:
+    values = torch.tensor([*labels, -100])
+    if not is_marked:
+        check_no_mark(values)
+        return
+    with pytest.raises(InvalidInput, match="do not count"):
+        check_no_mark(values)
+
+
+def test_a_network_with_an_output_per_number_decides(pictures: tuple[Tensor, Tensor]) -> None:
+    x, y = pictures
+    y = y.clone()
+    y[:, 0] = 255
+    assert "accuracy" in gs.measure(nn.Conv2d(1, 256, 1), (x, y), ["accuracy"])
