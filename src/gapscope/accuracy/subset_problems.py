@@ -106,6 +106,10 @@ class NetworkProblem:
     spread: float
     root: str | Path | None = None
 
+    def __post_init__(self) -> None:
+        # the function is passed numbers, which its network learns, whatever the network names its outputs
+        object.__setattr__(self, "samples", replace(self.samples, names_are_own=True))
+
     def __len__(self) -> int:
         return len(self.samples)
 

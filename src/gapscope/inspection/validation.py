@@ -31,6 +31,7 @@ from gapscope.inspection.network_checks import (
     unwrapped,
 )
 from gapscope.inspection.next_position import UNDECIDED, predicts_next_of
+from gapscope.inspection.output_names import numbered_as_outputs, unknown_labels_reason
 from gapscope.inspection.stated_task import with_stated_task
 
 # Prefixes of names in the state dictionaries of torch.compile and of (Distributed)DataParallel.
@@ -322,10 +323,14 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     estimator = network
     network, data = unwrap_estimator(network, data)
     check_module(network)
-    samples = with_stated_task(unwrapped(network), as_samples(data))
+    samples = numbered_as_outputs(network, as_samples(data))
+    samples = with_stated_task(unwrapped(network), samples)
     if needs:
         require_targets(samples.targets)
     prepared = replace(_adapt(network, in_network_types(network, samples)), estimator=estimator)
+    if samples.class_names and not prepared.mismatch:
+        reason = unknown_labels_reason(network, prepared.samples, prepared.n_outputs)
+        prepared = replace(prepared, mismatch=reason)
     if "labels" in needs:
         require_labels(prepared.samples.targets)
     if "outputs" in needs:
@@ -337,7 +342,8 @@ def settled_by(source: Any, samples: Samples) -> Samples:
     """Return the samples with the task that their targets have beside a network's outputs, or beside features.
 
     Zeros and ones [n, K] are several labels per sample, or one class per position; other integers [n, K] are regression
-    targets, or one class per position. Functions that differ by task call this before they look at the task.
+    targets, or one class per position. Functions that differ by task call this before they look at the task. Names of
+    classes get the numbers of the outputs of these names.
 
     Args:
         source: A network, whose outputs decide; or features, which are of positions if they have one dimension more
@@ -347,6 +353,7 @@ def settled_by(source: Any, samples: Samples) -> Samples:
     Raises:
         InvalidInput: The network does not run on the data.
     """
+    samples = numbered_as_outputs(source, samples)
     if isinstance(source, nn.Module):
         samples = with_stated_task(unwrapped(source), samples)
     raw = samples.unsettled

@@ -19,6 +19,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.inspection.independence import check_no_batch_statistics
 from gapscope.inspection.losses import evaluate
+from gapscope.inspection.output_names import numbered_as_outputs
 from gapscope.inspection.outputs import inspection_mode
 from gapscope.inspection.validation import ready
 from gapscope.measures.measurement import measure, select_measures
@@ -250,6 +251,7 @@ class Monitor(Recordings):
         self._started_at = time.process_time()
         if self.alarm is not None and not self.epochs:
             with torch.inference_mode(False):
+                self.samples = numbered_as_outputs(network, self.samples)
                 prepared = ready(network, self.samples)
                 self.alarm.begin(prepared.network, replace(prepared.samples, form=None))
 
@@ -326,6 +328,7 @@ class Monitor(Recordings):
         try:
             # frameworks validate in inference mode, whose tensors autograd cannot use
             with torch.inference_mode(False):
+                self.samples = numbered_as_outputs(network, self.samples)
                 prepared = ready(network, self.samples)
                 network = prepared.network
                 readings = self._measure(network, epoch)
