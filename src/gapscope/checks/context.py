@@ -22,6 +22,7 @@ from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.checks.copies import Copies
 from gapscope.checks.expected import Expected, expected_score, regression_score, untrained_because
 from gapscope.checks.trainers import sample_scores
+from gapscope.data.table_encoding import UnseenValues
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
@@ -56,6 +57,7 @@ class Context:
         monitor: Monitor of the training run.
         history: One mapping per epoch of the training run.
         test: Held-out samples.
+        unseen: Values of the categories of a raw test table that the training table lacks.
         given: All samples with their row numbers in the data that were passed.
         test_network: The network, adapted to their layout; None without both.
         batch_size: Batch size of training.
@@ -73,6 +75,7 @@ class Context:
     monitor: Any = None
     history: Sequence[Mapping[str, Any]] = ()
     test: Samples | None = None
+    unseen: tuple[UnseenValues, ...] = ()
     given: Samples | None = None
     test_network: nn.Module | None = None
     batch_size: int | None = None

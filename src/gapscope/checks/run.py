@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor, nn
 
@@ -17,11 +16,11 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range, describe_value
 from gapscope.base.loss_history import loss_history
-from gapscope.base.label_numbers import check_no_mark, is_far_above
-from gapscope.base.samples import Samples, as_samples, with_task
+from gapscope.base.samples import as_samples, with_task
 from gapscope.base.second_data import as_second
-from gapscope.base.targets import IGNORED, require_targets
+from gapscope.base.targets import require_targets
 from gapscope.checks.account import order_findings
+from gapscope.checks.class_numbering import number_classes, with_class_names
 from gapscope.checks.context import MAX_SAMPLES, Context
 from gapscope.checks.estimators import EstimatorScores, with_rows
 from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_checks, list_checks
@@ -29,6 +28,7 @@ from gapscope.checks.result import INTERRUPTED, CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
 from gapscope.checks.trials import TriedAdvice, try_fixes
 from gapscope.data.frames import encode_inputs, split_frame
+from gapscope.data.table_encoding import unseen_values
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import estimator_task, is_estimator, unwrapped
@@ -218,60 +218,6 @@ def _split(network: Any, data: Any, test: Any, target: str | int) -> tuple[Any, 
     return parts[0], parts[1]
 
 
-def _with_class_names(data: Any, test: Any) -> tuple[Any, Any]:
-    """Return pairs whose integer labels are names if some are negative: classes of an estimator, such as -1 and 1."""
-    pairs = [part for part in (data, test) if part is not None]
-    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-        return data, test
-    labels = [numpy.asarray(pair[1]) for pair in pairs]
-    if any(each.dtype.kind != "i" or each.ndim != 1 for each in labels):
-        return data, test
-    values = numpy.concatenate(labels)
-    if values.min(initial=0) >= 0 or IGNORED in values:
-        return data, test
-    named, named_test = (part and (part[0], _as_names(part[1])) for part in (data, test))
-    return named, named_test
-
-
-def _numbered(samples: Samples, test: Samples | None) -> tuple[Samples, Samples | None]:
-    """Return both with classes numbered from 0 on and named by their labels, if these are far larger than their number.
-
-    Arrays of scores have a column per number of a class, so that codes such as 30000000 would fill the memory.
-    """
-    if samples.kind not in ("classification", "positions") or samples.class_names:
-        return samples, test
-    parts = [samples]
-    if test is not None and test.targets is not None:
-        parts.append(test)
-    if samples.kind == "positions":
-        for part in parts:
-            check_no_mark(part.y)
-    values = torch.cat([part.y.cpu().flatten() for part in parts]).unique()
-    values = values[values != IGNORED]
-    if not len(values) or not is_far_above(int(values[-1]), len(values)):
-        return samples, test
-    names = tuple(map(str, values.tolist()))
-    numbered = [
-        replace(
-            part,
-            targets=torch.where(
-                part.y == IGNORED, IGNORED, torch.searchsorted(values.to(part.y.device), part.y)
-            ),
-            unsettled=None,
-            class_names=names,
-        )
-        for part in parts
-    ]
-    return numbered[0], (numbered[1] if len(numbered) > 1 else test)
-
-
-def _as_names(labels: Any) -> Any:
-    """Return integers as text; a pandas Series keeps its index."""
-    if hasattr(labels, "index") and hasattr(labels, "map"):
-        return labels.map(str)
-    return numpy.asarray(labels).astype(str)
-
-
 def _with_row_numbers(outcome: Outcome, context: Context) -> Outcome:
     """Return an outcome with row numbers of the data that were passed in place of indices of the samples."""
     if not isinstance(outcome, Finding) or len(outcome.indices) == 0 or context.given is None:
@@ -314,12 +260,13 @@ def _make_context(
     notes: tuple[str, ...] = ()
     raw, raw_test = data, test
     if is_estimator(network) and estimator_task(network) == "classifier":
-        data, test = _with_class_names(data, test)
+        data, test = with_class_names(data, test)
     module, contents = unwrap_estimator(network, data)
     # a pipeline that ends with a network encodes the columns itself
     if is_estimator(module) or module is None or (is_raw and module is network):
         data, test, notes = encode_inputs(data, test)
         module, contents = unwrap_estimator(network, data)
+    unseen = unseen_values(test)
     is_usable = isinstance(module, nn.Module) and not has_diverged(module)
     if module is not None and not isinstance(module, nn.Module) and not is_estimator(module):
         ready(network, data)  # raises the error for what is no network
@@ -349,7 +296,7 @@ def _make_context(
         else:
             initial = _checked_initial_state(prepared.bare, initial_state)
         part = prepared.with_samples(samples.subset(indices))
-        context = Context(part, samples, indices, initial_state=initial, given=given)
+        context = Context(part, samples, indices, initial_state=initial, given=given, unseen=unseen)
         if test is None:
             return context
         second = prepared.adapt(test)
@@ -358,18 +305,20 @@ def _make_context(
         held_out = None
     else:
         held_out = as_second(test, samples, "test")
-    given, held_out = _numbered(given, held_out)
+    given, held_out = number_classes(given, held_out)
     samples = replace(given, rows=None, n_rows=0)
     if is_estimator(module):
         scores = EstimatorScores(module, raw, given, raw_test)
-        return Context(None, samples, indices, estimator=scores, test=held_out, given=given)
+        return Context(
+            None, samples, indices, estimator=scores, test=held_out, given=given, unseen=unseen
+        )
     if initial_state is None or not isinstance(module, nn.Module):
         state = None
     else:
         state = _checked_initial_state(unwrapped(module), initial_state)
     return Context(
-        None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given
-    )
+        None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given, unseen=unseen,
+    )  # fmt: skip
 
 
 def _checked_initial_state(

@@ -13,6 +13,7 @@ from gapscope.base.targets import IGNORED
 from gapscope.checks.context import Context
 from gapscope.checks.costs import thinned
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
+from gapscope.data.table_encoding import UnseenValues
 from gapscope.labels.text_copies import are_word_frequencies
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import format_number
@@ -25,6 +26,8 @@ MIN_DISTANCE, MIN_DISTANCE_OF_LABELS = 0.2, 0.1
 LEVEL = 0.001
 # A kernel machine tells test from training samples if it is right for this fraction, significantly at 99.9 %.
 MIN_TOLD, LEVEL_OF_TOLD = 0.65, 0.999
+# fraction of test values that the training samples lack, by judgment
+MIN_OUTSIDE = 0.02
 # samples of each set, rows compared, rows told apart, columns that are named: by judgment
 MIN_SAMPLES, MAX_ROWS, MAX_TOLD, MAX_NAMES = 10, 5000, 500, 3
 
@@ -49,6 +52,11 @@ def shift(context: Context) -> Outcome:
             for word in ("mean", "spread")
             for i in range(columns[0].shape[1] // 2)
         )
+    moved += [
+        f"{part.name}: {percent(part.fraction)} of the test rows have values that no training row has, {part.listed}"
+        for part in context.unseen
+        if _is_unusual(part, len(train))
+    ]
     moved += _moved(*columns, names, MIN_DISTANCE)
     if not moved:
         moved += _told_apart(train, test, context.seed)
@@ -139,8 +147,8 @@ def _moved(
             found.append((distance, f"{names[i]}: {_change(first, second, are_fractions)}"))
             continue
         outside = 0.0 if are_fractions else _fraction_outside(first, second, d)
-        # also if a fiftieth of the test values lies outside the range of the training values, by judgment
-        if outside >= 0.02:
+        # also if a fiftieth of the test values lies outside the range of the training values
+        if outside >= MIN_OUTSIDE:
             low, high = format_number(float(first.min())), format_number(float(first.max()))
             found.append(
                 (
@@ -190,6 +198,21 @@ def _fraction_outside(first: Tensor, second: Tensor, d: int) -> float:
     needed = math.log(2 * d / LEVEL) / math.log((n + m) / m)
     counts = [int((second > first.max()).sum()), int((second < first.min()).sum())]
     return sum(count for count in counts if count >= needed) / m
+
+
+def _is_unusual(part: UnseenValues, n: int) -> bool:
+    """Return whether a test table has significantly more new values of a category than one like the training table.
+
+    Of n training rows, those with a value of their own are about as frequent as new values in further rows (Good 1953).
+
+    Args:
+        part: The values.
+        n: Number of training rows.
+    """
+    needed = math.log(2 / LEVEL) / math.log((n + part.n) / part.n)
+    if part.fraction < MIN_OUTSIDE or part.count < needed:
+        return False
+    return wilson_interval(part.fraction, part.n, LEVEL_OF_TOLD)[0] > part.single
 
 
 def _told_apart(train: Samples, test: Samples, seed: int) -> list[str]:

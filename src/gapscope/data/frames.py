@@ -27,6 +27,7 @@ from gapscope.data.table_encoding import (
     TableEncoding,
     category_names,
     encoding_of,
+    fraction_of_single,
     indicators,
 )
 from gapscope.results.formatting import pluralize
@@ -221,7 +222,14 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
         if name not in of_arrays
     ]
     columns += [
-        ColumnEncoding(str(name), "category", dtypes[str(name)], tuple(outputs), known)
+        ColumnEncoding(
+            str(name),
+            "category",
+            dtypes[str(name)],
+            tuple(outputs),
+            known,
+            single=fraction_of_single(frame[name]),
+        )
         for (name, known), outputs in zip(levels, level_names, strict=True)
     ]
     encoded.attrs[KEY] = TableEncoding(tuple(columns), tuple(encoded.columns), medians)

@@ -10,6 +10,7 @@ import numpy
 
 from gapscope.base.columns import unique_names
 from gapscope.base.errors import InvalidInput, join_names
+from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 from gapscope.data.plain_columns import (
     are_numbers,
     array_values,
@@ -19,6 +20,7 @@ from gapscope.data.plain_columns import (
     refuse_unusable,
     with_unique_names,
 )
+from gapscope.results.estimate import percent
 from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 KEY = "gapscope_encoding"
 """Name of the encoding among the attributes of an encoded frame."""
+UNSEEN = "gapscope_unseen_values"
+"""Name of the unseen values among the attributes of an encoded second frame."""
+MAX_LISTED = 3
 TRUTH = {"true": 1.0, "false": 0.0}
 """Booleans as text."""
 NOUNS = {
@@ -48,6 +53,7 @@ class ColumnEncoding:
         outputs: Names of its columns among the encoded ones; of an array those that were kept.
         levels: Values of a category, one per output; of an array the indices of its numbers that were kept.
         width: Number of numbers of an array.
+        single: Fraction of the rows of a category whose value no other row has.
     """
 
     name: str
@@ -56,6 +62,39 @@ class ColumnEncoding:
     outputs: tuple[Hashable, ...]
     levels: tuple[Any, ...] = ()
     width: int = 1
+    single: float = 0.0
+
+
+@dataclass(frozen=True)
+class UnseenValues:
+    """Values of a category in the second table that the first lacks.
+
+    Attributes:
+        name: Name of the column.
+        values: The values, as text, the most frequent first.
+        count: Number of rows that have one of them.
+        n: Number of rows of the second table.
+        single: Fraction of the rows of the first table whose value no other row has: about as many rows of a second
+            table like the first have a new value.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    count: int
+    n: int
+    single: float
+
+    @property
+    def fraction(self) -> float:
+        """Fraction of the rows that have such a value."""
+        return self.count / self.n
+
+    @property
+    def listed(self) -> str:
+        """The most frequent values, for a message."""
+        shown = ", ".join(map(repr, self.values[:MAX_LISTED]))
+        more = len(self.values) - MAX_LISTED
+        return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,8 +138,8 @@ class TableEncoding:
     def apply(self, frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, ...]]:
         """Return another table with the encoded columns of the first, and notes.
 
-        Values of a category that the first table lacks are 0 in all of its columns, and missing numbers are filled
-        with the medians of the first.
+        Values of a category that the first table lacks are 0 in all of its columns (`unseen_values` returns them), and
+        missing numbers are filled with the medians of the first.
 
         Args:
             frame: The other table.
@@ -111,8 +150,10 @@ class TableEncoding:
         import pandas
 
         blocks: dict[Hashable, numpy.ndarray] = {}
+        unseen: list[UnseenValues] = []
         for encoding, column in zip(self.columns, self.own_columns(frame), strict=True):
             blocks.update(zip(encoding.outputs, _encoded(encoding, column).T, strict=True))
+            unseen += _unseen(encoding, column)
         encoded = pandas.DataFrame(blocks, index=frame.index)[list(self.outputs)]
         refuse_unusable(encoded[list(self.medians)])
         missing = int(encoded.isna().sum().sum())
@@ -126,11 +167,31 @@ class TableEncoding:
             notes.append(
                 f"{', '.join(unknown)}: the second table has none of the values that the first has."
             )
+        notes += [
+            f"{part.name}: {percent(part.fraction, 1)} of the rows of the second table have values that the first "
+            f"lacks: {part.listed}."
+            for part in unseen
+            if part.name not in unknown
+        ]
         if missing:
             notes.append(
                 f"{pluralize(missing, 'missing number')} of the second table: filled with the medians of the first."
             )
-        return encoded.fillna(self.medians), tuple(notes)
+        encoded = encoded.fillna(self.medians)
+        encoded.attrs[UNSEEN] = tuple(unseen)
+        return encoded, tuple(notes)
+
+
+def unseen_values(data: Any) -> tuple[UnseenValues, ...]:
+    """Return the values of categories of a second table that the first lacks.
+
+    Args:
+        data: Pair of an encoded frame and targets; for other data the result is empty.
+    """
+    if not is_list_or_tuple(data) or not data:
+        return ()
+    attributes: Any = getattr(data[0], "attrs", {})
+    return attributes.get(UNSEEN, ()) if is_mapping(attributes) else ()
 
 
 def indicators(column: pandas.Series, levels: Sequence[Any]) -> numpy.ndarray:
@@ -140,16 +201,49 @@ def indicators(column: pandas.Series, levels: Sequence[Any]) -> numpy.ndarray:
         column: Column of a table.
         levels: Values, one per column of the result.
     """
+    numbers_of_rows = level_numbers(column, levels)
+    result = numpy.zeros((len(column), len(levels)))
+    rows = numpy.flatnonzero(numbers_of_rows >= 0)
+    result[rows, numbers_of_rows[rows]] = 1.0
+    return result
+
+
+def level_numbers(column: pandas.Series, levels: Sequence[Any]) -> numpy.ndarray:
+    """Return the number [n] of the level of each row, -1 where there is none.
+
+    Args:
+        column: Column of a table.
+        levels: Values; they are matched by value, then by their text.
+    """
     by_text = {_level_text(level): k for k, level in reversed(list(enumerate(levels)))}
     by_value = {level: k for k, level in enumerate(levels)}
     codes: dict[Any, int] = {}
     for value in column.dropna().unique():
         codes[value] = by_value.get(value, by_text.get(_level_text(value), -1))
-    numbers_of_rows = column.astype(object).map(codes).fillna(-1).to_numpy(dtype=int)
-    result = numpy.zeros((len(column), len(levels)))
-    rows = numpy.flatnonzero(numbers_of_rows >= 0)
-    result[rows, numbers_of_rows[rows]] = 1.0
-    return result
+    return column.astype(object).map(codes).fillna(-1).to_numpy(dtype=int)
+
+
+def fraction_of_single(column: pandas.Series) -> float:
+    """Return the fraction of the rows whose value no other row has.
+
+    Args:
+        column: Column of a table.
+    """
+    counts = column.value_counts()
+    return float((counts == 1).sum()) / max(len(column), 1)
+
+
+def _unseen(encoding: ColumnEncoding, column: pandas.Series) -> list[UnseenValues]:
+    """Return the values of a category that the first table lacks (none, or one entry)."""
+    plain = plain_column(column)
+    if encoding.kind != "category" or plain.isna().all() or holds_arrays(plain):
+        return []
+    is_new = (level_numbers(plain, encoding.levels) < 0) & plain.notna().to_numpy()
+    if not is_new.any():
+        return []
+    values = plain[is_new].map(_level_text).value_counts()
+    names = tuple(str(value) for value in values.index)
+    return [UnseenValues(encoding.name, names, int(is_new.sum()), len(plain), encoding.single)]
 
 
 def encoding_of(frame: pandas.DataFrame) -> TableEncoding:
