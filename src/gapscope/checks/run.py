@@ -264,7 +264,7 @@ def _make_context(
     module, contents = unwrap_estimator(network, data)
     # a pipeline that ends with a network encodes the columns itself
     if is_estimator(module) or module is None or (is_raw and module is network):
-        data, test, notes = encode_inputs(data, test)
+        data, test, notes = encode_inputs(data, test, reads_amounts=module is None)
         module, contents = unwrap_estimator(network, data)
     unseen = unseen_values(test)
     is_usable = isinstance(module, nn.Module) and not has_diverged(module)

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
+import torch
 
 from gapscope.base.columns import as_numbers
 from gapscope.base.errors import InvalidInput, did_you_mean, join_names
 from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, as_frame, hashed_words
+from gapscope.base.label_numbers import is_far_above
+from gapscope.base.targets import IGNORED, are_amounts
 from gapscope.data.plain_columns import (
     are_numbers,
     arrays_as_columns,
@@ -236,23 +239,52 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
     return encoded, tuple(notes)
 
 
-def encode_inputs(data: Any, test: Any = None) -> tuple[Any, Any, tuple[str, ...]]:
+def encode_inputs(
+    data: Any, test: Any = None, *, reads_amounts: bool = True
+) -> tuple[Any, Any, tuple[str, ...]]:
     """Return pairs (frame, targets) with columns of numbers, other data as they are, and notes about what was changed.
 
     Args:
         data: Training data in any form; tables of pandas, polars or Arrow are encoded.
         test: More data, whose frame gets the columns of the training data; None for none.
+        reads_amounts: Whether integer targets that no function can take as classes are numbers, as those of a column
+            that is named as the target.
     """
     frame = _frame_of(data)
     if frame is None:
         return data, test, ()
     columns, notes = encode_frame(frame)
+    if reads_amounts:
+        data, test, note = _with_amounts(data, test)
+        notes += (note,) if note else ()
     second = _frame_of(test)
     if second is not None:
         second, found = encode_frame(second, like=columns)
         test = (_without_word_names(second), test[1])
         notes += tuple(note for note in found if note not in notes)
     return (_without_word_names(columns), data[1]), test, notes
+
+
+def _with_amounts(data: Any, test: Any) -> tuple[Any, Any, str]:
+    """Return pairs with integer targets as numbers if they are amounts far above their number, and a note."""
+    import pandas
+
+    targets = as_frame(data[1])
+    if not isinstance(targets, pandas.Series | numpy.ndarray) or targets.ndim != 1:
+        return data, test, ""
+    column = pandas.Series(targets, name=getattr(targets, "name", None) or "targets")
+    if not len(column) or not pandas.api.types.is_integer_dtype(column) or column.isna().any():
+        return data, test, ""
+    labels = torch.tensor(column.to_numpy(dtype="int64"))
+    is_amount = is_far_above(int(labels.max()), column.nunique()) and are_amounts(labels)
+    if not is_amount or bool((labels == IGNORED).any()):
+        return data, test, ""
+    numbers, note = as_targets(column)
+    if not note:
+        return data, test, ""
+    if isinstance(test, tuple | list) and len(test) == 2 and test[1] is not None:
+        test = (test[0], numpy.asarray(as_frame(test[1]), dtype=float))
+    return (data[0], numbers), test, note
 
 
 def _without_word_names(columns: pandas.DataFrame) -> Any:

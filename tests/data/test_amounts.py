@@ -1,0 +1,53 @@
+"""Integer targets of a table that are amounts: read by one rule, whether or not their column is named as the target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+
+import gapscope as gs
+from gapscope.data.frames import encode_inputs
+
+
+@pytest.fixture(scope="module")
+def prices() -> pandas.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pandas.DataFrame({"size": rng.normal(size=200), "age": rng.normal(size=200)})
+    price = 500_000 + 100_000 * frame["size"] + 20_000 * rng.normal(size=200)
+    return frame.assign(price=price.round().astype(int))
+
+
+def _pair(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, pandas.Series]:
+    return frame.drop(columns="price"), frame["price"]
+
+
+@pytest.mark.parametrize("function", [gs.forecast_accuracy, gs.out_of_sample])
+def test_integer_amounts_beside_a_table_are_regressed(
+    function: Any, prices: pandas.DataFrame
+) -> None:
+    result = function(None, _pair(prices))
+    assert result.score_name == "R^2" and result.score > 0.8
+    assert any("read as numbers" in note for note in result.notes)
+
+
+def test_the_rule_is_that_of_a_named_target(prices: pandas.DataFrame) -> None:
+    by_name = gs.find_label_issues(None, prices, target="price")
+    by_pair = gs.find_label_issues(None, _pair(prices))
+    assert by_name.indices.tolist() == by_pair.indices.tolist()
+    test = prices.iloc[:40]
+    named = gs.check(None, prices, target="price", test=test, only=["GS101", "GS110"])
+    paired = gs.check(None, _pair(prices), test=_pair(test), only=["GS101", "GS110"])
+    assert [f.evidence for f in named.findings] == [f.evidence for f in paired.findings]
+
+
+def test_codes_of_classes_stay_classes(prices: pandas.DataFrame) -> None:
+    x, _ = _pair(prices)
+    for codes in (np.resize([10_000, 20_000, 30_000_000], 200), np.arange(200) % 30 * 1000):
+        _, y = encode_inputs((x, codes))[0]
+        assert np.asarray(y).dtype.kind == "i"
+    missing = prices["price"].where(prices["age"] > 0, -100)
+    _, y = encode_inputs((x, missing))[0]
+    assert y.dtype.kind == "i"
