@@ -9,6 +9,7 @@ import pandas
 import pytest
 
 import gapscope as gs
+from gapscope.checks.result import CheckResult
 
 
 def _tables(share: float, categories: str = "abc") -> tuple[pandas.DataFrame, pandas.DataFrame]:
@@ -28,7 +29,7 @@ def _tables(share: float, categories: str = "abc") -> tuple[pandas.DataFrame, pa
     return train, test
 
 
-def _check(train: Any, test: Any) -> gs.CheckResult:
+def _check(train: Any, test: Any) -> CheckResult:
     return gs.check(None, train, target="price", test=test, only=["GS110"])
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import Tensor, nn
@@ -139,3 +140,22 @@ def test_tokens_with_named_labels() -> None:
     x = torch.eye(3)[numbers]
     tags = [[ORDER[k] for k in row] for row in numbers.tolist()]
     assert gs.measure(Tagger(), (x, tags), ["accuracy"])["accuracy"].value == 1
+
+
+def test_columns_of_labels_are_matched_by_name(named: Any) -> None:
+    x, names = named
+    frame = pandas.DataFrame(
+        {name: [int(each == name) for each in names] for name in sorted(ORDER)}
+    )
+    assert gs.measure(Named(), (x, frame), ["accuracy"])["accuracy"].value > 0.9
+    several = frame.assign(paid=1 - frame["lost"])
+    expected = torch.tensor(several[ORDER].to_numpy()) > 0
+    assert torch.equal(ready(Named(), (x, several)).samples.y, expected)
+    numbered = frame[ORDER].set_axis(range(3), axis=1)
+    assert gs.measure(Named(), (x, numbered), ["accuracy"])["accuracy"].value > 0.9
+
+
+def test_numbers_as_text_are_numbers_of_outputs(named: Any) -> None:
+    x, names = named
+    text = [str(ORDER.index(name)) for name in names]
+    assert gs.measure(Named(), (x, text), ["accuracy"])["accuracy"].value > 0.9

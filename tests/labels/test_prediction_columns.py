@@ -29,7 +29,7 @@ def graded() -> tuple[np.ndarray, pandas.Series, np.ndarray]:
     probabilities = cross_val_predict(
         LogisticRegression(), x, y.astype(str), cv=5, method="predict_proba"
     )
-    return x, y, probabilities
+    return x, y, np.asarray(probabilities)
 
 
 def _agreement(y: pandas.Series, predictions: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput
@@ -59,7 +60,10 @@ def check_no_mark(labels: Tensor) -> None:
     Raises:
         InvalidInput: There is such a label.
     """
-    values = labels[labels != IGNORED].unique().tolist()
+    ordered = labels[labels != IGNORED].flatten().sort().values
+    is_new = torch.ones(len(ordered), dtype=torch.bool, device=ordered.device)
+    is_new[1:] = ordered.diff() != 0
+    values = [int(value) for value in ordered[is_new]]
     for n_classes in range(max(len(values) - MAX_MARKS, 1), len(values)):
         classes, mark = values[:n_classes], values[n_classes]
         last = classes[-1]

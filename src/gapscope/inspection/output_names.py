@@ -63,13 +63,16 @@ def numbered_as_outputs(network: Any, samples: Samples) -> Samples:
     """Return samples whose named labels have the numbers of the network's outputs of these names.
 
     Labels that were numbers keep these, also if their data set names them. So do labels of which the network knows
-    none or some alone, see `unknown_labels`.
+    none or some alone, see `unknown_labels`. Columns of several labels, or of one-hot classes, get the order of the
+    outputs if they have their names.
 
     Args:
         network: The network; anything else numbers nothing.
         samples: The samples.
     """
     known = output_names(network)
+    if samples.target_columns:
+        return _in_order_of_outputs(samples, known)
     if not known or not _are_named(samples) or samples.class_names == known:
         return samples
     if unknown_labels(known, samples):
@@ -88,6 +91,27 @@ def numbered_as_outputs(network: Any, samples: Samples) -> Samples:
     )  # fmt: skip
 
 
+def _in_order_of_outputs(samples: Samples, known: tuple[str, ...]) -> Samples:
+    """Return samples whose columns of labels have the order of the outputs, if they are named as these."""
+    names = samples.target_columns
+    if names == known or sorted(names) != sorted(known) or samples.kind == "regression":
+        return samples
+    order = torch.tensor([names.index(name) for name in known])
+    targets, unsettled = (
+        values if values is None or values.ndim != 2 else values[:, order.to(values.device)]
+        for values in (samples.targets, samples.unsettled)
+    )
+    class_names = samples.class_names
+    if class_names == names and targets is not None and targets.ndim == 1:
+        targets = _renumbered(targets, order.argsort())
+        class_names = known
+    note = "The columns of the labels were brought into the order of the network's outputs (config.label2id)."
+    return replace(
+        samples, targets=targets, unsettled=unsettled, class_names=class_names, target_columns=known,
+        notes=(*samples.notes, note),
+    )  # fmt: skip
+
+
 def unknown_labels(known: Sequence[str], samples: Samples) -> list[str]:
     """Return the names of labels that occur and that no output of a network has.
 
@@ -95,7 +119,7 @@ def unknown_labels(known: Sequence[str], samples: Samples) -> list[str]:
         known: Names of the outputs.
         samples: The samples.
     """
-    if not known or not _are_named(samples):
+    if not known or samples.targets is None or not _are_named(samples):
         return []
     labels = samples.y
     occurring = [int(label) for label in labels[labels >= 0].unique()]
@@ -125,19 +149,21 @@ def unknown_labels_reason(network: Any, samples: Samples, n_outputs: int) -> str
 
 def _are_named(samples: Samples) -> bool:
     """Return whether labels were names, which the data do not number."""
-    if not samples.class_names or samples.names_are_own or samples.targets is None:
+    if not samples.class_names or samples.names_are_own or samples.target_columns:
         return False
-    has_classes = samples.is_classification or samples.is_dense
+    has_classes = samples.is_classification or samples.is_dense  # without targets neither
     return has_classes and samples.class_names != SIGN_NAMES
 
 
 def _place(name: str, known: Sequence[str]) -> int:
-    """Return the number of the output of this name, also in upper or lower case; -1 if there is none."""
+    """Return the number of the output of this name, in any case, or of this number as text; -1 if there is none."""
     if name in known:
         return known.index(name)
     folded = [each.casefold() for each in known]
     if folded.count(name.casefold()) == 1:
         return folded.index(name.casefold())
+    if name.isdecimal() and int(name) < len(known):
+        return int(name)
     return -1
 
 

@@ -174,19 +174,18 @@ def _by_number(numbers: Sequence[int]) -> list[int | None]:
 def _with_columns(pred_probs: Any, chosen: Sequence[int | None]) -> Any:
     """Return predictions with the columns at these indices; None is a column of zeros."""
     kept = [k for k in chosen if k is not None]
-    if is_held_out(pred_probs):
-        values = torch.from_numpy(np.asarray(pred_probs, dtype=np.float64))[:, kept]
-    elif isinstance(pred_probs, Tensor):
-        values = pred_probs[:, kept]
+    held: Any = pred_probs if is_held_out(pred_probs) else None
+    if held is not None or isinstance(pred_probs, Tensor):
+        values = to_values(pred_probs)[:, kept]
     else:
         columns = list(pred_probs.columns)
         values = to_values(pred_probs[[columns[k] for k in kept]])
     result = values.new_zeros(len(values), len(chosen))
     result[:, [place for place, k in enumerate(chosen) if k is not None]] = values
-    if is_held_out(pred_probs):
-        classes = tuple(None if k is None else pred_probs.classes[k] for k in chosen)
-        return replace(pred_probs, predictions=result.numpy(), classes=classes)
-    return result
+    if held is None:
+        return result
+    classes = tuple(None if k is None else held.classes[k] for k in chosen)
+    return replace(held, predictions=result.numpy(), classes=classes)
 
 
 def _orders(names: Sequence[str], occurring: Sequence[int], width: int) -> list[tuple[int, ...]]:
