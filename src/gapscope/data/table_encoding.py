@@ -31,6 +31,7 @@ KEY = "gapscope_encoding"
 UNSEEN = "gapscope_unseen_values"
 """Name of the unseen values among the attributes of an encoded second frame."""
 MAX_LISTED = 3
+"""Values that a message lists, by judgment."""
 TRUTH = {"true": 1.0, "false": 0.0}
 """Booleans as text."""
 NOUNS = {
