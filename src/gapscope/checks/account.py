@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gapscope.checks.registry import Finding
-from gapscope.results.estimate import percent
+from gapscope.checks.registry import Finding, Fine, Outcome, list_checks
+from gapscope.results.estimate import IntervalEstimate, percent
 
 if TYPE_CHECKING:
     from gapscope.checks.expected import Expected
-    from gapscope.results.estimate import IntervalEstimate
 
 # Findings with one cause have one cost, the largest of theirs; of those about training the specific ones stand first.
 CAUSES = {
@@ -145,6 +144,63 @@ class Account:
         return lines
 
 
+def cap_cost(
+    cost: float, interval: tuple[float, float], expected: Expected | None
+) -> tuple[float, float, float]:
+    """Return a cost and the ends of its interval, at most what is missing on new data.
+
+    Args:
+        cost: The cost.
+        interval: Its interval.
+        expected: Score on new data; None if it is not known.
+    """
+    low, high = interval
+    if expected is None or not expected.is_new:
+        return cost, low, high
+    missing, at_most = expected.missing
+    return min(cost, missing), min(low, missing), min(high, at_most)
+
+
+def cap_costs(
+    outcomes: Iterable[Outcome], expected: Expected | None, score: str = "accuracy"
+) -> list[Outcome]:
+    """Return outcomes whose costs, intervals included, are at most what is missing on new data.
+
+    A finding that would cost less than its check reports (`Check.min_cost`) becomes fine. The evidence names the cap.
+
+    Args:
+        outcomes: Outcomes of checks.
+        expected: Score on new data; None if it is not known: then all costs stay. So they do where the samples are no
+            new ones.
+        score: "accuracy" or "R^2".
+    """
+    if expected is None or not expected.is_new:
+        return list(outcomes)
+    missing, _ = expected.missing
+    if score == "accuracy":
+        words = f"only {100 * missing:.1f} points are missing {expected.source}"
+    else:
+        words = f"only {missing:.2f} of R^2 is missing {expected.source}"
+    capped: list[Outcome] = []
+    for outcome in outcomes:
+        if not isinstance(outcome, Finding) or outcome.cost is None:
+            capped.append(outcome)
+            continue
+        interval = outcome.interval
+        cost, low, high = cap_cost(outcome.cost, interval or (0.0, 0.0), expected)
+        if interval is not None:
+            interval = low, high
+        evidence = outcome.evidence
+        if cost < outcome.cost:
+            evidence = f"{evidence}; {words}"
+        known = list_checks().get(outcome.code)
+        if known is not None and cost < min(outcome.cost, known.min_cost):
+            capped.append(Fine(evidence, outcome.code, outcome.title))
+        else:
+            capped.append(replace(outcome, cost=cost, interval=interval, evidence=evidence))
+    return capped
+
+
 def make_account(
     training: float, expected: Expected | None, findings: Sequence[Finding], score: str = "accuracy"
 ) -> Account:
@@ -207,14 +263,20 @@ def _share_costs(findings: Sequence[Finding], shortfall: IntervalEstimate | None
 
 
 def order_findings(
-    findings: Sequence[Finding], shortfall: IntervalEstimate | None = None
+    findings: Sequence[Finding],
+    shortfall: IntervalEstimate | None = None,
+    expected: Expected | None = None,
 ) -> tuple[Finding, ...]:
     """Return findings by the cost of their cause, those without a cost last; within a cause the specific one first.
 
     Args:
         findings: The findings.
         shortfall: See `Context.shortfall_interval`; None if it is not known.
+        expected: Score on new data, by which costs are capped; None if it is not known.
     """
+    if shortfall is not None:
+        ends = cap_cost(shortfall.value, (shortfall.low, shortfall.high), expected)
+        shortfall = IntervalEstimate(*ends)
     codes = list(CAUSES)
 
     def key(finding: Finding) -> tuple[bool, float, int, str]:

@@ -118,7 +118,9 @@ def _memorized(context: Context, flagged: torch.Tensor) -> float:
 MIN_GAIN = 0.03
 
 
-@register_check("GS103", title="more data would help", seconds=0.5, information=True)
+@register_check(
+    "GS103", title="more data would help", seconds=0.5, information=True, min_cost=MIN_GAIN
+)
 def more_data(context: Context) -> Outcome:
     """Report a gain of three points or more from twice the data, whose 90 % interval excludes 0."""
     forecast = context.forecast
@@ -135,7 +137,10 @@ def more_data(context: Context) -> Outcome:
     row = context.kernel()
     score = None if row is None else row.score
     gain = gain_of_twice_the_data(context.distinct, context.n_classes, context.seed, score=score)
-    text = f"twice the data add about {100 * gain.value:.1f} points ({100 * gain.low:.1f} to {100 * gain.high:.1f})"
+    ends = f"{100 * gain.low:.1f} to {100 * gain.high:.1f}"
+    text = (
+        f"a kernel machine gains about {100 * gain.value:.1f} points from twice the data ({ends})"
+    )
     if gain.value < MIN_GAIN or gain.low <= 0:
         return Fine(text)
     return Finding(
@@ -151,7 +156,8 @@ def _more_data_without_interval(gain: float, is_accuracy: bool) -> Outcome:
         points = f"{100 * gain:.1f} points"
     else:
         points = f"{gain:.3f} of R^2"
-    text = f"twice the data add about {points} (power law of leave-one-out scores, without an interval)"
+    how = "power law of leave-one-out scores, without an interval"
+    text = f"a kernel machine gains about {points} from twice the data ({how})"
     if gain < MIN_GAIN:
         return Fine(text)
     return Finding(text, "collect more samples; confirm with gapscope.learning_curve", cost=gain)

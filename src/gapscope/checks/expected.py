@@ -36,6 +36,7 @@ class Expected:
         source: How it was obtained, after the number: "on test samples", "estimated on new data", "in five folds".
         note: The root mean squared error of regression, in words; else empty.
         unclear: Why the score clears the network of nothing; empty if it may.
+        is_new: Whether it is of new data, not of repeats of the training samples.
     """
 
     value: float
@@ -44,6 +45,13 @@ class Expected:
     source: str
     note: str = ""
     unclear: str = ""
+    is_new: bool = True
+
+    @property
+    def missing(self) -> tuple[float, float]:
+        """What is missing to a perfect score, and what is at most: by the lower end."""
+        missing = max(1 - self.value, 0.0)
+        return missing, max(1 - self.low, missing)
 
 
 def regression_score(predictions: Tensor, targets: Tensor) -> IntervalEstimate:
@@ -192,7 +200,9 @@ def _on_test(context: Context) -> Expected:
     if not are_copies and score.high - score.low > MAX_WIDTH:
         number = pluralize(len(rows), "test sample")
         unclear = f"the {context.score_name} on {number} is too uncertain"
-    return Expected(score.value, score.low, score.high, words, error, unclear)
+    return Expected(
+        score.value, score.low, score.high, words, error, unclear, is_new=not are_copies
+    )
 
 
 def _score_on_test(context: Context, test: Samples, rows: Tensor) -> tuple[IntervalEstimate, str]:

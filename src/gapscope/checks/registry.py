@@ -30,6 +30,7 @@ class Check:
         information: Whether it is information only.
         generalization: Whether it judges the accuracy on new data.
         during_training: Whether a `Monitor` can run it as well.
+        min_cost: Smallest cost that it reports.
     """
 
     code: str
@@ -39,6 +40,7 @@ class Check:
     information: bool = False
     generalization: bool = False
     during_training: bool = False
+    min_cost: float = 0.0
 
     @property
     def needs_network(self) -> bool:
@@ -57,6 +59,7 @@ def register_check(
     information: bool = False,
     generalization: bool = False,
     during_training: bool = False,
+    min_cost: float = 0.0,
 ) -> Callable[[Callable[[Context], Outcome]], Callable[[Context], Outcome]]:
     """Register the decorated function as a check.
 
@@ -69,6 +72,8 @@ def register_check(
         generalization: Whether it judges the accuracy on new data. Without an answer of such a check, a result never
             says that nothing was found.
         during_training: Whether a `Monitor` can run it as well, by the same rule (`gapscope.training.run_checks`).
+        min_cost: Smallest cost that it reports: a finding that can cost less only, because less is missing on new data,
+            is fine.
 
     Raises:
         InvalidInput: The code is registered already.
@@ -81,7 +86,14 @@ def register_check(
                 f"A check with the code {code!r} is registered already. Choose another code."
             )
         _CHECKS[code] = Check(
-            code, title, function, seconds, information, generalization, during_training
+            code,
+            title,
+            function,
+            seconds,
+            information,
+            generalization,
+            during_training,
+            min_cost,
         )
         return function
 
@@ -107,3 +119,8 @@ def get_checks(codes: Sequence[str]) -> list[Check]:
                 f"Got check {code!r}; known are {', '.join(checks)}.{did_you_mean(code, checks)}"
             )
     return [checks[code] for code in codes]
+
+
+def is_information(code: str) -> bool:
+    """Return whether a check is information only."""
+    return code in list_checks() and list_checks()[code].information

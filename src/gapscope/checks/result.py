@@ -12,10 +12,11 @@ import torch
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput
-from gapscope.checks.account import CAUSES, TRY_IT, Account, make_account, order_findings
+from gapscope.checks.account import TRY_IT, Account, cap_costs, make_account, order_findings
 from gapscope.checks.expected import note_on_test
 from gapscope.checks.fixes import FIXES, Fix, Spec
-from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, list_checks
+from gapscope.checks.headline import make_headline, reason_not_judged
+from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, is_information
 from gapscope.checks.trials import TriedAdvice
 from gapscope.results.formatting import pluralize
 from gapscope.results.pages import render_fragment, render_page, write_page
@@ -29,19 +30,9 @@ if TYPE_CHECKING:
     from gapscope.checks.estimators import EstimatorScores
     from gapscope.labels.results import LabelIssues
 
-INTERRUPTED = "interrupted"  # reason of checks that Ctrl-C did not let run
 EXPLAIN = "gapscope explain {code}"
-LIMITS = {
-    "1": "The data limit this {task} more than its training does.",
-    "2": "The network itself limits this {task} most: its initialization, its features or its normalization.",
-    "3": "The training run limits this {task} most.",
-    "4": "This {task} is less accurate than these data allow.",
-}
 
 
-def is_information(code: str) -> bool:
-    """Return whether a check is information only."""
-    return code in list_checks() and list_checks()[code].information
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,13 +97,13 @@ class CheckResult(Result):
             interrupted: Whether they were ended early.
         """
         computed = context.__dict__
+        expected = computed.get("expected")
+        outcomes = cap_costs(outcomes, expected, context.score_name)
         found = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
-        findings = order_findings(found, computed.get("shortfall_interval"))
+        findings = order_findings(found, computed.get("shortfall_interval"), expected)
         account = None
         if "train_score" in computed and not context.untrained_because:
-            account = make_account(
-                context.train_score, computed.get("expected"), findings, context.score_name
-            )
+            account = make_account(context.train_score, expected, findings, context.score_name)
         by_code = sorted(outcomes, key=lambda outcome: outcome.code)
         return cls(
             findings=findings,
@@ -124,7 +115,7 @@ class CheckResult(Result):
             seconds=seconds,
             n_rows=len(computed.get("rows", context.everything)),
             account=account,
-            not_judged=_reason_not_judged(outcomes, context),
+            not_judged=reason_not_judged(outcomes, context),
             interrupted=interrupted,
             label_issues=computed.get("label_issues"),
             samples=context.given,
@@ -228,56 +219,7 @@ class CheckResult(Result):
     @property
     def headline(self) -> str:
         """The main limit of the network, as one sentence."""
-        checked = len(self.findings) + len(self.fine)
-        unfinished = sum(outcome.reason == INTERRUPTED for outcome in self.not_checked)
-        if unfinished:
-            return f"Interrupted: {pluralize(checked, 'check')} finished, {unfinished} did not run."
-        if self.interrupted:
-            return "Interrupted: all checks finished, and the trials of advice did not."
-        if not checked:
-            return f"Not judged: {self.not_judged or 'no check ran'}. No check had an answer."
-        if not self.findings and self.best_fix is not None:
-            return (
-                f"No check names a limit of this {self.task}, and a fix that was tried helps: "
-                f"{self.best_fix.name}."
-            )
-        if not self.findings and self.not_judged:
-            return f"Not judged: {self.not_judged}. {pluralize(checked, 'check')} found nothing."
-        if not self.findings:
-            return (
-                f"Nothing was found that limits this {self.task} ({pluralize(checked, 'check')})."
-            )
-        first = self.findings[0]
-        if not self.has_network:
-            return self._limit_of_data()
-        supported = next(
-            (finding for finding in self.findings if not is_information(finding.code)), None
-        )
-        # findings are ordered by cost: one that is information but costs more is not passed over
-        if supported is not None and (supported.cost or 0.0) >= (first.cost or 0.0):
-            return self._limit(supported)
-        limit = self._limit(first)
-        return f"Not certain: {limit[0].lower()}{limit[1:]}"
-
-    def _limit_of_data(self) -> str:
-        """Return the sentence of findings about data without a network."""
-        of_samples = [finding for finding in self.findings if not finding.headline]
-        if not of_samples:
-            return self.findings[0].headline
-        if all(CAUSES.get(finding.code) == "training" for finding in of_samples):
-            return "These data need preparation before a network is trained on them."
-        return "These data limit what any network can learn from them."
-
-    def _limit(self, finding: Finding) -> str:
-        """Return the sentence of the first finding."""
-        if finding.headline:
-            return finding.headline
-        # unscaled inputs are corrected in training: samples and labels are not at fault
-        is_training = CAUSES.get(finding.code) == "training" and finding.code.startswith("GS1")
-        kind = "3" if is_training else finding.code[2]
-        if kind == "1" and self.not_judged:
-            return f"The data limit this {self.task}; its training was not judged."
-        return LIMITS[kind].format(task=self.task)
+        return make_headline(self)
 
     @property
     def tried_lines(self) -> list[str]:
@@ -447,18 +389,3 @@ class CheckResult(Result):
             (index, data_uri(self.samples.inputs[position.get(index, index)])) for index in indices
         ]
         return [(index, uri) for index, uri in pictures if uri]
-
-
-def _reason_not_judged(outcomes: Sequence[Outcome], context: Context) -> str:
-    """Return why no check judged the accuracy on new data (empty if one did)."""
-    checks = list_checks()
-    judges = {code for code, check in checks.items() if check.generalization}
-    answers = [outcome for outcome in outcomes if outcome.code in judges]
-    if any(not isinstance(outcome, NotChecked) for outcome in answers):
-        return ""
-    if not answers:
-        return f"the {context.score_name} on new data ({', '.join(sorted(judges))} did not run)"
-    reason = next(
-        outcome.reason for outcome in reversed(answers) if isinstance(outcome, NotChecked)
-    )
-    return f"the {context.score_name} on new data ({context.failures.get('expected', reason)})"

@@ -19,12 +19,13 @@ from gapscope.base.loss_history import loss_history
 from gapscope.base.samples import as_samples, with_task
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
-from gapscope.checks.account import order_findings
+from gapscope.checks.account import cap_costs, order_findings
 from gapscope.checks.class_numbering import number_classes, with_class_names
 from gapscope.checks.context import MAX_SAMPLES, Context
 from gapscope.checks.estimators import EstimatorScores, with_rows
+from gapscope.checks.headline import INTERRUPTED
 from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_checks, list_checks
-from gapscope.checks.result import INTERRUPTED, CheckResult
+from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
 from gapscope.checks.trials import TriedAdvice, try_fixes
 from gapscope.data.frames import encode_inputs, split_frame
@@ -231,7 +232,8 @@ def _try_advice(
     """Return the tried fixes, or the reason why none was tried."""
     if context.seconds_left == 0:
         return "the checks used the time budget"
-    findings = order_findings([outcome for outcome in outcomes if isinstance(outcome, Finding)])
+    capped = cap_costs(outcomes, vars(context).get("expected"), context.score_name)
+    findings = order_findings([outcome for outcome in capped if isinstance(outcome, Finding)])
     # the first fix of every finding, then the second ones
     rounds = zip_longest(*(finding.fixes for finding in findings))
     suggested = [name for names in rounds for name in names if name is not None]

@@ -1,0 +1,135 @@
+"""Headline of `gapscope.check`: the main limit of a network, or why none is named, as one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gapscope.checks.account import CAUSES
+from gapscope.checks.registry import Finding, NotChecked, Outcome, is_information, list_checks
+from gapscope.results.formatting import pluralize
+
+if TYPE_CHECKING:
+    from gapscope.checks.context import Context
+    from gapscope.checks.result import CheckResult
+
+INTERRUPTED = "interrupted"  # reason of checks that Ctrl-C did not let run
+LIMITS = {
+    "1": "The data limit this {task} more than its training does.",
+    "2": "The network itself limits this {task} most: its initialization, its features or its normalization.",
+    "3": "The training run limits this {task} most.",
+    "4": "This {task} is less accurate than these data allow.",
+}
+# Costs in another score than that of new data: balanced accuracy, and the accuracy without the column that leaks.
+OTHER_SCORES = ("GS104", "GS107")
+# A cost below this is no limit: a point of accuracy, or 0.01 of R^2; by judgment.
+SMALL = 0.01
+
+
+def make_headline(result: CheckResult) -> str:
+    """Return the main limit of the network, as one sentence.
+
+    Args:
+        result: Result of a check.
+    """
+    checked = len(result.findings) + len(result.fine)
+    unfinished = sum(outcome.reason == INTERRUPTED for outcome in result.not_checked)
+    if unfinished:
+        return f"Interrupted: {pluralize(checked, 'check')} finished, {unfinished} did not run."
+    if result.interrupted:
+        return "Interrupted: all checks finished, and the trials of advice did not."
+    if not checked:
+        return f"Not judged: {result.not_judged or 'no check ran'}. No check had an answer."
+    if not result.findings:
+        return _without_finding(result, checked)
+    if not result.has_network:
+        return _limit_of_data(result)
+    findings = [finding for finding in result.findings if not _is_small(finding, result)]
+    if not findings:
+        return _small(result)
+    first = findings[0]
+    supported = next((finding for finding in findings if not is_information(finding.code)), None)
+    # findings are ordered by cost: one that is information but costs more is not passed over
+    if supported is not None and (supported.cost or 0.0) >= (first.cost or 0.0):
+        return _limit(supported, result)
+    limit = _limit(first, result)
+    return f"Not certain: {limit[0].lower()}{limit[1:]}"
+
+
+def _without_finding(result: CheckResult, checked: int) -> str:
+    if result.best_fix is not None:
+        return (
+            f"No check names a limit of this {result.task}, and a fix that was tried helps: "
+            f"{result.best_fix.name}."
+        )
+    if result.not_judged:
+        return f"Not judged: {result.not_judged}. {pluralize(checked, 'check')} found nothing."
+    return f"Nothing was found that limits this {result.task} ({pluralize(checked, 'check')})."
+
+
+def _is_small(finding: Finding, result: CheckResult) -> bool:
+    """Return whether a finding costs next to nothing of the score on new data."""
+    if finding.cost is None or finding.headline or finding.code in OTHER_SCORES:
+        return False
+    expected = None if result.account is None else result.account.expected
+    if expected is None or not expected.is_new:
+        return False
+    missing = 1 - expected.value
+    high = finding.cost if finding.interval is None else finding.interval[1]
+    return min(missing, high) < SMALL
+
+
+def _small(result: CheckResult) -> str:
+    """Return the sentence of findings that all cost next to nothing."""
+    assert result.account is not None
+    if result.account.score == "accuracy":
+        amount = "a point of its accuracy"
+    else:
+        amount = f"{SMALL} of its R^2"
+    return f"Nothing large was found: no finding costs this {result.task} {amount}."
+
+
+def _limit_of_data(result: CheckResult) -> str:
+    """Return the sentence of findings about data without a network."""
+    of_samples = [finding for finding in result.findings if not finding.headline]
+    if not of_samples:
+        return result.findings[0].headline
+    if all(CAUSES.get(finding.code) == "training" for finding in of_samples):
+        return "These data need preparation before a network is trained on them."
+    return "These data limit what any network can learn from them."
+
+
+def _limit(finding: Finding, result: CheckResult) -> str:
+    """Return the sentence of the first finding."""
+    if finding.headline:
+        return finding.headline
+    # unscaled inputs are corrected in training: samples and labels are not at fault
+    is_training = CAUSES.get(finding.code) == "training" and finding.code.startswith("GS1")
+    kind = "3" if is_training else finding.code[2]
+    if kind == "1" and result.not_judged:
+        return f"The data limit this {result.task}; its training was not judged."
+    return LIMITS[kind].format(task=result.task)
+
+
+def reason_not_judged(outcomes: Sequence[Outcome], context: Context) -> str:
+    """Return why no check judged the accuracy on new data (empty if one did).
+
+    Args:
+        outcomes: One outcome per check.
+        context: What the checks computed.
+    """
+    checks = list_checks()
+    judges = {code for code, check in checks.items() if check.generalization}
+    answers = [outcome for outcome in outcomes if outcome.code in judges]
+    if any(not isinstance(outcome, NotChecked) for outcome in answers):
+        return ""
+    if not answers:
+        what = f"the {context.score_name} on new data"
+        if vars(context).get("expected") is not None:
+            # the account holds it
+            what = f"whether these data allow a higher {context.score_name}"
+        return f"{what} ({', '.join(sorted(judges))} did not run)"
+    reason = next(
+        outcome.reason for outcome in reversed(answers) if isinstance(outcome, NotChecked)
+    )
+    return f"the {context.score_name} on new data ({context.failures.get('expected', reason)})"
