@@ -33,6 +33,7 @@ from gapscope.accuracy.scores import target_variance, variance_of_mean
 from gapscope.accuracy.subset_designs import group_numbers
 from gapscope.accuracy.subset_problems import NetworkProblem, check_no_run, takes_steps_fraction
 from gapscope.base.arguments import check_arguments
+from gapscope.base.arrays import tensor_of
 from gapscope.base.columns import column_names
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.foreign_data import as_frame
@@ -150,7 +151,7 @@ def out_of_sample(
     if groups is None:
         block = None
     else:
-        block = torch.from_numpy(numbers)
+        block = tensor_of(numbers)
     with explained_memory():
         if source is None:
             held = best_kernel(

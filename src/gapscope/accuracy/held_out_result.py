@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
+from gapscope.base.arrays import tensor_of
 from gapscope.results.answer import Answer
 from gapscope.results.estimate import percent
 from gapscope.results.result import axes_or_new, to_builtin
@@ -84,7 +84,7 @@ class HeldOutPredictions(Answer):
         """Stated and observed accuracy in bins of equal numbers of samples; None for regression."""
         if self.task == "regression":
             return None
-        return reliability_curve(torch.from_numpy(self.predictions), torch.from_numpy(self.targets))
+        return reliability_curve(tensor_of(self.predictions), tensor_of(self.targets))
 
     @property
     def calibration_error(self) -> float:
@@ -98,7 +98,7 @@ class HeldOutPredictions(Answer):
         """Mean cross-entropy of the targets in nats (NaN for regression)."""
         if self.task == "regression":
             return math.nan
-        return cross_entropy(torch.from_numpy(self.predictions), torch.from_numpy(self.targets))
+        return cross_entropy(tensor_of(self.predictions), tensor_of(self.targets))
 
     def to_numpy(self) -> np.ndarray:
         """Return a copy of the predictions [n, K], in the order of the data (without omitted rows)."""

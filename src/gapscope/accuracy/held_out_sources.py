@@ -15,6 +15,7 @@ from gapscope.accuracy.continued_runs import continued_predictions
 from gapscope.accuracy.row_selection import take_rows
 from gapscope.accuracy.subset_designs import Split, continued_halves, folds
 from gapscope.accuracy.subset_problems import NetworkProblem, run_configuration
+from gapscope.base.arrays import tensor_of
 from gapscope.base.columns import label_column, library_of
 from gapscope.base.errors import InvalidInput, call_user_code
 from gapscope.base.randomness import derive_seed
@@ -235,7 +236,7 @@ def out_of_bag(estimator: Any, x: Any, y: np.ndarray, n_classes: int, seed: int)
             "Use more trees.",
         )
     name = type(estimator).__name__
-    return Held(f"out-of-bag samples of {name}", 1.0, torch.from_numpy(values), None, notes)
+    return Held(f"out-of-bag samples of {name}", 1.0, tensor_of(values), None, notes)
 
 
 def _is_in_every_bag(fitted: Any, n: int) -> np.ndarray:
@@ -270,7 +271,7 @@ def estimator_folds(
             estimator, take_rows(x, split.trained), y[split.trained], derive_seed(seed, split.name)
         )
         values[split.scored] = _predict(fitted, take_rows(x, split.scored), split, width, n_classes)
-    return Held(f"{name} in {number} folds", float(number), torch.from_numpy(values))
+    return Held(f"{name} in {number} folds", float(number), tensor_of(values))
 
 
 def _predict(fitted: Any, x: Any, split: Split, width: int, n_classes: int) -> np.ndarray:

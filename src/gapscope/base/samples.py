@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapscope.base.arrays import tensor_of
 from gapscope.base.columns import naming_note, with_canonical_strides
 from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length, join_names
@@ -21,9 +22,11 @@ from gapscope.base.targets import (
     IGNORED,
     INTEGER_REGRESSION_NOTE,
     MULTI_LABEL_NOTE,
+    NEGATIVE_NOTE,
     ONE_HOT_NOTE,
     SIGN_NAMES,
     SOFT_NOTE,
+    TWO_CLASSES_NOTE,
     WHOLE_NOTE,
     are_amounts,
     are_signs,
@@ -42,7 +45,16 @@ ADVICE = {
     "regression": "Pass y.long() if these are labels.",
 }
 """What to do if a function has no answer for a task."""
-TASK_NOTES = (ONE_HOT_NOTE, MULTI_LABEL_NOTE, SOFT_NOTE, WHOLE_NOTE)
+TASK_NOTES = (
+    AMOUNTS_NOTE,
+    INTEGER_REGRESSION_NOTE,
+    MULTI_LABEL_NOTE,
+    NEGATIVE_NOTE,
+    ONE_HOT_NOTE,
+    SOFT_NOTE,
+    TWO_CLASSES_NOTE,
+    WHOLE_NOTE,
+)
 """Notes about a task that was inferred from targets alone."""
 
 
@@ -215,7 +227,7 @@ class Samples:
                 "Indices need one row per sample in a fixed order; these data come in another order each time they are "
                 "read, or their collate function drops or sorts samples. Pass the data set itself, or (x, y)."
             )
-        indices = torch.as_tensor(indices, dtype=torch.int64)
+        indices = tensor_of(indices, dtype=torch.int64)
         if self.rows is None:
             return indices
         return self.rows[indices]

@@ -19,7 +19,8 @@ IGNORED = -100
 ONE_HOT_NOTE = "Targets with one 1 per row are one-hot: they are treated as class labels."
 MULTI_LABEL_NOTE = (
     "Targets of zeros and ones are treated as several labels per sample (multi-label). "
-    'For one class per position pass gs.Samples(x, y, task="positions"), for regression task="regression".'
+    'For one class per position pass gs.Samples(x, y, task="positions"), '
+    'for regression gs.Samples(x, y, task="regression").'
 )
 INTEGER_REGRESSION_NOTE = (
     "Integer targets with one column per output are treated as regression targets. "
@@ -36,11 +37,11 @@ TWO_CLASSES_NOTE = (
 
 SOFT_NOTE = (
     "Rows of the targets sum to 1, as probabilities of classes do: they are treated as regression targets. "
-    "For classes pass y.argmax(1)."
+    "Their loss is the squared error, not the cross-entropy with probabilities. For classes pass y.argmax(1)."
 )
 AMOUNTS_NOTE = (
     "Integers are read as classes, and most of these have few samples. If they are amounts (counts, ages, prices), "
-    'pass them as floating-point numbers, or task="regression".'
+    'pass them as floating-point numbers, or gs.Samples(x, y, task="regression").'
 )
 WHOLE_NOTE = (
     "Targets are a few whole numbers in floating point: they are treated as regression targets. "
@@ -228,7 +229,7 @@ def _parse_as(targets: Tensor, kind: str) -> Tensor:
     if targets.is_floating_point() and not bool((targets == targets.round()).all()):
         raise InvalidInput(
             f"Class labels must be whole numbers; got {dtype} with fractions. Pass labels 0, 1, 2, ..., or "
-            'task="regression".'
+            'gs.Samples(x, y, task="regression").'
         )
     if kind == "positions":
         if targets.ndim < 2:

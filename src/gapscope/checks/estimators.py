@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gapscope.accuracy.row_selection import take_rows
+from gapscope.base.arrays import tensor_of
 from gapscope.base.errors import (
     GapscopeError,
     InvalidInput,
@@ -281,8 +282,8 @@ def fraction_correct(predicted: Any, labels: Any) -> Tensor:
     """
     n = len(labels)
     is_equal = numpy.asarray(predicted).reshape(n, -1) == numpy.asarray(labels).reshape(n, -1)
-    return torch.from_numpy(is_equal).double().mean(1)
+    return tensor_of(is_equal).double().mean(1)
 
 
 def _numbers(values: Any) -> Tensor:
-    return torch.from_numpy(numpy.asarray(values, dtype=float).reshape(len(values), -1))
+    return tensor_of(numpy.asarray(values, dtype=float).reshape(len(values), -1))

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 EXPLAIN = "gapscope explain {code}"
 
 
-
-
 @dataclass(frozen=True, repr=False)
 class CheckResult(Result):
     """Findings of `gapscope.check`.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.accuracy.row_selection import inputs_of
 from gapscope.accuracy.subset_problems import run_configuration
+from gapscope.base.arrays import tensor_of
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, call_user_code
 from gapscope.base.randomness import derive_seed
@@ -264,7 +265,7 @@ class EstimatorTrainer:
         def score(scored: Samples) -> Tensor:
             predicted = predict(self._inputs(scored, is_scaled))
             if scored.kind == "regression":
-                return sample_scores(scored, torch.as_tensor(predicted))
+                return sample_scores(scored, tensor_of(predicted))
             return fraction_correct(predicted, self.estimator.labels_as_passed(scored))
 
         return score

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from gapscope.base.arrays import tensor_of
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.targets import check_labels, check_regression_shape
 
@@ -33,7 +34,7 @@ class BiasVariance:
 
 
 def _predictions(predictions: Tensor | np.ndarray) -> Tensor:
-    predictions = torch.as_tensor(predictions).detach().double().cpu()
+    predictions = tensor_of(predictions).detach().double().cpu()
     if predictions.ndim != 3 or 0 in predictions.shape:
         raise InvalidInput(
             f"predictions must have shape [runs, n, K]; got {list(predictions.shape)}. "
@@ -44,7 +45,7 @@ def _predictions(predictions: Tensor | np.ndarray) -> Tensor:
 
 def _targets(targets: Tensor | np.ndarray, predictions: Tensor) -> Tensor:
     """Return targets [n, K] in float64, one-hot for labels."""
-    targets = torch.as_tensor(targets).detach().cpu()
+    targets = tensor_of(targets).detach().cpu()
     _, n, k = predictions.shape
     check_same_length("predictions of a run", n, "targets", len(targets))
     if not targets.is_floating_point() and targets.ndim == 1:
