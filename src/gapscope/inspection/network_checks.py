@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import is_lazy
+from torch.optim.swa_utils import AveragedModel
 
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.input_checks import has_finite_sum
@@ -178,12 +179,12 @@ def check_finite(network: nn.Module) -> None:
 
 
 def unwrapped(network: nn.Module) -> nn.Module:
-    """Return the network inside wrappers of `torch.compile` and data parallelism."""
+    """Return the network inside wrappers of `torch.compile`, data parallelism and averages of weights."""
     check_module(network)
     while True:
         # `_modules` of a script module is no dict
         inner = dict(vars(network).get("_modules", {}).items()).get("_orig_mod")
-        if isinstance(network, DistributedDataParallel | DataParallel):
+        if isinstance(network, DistributedDataParallel | DataParallel | AveragedModel):
             inner = network.module
         if not isinstance(inner, nn.Module):
             return network

@@ -33,9 +33,7 @@ from gapscope.inspection.network_checks import (
 from gapscope.inspection.next_position import UNDECIDED, predicts_next_of
 from gapscope.inspection.output_names import numbered_as_outputs, unknown_labels_reason
 from gapscope.inspection.stated_task import with_stated_task
-
-# Prefixes of names in the state dictionaries of torch.compile and of (Distributed)DataParallel.
-_WRAPPERS = ("_orig_mod.", "module.")
+from gapscope.inspection.state_names import renamed_state
 
 
 def _module_of(estimator: Any) -> Any:
@@ -229,7 +227,7 @@ def own_state(
 
     Args:
         network: The network, without wrappers.
-        initial_state: State dictionary before training, perhaps of the compiled network or of one in data parallelism.
+        initial_state: State dictionary before training, perhaps of a wrapper, or of its network.
         whole: Whether every tensor must be there, in its shape.
 
     Raises:
@@ -240,13 +238,8 @@ def own_state(
             f"initial_state must be a state dictionary; got {type(initial_state).__name__}. Pass a clone of "
             "network.state_dict() from before training."
         )
-    state = dict(initial_state)
     current = network.state_dict()
-    while state and not state.keys() & current.keys():
-        prefix = next((p for p in _WRAPPERS if all(str(name).startswith(p) for name in state)), "")
-        if not prefix:
-            break
-        state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
+    state = renamed_state(network, initial_state)
     tensors = {name: value for name, value in current.items() if isinstance(value, Tensor)}
     misfits: list[Any] = []
     if whole:
