@@ -324,7 +324,7 @@ def check_labels(labels: Tensor, n_classes: int) -> None:
         )
     raise InvalidInput(
         f"Class labels must be smaller than the number of classes, {n_classes}; got {int(labels.max())}. Give the "
-        "network one output per class, or number the classes 0, 1, 2, ..."
+        "network one output per class, number the classes 0, 1, 2, ..., or pass y.float() for regression."
     )
 
 
@@ -336,9 +336,15 @@ def check_regression_shape(
         column = ""
         if targets.ndim == 1:
             column = "For K = 1 use y[:, None]. "
+        advice = "Give the network one output per target"
+        if len(shape) == 2 and shape[1] > targets[:1].numel():
+            advice = (
+                "Wrap the network so that it returns one output per target, such as the mean or the median of "
+                "several quantiles"
+            )
         raise InvalidInput(
             f"{owner} must have the shape of the outputs, {list(shape)}; got {list(targets.shape)}. {column}"
-            "Give the network one output per target (for class labels pass y.long())."
+            f"{advice} (for class labels pass y.long())."
         )
 
 

@@ -38,12 +38,30 @@ _LARGE, _FEW_ENTRIES_OF_LARGE = 2**20, 2**14
 _OUTPUT_NAMES = ("logits", "out", "sentence_embedding", "last_hidden_state")
 # Messages of torch about inputs and weights of different types.
 _OTHER_TYPE = re.compile(
-    r"must have the same dtype, but got (\w+) and|Input type \(([\w ]+)\) and|expected scalar type \w+ but found (\w+)|"
+    r"must have the same dtype, but got (\w+) and (?P<a>\w+)|"
+    r"Input type \(([\w .:]+)\) and \w+ type \((?P<b>[\w .:]+)\)|expected scalar type \w+ but found (\w+)|"
     r"expected .* to have type .* but got (\w+)|not implemented for '(Long|Int|Bool|Byte)'|"
+    r"RNN input dtype \(([\w.]+)\) does not match weight dtype \((?P<c>[\w.]+)\)|mixed dtype|"
     "inputs must share same datatype"
 )
+# Methods of tensors that convert to floating-point types, by the names in messages of torch.
+_METHODS = {
+    "float": "float",
+    "float32": "float",
+    "double": "double",
+    "float64": "double",
+    "half": "half",
+    "float16": "half",
+    "bfloat16": "bfloat16",
+}
 # of torch, where an operation can be differentiated once
 _NO_DERIVATIVE = re.compile(r"the derivative for '(\w+)' is not implemented")
+
+
+def _method(name: str) -> str:
+    """Return the method that converts to a type, such as torch.HalfTensor or c10::BFloat16; empty if none is known."""
+    short = name.lower().rpartition(":")[2].removeprefix("torch.").removesuffix("tensor")
+    return _METHODS.get(short, "")
 
 
 def dtype_mismatch_message(error: BaseException) -> str:
@@ -52,6 +70,15 @@ def dtype_mismatch_message(error: BaseException) -> str:
     if match is None:
         return ""
     dtype = next((part for part in match.groups() if part), "another")
+    needed = _method(match["a"] or match["b"] or match["c"] or "")
+    if needed and _method(dtype):
+        other = ""
+        if needed != "float":
+            other = ", or network.float() and x.float()"
+        return (
+            f"inputs must have the type of the network's weights, {needed}; got {_method(dtype)}. Use x.{needed}()"
+            f"{other}."
+        )
     return (
         f"inputs must have a type that the network's layers accept; got {dtype}. Use x.float() (x.astype(float) of an "
         "array; for images divided by 255), or the type of the weights."
