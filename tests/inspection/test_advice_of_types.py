@@ -31,7 +31,7 @@ def test_inputs_of_another_type_name_that_of_the_weights(method: str) -> None:
     ],
 )
 def test_messages_of_torch_about_types(network: nn.Module, x: torch.Tensor, advice: str) -> None:
-    with pytest.raises(Exception) as error:  # noqa: PT011
+    with pytest.raises(Exception) as error:
         network(x)
     assert advice in dtype_mismatch_message(error.value)
 
@@ -43,13 +43,15 @@ def test_counts_beside_one_output_may_be_targets_of_regression() -> None:
 
 @pytest.mark.parametrize("targets", [X[:, 0], X[:, :1]])
 def test_several_outputs_per_target_need_a_wrapper(targets: torch.Tensor) -> None:
-    with pytest.raises(InvalidInput, match="Wrap the network so that it returns one output per target"):
+    with pytest.raises(
+        InvalidInput, match="Wrap the network so that it returns one output per target"
+    ):
         gs.measure(nn.Linear(5, 3), (X, targets), ["loss"])
 
 
 def test_probabilities_as_targets_name_the_loss() -> None:
     network, soft = nn.Linear(5, 3), torch.randn(24, 3).softmax(1)
     result = gs.measure(network, (X, soft), ["loss"])
-    squared = float((network(X).detach() - soft).square().sum(1).mean())
+    squared = float((network(X).detach() - soft).square().mean())
     assert result["loss"].value == pytest.approx(squared, rel=1e-4)
     assert any("squared error, not the cross-entropy" in note for note in result.notes)

@@ -75,7 +75,10 @@ def _frame_numbers(value: Any) -> Any:
     ]
     if invalid:
         text_columns = [name for name, _ in invalid]
-        advice = "Encode them first, one column per value: pandas.get_dummies(frame, dtype=float)."
+        advice = (
+            "Encode them first, one column per value: pandas.get_dummies(frame, dtype=float). For token ids "
+            "tokenize them."
+        )
         if any(values.dtype.kind in "mM" for _, values in invalid):
             advice = "Turn times into numbers first, for example (frame[name] - frame[name].min()).dt.total_seconds()."
         elif any(values.map(is_row_of_numbers).all() for _, values in invalid):

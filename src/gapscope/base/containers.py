@@ -314,6 +314,11 @@ def _collate(data: Any, at_most: int | None) -> CollatedData:
                 "Pad samples to one length (the label -100 is ignored) and pass (torch.stack(x), torch.stack(y)). "
                 "Of batches, pass their loader."
             )
+        if all(isinstance(item, str) for item in data):
+            raise InvalidInput(
+                f"data must be a pair (x, y); got a list of {len(data)} texts. Pass (texts, y). If a network "
+                "reads them, tokenize them: pass tokenizer(texts, return_tensors='pt', padding=True), alone or with y."
+            )
         if len(data) > 2:
             raise InvalidInput(
                 f"data must be a pair (x, y); got a {type(data).__name__} of {len(data)}: {kinds_of(data)}. "

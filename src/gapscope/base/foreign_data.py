@@ -17,6 +17,8 @@ HASHED = (
     "better features: gapscope.embed."
 )
 TEXTS_READ = f"Texts were read as {HASHED}"
+TOKENIZE = "Tokenize them first, as in training: pass (tokenizer(texts, return_tensors='pt', padding=True), y)."
+"""Advice about texts for a network."""
 
 
 def _dense(value: Any) -> Any:

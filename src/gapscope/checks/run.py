@@ -34,6 +34,7 @@ from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import estimator_task, is_estimator, unwrapped
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
+from gapscope.labels.raw_columns import refuse_words
 from gapscope.results.progress import progress
 from gapscope.statistics.integer_inputs import settle_integers
 
@@ -272,6 +273,8 @@ def _make_context(
     is_usable = isinstance(module, nn.Module) and not has_diverged(module)
     if module is not None and not isinstance(module, nn.Module) and not is_estimator(module):
         ready(network, data)  # raises the error for what is no network
+    if is_raw and module is network:
+        refuse_words(network, data)
     prepared = ready(network, data, needs=("outputs",)) if is_usable else None
     given = (
         as_samples(contents, is_exact=not isinstance(module, nn.Module))

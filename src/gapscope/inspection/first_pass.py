@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gapscope.base.errors import GapscopeError, InvalidInput, OutOfMemory, first_line
+from gapscope.base.foreign_data import HASHED, TOKENIZE
 from gapscope.base.samples import Samples
 from gapscope.inspection.memory import is_out_of_memory, memory_message
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network
@@ -159,6 +160,11 @@ def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> st
     message = first_line(error)
     x, hint = samples.inputs, "Pass inputs that its forward accepts."
     is_named = samples.form is not None and samples.form.names
+    if any(HASHED in note for note in samples.notes):
+        return (
+            f"The network must run on the inputs; got texts, which were read as frequencies of words, and "
+            f"{type(network).__name__} raised {type(error).__name__}. {TOKENIZE}"
+        )
     if "required positional argument" in message and not is_named:
         names = ", ".join(inspect.signature(network.forward).parameters)
         hint = f"Its forward takes {names}: pass data as ((x1, x2), y), or as a mapping with these names."

@@ -37,6 +37,7 @@ from gapscope.labels.kernel_views import ClassView, kernel_class_view, target_vi
 from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
 from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.prediction_columns import match_predictions, to_values
+from gapscope.labels.raw_columns import refuse_words
 from gapscope.labels.regression_targets import assess_targets, note_on_whole_numbers
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details
@@ -311,7 +312,10 @@ def _encoded(
         )
     elif source is not None:
         return data, test, ()
-    return encode_inputs(data, test)
+    encoded = encode_inputs(data, test)
+    if target is not None:
+        refuse_words(source, encoded[0])
+    return encoded
 
 
 @check_arguments

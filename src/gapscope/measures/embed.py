@@ -333,7 +333,10 @@ def embed(
         check_range("batch_size", batch_size, 1)
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data, with_targets=False)
-    prepared = ready(network, Samples(samples.inputs, form=samples.form, columns=samples.columns))
+    inputs = Samples(
+        samples.inputs, form=samples.form, columns=samples.columns, notes=samples.notes
+    )
+    prepared = ready(network, inputs)
     path = None
     if cache_dir is not None:
         key = _cache_key(prepared.network, prepared.samples, layer, pooling)
