@@ -31,6 +31,11 @@ CAUSES = {
 }
 
 
+def cause_of(finding: Finding) -> str:
+    """Return the name of a finding's cost in the account; empty if it has none."""
+    return finding.cause or CAUSES.get(finding.code, "")
+
+
 @dataclass(frozen=True)
 class Entry:
     """Cost of findings with one cause.
@@ -214,8 +219,9 @@ def make_account(
     """
     by_group: dict[str, list[Finding]] = {}
     for finding in findings:
-        if finding.cost and finding.code in CAUSES:
-            by_group.setdefault(CAUSES[finding.code], []).append(finding)
+        cause = cause_of(finding)
+        if finding.cost and cause:
+            by_group.setdefault(cause, []).append(finding)
     entries: list[Entry] = []
     for name, members in by_group.items():
         largest = max(members, key=lambda finding: finding.cost or 0.0)
@@ -244,14 +250,14 @@ def _share_costs(findings: Sequence[Finding], shortfall: IntervalEstimate | None
     """
     largest: dict[str, Finding] = {}
     for finding in findings:
-        cause = CAUSES.get(finding.code)
-        if cause is None or finding.cost is None:
+        cause = cause_of(finding)
+        if not cause or finding.cost is None:
             continue
         if cause not in largest or finding.cost > (largest[cause].cost or 0.0):
             largest[cause] = finding
     shared: list[Finding] = []
     for finding in findings:
-        most = largest.get(CAUSES.get(finding.code, ""))
+        most = largest.get(cause_of(finding))
         if most is None:
             shared.append(finding)
             continue

@@ -21,6 +21,7 @@ from gapscope.base.task import class_logits
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.checks.copies import Copies
 from gapscope.checks.expected import Expected, expected_score, regression_score, untrained_because
+from gapscope.checks.output_unit import OutputUnit, find_output_unit
 from gapscope.checks.trainers import sample_scores
 from gapscope.data.table_encoding import UnseenValues
 from gapscope.inspection.copies import copy_network
@@ -204,6 +205,13 @@ class Context:
         if self.diverged is not None:
             return 0.0  # as the mean of the targets
         return regression_score(self.logits, self.samples.y).value
+
+    @cached_property
+    def output_unit(self) -> OutputUnit | None:
+        """Unit of the outputs of a trained regressor, if it is not that of the targets."""
+        if self.has_accuracy or self.prepared is None or self.untrained_because:
+            return None
+        return find_output_unit(self.logits, self.samples.y, self.train_score)
 
     @property
     def task_noun(self) -> str:
@@ -404,10 +412,12 @@ class Context:
         """The shortfall with its 90 % interval.
 
         Errors: of the best method's score, of the network's accuracy, and of how near a sound network comes to it.
+        There is none where outputs and targets differ in unit.
         """
         if (
             self.untrained_because
             or self.best_method is None
+            or self.output_unit is not None
             or (self.diverged is not None and not self.is_classifier)
         ):
             return None

@@ -11,6 +11,7 @@ from torch import Tensor
 from gapscope.accuracy.loo_rows import is_large
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples
+from gapscope.checks.output_unit import find_output_unit
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.measures.fitted_labels import FEATURES
@@ -109,10 +110,15 @@ def untrained_because(context: Context) -> str:
     above = min(0.1, (1 - context.most_frequent) / 2)
     if context.train_score >= context.most_frequent + above:
         return ""
-    return (
+    reason = (
         "the network predicts hardly better than a constant, as an untrained one; if it was trained, pass history= or "
         "initial_state="
     )
+    if not context.has_accuracy:
+        unit = find_output_unit(context.logits, context.samples.y, context.train_score)
+        if unit is not None:
+            reason += f" ({unit.evidence}: their unit may not be that of the targets)"
+    return reason
 
 
 def expected_score(context: Context) -> Expected:

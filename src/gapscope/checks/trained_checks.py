@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from gapscope.base.task import class_logits
 from gapscope.checks.account import AFTER_OTHERS, TRY_IT
 from gapscope.checks.context import Context
+from gapscope.checks.output_unit import OutputUnit
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.inspection.hooks import forward_hooks, named_modules
 from gapscope.inspection.outputs import inspection_mode, network_outputs
@@ -22,6 +23,8 @@ def configuration(context: Context) -> Outcome:
     """Report an expected accuracy, or R^2, significantly below the best baseline."""
     if context.untrained_because:
         return NotChecked(context.untrained_because)
+    if context.output_unit is not None:
+        return _other_unit(context, context.output_unit)
     if context.best_method is None:
         return NotChecked(
             f"no baseline beats the {'most frequent class' if context.has_accuracy else 'mean target'}"
@@ -67,6 +70,23 @@ def configuration(context: Context) -> Outcome:
             f"the {context.score_name} on new data is not known: {context.failures['expected']}"
         )
     return NotChecked(expected.unclear) if expected.unclear else Fine(text)
+
+
+def _other_unit(context: Context, unit: OutputUnit) -> Finding:
+    """Return the finding of outputs in another unit than the targets."""
+    score = context.train_score
+    if context.expected is not None:
+        score = context.expected.value
+    cost = None
+    if context.best_method is not None:
+        cost = min(max(context.best_method[1].value - score, 0.0), 1.0)
+    return Finding(
+        f"training R^2 {context.show(context.train_score)}, but {unit.evidence}",
+        unit.action,
+        cost=cost,
+        headline="The outputs of this regressor may have another unit than the targets.",
+        cause="unit of the outputs",
+    )
 
 
 REGULARIZE = f"regularize (weight decay, dropout, gapscope.GradientSimilarityPenalty){TRY_IT}"

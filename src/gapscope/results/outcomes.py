@@ -24,6 +24,7 @@ class Finding:
         fixes: Names of the fixes that the advice stands for, best first (`gapscope.checks.fixes`).
         epoch: Recording of a running training at which it appeared; None after training.
         headline: What a result says whose main finding it is; empty for the sentence of all checks of its group.
+        cause: Name of its cost in the account; empty for that of its check.
     """
 
     evidence: str
@@ -36,6 +37,7 @@ class Finding:
     fixes: tuple[str, ...] = ()
     epoch: int | None = None
     headline: str = ""
+    cause: str = ""
 
     def __str__(self) -> str:
         when = ""
