@@ -32,8 +32,8 @@ from gapscope.inspection.network_checks import (
 )
 from gapscope.inspection.next_position import UNDECIDED, predicts_next_of
 from gapscope.inspection.output_names import numbered_as_outputs, unknown_labels_reason
-from gapscope.inspection.stated_task import with_stated_task
 from gapscope.inspection.state_names import renamed_state
+from gapscope.inspection.stated_task import with_stated_task
 
 
 def _module_of(estimator: Any) -> Any:
