@@ -107,7 +107,7 @@ def test_arrays_that_cannot_be_written_raise_no_warning_of_torch() -> None:
         array.flags.writeable = False
     estimator = sklearn_linear.LinearRegression().fit(x, y)
     gs.check(estimator, (x[:40], y[:40]), test=(x[40:], y[40:]), only=["GS401"])
-    rows = np.arange(20)
+    rows: Any = np.arange(20)
     rows.flags.writeable = False
     samples = gs.Samples(torch.randn(40, 2), torch.arange(40) % 2)
     assert samples.original(rows).tolist() == rows.tolist()

@@ -16,6 +16,7 @@ def tensor_of(values: Any, dtype: torch.dtype | None = None) -> Tensor:
         values: Array, list of numbers or tensor.
         dtype: Type of the tensor; None for that of the values.
     """
-    if isinstance(values, numpy.ndarray) and not values.flags.writeable:
-        values = values.copy()
-    return torch.as_tensor(values, dtype=dtype)
+    source: Any = values
+    if isinstance(values, numpy.ndarray) and not source.flags.writeable:
+        source = source.copy()
+    return torch.as_tensor(source, dtype=dtype)
