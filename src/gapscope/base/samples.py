@@ -21,13 +21,8 @@ from gapscope.base.targets import (
     AMOUNTS_NOTE,
     IGNORED,
     INTEGER_REGRESSION_NOTE,
-    MULTI_LABEL_NOTE,
-    NEGATIVE_NOTE,
-    ONE_HOT_NOTE,
     SIGN_NAMES,
-    SOFT_NOTE,
-    TWO_CLASSES_NOTE,
-    WHOLE_NOTE,
+    TASK_NOTES,
     are_amounts,
     are_signs,
     check_targets,
@@ -45,17 +40,6 @@ ADVICE = {
     "regression": "Pass y.long() if these are labels.",
 }
 """What to do if a function has no answer for a task."""
-TASK_NOTES = (
-    AMOUNTS_NOTE,
-    INTEGER_REGRESSION_NOTE,
-    MULTI_LABEL_NOTE,
-    NEGATIVE_NOTE,
-    ONE_HOT_NOTE,
-    SOFT_NOTE,
-    TWO_CLASSES_NOTE,
-    WHOLE_NOTE,
-)
-"""Notes about a task that was inferred from targets alone."""
 
 
 @dataclass(frozen=True, init=False)

@@ -50,6 +50,17 @@ WHOLE_NOTE = (
 WHOLE_POSITIONS_NOTE = (
     "Whole numbers in floating point, one per position, are read as class labels."
 )
+TASK_NOTES = (
+    AMOUNTS_NOTE,
+    INTEGER_REGRESSION_NOTE,
+    MULTI_LABEL_NOTE,
+    NEGATIVE_NOTE,
+    ONE_HOT_NOTE,
+    SOFT_NOTE,
+    TWO_CLASSES_NOTE,
+    WHOLE_NOTE,
+)
+"""Notes about a task that was inferred from targets alone."""
 MAX_WHOLE = 10
 """Different values up to which whole numbers may be classes: by judgment, as many as digits."""
 

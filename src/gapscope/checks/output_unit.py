@@ -8,8 +8,8 @@ from torch import Tensor
 
 # R^2 of a line through the outputs, or through their exponentials, from which they follow the targets: by judgment.
 MIN_R_SQUARED = 0.25
-MIN_SAMPLES = 10
-MAX_EXPONENT = 50.0
+# fewer samples follow a line by chance; exponentials of larger outputs are no counts or prices: by judgment
+MIN_SAMPLES, MAX_EXPONENT = 10, 50.0
 
 
 @dataclass(frozen=True)
