@@ -55,3 +55,17 @@ def test_probabilities_as_targets_name_the_loss() -> None:
     squared = float((network(X).detach() - soft).square().mean())
     assert result["loss"].value == pytest.approx(squared, rel=1e-4)
     assert any("squared error, not the cross-entropy" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "weights", "is_type"),
+    [
+        ("torch.FloatTensor", "torch.cuda.FloatTensor", False),
+        ("torch.FloatTensor", "UnknownDeviceType", False),
+        ("torch.cuda.FloatTensor", "torch.cuda.HalfTensor", True),
+        ("c10::BFloat16", "float", True),
+    ],
+)
+def test_another_device_is_no_other_type(inputs: str, weights: str, is_type: bool) -> None:
+    error = RuntimeError(f"Input type ({inputs}) and weight type ({weights}) should be the same")
+    assert bool(dtype_mismatch_message(error)) == is_type

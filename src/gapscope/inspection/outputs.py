@@ -59,8 +59,8 @@ _NO_DERIVATIVE = re.compile(r"the derivative for '(\w+)' is not implemented")
 
 
 def _method(name: str) -> str:
-    """Return the method that converts to a type, such as torch.HalfTensor or c10::BFloat16; empty if none is known."""
-    short = name.lower().rpartition(":")[2].removeprefix("torch.").removesuffix("tensor")
+    """Return the method that converts to a type, such as torch.cuda.HalfTensor or c10::BFloat16; empty if unknown."""
+    short = re.split(r"[.:]", name.lower())[-1].removesuffix("tensor")
     return _METHODS.get(short, "")
 
 
@@ -71,6 +71,9 @@ def dtype_mismatch_message(error: BaseException) -> str:
         return ""
     dtype = next((part for part in match.groups() if part), "another")
     needed = _method(match["a"] or match["b"] or match["c"] or "")
+    # torch.FloatTensor and torch.cuda.FloatTensor: the devices differ
+    if match["b"] and dtype.endswith("Tensor") and needed in ("", _method(dtype)):
+        return ""
     if needed and _method(dtype):
         other = ""
         if needed != "float":
