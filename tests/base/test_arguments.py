@@ -13,6 +13,7 @@ import numpy
 import pandas
 import pytest
 import torch
+from torch import nn
 
 import gapscope as gs
 from gapscope.base.arguments import check_arguments
@@ -206,3 +207,21 @@ def test_aliases_of_types_are_checked() -> None:
     for value in (True, [1.0]):
         with pytest.raises(InvalidInput, match="seconds must be a number or a string or None"):
             _with_alias(value)  # type: ignore[arg-type]
+
+
+def test_token_ids_without_an_embedding_are_one_message() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(20, 8)
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.embed(x).mean(1))
+
+    x = torch.arange(600).reshape(100, 6) % 20
+    x[70, 2] = 25
+    data = x, torch.arange(100) % 2
+    for function in (gs.measure, gs.check, gs.find_label_issues, gs.out_of_sample):
+        with pytest.raises(InvalidInput, match="below its num_embeddings"):
+            function(Words(), data)

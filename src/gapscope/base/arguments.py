@@ -193,6 +193,10 @@ def _checks(function: Callable[..., Any]) -> dict[str, list[Kind]]:
     return checks
 
 
+# Message of torch's embedding about an id that it has no row for.
+NO_EMBEDDING = "index out of range in self"
+
+
 def check_arguments(function: F) -> F:
     """Refuse arguments of another type than the annotations of a public function say.
 
@@ -229,6 +233,14 @@ def check_arguments(function: F) -> F:
                 if len(shown) > LONGEST_VALUE:
                     shown = shown[:LONGEST_VALUE] + "..."
                 raise InvalidInput(f"{name} must be {words}; got {shown} ({type(value).__name__}).")
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except IndexError as error:
+            if str(error) != NO_EMBEDDING:
+                raise
+            raise InvalidInput(
+                "An embedding of the network has no row for one of the numbers in the inputs: token ids must be below "
+                "its num_embeddings. Compare the largest id with it; the tokenizer may be that of another network."
+            ) from error
 
     return checked  # type: ignore[return-value]
