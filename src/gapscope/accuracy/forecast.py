@@ -151,7 +151,7 @@ def _rows_left_out(rows: Sequence[LooRow], features: Tensor, budget: CpuBudget) 
         if not any(row.method.startswith(name) for row in rows)
     ]
     if missing:
-        return [f"Left out to keep time_budget={budget.passed:.3g}: {', '.join(missing)}."]
+        return [f"Omitted to keep time_budget={budget.passed:.3g}: {', '.join(missing)}."]
     return []
 
 

@@ -210,11 +210,21 @@ class EstimatorScores:
         fitted: Any = clone(self.estimator)
         name = type(self.estimator).__name__
         with reproducible(torch.device("cpu"), 0):
-            _call(f"{name}.fit", fitted.fit, inputs, labels)
-        return lambda rows: numpy.asarray(_call(f"{name}.predict", fitted.predict, rows))
+            call_measurable(f"{name}.fit", fitted.fit, inputs, labels)
+        return lambda rows: numpy.asarray(call_measurable(f"{name}.predict", fitted.predict, rows))
 
 
-def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def call_measurable(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of the user returns.
+
+    Args:
+        name: What the message calls the function, such as "train_fn".
+        function: The function.
+        *arguments: Its arguments.
+
+    Raises:
+        NotMeasurable: The function raised an exception, which becomes one message.
+    """
     try:
         return call_user_code(name, function, *arguments)
     except GapscopeError as error:

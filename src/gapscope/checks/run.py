@@ -174,7 +174,7 @@ def check(
             bare = context.diverged
         else:
             bare = context.prepared.bare
-        trainer = make_trainer(train_fn, bare, context.initial_state, context.estimator)
+        trainer = make_trainer(train_fn, bare, context.initial_state, context.estimator, budget)
     outcomes: list[Outcome] = []
     tried: TriedAdvice | str | None = None
     interrupted = False

@@ -14,12 +14,12 @@ from gapscope.accuracy.row_selection import inputs_of
 from gapscope.accuracy.subset_problems import run_configuration
 from gapscope.base.arrays import tensor_of
 from gapscope.base.budget import CpuBudget
-from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, call_user_code
+from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.base.targets import IGNORED
-from gapscope.checks.estimators import EstimatorScores, fraction_correct
+from gapscope.checks.estimators import EstimatorScores, call_measurable, fraction_correct
 from gapscope.checks.fixes import Fix, Spec
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
@@ -101,18 +101,6 @@ def _scorer(network: nn.Module) -> Scorer:
     return score
 
 
-def _call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the function's result; what it raises becomes one message.
-
-    Raises:
-        NotMeasurable: The function raised an exception.
-    """
-    try:
-        return call_user_code(name, function, *arguments)
-    except GapscopeError as error:
-        raise NotMeasurable(str(error)) from error
-
-
 class SpecTrainer:
     """Trains copies of a network from its initial weights, by a `TrainingSpec`.
 
@@ -120,21 +108,20 @@ class SpecTrainer:
         network: The network.
         spec: Training configuration.
         initial_state: State dictionary before training; None resamples the weights of every layer.
+        budget: CPU seconds; a training is ended when they are spent. None for no limit.
     """
 
     def __init__(
-        self, network: nn.Module, spec: TrainingSpec, initial_state: Mapping[str, Tensor] | None
+        self,
+        network: nn.Module,
+        spec: TrainingSpec,
+        initial_state: Mapping[str, Tensor] | None,
+        budget: CpuBudget | None = None,
     ) -> None:
         self.network, self.spec, self.initial_state = network, spec, initial_state
+        self.budget = budget or CpuBudget(None)
 
-    def run(
-        self,
-        samples: Samples,
-        spec: Spec,
-        seed: int,
-        fix: Fix | None = None,
-        budget: CpuBudget | None = None,
-    ) -> Scorer:
+    def run(self, samples: Samples, spec: Spec, seed: int, fix: Fix | None = None) -> Scorer:
         """Train on samples, and return the scorer of the trained network.
 
         Args:
@@ -142,7 +129,6 @@ class SpecTrainer:
             spec: Training configuration.
             seed: Seed of the training.
             fix: Fix whose change of the network is made, before or after training; None for none.
-            budget: CPU seconds; the training is ended when they are spent. None for no limit.
 
         Raises:
             BudgetSpent: The training was ended.
@@ -156,7 +142,7 @@ class SpecTrainer:
         network.load_state_dict(dict(state))
         if fix is not None and fix.change_network is not None:
             fix.change_network(network)
-        with (budget or CpuBudget(None)).enforced(network):
+        with self.budget.enforced(network):
             result = train(network, samples, spec, seed=seed)
         if result.status == "diverged":
             return constant_scorer(samples)
@@ -186,14 +172,7 @@ class FunctionTrainer:
             if name in parameters and isinstance(parameters[name].default, int | float)
         }
 
-    def run(
-        self,
-        samples: Samples,
-        spec: Spec,
-        seed: int,
-        fix: Fix | None = None,
-        budget: CpuBudget | None = None,
-    ) -> Scorer:
+    def run(self, samples: Samples, spec: Spec, seed: int, fix: Fix | None = None) -> Scorer:
         """Train on samples, and return the scorer of what the function returned.
 
         Args:
@@ -201,7 +180,6 @@ class FunctionTrainer:
             spec: Keyword settings of the function.
             seed: Seed of the training.
             fix: Fix whose change of the trained network is made; None for none.
-            budget: Not used: the function cannot be ended.
 
         Raises:
             NotMeasurable: The function raised, or returned no network.
@@ -209,7 +187,9 @@ class FunctionTrainer:
         assert isinstance(spec, Mapping)
         targets = samples.targets_as_passed
         function = partial(self.function, **spec)
-        network = _call("train_fn", run_configuration, function, inputs_of(samples), targets, seed)
+        network = call_measurable(
+            "train_fn", run_configuration, function, inputs_of(samples), targets, seed
+        )
         if not isinstance(network, nn.Module):
             raise NotMeasurable(
                 f"train_fn must return the trained network, a torch.nn.Module; it returned {type(network).__name__}"
@@ -238,14 +218,7 @@ class EstimatorTrainer:
         self.estimator = estimator
         self.spec: Spec = {}
 
-    def run(
-        self,
-        samples: Samples,
-        spec: Spec,
-        seed: int,
-        fix: Fix | None = None,
-        budget: CpuBudget | None = None,
-    ) -> Scorer:
+    def run(self, samples: Samples, spec: Spec, seed: int, fix: Fix | None = None) -> Scorer:
         """Fit a clone, and return its scorer.
 
         Args:
@@ -253,7 +226,6 @@ class EstimatorTrainer:
             spec: Not used.
             seed: Not used: the estimator holds its own random state.
             fix: Fix that changed the samples; None for none.
-            budget: Not used: the estimator cannot be ended.
 
         Raises:
             NotMeasurable: The estimator raised an exception.
@@ -292,6 +264,7 @@ def make_trainer(
     network: nn.Module | None,
     initial_state: Mapping[str, Tensor] | None,
     estimator: Any,
+    budget: CpuBudget,
 ) -> Trainer:
     """Return the trainer of a configuration.
 
@@ -301,12 +274,13 @@ def make_trainer(
         network: The network that is checked; needed for a spec.
         initial_state: Its state dictionary before training.
         estimator: Scores of a scikit-learn estimator; None without.
+        budget: CPU seconds, for trainings by a spec: functions and estimators cannot be ended.
 
     Raises:
         InvalidInput: `train_fn` is none of these.
     """
     if isinstance(train_fn, TrainingSpec) and network is not None:
-        return SpecTrainer(network, train_fn, initial_state)
+        return SpecTrainer(network, train_fn, initial_state, budget)
     if estimator is not None and train_fn is True:
         return EstimatorTrainer(estimator)
     if callable(train_fn):

@@ -264,7 +264,7 @@ class _Splits:
             unseen = replace(unseen, inputs=fix.map_inputs(train, unseen.inputs))
             train = changed
         self.trainings += self.cost(fix) / (2 if self.both else 1)
-        values = self.trainer.run(train, spec, seed, fix, self.budget)(unseen).double()
+        values = self.trainer.run(train, spec, seed, fix)(unseen).double()
         if self.spread:
             constant = constant_scorer(train)(unseen)
             # one outlier makes the error of a network arbitrarily large; it counts as one that predicts the mean

@@ -196,7 +196,7 @@ def find_issues_of_samples(
         rows: Rows of the forecast of these samples without a network; empty to fit the kernels.
         pairs: Duplicates among the samples; None to search them.
         seed: Seed of the folds.
-        budget: CPU seconds: boosted trees and near-duplicates are left out if they take longer.
+        budget: CPU seconds: boosted trees and near-duplicates are omitted if they take longer.
 
     Raises:
         InvalidInput: See `find_label_issues`.
