@@ -8,7 +8,8 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 EXTRAS := lightning,hf,ray,s3
 BENCH := benchmarks/results
-TESTS := $(BIN)/python -m pytest -q -n 2 --dist worksteal
+# bytecode is kept: otherwise each worker and each process of a test compiles all modules again
+TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 LOWEST := .venv-lowest
 

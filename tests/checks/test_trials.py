@@ -15,6 +15,7 @@ from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
+from gapscope.checks import fixes
 from gapscope.checks.fixes import FIXES, Fix, get_setting, with_setting
 from gapscope.checks.trials import Trial, TriedAdvice, candidates
 from gapscope.results.estimate import IntervalEstimate
@@ -71,6 +72,25 @@ def test_each_fix_changes_what_it_names() -> None:
     assert (corrected.y != y).sum() < 0.3 * (noisy != y).sum()
     spec = FIXES["learning rate / 3"].apply(data, SPEC)[1]
     assert get_setting(spec, "learning_rate") == pytest.approx(0.05 / 3)
+
+
+def test_suspected_labels_of_the_same_samples_are_searched_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[int] = []
+    search = fixes.find_issues_of_samples
+
+    def count(samples: Samples, **settings: Any) -> Any:
+        searched.append(len(samples))
+        return search(samples, **settings)
+
+    monkeypatch.setattr(fixes, "find_issues_of_samples", count)
+    x, y = blobs()
+    y[::10] = (y[::10] + 1) % 3
+    samples = Samples(x, y)
+    names = {fix.name for fix in candidates((), samples, TrainingSpec())}
+    assert {"drop flagged labels", "correct flagged labels"} <= names
+    assert searched == [len(x)]
 
 
 def test_fixes_that_change_nothing_are_no_candidates() -> None:

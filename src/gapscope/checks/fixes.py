@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput
@@ -159,8 +160,18 @@ def take(data: Samples, indices: Tensor) -> Samples:
     return data.subset(indices, keeps_rows=data.rows is not None)
 
 
+# Suspected labels of samples: two fixes ask for those of the same samples, and the search is most of their cost.
+_SUSPECTED: MutableMapping[Samples, tuple[Tensor, Tensor]] = WeakIdKeyDictionary()
+
+
 def _suspected(data: Samples, budget: CpuBudget) -> tuple[Tensor, Tensor]:
     """Return indices of suspected labels, and the suggested labels."""
+    if data not in _SUSPECTED:
+        _SUSPECTED[data] = _search_suspected(data, budget)
+    return _SUSPECTED[data]
+
+
+def _search_suspected(data: Samples, budget: CpuBudget) -> tuple[Tensor, Tensor]:
     none = torch.empty(0, dtype=torch.long)
     if not data.is_classification:
         return none, none

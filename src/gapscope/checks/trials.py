@@ -201,6 +201,8 @@ class _Splits:
         self.seed, self.budget = seed, budget
         self.both = False
         self.trainings = 0.0
+        self._split = -1
+        self._kept: list[tuple[Samples, Samples, Tensor]] = []
         self.spread = 0.0
         if samples.kind == "regression":
             targets = samples.y.cpu().double().reshape(len(samples), -1)
@@ -236,17 +238,16 @@ class _Splits:
         Raises:
             InvalidInput: The fix changes nothing on this split.
         """
-        seed = run_seed(self.seed, split)
-        first, second = _halves(self.samples, seed)
         result = torch.full((len(self.samples),), torch.nan, dtype=torch.float64)
         unchanged: list[InvalidInput] = []
-        parts = [(first, second), (second, first)][: 2 if self.both else 1]
-        for i, (trained, scored) in enumerate(parts):
+        parts = self._parts(split)[: 2 if self.both else 1]
+        for i, (train, unseen, scored) in enumerate(parts):
             if fix is None and without is not None and i == 0:
                 result[scored] = without[scored]
                 continue
             try:
-                result[scored] = self._score(fix, trained, scored, seed)
+                values = self._score(fix, train, unseen, run_seed(self.seed, split))
+                result[scored] = values * self.weights[scored]
             except InvalidInput as error:
                 if without is None:
                     raise
@@ -256,9 +257,20 @@ class _Splits:
             raise unchanged[0]
         return result
 
-    def _score(self, fix: Fix | None, trained: Tensor, scored: Tensor, seed: int) -> Tensor:
-        """Return the weighted scores of samples by a training on others."""
-        train, unseen, spec = take(self.samples, trained), take(self.samples, scored), self.spec
+    def _parts(self, split: int) -> list[tuple[Samples, Samples, Tensor]]:
+        """Return what is trained on, what is scored, and indices of the latter, for either half.
+
+        The samples are the same objects for all fixes of a split, for which suspected labels are searched once.
+        """
+        if split != self._split:
+            first, second = _halves(self.samples, run_seed(self.seed, split))
+            a, b = take(self.samples, first), take(self.samples, second)
+            self._split, self._kept = split, [(a, b, second), (b, a, first)]
+        return self._kept
+
+    def _score(self, fix: Fix | None, train: Samples, unseen: Samples, seed: int) -> Tensor:
+        """Return the scores of samples by a training on others."""
+        spec = self.spec
         if fix is not None:
             changed, spec = fix.apply(train, spec, self.budget)
             unseen = replace(unseen, inputs=fix.map_inputs(train, unseen.inputs))
@@ -271,7 +283,7 @@ class _Splits:
             if not float(values.mean()) >= float(constant.mean()):
                 values = constant
             values = 1 + values / self.spread
-        return values * self.weights[scored]
+        return values
 
 
 def try_fixes(
