@@ -86,8 +86,7 @@ def test_suspected_labels_of_the_same_samples_are_searched_once(
 
     monkeypatch.setattr(fixes, "find_issues_of_samples", count)
     x, y = blobs()
-    y[::10] = (y[::10] + 1) % 3
-    samples = Samples(x, y)
+    samples = Samples(x, gs.data.inject_label_noise(y, 0.15, 3, torch.Generator().manual_seed(0)))
     names = {fix.name for fix in candidates((), samples, TrainingSpec())}
     assert {"drop flagged labels", "correct flagged labels"} <= names
     assert searched == [len(x)]
