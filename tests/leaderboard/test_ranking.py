@@ -43,6 +43,22 @@ def test_the_competition_has_the_reference_scores(board: gs.Leaderboard) -> None
         assert row.competition == pytest.approx(score, abs=6e-4)
 
 
+def test_columns_are_named_with_or_without_their_prefix(pgdl: pandas.DataFrame) -> None:
+    boards = [
+        gs.rank_measures(
+            pgdl,
+            measures=[f"{measure}rbf"],
+            hyperparameters=[f"{setting}{name}" for name in ("convwidth", "bs")],
+            n_permutations=20,
+            n_bootstrap=20,
+        )
+        for measure, setting in (("m.", "hp."), ("", ""))
+    ]
+    assert boards[0].to_dict() == boards[1].to_dict()
+    with pytest.raises(InvalidInput, match="breadth"):
+        gs.rank_measures(pgdl, hyperparameters=["breadth"])
+
+
 def test_only_the_best_measure_predicts_beyond_the_hyperparameters(board: gs.Leaderboard) -> None:
     assert [row.measure for row in board.trusted] == ["m.rbf"]
     assert board.verdict[0].startswith(

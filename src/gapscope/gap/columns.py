@@ -57,6 +57,19 @@ def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
     return [column for column in settings if is_varied(table[column])]
 
 
+def full_name(table: pandas.DataFrame, name: str, prefixes: Sequence[str] = SETTINGS) -> str:
+    """Return the name of a column that may be given without its prefix.
+
+    >>> import pandas
+    >>> full_name(pandas.DataFrame({"hp.width": [1]}), "width")
+    'hp.width'
+    """
+    columns = [prefix + name for prefix in prefixes if prefix + name in table.columns]
+    if name in table.columns or len(columns) != 1:
+        return name
+    return columns[0]
+
+
 def has_unknown_settings(table: pandas.DataFrame) -> Bool[Array, " n"]:
     """Return a mask of the networks of which no setting is known, except the family and the seed.
 

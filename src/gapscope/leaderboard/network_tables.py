@@ -13,6 +13,7 @@ from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.gap.columns import (
     check_columns,
     complete_rows,
+    full_name,
     has_unknown_settings,
     hyperparameter_columns,
     is_varied,
@@ -127,10 +128,15 @@ def network_table(
         table = records_to_pandas(source)
         where = "the list of records"
     # only `_measures_of` imports the registry of measures, which loads torch
-    names = list(_measures_of(table, where) if measures is None else measures)
+    if measures is None:
+        names = list(_measures_of(table, where))
+    else:
+        names = [full_name(table, name, ("m.",)) for name in measures]
     size = baseline or next((name for name in SIZES if name in table.columns), None)
     if size is not None and size not in names:
         names.append(size)
+    if hyperparameters is not None:
+        hyperparameters = [full_name(table, name) for name in hyperparameters]
     check_columns(table, [target, *names, *(hyperparameters or ())])
     for name in [*names, target]:
         try:

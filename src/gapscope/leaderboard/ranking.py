@@ -268,8 +268,8 @@ def rank_measures(
         source: A CSV file or data frame with a row per network and columns `gap`, `hp.NAME`, `m.NAME`; a pool, its
             folder or its table; a list of `gapscope.Record`; None uses the 96 networks of the 2020
             competition from the data root.
-        measures: Columns of the measures; None uses all (`m.NAME`, or the readings of a pool).
-        hyperparameters: Columns of the hyperparameters; None for all `hp.NAME`.
+        measures: Columns of the measures, with or without `m.`; None uses all (`m.NAME`, or the readings of a pool).
+        hyperparameters: Columns of the hyperparameters, with or without `hp.`; None for all that vary.
         target: Column of the gap, in units of its score (such as accuracy).
         baseline: Column of the size; None uses `parameter_count` or `m.vc_dim`, if there is one.
         n_test: Number of test samples per gap, for the sign errors; None gives all pairs the same weight.
