@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.penalties import base
 from gapscope.penalties.base import Penalty, make_penalty, penalties, register_penalty
 from gapscope.penalties.weight import L2Penalty
@@ -78,6 +79,45 @@ def test_a_small_step_down_the_gradient_lowers_the_penalty(kind: str, name: str)
     # gamma decay holds zeta constant in the backward pass, and measures it again afterwards
     rate = float((before - after).detach()) / (step * slope)
     assert rate == pytest.approx(1, abs=0.02) or kind == "gamma_decay"
+
+
+def _with_batch_norm() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+
+
+X, Y = torch.linspace(-1, 1, 40).reshape(8, 5).sin(), torch.arange(8) % 3
+
+
+@every_penalty
+def test_wrappers_of_a_network_change_nothing(kind: str) -> None:
+    expected = _made(kind)(_with_batch_norm(), X, Y).detach()
+    wrappers: list[Any] = [partial(torch.compile, backend="eager"), nn.DataParallel]
+    for wrapper in wrappers:
+        wrapped = wrapper(_with_batch_norm())
+        torch.testing.assert_close(_made(kind)(wrapped, X, Y).detach(), expected)
+
+
+@every_penalty
+@pytest.mark.parametrize("targets", [["a"] * 8, Y.numpy(), [0, 1] * 4])
+def test_targets_that_are_no_tensor_are_refused(kind: str, targets: Any) -> None:
+    with pytest.raises(InvalidInput, match="tensor"):
+        _made(kind)(_with_batch_norm(), X, targets)
+
+
+@every_penalty
+def test_frozen_networks_are_refused(kind: str) -> None:
+    with pytest.raises(NotMeasurable, match="frozen"):
+        _made(kind)(_with_batch_norm().requires_grad_(False), X, Y)
+
+
+@every_penalty
+def test_without_gradients_there_is_a_value_or_a_reason(kind: str) -> None:
+    with torch.no_grad():
+        try:
+            assert not _made(kind)(_with_batch_norm(), X, Y).requires_grad
+        except GapscopeError as error:
+            assert "no_grad" in str(error)
 
 
 def test_penalties_are_made_by_name() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils._pytree import tree_flatten
 
-from gapscope.base.errors import GapscopeError, NotMeasurable, SlowGradients
+from gapscope.base.errors import GapscopeError, SlowGradients
 from gapscope.gradients.backward import gradients_at, per_sample_gradients
 from gapscope.gradients.broadcasts import Broadcast, find_joins, merge_contributions
 from gapscope.gradients.chains import chain_contributions
@@ -29,6 +29,7 @@ from gapscope.gradients.layer_rules import (
     apply_rule,
 )
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
+from gapscope.inspection.network_checks import check_trainable
 from gapscope.inspection.outputs import explain_torch_errors, raw_outputs
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution
 
@@ -120,11 +121,7 @@ class Tape:
         self.whole_network: frozenset[int] = frozenset()
         self.per_sample: frozenset[int] = frozenset()
         self.parameters = _trainable(modules, substituted)
-        if not self.parameters:
-            raise NotMeasurable(
-                "A network must have trainable parameters; all of its parameters are frozen or it has none. "
-                "Use parameter.requires_grad_(True)."
-            )
+        check_trainable(self.parameters)
 
     def note_tensor_hook(self) -> None:
         """Note that code in the pass has registered a hook of a tensor."""

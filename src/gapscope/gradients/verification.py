@@ -43,7 +43,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
-from gapscope.base.errors import GapscopeError, NeverSupported, NotMeasurable
+from gapscope.base.errors import GapscopeError, NeverSupported
 from gapscope.gradients.backward import gradients_at
 from gapscope.gradients.broadcasts import merge_contributions
 from gapscope.gradients.evidence import is_proven
@@ -55,7 +55,7 @@ from gapscope.inspection.independence import (
     highest_precision_dtype,
     is_sample_independent,
 )
-from gapscope.inspection.outputs import as_real
+from gapscope.inspection.outputs import as_real, check_has_gradient
 from gapscope.inspection.restoring import preserve_state
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, cast_like, cast_network
 from gapscope.results.progress import notify
@@ -401,11 +401,7 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
         NeverSupported: Samples interact.
         NotMeasurable: The outputs have no gradient.
     """
-    if not outputs.requires_grad:
-        raise NotMeasurable(
-            "Got outputs without a gradient; they must depend on trainable parameters with gradients enabled. Look for "
-            "torch.no_grad or detach in the forward pass."
-        )
+    check_has_gradient(outputs)
     if tape.chain:  # known layers
         return
     cache = _ROUTING_CACHE.setdefault(getattr(tape.network, "adapted_from", tape.network), {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -176,6 +176,15 @@ def check_finite(network: nn.Module) -> None:
                 f"All weights must be finite; '{name}' holds NaN or infinity: training has diverged. Train again with "
                 "a smaller learning rate."
             )
+
+
+def check_trainable(parameters: Collection[Any]) -> None:
+    """Raise NotMeasurable if there are no trainable parameters."""
+    if not parameters:
+        raise NotMeasurable(
+            "A network must have trainable parameters; all of its parameters are frozen or it has none. "
+            "Use parameter.requires_grad_(True)."
+        )
 
 
 def unwrapped(network: nn.Module) -> nn.Module:

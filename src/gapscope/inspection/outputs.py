@@ -12,7 +12,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx, nn
 
-from gapscope.base.errors import GapscopeError, InvalidInput, ReplaceLayer, describe_value
+from gapscope.base.errors import (
+    GapscopeError,
+    InvalidInput,
+    NotMeasurable,
+    ReplaceLayer,
+    describe_value,
+)
 from gapscope.base.input_checks import check_holds_numbers
 from gapscope.base.samples import slices
 from gapscope.base.type_guards import is_list_or_tuple
@@ -356,6 +362,15 @@ def checked_outputs(outputs: Any, n: int, *, flat: bool = True) -> Tensor:
             f"A network's outputs must be real floating-point numbers; got {outputs.dtype}. {advice}"
         )
     return outputs
+
+
+def check_has_gradient(outputs: Tensor) -> None:
+    """Raise NotMeasurable if outputs have no graph."""
+    if not outputs.requires_grad:
+        raise NotMeasurable(
+            "Got outputs without a gradient; they must depend on trainable parameters with gradients enabled. Look for "
+            "torch.no_grad or detach in the forward pass."
+        )
 
 
 def as_real(tensor: Tensor) -> Tensor:

@@ -20,7 +20,13 @@ from gapscope.gradients.backward import ProbeSource
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.checkpoints import direct_checkpoints
 from gapscope.inspection.execution import exclusive
-from gapscope.inspection.network_checks import check_finite, check_hookable, check_module
+from gapscope.inspection.network_checks import (
+    check_finite,
+    check_hookable,
+    check_module,
+    check_trainable,
+    unwrapped,
+)
 from gapscope.inspection.outputs import explain_torch_errors
 from gapscope.penalties.batches import Batch, as_batch
 from gapscope.results.catalogue import Catalogue
@@ -212,6 +218,9 @@ def forward_with_penalties(
 ) -> tuple[Any, Tensor]:
     """Return the result and summed penalties of a pass, as `Penalty.forward_with_penalty`."""
     check_module(network)
+    parameters = list(unwrapped(network).parameters())
+    if parameters:  # a module without any, such as nn.Identity, has penalties of its outputs
+        check_trainable([parameter for parameter in parameters if parameter.requires_grad])
     if network not in _CHECKED:
         check_hookable(network)
         check_finite(network)

@@ -111,13 +111,22 @@ def _prepare(tensor: Tensor) -> Tensor:
     )
 
 
+def _prepare_targets(y: Any) -> Tensor:
+    if not isinstance(y, Tensor):
+        raise InvalidInput(
+            f"The targets of a batch must be a tensor; got {type(y).__name__}. Use torch.as_tensor(y)."
+        )
+    return _prepare(y)
+
+
 def as_batch(network: nn.Module, x: Any, y: Tensor | None) -> Batch:
     """Return a mini-batch from the arguments of `Penalty.forward_with_penalty`.
 
     Raises:
-        InvalidInput: `x` is not a tensor, a mapping or a tuple of tensors.
+        InvalidInput: `x` is not a tensor, a mapping or a tuple of tensors, or `y` is no tensor.
     """
-    y = _prepare(y) if isinstance(y, Tensor) else y
+    if y is not None:
+        y = _prepare_targets(y)
     if isinstance(x, Tensor):
         return _batch(network, _prepare(x), y)
     keywords: dict[str, Any] = {}

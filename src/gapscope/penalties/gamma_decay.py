@@ -12,9 +12,14 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, chec
 from gapscope.base.options import with_prefix
 from gapscope.batch_norm.gamma_decay.decay import Covariance, gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import quadratic
-from gapscope.inspection.hooks import named_modules
+from gapscope.inspection.network_checks import unwrapped
 from gapscope.inspection.outputs import checked_outputs
 from gapscope.penalties.base import Penalty, check_fixed, register_penalty
+
+
+def _named_layers(network: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers under the names of `gamma_decay`, which unwraps compiled and parallel networks."""
+    return dict(unwrapped(getattr(network, "adapted_from", network)).named_modules())
 
 
 @register_penalty("gamma_decay")
@@ -116,8 +121,9 @@ class GammaDecayPenalty(Penalty):
                     self._measure(getattr(network, "adapted_from", network), self.data)
         self._calls += 1
         total = outputs.new_zeros(())
+        layers = _named_layers(network)
         for name, rate in self._rates.items():
-            weight: Any = named_modules(network)[name].weight
+            weight: Any = layers[name].weight
             total = total + quadratic(weight, rate.to(weight))
         return self.strength * self.missing * total
 
@@ -126,10 +132,9 @@ class GammaDecayPenalty(Penalty):
             network, data, batch_size=self.batch_size, covariance=self.covariance, draws=self.draws, replacement=True,
             generator=self._generator,
         )  # fmt: skip
+        layers: dict[str, Any] = _named_layers(network)
         with_gamma = {
-            name: layer
-            for name, layer in decay.items()
-            if named_modules(network)[name].weight is not None
+            name: layer for name, layer in decay.items() if layers[name].weight is not None
         }
         if not with_gamma:
             raise NotMeasurable(

@@ -23,7 +23,7 @@ from gapscope.gradients.refused_layers import check_layers
 from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.inspection.losses import default_loss
 from gapscope.inspection.network_checks import unwrapped
-from gapscope.inspection.outputs import checked_outputs, eager_mode
+from gapscope.inspection.outputs import check_has_gradient, checked_outputs, eager_mode
 from gapscope.penalties.base import (
     Penalty,
     StrengthRule,
@@ -213,6 +213,7 @@ class LossGradientPenalty(Penalty):
             )
         if not observed:
             return outputs.new_zeros(())
+        check_has_gradient(outputs)
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
         gradients = whole_gradient(self.loss(outputs, targets), parameters, create_graph=True)
         if (parallel := data_parallel(network)) is not None:
