@@ -78,3 +78,10 @@ def test_missing_and_additional_keys_are_named(
     first = as_samples((inputs, y))
     with pytest.raises(InvalidInput, match="it lacks right and has other"):
         as_second(({"left": inputs["left"], "other": inputs["right"]}, y), first)
+
+
+@pytest.mark.parametrize("second", [5, "validation.csv", nn.Linear(3, 2), [1], {"a": 1}])
+def test_errors_of_the_second_data_name_it(second: object) -> None:
+    first = as_samples((torch.randn(4, 3), torch.tensor([0, 1, 0, 1])))
+    with pytest.raises(InvalidInput, match=r"^validation: "):
+        as_second(second, first, "validation")

@@ -19,7 +19,11 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
 from gapscope.base.errors import InvalidInput
-from gapscope.integrations.memorization_monitor import add_memorization_monitor, sequence_losses
+from gapscope.integrations.memorization_monitor import (
+    MemorizationMonitor,
+    add_memorization_monitor,
+    sequence_losses,
+)
 from gapscope.labels.monitored import PairedCanaries, paired_p_value
 
 pytestmark = pytest.mark.filterwarnings(
@@ -121,7 +125,7 @@ def test_a_flag_can_end_the_training(tmp_path: Path) -> None:
 
 
 def test_other_data_and_other_objects_raise(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="Got str; add_memorization_monitor needs"):
+    with pytest.raises(InvalidInput, match="add_memorization_monitor needs a transformers Trainer; got str"):
         add_memorization_monitor("trainer")
     with pytest.raises(InvalidInput, match="data other than canaries"):
         add_memorization_monitor(trainer_of(tmp_path, bert_classifier(), SENTENCES), CANARIES)
@@ -389,3 +393,10 @@ def test_two_processes_see_what_one_does(tmp_path: Path) -> None:
     assert first == second
     for row, alone in zip(first, _rows(str(tmp_path)), strict=True):
         assert row == pytest.approx(alone, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("trainer", [None, [1], "trainer", torch.nn.Linear(2, 2)])
+def test_what_is_no_trainer_is_refused(trainer: Any) -> None:
+    for function in (MemorizationMonitor, add_memorization_monitor):
+        with pytest.raises(InvalidInput, match="Trainer"):
+            function(trainer)

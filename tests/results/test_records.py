@@ -6,10 +6,12 @@ import json
 import math
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gapscope.base.errors import NotMeasurable, UnreadableFile
+import gapscope as gs
+from gapscope.base.errors import InvalidInput, NotMeasurable, UnreadableFile
 from gapscope.results.estimate import Estimate
 from gapscope.results.readings import SCHEMA, Reading, Readings
 from gapscope.results.records import Record, records_to_pandas
@@ -157,3 +159,11 @@ def test_never_more_than_fifteen_lines() -> None:
     assert any("more; .to_pandas() has all" in line for line in message) and any(
         ".unmeasured" in line for line in message
     )
+
+
+@pytest.mark.parametrize("networks", [[1], ["pool"], {"a": 1}])
+def test_what_is_no_record_is_refused(networks: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="must be records"):
+        gs.write_report(networks, tmp_path / "report.html", title="networks")
+    with pytest.raises(InvalidInput, match="must be records"):
+        gs.rank_measures(networks)

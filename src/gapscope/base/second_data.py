@@ -33,7 +33,11 @@ def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
     known = [*first.subset(torch.arange(1)).parts]
     if first.targets is not None:
         known.append(first.targets)
-    second = as_samples(data, is_exact=any(part.dtype == torch.float64 for part in known))
+    try:
+        second = as_samples(data, is_exact=any(part.dtype == torch.float64 for part in known))
+    except InvalidInput as error:
+        error.args = (f"{owner}: {error}",)
+        raise
     second = _with_target_columns_of(second, first, owner)
     second = _numbered_as(second, first, owner)
     second = _with_task_of(second, first, owner)

@@ -32,7 +32,7 @@ from gapscope.inspection.next_position import UNDECIDED, own_loss, predicts_next
 from gapscope.inspection.outputs import raw_outputs
 from gapscope.inspection.restoring import preserve_rng_state
 from gapscope.integrations.sample_losses import log_probability_of_sampled, sequence_losses
-from gapscope.integrations.trainer_rules import MeanLoss, collate_as_in_training
+from gapscope.integrations.trainer_rules import MeanLoss, check_trainer, collate_as_in_training
 from gapscope.integrations.transformers import checkpoint_folder
 from gapscope.labels.canary_data import label_name
 from gapscope.labels.monitored import PairedCanaries, paired_p_value
@@ -96,6 +96,9 @@ class MemorizationMonitor(TrainerCallback):
         stop: Whether to end training at the flag; this costs accuracy where memorization begins before learning ends.
         seed: Seed of the labels that are sampled for the Fisher trace.
 
+    Raises:
+        InvalidInput: `trainer` is not a Trainer, or a number is outside of its range.
+
     Attributes:
         rows: One mapping per recording.
         flagged_at: Epoch of the flag, or None.
@@ -113,6 +116,7 @@ class MemorizationMonitor(TrainerCallback):
         stop: bool = False,
         seed: int = 0,
     ) -> None:
+        check_trainer(trainer, "MemorizationMonitor")
         check_range("level", level, 0, 1, low_open=True)
         check_range("trace_samples", trace_samples, 0)
         self.trainer = trainer
@@ -463,10 +467,7 @@ def add_memorization_monitor(
     Raises:
         InvalidInput: `trainer` is not a Trainer, or does not train on the canaries.
     """
-    if not hasattr(trainer, "compute_loss"):
-        raise InvalidInput(
-            f"Got {type(trainer).__name__}; add_memorization_monitor needs a transformers Trainer."
-        )
+    check_trainer(trainer, "add_memorization_monitor")
     if canaries is not None and trainer.train_dataset is not canaries.dataset:
         raise InvalidInput(
             "Got a Trainer with data other than canaries.dataset. Pass train_dataset=canaries.dataset."

@@ -10,8 +10,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gapscope.base.errors import InvalidInput
+
 # transformers before 4.53 looks at the model alone
 _IGNORES_MISSING_COUNT = [int(part) for part in version("transformers").split(".")[:2]] < [4, 53]
+
+
+def check_trainer(trainer: Any, owner: str) -> None:
+    """Refuse what is no Trainer.
+
+    Args:
+        trainer: What was passed as the Trainer.
+        owner: Function or class that needs it, for the message.
+
+    Raises:
+        InvalidInput: It is none.
+    """
+    if not hasattr(trainer, "compute_loss"):
+        raise InvalidInput(f"{owner} needs a transformers Trainer; got {type(trainer).__name__}.")
 
 
 def collate_as_in_training(trainer: Any, samples: Sequence[Any]) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from gapscope.base.errors import InvalidInput, require_extra
 from gapscope.base.files import read_json, to_json, write_atomically
 from gapscope.base.input_layout import pack_inputs
 from gapscope.inspection.network_adapter import NetworkAdapter
-from gapscope.integrations.trainer_rules import accumulation_divisor
+from gapscope.integrations.trainer_rules import accumulation_divisor, check_trainer
 from gapscope.networks.adapters import LogitsOnly
 from gapscope.penalties.base import Penalty
 from gapscope.training.checkpoints import load_tensors, save_tensors
@@ -144,10 +144,7 @@ def add_penalty(trainer: Any, penalty: Penalty) -> None:
     Raises:
         InvalidInput: The arguments are not a Trainer and a penalty.
     """
-    if not hasattr(trainer, "compute_loss"):
-        raise InvalidInput(
-            f"add_penalty needs a transformers Trainer; got {type(trainer).__name__}."
-        )
+    check_trainer(trainer, "add_penalty")
     if not isinstance(penalty, Penalty):
         raise InvalidInput(
             f"add_penalty needs a penalty, such as GradientSimilarityPenalty(0.001); got {penalty!r}."

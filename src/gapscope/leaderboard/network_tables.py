@@ -103,7 +103,6 @@ def network_table(
     import pandas
 
     from gapscope.pools import Pool, open_pool, records_to_pandas
-    from gapscope.results.records import Record
 
     if isinstance(source, str | Path) and Path(source).is_dir():
         source = open_pool(source)
@@ -120,11 +119,6 @@ def network_table(
     elif isinstance(source, pandas.DataFrame):
         table = source
     else:
-        for record in source:
-            if not isinstance(record, Record):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidInput(
-                    f"A list to rank must hold records, as record_network returns them; got {record!r}."
-                )
         table = records_to_pandas(source)
         where = "the list of records"
     # only `_measures_of` imports the registry of measures, which loads torch

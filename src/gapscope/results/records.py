@@ -10,7 +10,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from gapscope.base.errors import DamagedFile, DamagedFileWarning, InvalidInput, UnreadableFile
+from gapscope.base.errors import (
+    DamagedFile,
+    DamagedFileWarning,
+    InvalidInput,
+    UnreadableFile,
+    describe_value,
+)
 from gapscope.base.files import read_json, read_json_lines, to_json, write_atomically
 from gapscope.base.type_guards import is_dict, is_list_or_tuple, is_mapping
 from gapscope.results.readings import SCHEMA, Reading, Readings
@@ -252,10 +258,19 @@ def records_to_pandas(records: Iterable[Record]) -> pandas.DataFrame:
 
     Args:
         records: Records of the networks, one row each.
+
+    Raises:
+        InvalidInput: One of them is no record.
     """
     import pandas
 
-    rows = [record_to_row(record) for record in records]
+    rows: list[dict[str, Any]] = []
+    for record in records:
+        if not isinstance(record, Record):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(
+                f"Networks must be records, as record_network returns them; got {describe_value(record)}."
+            )
+        rows.append(record_to_row(record))
     if not rows:
         return pandas.DataFrame(columns=["status", "gap"], index=pandas.Index([], name="id"))
     return pandas.DataFrame(rows).set_index("id")
