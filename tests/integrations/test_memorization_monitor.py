@@ -125,7 +125,9 @@ def test_a_flag_can_end_the_training(tmp_path: Path) -> None:
 
 
 def test_other_data_and_other_objects_raise(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="add_memorization_monitor needs a transformers Trainer; got str"):
+    with pytest.raises(
+        InvalidInput, match="add_memorization_monitor needs a transformers Trainer; got str"
+    ):
         add_memorization_monitor("trainer")
     with pytest.raises(InvalidInput, match="data other than canaries"):
         add_memorization_monitor(trainer_of(tmp_path, bert_classifier(), SENTENCES), CANARIES)
