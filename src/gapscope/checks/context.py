@@ -59,6 +59,7 @@ class Context:
         history: One mapping per epoch of the training run.
         test: Held-out samples.
         unseen: Values of the categories of a raw test table that the training table lacks.
+        sources: Columns of a raw table: name, and indices of its encoded columns; empty for other data.
         given: All samples with their row numbers in the data that were passed.
         test_network: The network, adapted to their layout; None without both.
         batch_size: Batch size of training.
@@ -77,6 +78,7 @@ class Context:
     history: Sequence[Mapping[str, Any]] = ()
     test: Samples | None = None
     unseen: tuple[UnseenValues, ...] = ()
+    sources: tuple[tuple[str, tuple[int, ...]], ...] = ()
     given: Samples | None = None
     test_network: nn.Module | None = None
     batch_size: int | None = None

@@ -1,4 +1,4 @@
-"""Checks of the inputs: GS105, GS107 and GS108."""
+"""Checks of the inputs: GS105 and GS108."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from torch import Tensor
 from gapscope.checks.context import Context
 from gapscope.checks.costs import cost_of_scales, thinned
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
-from gapscope.results.estimate import percent
 from gapscope.results.formatting import format_number
-from gapscope.statistics.baselines import rbf_ridge, sample_features
+from gapscope.statistics.baselines import sample_features
 
 # Largest spread of a column relative to the typical one (or the reverse), mean relative to spread, and typical
 # spread.
@@ -48,17 +47,17 @@ def scaling(context: Context) -> Outcome:
     evidence = ""
     if large:
         most = f"{float(spread.max()) / typical:,.0f} times the typical spread"
-        evidence = f"{noun}s {_names(context, large)}: up to {most}"
+        evidence = f"{noun}s {name_columns(context, large)}: up to {most}"
     elif small:
         smallest = float(spread[torch.tensor(small)].min())
-        evidence = f"{noun}s {_names(context, small)}: down to {smallest / typical:.2g} times the typical spread"
+        evidence = f"{noun}s {name_columns(context, small)}: down to {smallest / typical:.2g} times the typical spread"
     elif far:
         # the column whose mean is largest beside its spread
         worst = max(far, key=lambda i: float(mean[i] / spread[i]))
         around = (
             f"{format_number(float(spread[worst]))} around {format_number(float(center[worst]))}"
         )
-        evidence = f"{noun}s {_names(context, far)} are far from 0: a spread of {around}"
+        evidence = f"{noun}s {name_columns(context, far)} are far from 0: a spread of {around}"
     elif typical > MAX_SPREAD:
         evidence = f"{noun}s have a typical spread of {format_number(typical)}"
     if not evidence:
@@ -90,7 +89,7 @@ def _indices(mask: Tensor) -> list[int]:
     return torch.nonzero(mask).flatten().tolist()
 
 
-def _names(context: Context, columns: list[int]) -> str:
+def name_columns(context: Context, columns: list[int]) -> str:
     """Return the names of columns of a frame, or their numbers."""
     known = context.everything.columns
     names = [
@@ -100,81 +99,8 @@ def _names(context: Context, columns: list[int]) -> str:
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
-# A column gives the label away if it predicts this fraction alone, and the others predict less by this much.
-MIN_ALONE, MIN_LESS = 0.98, 0.03
-# one fit per column, by judgment for its time
-MAX_COLUMNS = 512
 # fewer rows repeat by chance, by judgment
 MIN_ROWS = 30
-
-
-def _alone(column: Tensor, labels: Tensor) -> float:
-    """Return the accuracy of predicting each label from the neighbours in the order of one column."""
-    values = column.unique()
-    if len(values) < len(column) / 2:
-        # the most frequent label of each value, if values occur more than once each
-        _, groups = column.unique(return_inverse=True)
-        classes, codes = labels.unique(return_inverse=True)
-        counts = torch.zeros(len(values), len(classes)).index_put_(
-            (groups, codes), torch.ones(len(labels)), accumulate=True
-        )
-        return float(counts.max(1).values.sum()) / len(labels)
-    order = column.argsort(stable=True)
-    ordered = labels[order]
-    agree = (ordered[1:] == ordered[:-1]).double()
-    before, after = torch.cat([agree[:1], agree]), torch.cat([agree, agree[-1:]])
-    return float(torch.maximum(before, after).mean())
-
-
-@register_check("GS107", title="a column gives the label away", seconds=0.2)
-def leak(context: Context) -> Outcome:
-    """Report a column that alone predicts the label where the others do not, and columns of row numbers."""
-    x = context.everything.inputs
-    if not _is_floating_table_or_image(context) or x.ndim != 2:
-        return NotChecked("needs a table")
-    if x.shape[1] > MAX_COLUMNS:
-        return NotChecked(f"needs at most {MAX_COLUMNS} columns; there are {x.shape[1]}")
-    x = x.double().cpu()
-    steps = x[1:] - x[:-1]
-    is_counter = (steps > 0).all(0) & (
-        (steps - steps.mean(0)).abs() <= 1e-6 * steps.abs().amax(0)
-    ).all(0)
-    counters = _indices(is_counter) if len(x) > 2 else []
-    if counters:
-        return Finding(
-            f"column counts the rows: {_names(context, counters)}",
-            "remove it: it says nothing about new samples",
-            fixes=("drop column",),
-        )
-    if not context.is_classifier:
-        return Fine("no column counts the rows")
-    if x.shape[1] < 2 or len(x) < MIN_ROWS or context.most_frequent > MIN_ALONE - MIN_LESS:
-        return NotChecked(
-            f"no column counts the rows; whether one gives the label away needs two columns, {MIN_ROWS} rows, and no "
-            f"class with more than {percent(MIN_ALONE - MIN_LESS)} of them"
-        )
-    part = context.everything.subset(thinned(len(x)))
-    labels, columns = part.y.cpu(), part.inputs.double().cpu()
-    scores = [_alone(columns[:, i], labels) for i in range(columns.shape[1])]
-    best = max(range(len(scores)), key=scores.__getitem__)
-    text = f"column {_names(context, [best])} alone predicts {percent(scores[best])} of the labels"
-    if scores[best] < MIN_ALONE:
-        return Fine(text)
-    others = torch.cat([columns[:, :best], columns[:, best + 1 :]], 1)
-    spread = others.std(0)
-    others = ((others - others.mean(0)) / spread)[:, spread > 0]
-    if others.shape[1]:
-        rest = rbf_ridge(others, labels, n_classes=context.n_classes).score
-    else:
-        rest = context.most_frequent
-    if rest > scores[best] - MIN_LESS:
-        return Fine(f"{text}, the others {percent(rest)}")
-    return Finding(
-        f"{text}, all others together {percent(rest)}",
-        "check whether it is known before the label is; if not, remove it and train again",
-        cost=scores[best] - rest,
-        fixes=("drop column",),
-    )
 
 
 @register_check("GS108", title="neighbouring rows are nearly equal", seconds=0.1, information=True)

@@ -29,7 +29,7 @@ from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
 from gapscope.checks.trials import TriedAdvice, try_fixes
 from gapscope.data.frames import encode_inputs, split_frame
-from gapscope.data.table_encoding import unseen_values
+from gapscope.data.table_encoding import source_columns, unseen_values
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import estimator_task, is_estimator, unwrapped
@@ -269,7 +269,7 @@ def _make_context(
     if is_estimator(module) or module is None or (is_raw and module is network):
         data, test, notes = encode_inputs(data, test, reads_amounts=module is None)
         module, contents = unwrap_estimator(network, data)
-    unseen = unseen_values(test)
+    table: Any = {"unseen": unseen_values(test), "sources": source_columns(data)}
     is_usable = isinstance(module, nn.Module) and not has_diverged(module)
     if module is not None and not isinstance(module, nn.Module) and not is_estimator(module):
         ready(network, data)  # raises the error for what is no network
@@ -301,7 +301,7 @@ def _make_context(
         else:
             initial = _checked_initial_state(prepared.bare, initial_state)
         part = prepared.with_samples(samples.subset(indices))
-        context = Context(part, samples, indices, initial_state=initial, given=given, unseen=unseen)
+        context = Context(part, samples, indices, initial_state=initial, given=given, **table)
         if test is None:
             return context
         second = prepared.adapt(test)
@@ -315,14 +315,14 @@ def _make_context(
     if is_estimator(module):
         scores = EstimatorScores(module, raw, given, raw_test)
         return Context(
-            None, samples, indices, estimator=scores, test=held_out, given=given, unseen=unseen
+            None, samples, indices, estimator=scores, test=held_out, given=given, **table
         )
     if initial_state is None or not isinstance(module, nn.Module):
         state = None
     else:
         state = _checked_initial_state(unwrapped(module), initial_state)
     return Context(
-        None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given, unseen=unseen,
+        None, samples, indices, diverged=module, initial_state=state, test=held_out, given=given, **table,
     )  # fmt: skip
 
 

@@ -247,6 +247,31 @@ def _unseen(encoding: ColumnEncoding, column: pandas.Series) -> list[UnseenValue
     return [UnseenValues(encoding.name, names, int(is_new.sum()), len(plain), encoding.single)]
 
 
+def source_columns(data: Any) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the columns of a table before it was encoded: name, and indices of its encoded columns.
+
+    Numbers of an array are columns of their own, and so are words of a text.
+
+    Args:
+        data: Pair of an encoded frame and targets; for other data the result is empty.
+    """
+    if not is_list_or_tuple(data) or not data:
+        return ()
+    attributes: Any = getattr(data[0], "attrs", {})
+    encoding: Any = attributes.get(KEY) if is_mapping(attributes) else None
+    if not isinstance(encoding, TableEncoding) or encoding.words:
+        return ()
+    positions = {name: i for i, name in enumerate(encoding.outputs)}
+    columns: list[tuple[str, tuple[int, ...]]] = []
+    for column in encoding.columns:
+        indices = tuple(positions[name] for name in column.outputs)
+        if column.kind == "array":
+            columns += [(str(name), (positions[name],)) for name in column.outputs]
+        else:
+            columns.append((column.name, indices))
+    return tuple(columns)
+
+
 def encoding_of(frame: pandas.DataFrame) -> TableEncoding:
     """Return how an encoded frame was encoded; of a frame of numbers, that it was not changed."""
     known = frame.attrs.get(KEY)
