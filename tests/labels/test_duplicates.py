@@ -6,7 +6,8 @@ import torch
 
 import gapscope as gs
 from gapscope.base.samples import as_samples
-from gapscope.labels.duplicates import conflicting_duplicates, duplicate_pairs, duplicates_in_test
+from gapscope.labels.conflicting_copies import conflicting_duplicates
+from gapscope.labels.duplicates import duplicate_pairs, duplicates_in_test
 
 
 def test_rows_of_tables() -> None:
@@ -14,7 +15,7 @@ def test_rows_of_tables() -> None:
     near = x[:3] + 1e-4
     both = gs.Samples(torch.cat([x, near]), torch.arange(53) % 2)
     assert duplicate_pairs(both) == [(0, 50), (1, 51), (2, 52)]
-    assert conflicting_duplicates(both) == tuple(
+    assert conflicting_duplicates(both, duplicate_pairs(both)) == tuple(
         pair for pair in ((0, 50), (1, 51), (2, 52)) if sum(pair) % 2
     )
 
@@ -60,3 +61,31 @@ def test_tokens_with_an_added_one() -> None:
     assert duplicate_pairs(both) == [(0, 40), (1, 41)]
     test = gs.Samples(torch.cat([added, other_order]), torch.arange(3) % 2)
     assert duplicates_in_test(gs.Samples(ids, torch.arange(40) % 2), test) == ((0, 0), (1, 1))
+
+
+X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+
+
+def test_copies_with_other_labels_are_named_in_every_task() -> None:
+    both = torch.cat([X, X[:3]])
+    several = (X[:, :3] > 0).long()
+    targets = X.sum(1, keepdim=True)
+    rounded = targets[:1] + 1e-6
+    for y, second, expected in (
+        (several, 1 - several[:3], {(0, 60), (1, 61), (2, 62)}),
+        (targets, torch.cat([rounded, targets[1:3] + 50]), {(1, 61), (2, 62)}),
+    ):
+        issues = gs.find_label_issues(None, (both, torch.cat([y, second])))
+        assert set(issues.conflicts) == expected
+        assert any("with different labels" in sentence for sentence in issues.sentences)
+
+
+def test_copies_with_other_labels_of_positions() -> None:
+    ids = torch.randint(0, 30, (60, 10), generator=torch.Generator().manual_seed(0))
+    y = ids % 3
+    second = y[:2].clone()
+    second[0, 4] = (y[0, 4] + 1) % 3
+    second[1, 5] = -100
+    issues = gs.find_label_issues(None, (torch.cat([ids, ids[:2]]), torch.cat([y, second])))
+    assert issues.conflicts == ((0, 60),)
+    assert "0 and 60 (position 4)." in " ".join(issues.sentences)

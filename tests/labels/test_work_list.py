@@ -56,7 +56,12 @@ def test_the_page_names_columns_and_shows_pairs(tmp_path: Path) -> None:
     page = (tmp_path / "issues.html").read_text()
     assert "height &lt;m&gt;" in page and "height <m>" not in page
     assert (0, 59) in issues.conflicts and "Duplicates with different labels" in page
-    assert page.count('data-sample="') == 24 and '<option value="=oak">' in page
+    assert page.index("Duplicates with different labels") < page.index("Suspected labels")
+    # each sample of a pair has a field of its own too
+    assert (
+        page.count('data-sample="') == 24 + 2 * len(issues.conflicts)
+        and '<option value="=oak">' in page
+    )
     assert "default-src 'none'" in page
 
 
@@ -160,3 +165,42 @@ def test_test_inputs_without_labels() -> None:
     x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     names = numpy.array(["oak", "elm"])[(x[:, 0] > 0).long().numpy()]
     assert gs.find_label_issues(None, (x, names), test=x[5:7]).test_duplicates == ((5, 0), (6, 1))
+
+
+def test_copies_in_the_test_set_are_on_the_page(tmp_path: Path) -> None:
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    names = numpy.array(["oak", "elm"])[(x[:, 0] > 0).long().numpy()]
+    flipped = numpy.where(names[:9] == "oak", "elm", "oak")
+    second = numpy.concatenate([names[:8], flipped[8:]])
+    issues = gs.find_label_issues(None, (x, names), test=(x[:9], second))
+    assert issues.test_duplicates[0] == (8, 8) and issues.test_conflicts == ((8, 8),)
+    said = f"1 of them with a different label: 8 ({names[8]}) and test sample 8 ({flipped[8]})."
+    assert said in " ".join(issues.sentences)
+    issues.write_html(tmp_path / "issues.html")
+    page = (tmp_path / "issues.html").read_text()
+    assert "Test samples that repeat a training sample" in page and "test sample 8</p>" in page
+    same = gs.find_label_issues(None, (x, names), test=(x[:9], names[:9]))
+    assert same.test_conflicts == () and "and 4 more." in " ".join(same.sentences)
+
+
+def test_a_mask_shows_the_position_and_the_labels(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(60, 1, 8, 8, generator=generator)
+    y = (x[:, 0] > 0.5).long()
+    y[3, 5, 2] = 1 - y[3, 5, 2]
+    issues = gs.find_label_issues(None, (x, y))
+    issues.write_html(tmp_path / "issues.html", n=1)
+    page = (tmp_path / "issues.html").read_text()
+    assert page.count("<svg") == 2 and '<rect class="over" x="2.0" y="5.0"' in page
+    assert "so that the position does not count" in page and "to remove it" not in page
+
+
+def test_the_page_of_several_labels_asks_for_zero_or_one(tmp_path: Path) -> None:
+    x = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
+    y = (x[:, :3] > 0).long()
+    x, y = torch.cat([x, x[:2]]), torch.cat([y, 1 - y[:2]])
+    issues = gs.find_label_issues(None, (x, y))
+    issues.write_html(tmp_path / "issues.html")
+    page = (tmp_path / "issues.html").read_text()
+    assert "Type 0 or 1" in page and "<code>drop</code>" not in page
+    assert '<option value="0">' in page

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -180,24 +179,3 @@ def duplicates_in_test(
 
 def _by_test_sample(found: dict[int, int]) -> tuple[tuple[int, int], ...]:
     return tuple((i, j) for j, i in sorted(found.items()))
-
-
-def conflicting_duplicates(
-    samples: Samples,
-    pairs: Sequence[tuple[int, int]] | None = None,
-    *,
-    seconds: float = math.inf,
-) -> tuple[tuple[int, int], ...]:
-    """Return pairs of (near-)duplicates with different labels: one at least is an error.
-
-    Args:
-        samples: The samples.
-        pairs: Their duplicates; None to search them.
-        seconds: CPU seconds that the search may use.
-    """
-    targets = samples.targets
-    if targets is None or not samples.is_classification:
-        return ()
-    if pairs is None:
-        pairs = duplicate_pairs(samples, seconds=seconds)
-    return tuple((i, j) for i, j in pairs if int(targets[i]) != int(targets[j]))

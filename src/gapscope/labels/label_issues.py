@@ -25,11 +25,12 @@ from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import check_module
 from gapscope.inspection.validation import settled_by, unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_labels, refuse_repeats
+from gapscope.labels.conflicting_copies import conflicting_duplicates, conflicts_in_test
 from gapscope.labels.duplicates import (
     MAX_SAMPLES,
     ONLY_EXACT,
     compares_all_pairs,
-    conflicting_duplicates,
+    duplicate_pairs,
     duplicates_in_test,
 )
 from gapscope.labels.given_predictions import assess_given
@@ -126,17 +127,16 @@ def _with_features(samples: Samples, features: Any) -> Samples:
     return replace(samples, inputs=features_of_samples(features, samples))
 
 
-def _assess_data(
+def _ranked(
     network: nn.Module | None,
     samples: Samples,
     pred_probs: Any,
     seed: int,
     budget: CpuBudget,
     has_inputs: bool,
-    rows: Sequence[LooRow] = (),
-    pairs: Sequence[tuple[int, int]] | None = None,
+    rows: Sequence[LooRow],
 ) -> Assessment:
-    """Assess labels or targets with the held-out predictions of the smallest error."""
+    """Rank labels or targets by the held-out predictions of the smallest error."""
     matching: tuple[str, ...] = ()
     if pred_probs is not None:
         pred_probs, matching = match_predictions(pred_probs, samples)
@@ -146,10 +146,9 @@ def _assess_data(
         )
         if has_inputs:
             issues, noise = refuse_repeats(samples, issues, noise)
-        return replace(issues, samples=samples), noise
+        return issues, noise
     if samples.kind == "positions":
-        issues, noise = assess_positions(network, samples, pred_probs=pred_probs, seed=seed)
-        return replace(issues, samples=samples), noise
+        return assess_positions(network, samples, pred_probs=pred_probs, seed=seed)
     if pred_probs is not None:
         issues, noise = assess_given(pred_probs, samples, with_inputs=has_inputs, seed=seed)
         issues = replace(issues, notes=(*matching, *issues.notes))
@@ -167,18 +166,55 @@ def _assess_data(
         issues = replace(issues, notes=(*issues.notes, note))
     if has_inputs and samples.is_classification:
         issues, noise = refuse_repeats(samples, issues, noise)
-    if has_inputs:
-        seconds = budget.remaining
-        if (
-            pairs is None
-            and len(samples) <= MAX_SAMPLES
-            and not compares_all_pairs(samples, seconds)
-        ):
+    return issues, noise
+
+
+def _with_copies(
+    issues: LabelIssues,
+    samples: Samples,
+    budget: CpuBudget,
+    pairs: Sequence[tuple[int, int]] | None = None,
+) -> LabelIssues:
+    """Return the ranking with the copies that have different labels, in every task."""
+    seconds = budget.remaining
+    if pairs is None:
+        if len(samples) <= MAX_SAMPLES and not compares_all_pairs(samples, seconds):
             issues = replace(issues, notes=(*issues.notes, ONLY_EXACT))
-        conflicts = conflicting_duplicates(samples, pairs, seconds=seconds)
-    else:
-        conflicts = ()
-    return replace(issues, samples=samples, conflicts=conflicts), noise
+        pairs = duplicate_pairs(samples, seconds=seconds)
+    return replace(issues, samples=samples, conflicts=conflicting_duplicates(samples, pairs))
+
+
+def _with_copies_in_test(
+    issues: LabelIssues, test: Any, passed: Any, budget: CpuBudget
+) -> LabelIssues:
+    """Return the ranking with the copies of training samples in the test set, those with different labels first.
+
+    `passed` is the test set before raw frames were encoded.
+
+    Raises:
+        InvalidInput: The ranking is that of a monitor, without the data.
+    """
+    samples = issues.samples
+    if samples is None:
+        raise InvalidInput(
+            "Got test data as well as a monitor. Pass test= with an untrained network or None."
+        )
+    second = as_second(test, samples)
+    pairs = duplicates_in_test(samples, second, seconds=budget.remaining)
+    conflicts = conflicts_in_test(samples, second, pairs)
+    others = [pair for pair in pairs if pair not in set(conflicts)]
+
+    def with_rows(found: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        rows = second.original([j for _, j in found]).tolist()
+        return tuple((i, row) for (i, _), row in zip(found, rows, strict=True))
+
+    return replace(
+        issues,
+        test=second,
+        test_details=sample_details(passed, None, second.n_rows or len(second)),
+        test_duplicates=with_rows([*conflicts, *others]),
+        test_conflicts=with_rows(conflicts),
+    )
 
 
 def find_issues_of_samples(
@@ -202,10 +238,8 @@ def find_issues_of_samples(
         InvalidInput: See `find_label_issues`.
     """
     samples = _collect(None, samples, None, None, None)
-    issues, _ = _assess_data(
-        None, samples, None, seed, budget, has_inputs=True, rows=rows, pairs=pairs
-    )
-    return issues.with_row_numbers()
+    issues, _ = _ranked(None, samples, None, seed, budget, has_inputs=True, rows=rows)
+    return _with_copies(issues, samples, budget, pairs).with_row_numbers()
 
 
 def _assess_run(source: Any, seed: int) -> Assessment:
@@ -276,15 +310,12 @@ def _assess(
         if features is not None and data is not None:
             judged = _with_features(samples, features)
         only_data = judged is samples
-        issues, noise = _assess_data(
-            source, judged, pred_probs, seed, budget, has_inputs=has_inputs and only_data
+        issues, noise = _ranked(
+            source, judged, pred_probs, seed, budget, has_inputs=has_inputs and only_data, rows=()
         )
-        if not only_data:  # pictures, rows and copies are those of the data
-            issues = replace(
-                issues,
-                samples=samples,
-                conflicts=conflicting_duplicates(samples, seconds=budget.remaining),
-            )
+        issues = replace(issues, samples=samples)
+        if has_inputs:  # pictures, rows and copies are those of the data
+            issues = _with_copies(issues, samples, budget)
         return issues, noise
     if any(given is not None for given in (data, features, labels, pred_probs)):
         run = getattr(source, "monitor", source)
@@ -470,8 +501,10 @@ def find_label_issues(
         given = data
     else:
         given = features
+    given_test = test
     if target is not None:
         given = split_frame(data, target)[0]
+        given_test = test if test is None else split_frame(test, target)[0]
     data, test, notes = _encoded(source, data, target, test)
     budget = CpuBudget(time_budget)
     issues, _ = _assess(source, data, features, labels, pred_probs, seed, budget)
@@ -482,16 +515,7 @@ def find_label_issues(
             notes=(*issues.notes, *notes),
         )
     if test is not None:
-        if issues.samples is None:
-            raise InvalidInput(
-                "Got test data as well as a monitor. Pass test= with an untrained network or None."
-            )
-        second = as_second(test, issues.samples)
-        pairs = duplicates_in_test(issues.samples, second, seconds=budget.remaining)
-        in_test = second.original([j for _, j in pairs]).tolist()
-        issues = replace(
-            issues, test_duplicates=tuple((i, j) for (i, _), j in zip(pairs, in_test, strict=True))
-        )
+        issues = _with_copies_in_test(issues, test, given_test, budget)
     issues = issues.with_row_numbers()
     if precision is None:
         return issues

@@ -14,11 +14,11 @@ from torch import Tensor
 from gapscope.base.arguments import check_arguments
 from gapscope.base.files import write_output
 from gapscope.base.samples import Samples
+from gapscope.labels.conflicting_copies import sentences_on_copies
 from gapscope.labels.corrections import written_names
 from gapscope.labels.sample_details import SampleDetails
 from gapscope.results.csv_files import write_csv
 from gapscope.results.estimate import percent, percents_apart
-from gapscope.results.formatting import pluralize
 from gapscope.results.result import Result
 
 if TYPE_CHECKING:
@@ -180,8 +180,13 @@ class LabelIssues(Result):
             known: without a rate, or if the rate is an upper bound.
         method: Kernel machine of the ranking; empty for a monitored run.
         samples: The data, for `write_html`; None for a monitored run.
-        conflicts: Pairs of (near-)duplicates with different labels.
-        test_duplicates: Pairs (index, index in the test set) of (near-)duplicates.
+        conflicts: Pairs of (near-)duplicates with different labels: of several labels, or labels of positions, one
+            differs at least. Regression targets differ by more than 0.1 % of their spread; the largest differences come
+            first.
+        test: Test samples, adapted to the data; None without.
+        test_duplicates: Pairs (index, index in the test set) of (near-)duplicates, those with different labels first.
+        test_conflicts: Those of these pairs with different labels.
+        test_details: As `details`, of the test samples.
         notes: Sentences about the data.
         details: Columns, paths or names of the samples, for `write_html` and `to_csv`.
         kind: Kind of the task. With several labels per sample ("multi-label") and with labels of positions, every
@@ -206,7 +211,10 @@ class LabelIssues(Result):
     method: str = ""
     samples: Samples | None = None
     conflicts: tuple[tuple[int, int], ...] = ()
+    test: Samples | None = None
     test_duplicates: tuple[tuple[int, int], ...] = ()
+    test_conflicts: tuple[tuple[int, int], ...] = ()
+    test_details: SampleDetails = field(default_factory=SampleDetails)
     notes: tuple[str, ...] = ()
     details: SampleDetails = field(default_factory=SampleDetails)
     kind: str = "classification"
@@ -237,6 +245,7 @@ class LabelIssues(Result):
             indices=samples.original(self.indices.cpu()),
             conflicts=tuple((rows[i], rows[j]) for i, j in self.conflicts),
             test_duplicates=tuple((rows[i], j) for i, j in self.test_duplicates),
+            test_conflicts=tuple((rows[i], j) for i, j in self.test_conflicts),
         )
 
     @check_arguments
@@ -347,6 +356,7 @@ class LabelIssues(Result):
             "method": self.method,
             "conflicts": [list(pair) for pair in self.conflicts],
             "test_duplicates": [list(pair) for pair in self.test_duplicates],
+            "test_conflicts": [list(pair) for pair in self.test_conflicts],
         }
 
     @check_arguments
@@ -400,15 +410,9 @@ class LabelIssues(Result):
             else:
                 default = "leave-one-out"
             lines.append(f"Ranked by {self.method} ({HELD_OUT.get(self.method, default)}).")
-        if self.conflicts:
-            pairs = ", ".join(f"{i} and {j}" for i, j in self.conflicts[:5])
-            n_pairs = pluralize(len(self.conflicts), "pair")
-            lines.append(f"{n_pairs} of (near-)duplicates with different labels: {pairs}.")
-        if self.test_duplicates:
-            pairs = ", ".join(f"{i} (test sample {j})" for i, j in self.test_duplicates[:5])
-            lines.append(
-                f"{len(self.test_duplicates)} test samples (nearly) repeat a training sample: {pairs}."
-            )
+        lines += sentences_on_copies(
+            self.samples, self.conflicts, self.test, self.test_duplicates, self.test_conflicts
+        )
         return (*lines, *self.notes)
 
     def __repr__(self) -> str:
