@@ -133,6 +133,37 @@ def test_settings_of_a_function_are_tried() -> None:
     assert get_setting(spec, "learning_rate") == pytest.approx(0.006)
 
 
+@pytest.mark.parametrize(
+    ("rate", "names"),
+    [
+        (1e-5, {"learning rate x 10", "learning rate x 100"}),
+        (300.0, {"learning rate / 10", "learning rate / 100"}),
+    ],
+)
+def test_fixes_are_tried_where_nothing_is_learned_without(rate: float, names: set[str]) -> None:
+    network, data = mlp(), blobs()
+    spec = replace(SPEC, learning_rate=rate, momentum=0.0)
+    gs.train(network, data, spec)
+    result = gs.check(network, data, train_fn=spec, only=["GS302"])
+    tried = result.tried
+    assert isinstance(tried, TriedAdvice) and names <= {trial.name for trial in tried.trials}
+    assert "train_fn must return" not in repr(result)
+
+
+@pytest.mark.parametrize("target", ["classes", "numbers"])
+def test_a_spec_that_learns_nothing_keeps_what_was_tried(target: str) -> None:
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(80, 3, generator=g), torch.randn(80, generator=g)
+    labels = torch.arange(80) % 3 if target == "classes" else y
+    network = nn.Linear(3, 3 if target == "classes" else 1)
+    spec = TrainingSpec(epochs=2, learning_rate=1e-12)
+    result = gs.check(network, (x, labels), train_fn=spec, only=["GS101"])
+    assert isinstance(result.tried, TriedAdvice) and result.best_fix is None
+    if target == "numbers":
+        assert "no training predicts more than the mean" in repr(result)
+    assert "train_fn must return" not in repr(result)
+
+
 def test_a_sound_network_is_left_in_peace() -> None:
     result = gs.check(mlp(), blobs(), train_fn=SPEC, only=["GS105"])
     assert (
@@ -325,7 +356,10 @@ def test_advice_is_tried_for_other_tasks(kind: str) -> None:
         x, labels = x[:, 0], (x[:, 0, :3] > 0).long()
     spec = replace(SPEC, learning_rate=0.003, epochs=6)
     result = gs.check(network, (x, labels), train_fn=spec, only=["GS101"])
-    assert isinstance(result.tried, TriedAdvice) and result.best_fix is FIXES["learning rate x 3"]
+    # the several labels are learned no better than by chance without
+    factor = 100 if kind == "multi-label" else 3
+    assert isinstance(result.tried, TriedAdvice)
+    assert result.best_fix is FIXES[f"learning rate x {factor}"]
 
 
 def test_a_fix_that_fails_does_not_end_the_others() -> None:
@@ -401,6 +435,23 @@ def test_ctrl_c_keeps_the_fixes_that_were_tried() -> None:
     assert result.best_fix is None and "interrupted" in repr(result)
     assert "no gain" not in repr(result) and "nothing that was tried" not in repr(result)
     assert "did not run" not in result.headline and "trials" in result.headline
+
+
+@pytest.mark.parametrize("call", [2, 3, 4, 5, 6, 8])
+def test_ctrl_c_at_any_training_is_an_interrupt(call: int) -> None:
+    calls: list[int] = []
+
+    def fit(x: torch.Tensor, y: torch.Tensor, epochs: int = 8) -> nn.Module:
+        calls.append(1)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return train_fn(x, y, 0.002, epochs)
+
+    result = gs.check(None, blobs(), train_fn=fit, only=["GS101"])
+    assert result.interrupted and "Interrupted" in result.headline
+    assert result.to_dict()["interrupted"] and len(calls) == call
+    # the first fix begins at the third call; the unchanged training is kept
+    assert isinstance(result.tried, TriedAdvice) == (call > 2)
 
 
 def test_a_pipeline_is_fitted_again_on_its_own_columns() -> None:

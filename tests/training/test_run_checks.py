@@ -157,7 +157,7 @@ def test_gs302_has_one_rule_in_a_running_and_in_a_finished_training() -> None:
     running, over = convergence(flat), convergence(replace(flat, is_over=True))
     assert isinstance(running, Finding) and isinstance(over, Finding)
     assert running == over and running.cost == pytest.approx(0.99 - 1 / 3)
-    assert "learning rate / 3" in running.fixes
+    assert running.fixes[0] == "learning rate x 10"
     falling = replace(flat, losses=[1.1, 1.0, 0.9, 0.8, 0.7, 0.6])
     later = convergence(replace(falling, is_over=True))
     assert isinstance(convergence(falling), NotChecked)

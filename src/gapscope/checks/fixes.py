@@ -68,6 +68,7 @@ class Fix:
         change_network: Changes an untrained network in place; None without.
         finish_network: Changes a trained network in place, from its training samples; None without.
         needs: Returns whether a network has what one of the two changes.
+        is_far: Whether it is tried only where a finding suggests it, or where nothing is learned without.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Fix:
     change_network: Callable[[nn.Module], None] | None = None
     finish_network: Callable[[nn.Module, Samples], None] | None = None
     needs: Callable[[nn.Module], bool] = lambda network: True
+    is_far: bool = False
 
     @property
     def changes_network(self) -> bool:
@@ -285,6 +287,14 @@ def _refresh(network: nn.Module, data: Samples) -> None:
     refresh_population(prepared.network, prepared.samples.inputs, layers=names)
 
 
+# Tried first where the unchanged training learns nothing: its learning rate may be wrong by factors.
+OF_CHANCE = (
+    "learning rate x 10",
+    "learning rate / 10",
+    "learning rate x 100",
+    "learning rate / 100",
+    "standardize inputs",
+)
 # In the order in which they are tried after those of the findings.
 FIXES: dict[str, Fix] = {
     fix.name: fix
@@ -306,5 +316,8 @@ FIXES: dict[str, Fix] = {
         Fix("unfreeze", change_network=_unfreeze, needs=_is_frozen),
         Fix("learning rate / 10", change_spec=_scaled("learning_rate", 0.1)),
         Fix("wider", change_spec=_scaled("width", 2.0)),
+        Fix("learning rate x 10", change_spec=_scaled("learning_rate", 10.0), is_far=True),
+        Fix("learning rate x 100", change_spec=_scaled("learning_rate", 100.0), is_far=True),
+        Fix("learning rate / 100", change_spec=_scaled("learning_rate", 0.01), is_far=True),
     )
 }

@@ -37,6 +37,7 @@ from gapscope.inspection.validation import matching_state, ready, unwrap_estimat
 from gapscope.labels.raw_columns import refuse_words
 from gapscope.results.progress import progress
 from gapscope.statistics.integer_inputs import settle_integers
+from gapscope.training.loss_course import LOWER
 
 
 def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
@@ -47,7 +48,7 @@ def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
             "weights hold NaN or infinity: training has diverged",
             "lower the learning rate, and standardize the inputs",
             cost=context.shortfall,
-            fixes=("learning rate / 10", "learning rate / 3", "standardize inputs"),
+            fixes=LOWER,
         )
     elif context.diverged is not None and check.needs_network:
         outcome = NotChecked("the weights of the network are not finite")

@@ -173,7 +173,7 @@ def dead_units(context: Context) -> Outcome:
         f"{dead} of {units} units are never active on the training samples, most in {worst[0] or 'the network'}",
         "lower the learning rate or the bias, use LeakyReLU, or make the layer narrower",
         cost=context.shortfall,
-        fixes=("learning rate / 3",),
+        fixes=("learning rate / 3", "learning rate / 10"),
     )
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
-from gapscope.checks.fixes import FIXES, Fix, Spec, get_setting, take
-from gapscope.checks.trainers import Trainer, constant_scorer, run_seed
+from gapscope.checks.fixes import FIXES, OF_CHANCE, Fix, Spec, get_setting, take
+from gapscope.checks.trainers import FunctionTrainer, Trainer, constant_scorer, run_seed
 from gapscope.results.estimate import (
     NORMAL_90,
     IntervalEstimate,
@@ -108,7 +108,7 @@ class TriedAdvice:
             score = f"{self.score:.2f}"
         cost = f"{self.trainings:.1f} trainings, {self.score_name} {score} from half of the samples"
         if self.interrupted:
-            lines = [f"tried, not to the end: {names} ({cost})"]
+            lines = [f"tried, not to the end: {names or 'no fix'} ({cost})"]
         else:
             lines = [f"tried: no gain from {names} ({cost})"]
         best = self.best
@@ -139,7 +139,7 @@ def candidates(
     accepts: Callable[[Fix], bool] | None = None,
     budget: CpuBudget | None = None,
 ) -> list[Fix]:
-    """Return the fixes that change something here: those that findings suggest, then all others.
+    """Return the fixes that change something here: those that are suggested, then all others that are not far.
 
     Args:
         suggested: Names of fixes, best first; unknown ones are skipped.
@@ -148,7 +148,8 @@ def candidates(
         accepts: Returns whether a fix can be tried; None for all that change no network.
         budget: CPU seconds for what changes of the data need; None for no limit.
     """
-    names = dict.fromkeys([*(name for name in suggested if name in FIXES), *FIXES])
+    others = (name for name, fix in FIXES.items() if not fix.is_far)
+    names = dict.fromkeys([*(name for name in suggested if name in FIXES), *others])
     result: list[Fix] = []
     for name in names:
         fix = FIXES[name]
@@ -207,6 +208,16 @@ class _Splits:
         if samples.kind == "regression":
             targets = samples.y.cpu().double().reshape(len(samples), -1)
             self.spread = float(targets.var(0, correction=0).mean())
+
+    def constant_score(self, scored: Tensor) -> float:
+        """Return the score of the best constant on some samples.
+
+        Args:
+            scored: Indices of samples.
+        """
+        values = constant_scorer(self.samples)(take(self.samples, scored)).double()
+        value = float((values * self.weights[scored]).mean())
+        return 1 + value / self.spread if self.spread else value
 
     def cost(self, fix: Fix | None) -> float:
         """Return the cost of one split, in trainings on all samples."""
@@ -352,7 +363,12 @@ def try_fixes(
     skipped: list[str] = []
     failed: list[str] = []
     interrupted = False
+    note = ""
     try:
+        constant = splits.constant_score(scored)
+        if float(baseline[scored].mean()) <= constant + MIN_GAIN:
+            # what findings suggest in either direction comes first
+            suggested = [*(name for name in suggested if name in OF_CHANCE), *OF_CHANCE, *suggested]
         for fix in candidates(suggested, samples, spec, trainer.accepts, budget):
             if not is_affordable(splits.cost(fix) + reserve):
                 skipped.append(fix.name)
@@ -366,8 +382,9 @@ def try_fixes(
             else:
                 results.append((fix, gains))
         if results:
-            scores = [(gains + baseline)[scored] for _, gains in results]
-            _check_learns(samples, scored, scores, balanced)
+            best_score = max(float((gains + baseline)[scored].mean()) for _, gains in results)
+            best_score = max(best_score, float(baseline[scored].mean()))
+            note = _nothing_learned(splits, scored, best_score)
         results.sort(key=_first_gain)
         for split in range(1, 1 + FRESH_SPLITS):
             best, first = results[0] if results else (None, baseline)
@@ -380,18 +397,15 @@ def try_fixes(
     except KeyboardInterrupt:
         interrupted = True
         results.sort(key=_first_gain)
-    if not results:
-        if interrupted:
-            reason = "interrupted"
-        else:
-            reason = "; ".join(failed)
+    if not results and not interrupted:
+        reason = "; ".join(failed)
         raise NotMeasurable(
             reason or "the time budget ends before a fix could be tried, or no fix applies"
         )
     trials = [Trial(fix.name, float(difference.nanmean())) for fix, difference in results]
     if len(fresh) == FRESH_SPLITS or (fresh and not interrupted):
         trials[0] = _judge(*results[0], fresh, both=splits.both)
-    notes = list(failed)
+    notes = [*([note] if note else []), *failed]
     if skipped:
         notes.append(
             f"not tried: {', '.join(skipped)} ({pluralize(round(max_trainings), 'training')} at most)"
@@ -410,34 +424,34 @@ def try_fixes(
     )
 
 
-def _check_learns(
-    samples: Samples, scored: Tensor, scores: Sequence[Tensor], balanced: bool
-) -> None:
-    """Raise NotMeasurable if no training predicts more than a constant."""
-    if samples.kind == "regression":
-        # R^2 of new samples by the mean of the others is 0 up to the error of the mean
-        if all(float(values.mean()) <= 0.01 for values in scores):
-            raise NotMeasurable(
-                "no training predicts more than the mean; train_fn must return a trained network"
-            )
-        return
-    labels = samples.y.cpu()[scored]
-    if not samples.is_classification:
-        return
-    if len(labels.unique()) < 2:
+def _nothing_learned(splits: _Splits, scored: Tensor, score: float) -> str:
+    """Return the sentence of trainings none of which predicts more than a constant; empty if one does.
+
+    Args:
+        splits: The trainings.
+        scored: Indices of the samples that were scored.
+        score: The best score of all trainings.
+
+    Raises:
+        NotMeasurable: There is nothing to learn, or a function trains nothing.
+    """
+    samples = splits.samples
+    if samples.is_classification and len(samples.y.cpu()[scored].unique()) < 2:
         raise NotMeasurable("all labels are of one class: there is nothing to learn")
-    if balanced:
-        return
-    chance = _chance(labels)
-    if all(float(values.mean()) <= chance for values in scores):
-        raise NotMeasurable(
-            f"no training predicts more than the most frequent class, {percent(chance)}; train_fn must return a "
-            "trained network"
-        )
-
-
-def _chance(labels: Tensor) -> float:
-    return float(labels.unique(return_counts=True)[1].max()) / len(labels)
+    constant = splits.constant_score(scored)
+    if splits.spread:
+        # R^2 of new samples by the mean of the others is 0 up to the error of the mean
+        constant, name = 0.01, "the mean"
+    else:
+        name = f"the most frequent class, {percent(constant)}"
+        if samples.kind == "multi-label":
+            name = f"the more frequent value of each label, {percent(constant)}"
+    if score > constant:
+        return ""
+    text = f"no training predicts more than {name}"
+    if isinstance(splits.trainer, FunctionTrainer):
+        raise NotMeasurable(f"{text}; train_fn must return a trained network")
+    return f"{text}, with any of these fixes"
 
 
 def _first_gain(result: tuple[Fix, Tensor]) -> float:

@@ -26,6 +26,14 @@ from gapscope.results.estimate import NORMAL_95, paired_difference, percent
 from gapscope.results.outcomes import Finding, Fine, NotChecked, Outcome
 from gapscope.statistics.baselines import RBF, kernel_row, rbf_spectrum, sample_features
 from gapscope.training.alarms.base import Alarm
+from gapscope.training.loss_course import (
+    LOWER,
+    LOWER_IT,
+    MIN_FALL,
+    Advice,
+    read_course,
+    recent_fall,
+)
 
 # Fewer recordings give no verdict: the alarm averages over five, and a trend needs two pairs.
 MIN_RECORDINGS = 5
@@ -64,44 +72,33 @@ class RunState:
         Args:
             network: A classifier of these samples; None for the one in training.
         """
+        return self.outputs(network).argmax(1) == self.samples.y.cpu()
+
+    def outputs(self, network: nn.Module | None = None) -> Tensor:
+        """Return the outputs of a network, one per class, in evaluation mode on the CPU, [n, K].
+
+        Args:
+            network: A classifier of these samples; None for the one in training.
+        """
         if network is None:
             network = self.network
         with inspection_mode(network):
             outputs = network_outputs(network, self.samples.inputs)
-        return class_logits(outputs).argmax(1).cpu() == self.samples.y.cpu()
+        return class_logits(outputs).cpu()
 
 
-# Fall of the loss, over the last fifth of the recordings, below which it has stopped; chosen on seeds 0 and 1 of the
-# planted faults (results/checks/planted_faults.json), as the margin below.
-MIN_FALL = 0.02
 # accuracy below the kernel's that is no finding, by judgment
 MARGIN = 0.05
 
 
-def recent_fall(losses: Sequence[float]) -> float:
-    """Return the relative fall of the loss over its last fifth (NaN for fewer than four values)."""
-    if len(losses) < 4:
-        return math.nan
-    k = max(2, len(losses) // 5)
-    before = sum(losses[-2 * k : -k]) / k
-    after = sum(losses[-k:]) / k
-    return (before - after) / max(abs(before), 1e-12)
-
-
-def _advice(losses: Sequence[float]) -> tuple[str, tuple[str, ...]]:
-    """Return what to do about a training that has not converged, and the fixes, by its losses."""
-    fall = recent_fall(losses)
-    if math.isnan(fall):
-        action = (
-            "tune the learning rate and the number of epochs; pass history= to learn the direction"
-        )
-        return action, ("learning rate / 3", "twice the epochs", "learning rate x 3")
-    if fall > MIN_FALL:
-        return "train longer", ("twice the epochs", "learning rate x 3")
-    action = (
-        "lower the learning rate or the weight decay; if the loss is smooth, use a wider network"
-    )
-    return action, ("learning rate / 3", "less weight decay", "wider")
+def _advice(run: RunState, losses: Sequence[float]) -> Advice:
+    """Return what to do about a training that has not converged, by its losses and outputs."""
+    labels = run.samples.y.cpu()
+    frequencies = labels.bincount().double() / len(labels)
+    constant = float(torch.special.entr(frequencies).sum())
+    outputs = run.outputs().double()
+    uniform = math.log(max(outputs.shape[1], 2))
+    return read_course(losses, constant, uniform, float(outputs.std(0).mean()))
 
 
 def convergence(run: RunState) -> Outcome:
@@ -109,15 +106,16 @@ def convergence(run: RunState) -> Outcome:
 
     That is a training accuracy below a - 0.05 - 1.96 se, with the leave-one-out accuracy a of RBF ridge regression; or,
     at the end of a training, an accuracy below 0.9 and below a + 0.05 with a loss that fell by a tenth over the last
-    fifth of the epochs. A running training is not judged while its loss falls.
+    fifth of the epochs. A running training is not judged while its loss falls. The advice is read from the level and
+    the whole course of the losses (`read_course`).
     """
     if not run.samples.is_classification:
         return NotChecked("needs class labels")
     if run.losses and not math.isfinite(run.losses[-1]):
         return Finding(
             "the training loss is not finite",
-            "lower the learning rate",
-            fixes=("learning rate / 3",),
+            LOWER_IT,
+            fixes=LOWER,
         )
     losses = [loss for loss in run.losses if math.isfinite(loss)]
     fall = recent_fall(losses)
@@ -144,8 +142,10 @@ def convergence(run: RunState) -> Outcome:
         text += (
             f"; the loss fell by {percent(max(fall, 0.0))} over the last fifth of the recordings"
         )
-    action, fixes = _advice(losses)
-    return Finding(text, action, cost=max(kernel - accuracy, 0.0), fixes=fixes)
+    advice = _advice(run, losses)
+    if advice.reason:
+        text += f"; {advice.reason}"
+    return Finding(text, advice.action, cost=max(kernel - accuracy, 0.0), fixes=advice.fixes)
 
 
 def memorization(run: RunState) -> Outcome:
