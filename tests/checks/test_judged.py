@@ -216,9 +216,42 @@ def test_a_network_that_learned_a_rare_class_counts_as_trained(frequent: float) 
         with torch.no_grad():
             network.weight[1, 0] = 1.0
             network.bias.copy_(torch.tensor([bias, 0.0]))
-        result = gs.check(network, (x, y), test=(x + 0.01, y), only=["GS402"])
+        result = gs.check(network, (x, y), only=["GS402"])
         reasons = [outcome.reason for outcome in result.not_checked]
         assert any("as an untrained one" in reason for reason in reasons) is not is_trained
+        # held-out labels ask for a score
+        account = gs.check(network, (x, y), test=(x + 0.01, y), only=["GS402"]).account
+        assert account is not None and account.expected is not None
+
+
+@pytest.mark.parametrize("weights", ["dead", "huge", "small"])
+def test_a_network_that_failed_is_scored_and_not_taken_for_an_initial_one(weights: str) -> None:
+    data, test = blobs(120), blobs(60)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            # chance, with and without outputs that vary
+            parameter.mul_({"dead": 0.0, "huge": 100.0, "small": 1e-3}[weights])
+        if weights == "huge":
+            network.get_parameter("2.weight").copy_(
+                network.get_parameter("2.weight")[:1].expand(3, -1).clone()
+            )
+    codes = ["GS201", "GS202", "GS204", "GS302"]
+    tested = gs.check(network, data, test=test, only=codes)
+    account = tested.account
+    assert account is not None and account.expected is not None
+    assert account.expected.value < 0.5 and account.training < 0.5
+    reasons = {outcome.code: outcome.reason for outcome in tested.not_checked}
+    assert {"GS201", "GS202", "GS204"} <= set(reasons)
+    assert all("initial_state=" in reason for reason in reasons.values())
+    assert "GS302" in tested.codes
+    alone = gs.check(network, data, only=codes)
+    unclear = {o.code: o.reason for o in alone.not_checked}
+    assert "training that failed" in unclear["GS202"] and "training that failed" in unclear["GS204"]
+    # a score is what is asked for, not one of test samples without labels
+    unlabelled = gs.check(network, data, test=test[0], only=codes)
+    assert unlabelled.account is None
 
 
 def test_the_account_adds_up() -> None:

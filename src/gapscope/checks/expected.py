@@ -87,6 +87,8 @@ def error_in_words(predictions: Tensor, targets: Tensor) -> str:
 def untrained_because(context: Context) -> str:
     """Return why a network counts as untrained: its weights are the initial ones, or nothing indicates training.
 
+    Labels of held-out samples indicate it, as a history does, whatever the network predicts.
+
     Returns:
         The reason; empty for a trained network, one that has diverged, and an estimator.
     """
@@ -104,15 +106,17 @@ def untrained_because(context: Context) -> str:
         if is_initial:
             return "the network is untrained"
         return ""
-    if context.history or (context.test is not None and not context.has_accuracy):
+    # who passes held-out labels asks for a score: a training that failed is not taken for none
+    has_labels = context.test is not None and context.test.targets is not None
+    if context.history or has_labels or (context.test is not None and not context.has_accuracy):
         return ""
     # 0.1 above the most frequent class, or half of what is above it where that is less, by judgment
     above = min(0.1, (1 - context.most_frequent) / 2)
     if context.train_score >= context.most_frequent + above:
         return ""
     reason = (
-        "the network predicts hardly better than a constant, as an untrained one; if it was trained, pass history= or "
-        "initial_state="
+        "the network predicts hardly better than a constant, as an untrained one; if it was trained, pass test=, "
+        "history= or initial_state="
     )
     if not context.has_accuracy:
         unit = find_output_unit(context.logits, context.samples.y, context.train_score)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from gapscope.checks.context import Context
@@ -16,6 +18,22 @@ NEEDS_INITIAL_STATE = NotChecked(
 )
 # standard deviation of outputs; 1 by the usual initializations, the factors by judgment
 MIN_SPREAD, MAX_SPREAD = 1e-3, 20.0
+
+
+def _may_have_failed(context: Context) -> str:
+    """Return why the weights may be those of a failed training, not initial ones; empty if nothing indicates it."""
+    if context.initial_state is not None or context.initial_network is None:
+        return ""
+    spread = float(context.logits.double().std(0).mean())
+    if MIN_SPREAD <= spread <= MAX_SPREAD:
+        return ""
+    outputs = f"the outputs vary by {spread:.2g} over samples"
+    if not math.isfinite(spread):
+        outputs = "the outputs are not finite"
+    return (
+        f"{outputs}: these may be the weights of a training that failed, not initial "
+        "ones. Pass initial_state=, a clone of the state dictionary before training"
+    )
 
 
 @register_check("GS201", title="exploding or vanishing outputs", seconds=0.05)
@@ -64,6 +82,8 @@ def indistinguishable(context: Context) -> Outcome:
     network = context.initial_network
     if network is None:
         return NEEDS_INITIAL_STATE
+    if reason := _may_have_failed(context):
+        return NotChecked(reason)
     n = min(N_SAMPLES, len(context.samples))
     if n < 2:
         return NotChecked("needs two samples or more")
@@ -111,6 +131,8 @@ def network_gain(context: Context) -> Outcome:
     """Report an NTK that predicts significantly worse than an RBF kernel, which the trained network does not beat."""
     if context.initial_network is None:
         return NEEDS_INITIAL_STATE
+    if reason := _may_have_failed(context):
+        return NotChecked(reason)
     forecast = context.network_forecast
     if forecast is None:
         return NotChecked(context.failures["network forecast"])
