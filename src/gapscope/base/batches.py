@@ -102,11 +102,45 @@ def _numbers_rows(value: Any) -> bool:
     return not numbers.is_floating_point() and not bool(is_repeated.any())
 
 
-def collate_mapping(data: Mapping[str, Any]) -> CollatedData:
-    """Return the tensors of a mapping of inputs; its labels have one of `LABEL_NAMES`."""
+def _label_name(data: Mapping[str, Any]) -> str | None:
+    return next((name for name in LABEL_NAMES if name in data), None)
+
+
+def _split_texts(
+    data: Mapping[str, Any], label_name: str | None
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the columns of texts that are the inputs, and the names of the others, which number or describe them.
+
+    Texts are the inputs unless there are numbers besides those that number the rows.
+    """
+    inputs = {name: value for name, value in data.items() if name != label_name}
+    texts = {
+        name: found for name, value in inputs.items() if (found := as_texts(value)) is not None
+    }
+    others = [name for name in inputs if name not in texts]
+    if any(is_column(inputs[name]) and not _numbers_rows(inputs[name]) for name in others):
+        return {}, []
+    return texts, others
+
+
+def collate_mapping(data: Mapping[str, Any], labels: Any = None) -> CollatedData:
+    """Return the tensors of a mapping of inputs; its labels have one of `LABEL_NAMES`, or are passed beside it.
+
+    Args:
+        data: Columns by their names.
+        labels: Labels, if they are no part of the mapping.
+
+    Raises:
+        InvalidInput: There are no inputs besides the labels, or the column of labels holds something else.
+    """
     notes: list[str] = []
     data = {str(name): stack_columns(value, str(name)) for name, value in data.items()}
-    label_name, names = next((name for name in LABEL_NAMES if name in data), None), ()
+    label_name, names = _label_name(data), ()
+    if labels is not None:
+        label_name = next(
+            name for name in (LABEL_NAMES[-1], "labels beside it") if name not in data
+        )
+        data[label_name] = labels
     if label_name is not None:
         for value in data.values():
             check_row_order(value, data[label_name], label_name)
@@ -120,17 +154,19 @@ def collate_mapping(data: Mapping[str, Any]) -> CollatedData:
     if label_name is not None and is_column(data[label_name]):
         data[label_name], names = label_column(data[label_name])
         notes += naming_note(names)
+    texts, beside = _split_texts(data, label_name)
+    if texts:
+        joined = [" ".join(parts) for parts in zip(*texts.values(), strict=True)]
+        if beside:
+            notes.append(f"{', '.join(beside)}: omitted, since the texts are the inputs.")
+        notes.append(f"Texts ({', '.join(texts)}) were read as {HASHED}")
+        targets = data[label_name] if label_name is not None else None
+        return CollatedData(column(hashed_words(joined)), targets, notes, names)
     numbering = [name for name in ROW_NAMES if name in data and _numbers_rows(data[name])]
     if numbering and len(data) > len(numbering) + (label_name is not None):
         notes.append(f"{', '.join(numbering)}: omitted, since it numbers the rows.")
         data = {name: value for name, value in data.items() if name not in numbering}
     omitted = [name for name, value in data.items() if not is_column(value)]
-    texts = {name: found for name in omitted if (found := as_texts(data[name])) is not None}
-    if texts and len(data) == len(texts) + (label_name is not None):
-        joined = [" ".join(parts) for parts in zip(*texts.values(), strict=True)]
-        notes.append(f"Texts ({', '.join(texts)}) were read as {HASHED}")
-        labels = data[label_name] if label_name is not None else None
-        return CollatedData(column(hashed_words(joined)), labels, notes, names)
     if omitted:
         notes.append(f"Omitted from the inputs, because they are no numbers: {', '.join(omitted)}.")
     columns = {name: column(value) for name, value in data.items() if is_column(value)}
@@ -139,7 +175,8 @@ def collate_mapping(data: Mapping[str, Any]) -> CollatedData:
         targets = columns.pop(label_name, None)
     if not columns:
         raise InvalidInput(
-            f"A mapping must hold inputs besides the labels; got {', '.join(data) or 'nothing'}."
+            f"A mapping must hold inputs, numbers or texts, besides the labels; got {', '.join(data) or 'nothing'}. "
+            "Pass each input as a tensor or array [n, ...], or texts as a list."
         )
     return CollatedData(columns, targets, notes, names)
 
@@ -149,6 +186,8 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     if rest:
         n_samples = len(x) if hasattr(x, "__len__") else 0
         rest = [label_array(stack_label_tensors(rest[0], n_samples)), *rest[1:]]
+    if rest and is_mapping(x) and not _are_inputs(x):
+        return collate_mapping(x, rest[0])
     notes: list[str] = []
     texts = as_texts(x)
     if texts is not None:

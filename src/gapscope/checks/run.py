@@ -29,6 +29,7 @@ from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
 from gapscope.checks.trials import TriedAdvice, try_fixes
 from gapscope.data.frames import encode_inputs, split_frame
+from gapscope.data.named_columns import column_by_name
 from gapscope.data.table_encoding import source_columns, unseen_values
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
@@ -215,7 +216,7 @@ def _split(network: Any, data: Any, test: Any, target: str | int) -> tuple[Any, 
     parts = [None if frame is None else split_frame(frame, target) for frame in (data, test)]
     if is_estimator(network) and estimator_task(network) == "classifier":
         parts = [
-            part and (part[0], frame[target])
+            part and (part[0], column_by_name(frame, target)[1])
             for part, frame in zip(parts, (data, test), strict=True)
         ]
     return parts[0], parts[1]

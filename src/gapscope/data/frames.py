@@ -10,10 +10,11 @@ import numpy
 import torch
 
 from gapscope.base.columns import as_numbers
-from gapscope.base.errors import InvalidInput, did_you_mean, join_names
+from gapscope.base.errors import InvalidInput
 from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, as_frame, hashed_words
 from gapscope.base.label_numbers import is_far_above
 from gapscope.base.targets import IGNORED, are_amounts
+from gapscope.data.named_columns import column_by_name
 from gapscope.data.plain_columns import (
     are_numbers,
     arrays_as_columns,
@@ -338,33 +339,19 @@ def as_targets(column: pandas.Series) -> tuple[pandas.Series, str]:
     return column.astype(float), note
 
 
-def split_frame(frame: Any, target: str | int) -> tuple[pandas.DataFrame, pandas.Series]:
-    """Return the columns other than the target, and the target, of a table (see `as_targets`).
+def split_frame(frame: Any, target: str | int) -> tuple[Any, pandas.Series]:
+    """Return the columns other than the target, and the target, of data with named columns (see `as_targets`).
 
     Args:
-        frame: Table of pandas, polars or Arrow with a row per sample.
+        frame: Data with a value per sample in each column: a table of pandas, polars or Arrow, a mapping, a list of
+            dictionaries, or a Dataset.
         target: Column of the labels or targets.
 
-    Raises:
-        InvalidInput: This is no frame, or it has no such column or no other.
-    """
-    import pandas
+    Returns:
+        A frame of the other columns, or a mapping of them where they hold token ids or pictures; and the column.
 
-    frame = as_frame(frame)
-    if not isinstance(frame, pandas.DataFrame):
-        raise InvalidInput(
-            f"Got target={target!r} with a {type(frame).__name__}; a table (pandas, polars, Arrow) is needed. Pass one."
-        )
-    if target not in frame:
-        columns = [str(name) for name in frame]
-        hint = did_you_mean(str(target), columns) or f" Pass one of {join_names(columns)}."
-        raise InvalidInput(f"Got target={target!r}, which is no column of the frame.{hint}")
-    if sum(name == target for name in frame.columns) > 1:
-        raise InvalidInput(
-            f"Got target={target!r}, the name of several columns; it must be one. Rename or drop the others."
-        )
-    if frame.shape[1] < 2:
-        raise InvalidInput(
-            f"Got a frame with the column {target!r} alone; one column of features at least is needed."
-        )
-    return frame.drop(columns=target), as_targets(frame[target])[0]
+    Raises:
+        InvalidInput: The data have no named columns, or no such column or no other.
+    """
+    inputs, labels = column_by_name(frame, target)
+    return inputs, as_targets(labels)[0]

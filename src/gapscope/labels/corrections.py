@@ -15,6 +15,7 @@ from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED
 from gapscope.data.frames import encode_inputs, split_frame
+from gapscope.data.named_columns import lacks_labels
 from gapscope.data.tables import read_cells
 from gapscope.results.csv_files import from_csv_cell
 
@@ -198,7 +199,8 @@ def apply_label_corrections(
             labels must occur in the data. If samples have several labels, the column `output` has the name of the
             label's column, or its number, and the label becomes 0 or 1. Labels of positions have the column `position`,
             and "drop" makes one -100.
-        target: Column of the labels or targets, if `data` is a raw frame; None if it is not.
+        target: Column of the labels or targets, if `data` has named columns (a frame, a mapping, a list of
+            dictionaries, a Dataset), as for `find_label_issues`; else None.
 
     Returns:
         The samples that remain, in their order, with corrected labels. Columns of a raw frame are numbers, as
@@ -227,6 +229,8 @@ def apply_label_corrections(
     if samples.targets is not None and samples.kind in PLACE_COLUMNS:
         samples.original(())  # indices mean nothing if the order changes
         return _correct_places(samples, path)
+    if samples.targets is None and (missing := lacks_labels(data)):
+        raise InvalidInput(missing)
     if samples.targets is None or samples.is_dense or samples.targets[0].numel() != 1:
         raise InvalidInput(
             "Corrections need one label or target per sample; got none. Pass data as (x, y), or a frame with the name "

@@ -21,6 +21,7 @@ from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_targets
 from gapscope.base.type_guards import is_list
 from gapscope.data.frames import encode_inputs, split_frame
+from gapscope.data.named_columns import lacks_labels
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import check_module
 from gapscope.inspection.validation import settled_by, unwrap_estimator
@@ -341,6 +342,8 @@ def _encoded(
             f"Got a {type(data).__name__} alone; labels are needed. Name their column, target='label', or pass "
             "(frame, labels)."
         )
+    elif missing := lacks_labels(data):
+        raise InvalidInput(missing)
     elif source is not None:
         return data, test, ()
     encoded = encode_inputs(data, test)
@@ -389,8 +392,9 @@ def estimate_label_noise(
         pred_probs: Out-of-sample probabilities [n, C] of another model, column k of the label k, or predicted targets
             [n] for regression. They replace the predictions above. Where there are inputs, predictions that look
             fitted on these labels are refused (`gapscope.labels.given_predictions`).
-        target: Column of the labels or targets, if `data` is a raw frame: text becomes one column per value,
-            and missing numbers are filled with the median.
+        target: Column of the labels or targets, if `data` has named columns: a frame, a mapping, a list of
+            dictionaries, a Hugging Face Dataset. Text becomes one column per value, and missing numbers are filled with
+            the median.
         seed: Seed of the landmarks, the folds and the resampling.
         time_budget: CPU seconds of this process, None for no limit. The kernels of the inputs are always fitted.
             Boosted trees, the search for near-duplicates and the kernels of a network (its last hidden features first,
@@ -463,8 +467,9 @@ def find_label_issues(
             that agrees with more labels: a note names it. They replace the predictions of the kernel machines, unless
             there are inputs and they look fitted to these labels (`gapscope.labels.given_predictions`): a note says so.
             With several labels the probability of each, [n, K]; for positions [n, ..., C] or [n, C, ...].
-        target: Column of the labels or targets, if `data` (and `test`) is a raw frame: text becomes one column
-            per value, and missing numbers are filled with the median.
+        target: Column of the labels or targets, if `data` (and `test`) has named columns: a frame, a mapping, a list of
+            dictionaries, a Hugging Face Dataset. Text becomes one column per value, and missing numbers are filled with
+            the median.
         precision: Expected fraction of errors among the flagged samples, in (0, 1].
         test: Test set; its (near-)duplicates of training samples are listed in `test_duplicates`.
         names: Names of the samples for the review, such as file names; by default the paths of an image folder.

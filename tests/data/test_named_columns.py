@@ -1,0 +1,102 @@
+"""The column of the labels by its name, in data of any form that names its columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pandas
+import pytest
+import torch
+
+import gapscope as gs
+from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import as_samples
+from gapscope.data.frames import split_frame
+
+TEXTS = [f"good text {k % 7} {'fine' if k % 2 else 'bad'} {k}" for k in range(60)]
+INTENTS = ["a", "b"] * 30
+FRAME = pandas.DataFrame({"text": TEXTS, "intent": INTENTS})
+
+
+class Rows(torch.utils.data.Dataset[Any]):
+    """A data set that yields dictionaries."""
+
+    def __len__(self) -> int:
+        return len(TEXTS)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return {"text": TEXTS[row], "intent": INTENTS[row]}
+
+
+def forms() -> dict[str, Any]:
+    datasets = pytest.importorskip("datasets")
+    columns = {"text": TEXTS, "intent": INTENTS}
+    return {
+        "mapping": columns,
+        "arrays": {name: numpy.array(values) for name, values in columns.items()},
+        "rows": FRAME.to_dict("records"),
+        "Hugging Face": datasets.Dataset.from_dict(columns),
+        "torch": Rows(),
+    }
+
+
+def test_every_form_is_read_as_the_frame(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("sample,label\n0,b\n")
+    expected = gs.apply_label_corrections(FRAME, tmp_path / "list.csv", target="intent")
+    ranked = gs.find_label_issues(None, FRAME, target="intent", time_budget=1)
+    for name, data in forms().items():
+        read = gs.apply_label_corrections(data, tmp_path / "list.csv", target="intent")
+        assert torch.equal(read.inputs, expected.inputs), name
+        assert torch.equal(read.y, expected.y) and read.class_names == ("a", "b"), name
+    found = gs.find_label_issues(None, forms()["rows"], target="intent", time_budget=1)
+    assert torch.equal(found.indices, ranked.indices) and found.notes == ranked.notes
+
+
+def test_the_error_names_the_columns_and_target(tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("sample,label\n0,b\n")
+    for data in forms().values():
+        with pytest.raises(InvalidInput, match=r"columns text, intent; .*target='intent'"):
+            gs.find_label_issues(None, data)
+        with pytest.raises(InvalidInput, match="Did you mean 'intent'"):
+            gs.find_label_issues(None, data, target="intend")
+    with pytest.raises(InvalidInput, match=r"columns text, intent; .*target='intent'"):
+        gs.apply_label_corrections(forms()["mapping"], tmp_path / "list.csv")
+    with pytest.raises(InvalidInput, match="whose columns have names"):
+        gs.find_label_issues(None, (TEXTS, INTENTS), target="intent")
+    with pytest.raises(InvalidInput, match="'text' has 60, 'intent' has 2"):
+        split_frame({"text": TEXTS, "intent": ["a", "b"]}, "intent")
+
+
+def test_names_of_hugging_face_classes_are_kept() -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "intent": datasets.ClassLabel(names=["no", "go"])}
+    )
+    data = datasets.Dataset.from_dict({"text": TEXTS, "intent": [0, 1] * 30}, features=features)
+    assert list(split_frame(data, "intent")[1].cat.categories) == ["no", "go"]
+    with pytest.raises(InvalidInput, match=r"data\['train'\]"):
+        split_frame(datasets.DatasetDict({"train": data}), "intent")
+
+
+def test_token_ids_and_pictures_keep_their_shape() -> None:
+    ids = torch.randint(0, 30, (60, 6), generator=torch.Generator().manual_seed(0))
+    for values in (ids, ids.tolist()):
+        inputs, labels = split_frame(
+            {"input_ids": values, "text": TEXTS, "intent": INTENTS}, "intent"
+        )
+        samples = as_samples((inputs, labels))
+        assert torch.equal(samples.parts[0], ids) and samples.class_names == ("a", "b")
+    inputs, _ = split_frame({"image": torch.rand(60, 1, 4, 4), "kind": [0, 1] * 30}, "kind")
+    assert as_samples((inputs, INTENTS)).parts[0].shape == (60, 1, 4, 4)
+    frame, _ = split_frame({"embedding": torch.rand(60, 4), "kind": [0, 1] * 30}, "kind")
+    assert list(frame.columns) == ["embedding"]
+
+
+@pytest.mark.parametrize("column", ["id", "number", "uid"])
+@pytest.mark.parametrize("kind", [list, torch.tensor])
+def test_a_column_of_numbers_beside_texts(column: str, kind: Any) -> None:
+    data = {"text": TEXTS, column: kind([*range(60)]), "label": INTENTS}
+    samples = as_samples(data)
+    assert samples.inputs.shape == (60, 4096) and f"{column}: omitted" in " ".join(samples.notes)
