@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,11 @@ from torch import nn
 import gapscope as gs
 from gapscope.base.budget import BudgetSpent
 from gapscope.base.specs import TrainingSpec
+from gapscope.checks.expected import _below_training  # pyright: ignore[reportPrivateUsage]
+from gapscope.checks.run import _make_context  # pyright: ignore[reportPrivateUsage]
+from gapscope.measures.fitted_labels import FEATURES
+from gapscope.results.estimate import IntervalEstimate
+from gapscope.statistics.intervals import wilson_interval
 
 
 def rings(n: int = 160) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,3 +117,49 @@ def test_a_fine_tuned_network_that_memorized_is_a_finding(monkeypatch: pytest.Mo
     without = gs.check(network, data)
     assert "or initial_state=" in without.not_judged
     assert not without.headline.startswith("Nothing was found")
+
+
+@pytest.mark.parametrize("is_far", [True, False])
+def test_a_forecast_of_features_says_nothing_of_a_network_far_below_it(
+    monkeypatch: pytest.MonkeyPatch, is_far: bool
+) -> None:
+    def too_expensive(*given: object, **options: object) -> None:
+        raise BudgetSpent("An estimate takes more than 30 CPU s.")
+
+    monkeypatch.setattr(
+        "gapscope.accuracy.accuracy_after_training.estimate_accuracy", too_expensive
+    )
+    monkeypatch.setattr("gapscope.checks.expected.is_large", lambda network: True)
+    (x, y), short = rings(), network()
+    initial = {name: value.clone() for name, value in short.state_dict().items()}
+    gs.train(short, (x, y), TrainingSpec(epochs=60, learning_rate=0.05))
+    if is_far:
+        # two of four classes are never predicted, as with stale batch norm
+        with torch.no_grad():
+            short.get_parameter("2.bias")[:2] -= 100
+    forecast = SimpleNamespace(
+        score=0.95, low=0.85, high=1.0, abstained_because="", combined=(FEATURES,)
+    )
+    monkeypatch.setattr("gapscope.checks.context.Context.network_forecast", forecast)
+    result = gs.check(short, (x, y), initial_state=initial, only=["GS401", "GS402"])
+    account = result.account
+    assert account is not None
+    if is_far:
+        assert account.training < 0.6 and account.expected is None
+        assert "trained to its end" in result.not_judged or "trained to its end" in repr(result)
+        return
+    assert account.expected is not None and 0.85 < account.training < 0.95
+    assert account.expected.value == account.training
+    assert account.expected.low < account.training - 0.1
+
+
+def test_an_estimate_that_is_lowered_to_the_training_accuracy_is_wider() -> None:
+    (x, y), trained = rings(), network()
+    gs.train(trained, (x, y), TrainingSpec(epochs=30, learning_rate=0.05))
+    context = _make_context(trained, (x, y), None, None)
+    context.train_score = 0.6
+    above = _below_training(context, IntervalEstimate(0.9, 0.87, 0.93))
+    assert above.value == 0.6 and above.low < wilson_interval(0.6, len(x))[0] - 0.005
+    assert 0.6 <= above.high <= wilson_interval(0.6, len(x))[1]
+    below = _below_training(context, IntervalEstimate(0.5, 0.45, 0.55))
+    assert below == IntervalEstimate(0.5, 0.45, 0.55)

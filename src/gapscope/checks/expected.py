@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -171,14 +172,33 @@ def expected_score(context: Context) -> Expected:
     forecast = context.network_forecast
     if forecast is None or forecast.abstained_because or forecast.combined != (FEATURES,):
         raise NotMeasurable(f"{reason}. Pass test=")
+    training = context.show(context.train_score)
+    if wilson_interval(context.train_score, len(context.samples))[1] < forecast.low:
+        raise NotMeasurable(
+            f"{reason}. The forecast from its features before training, {context.show(forecast.low)} or more, is of a "
+            f"network that was trained to its end, and the training accuracy is {training}. Pass test="
+        )
     # fine-tuning moves features little: those of before predict new data as the network does
-    value = min(forecast.score, context.train_score)
+    answer = IntervalEstimate(forecast.score, forecast.low, forecast.high)
+    score = _below_training(context, answer)
     return Expected(
-        value,
-        min(forecast.low, value),
-        max(forecast.high, value),
-        "forecast from its features before training",
+        score.value, score.low, score.high, "forecast from its features before training"
     )
+
+
+def _below_training(context: Context, answer: IntervalEstimate) -> IntervalEstimate:
+    """Return a score on new data that is at most the training accuracy, of which it is then no better known.
+
+    A score that is lowered to it has the error of both below it.
+    """
+    accuracy = context.train_score
+    below, above = wilson_interval(accuracy, len(context.samples))
+    low, value = answer.low, answer.value
+    if value > accuracy:
+        low = accuracy - math.hypot(value - low, accuracy - below)
+        value = accuracy
+    high = min(answer.high, above, 1.0)
+    return IntervalEstimate(value, max(min(low, value), 0.0), max(high, value))
 
 
 def note_on_test(context: Context) -> str:
@@ -248,13 +268,12 @@ def _widened(context: Context, answer: IntervalEstimate) -> Expected:
     It reaches to the score of the best method without the network, the second reading of the same data. None is above
     the training accuracy: the estimator was fitted to networks that were trained for long.
     """
-    value, accuracy = answer.value, context.train_score
+    value = answer.value
     # half-widths a fifth larger than the estimate's: on 21 data sets, the ends of its intervals were too near
     low, high = value - 1.2 * (value - answer.low), value + 1.2 * (answer.high - value)
     forecast = context.forecast
     if forecast is not None and not forecast.abstained_because:
         best = max(row.score for row in forecast.rows)
         low, high = min(low, best), max(high, best)
-    value = min(value, accuracy)
-    high = min(high, wilson_interval(accuracy, len(context.samples))[1], 1.0)
-    return Expected(value, max(min(low, value), 0.0), max(high, value), "estimated on new data")
+    score = _below_training(context, IntervalEstimate(value, low, high))
+    return Expected(score.value, score.low, score.high, "estimated on new data")
