@@ -113,8 +113,16 @@ def test_batch_norm_layers_can_be_named() -> None:
         name for name, value in statistics(network).items() if not torch.equal(value, before[name])
     ]
     assert changed == ["4.running_mean", "4.running_var"]
-    with pytest.raises(NotMeasurable, match=r"normalization layers \(PopulationNorm1d"):
-        refresh_population(network, images())
+
+
+def test_without_names_all_layers_of_a_network_without_population_norm_are_refreshed() -> None:
+    network, other = (warmed_up(plain()) for _ in range(2))
+    refresh_population(network, images())
+    refresh_population(other, images(), layers=["1", "4", "8"])
+    for name, value in statistics(network).items():
+        assert torch.equal(value, statistics(other)[name])
+    with pytest.raises(NotMeasurable, match="normalization layers"):
+        refresh_population(nn.Linear(3, 2), images())
 
 
 def test_not_finite_activations_change_nothing() -> None:

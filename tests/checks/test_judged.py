@@ -386,3 +386,26 @@ def test_a_fix_that_helps_is_not_followed_by_an_all_clear() -> None:
     result = result.with_tried(TriedAdvice((trial,), 0.8, 6.0), gs.TrainingSpec())
     for judged in (result, replace(result, not_judged="")):
         assert judged.headline.endswith("a fix that was tried helps: learning rate / 10.")
+
+
+class WithUnused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+        self.pooler = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x)
+
+
+def test_weights_that_forward_does_not_use_are_no_finding() -> None:
+    network, (x, y) = WithUnused(), blobs()
+    initial = {name: weight.clone() for name, weight in network.state_dict().items()}
+    gs.train(network, (x, y), gs.TrainingSpec(epochs=3))
+    result = gs.check(network, (x, y), initial_state=initial, only=["GS303"])
+    assert result.fine and "1 parameter that forward does not use" in result.fine[0].evidence
+    network.load_state_dict({**network.state_dict(), "used.0.weight": initial["used.0.weight"]})
+    result = gs.check(network, (x, y), initial_state=initial, only=["GS303"])
+    assert [finding.code for finding in result.findings] == ["GS303"]
+    assert "used.0.weight" in result.findings[0].evidence
+    assert "pooler" not in result.findings[0].evidence

@@ -184,7 +184,7 @@ def test_small_batches_and_stale_statistics_cost_accuracy() -> None:
     norm.running_mean += 30.0
     stale = batch_statistics(replace(state, batch_size=60))
     assert isinstance(stale, Finding) and stale.cost is not None and stale.cost > 0.3
-    refresh = "gapscope.batch_norm.refresh_population(network, data, layers=['1'])"
+    refresh = "gapscope.batch_norm.refresh_population(network, data)"
     assert refresh in stale.action
-    gs.batch_norm.refresh_population(network, x, layers=["1"])
+    gs.batch_norm.refresh_population(network, x)
     assert isinstance(batch_statistics(replace(state, batch_size=60)), Fine)

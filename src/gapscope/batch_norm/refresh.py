@@ -130,7 +130,7 @@ def refresh_population(
         data: Inputs with targets in any form (pair of tensors, Samples, Dataset, DataLoader), used as the population.
         samples: Number of samples: the first ones of a DataLoader, random ones of other data.
         layers: Names of layers, also of BatchNorm and GhostBatchNorm layers (their running statistics become exact).
-            None for every PopulationNorm.
+            None for every PopulationNorm; in a network without any, for every layer.
         chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
         generator: Source of random batches and noise; None for the same ones in every call.
 
@@ -138,8 +138,10 @@ def refresh_population(
         NotMeasurable: There is no such layer, or statistics are not finite (nothing is changed).
     """
     check_range("samples", samples, 1)
+    has_population = any(map(is_population_norm, named_modules(network).values()))
+    only_population = layers is None and has_population
     refreshed = batch_norm_layers(
-        network, layers, is_population_norm if layers is None else has_statistics
+        network, layers, is_population_norm if only_population else has_statistics
     )
     with inspection_mode(network):
         statistics = _measure(

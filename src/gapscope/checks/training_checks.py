@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
+from gapscope.inspection.outputs import inspection_mode, raw_outputs
+from gapscope.results.formatting import pluralize
 from gapscope.training.run_checks import RUN_CHECKS
 
 
@@ -43,6 +46,18 @@ for _code in RUN_CHECKS:
     _after_training(_code)
 
 
+def _unused(context: Context, weights: list[nn.Parameter]) -> set[nn.Parameter]:
+    """Return the weights that have no part in the outputs, such as those of a pooler or of a second head."""
+    if not weights:
+        return set()
+    with inspection_mode(context.network), torch.enable_grad():
+        outputs = raw_outputs(context.network(context.samples.inputs[:2]))
+        if not outputs.requires_grad:
+            return set()
+        gradients = torch.autograd.grad(outputs.sum(), weights, allow_unused=True)
+    return {weight for weight, gradient in zip(weights, gradients, strict=True) if gradient is None}
+
+
 @register_check("GS303", title="parameters that did not change", seconds=0.01)
 def unchanged(context: Context) -> Outcome:
     """Report trainable weights that equal the initial ones, and frozen ones of a network that learned too little."""
@@ -62,6 +77,8 @@ def unchanged(context: Context) -> Outcome:
         and torch.equal(initial[name].to(weight), weight)
     }
     stuck = [name for name, weight in same.items() if weight.requires_grad and weight.ndim > 1]
+    unused = _unused(context, [weights[name] for name in stuck])
+    stuck = [name for name in stuck if weights[name] not in unused]
     frozen = [name for name, weight in same.items() if not weight.requires_grad and weight.ndim > 1]
     lost = context.shortfall
     names = stuck or frozen
@@ -69,9 +86,13 @@ def unchanged(context: Context) -> Outcome:
     total = sum(weight.numel() for weight in weights.values())
     text = f"{len(names)} of {len(weights)} parameters ({100 * count / total:.0f} % of the values) did not change"
     if not stuck and not (frozen and lost is not None and lost > 0.03):
-        return Fine(text if names else "all weights changed")
+        if not names:
+            text = "all weights changed"
+        if unused:
+            text += f", but {pluralize(len(unused), 'parameter')} that forward does not use"
+        return Fine(text)
     listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    action = "pass them to the optimizer, and check that they are used in forward"
+    action = "pass them to the optimizer"
     if not stuck:
         action = "they are frozen: set requires_grad, if this was not intended"
     return Finding(f"{text}: {listed}", action, cost=lost, fixes=("unfreeze", "learning rate x 3"))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.task import class_logits
-from gapscope.batch_norm.norm_layers import has_statistics
+from gapscope.batch_norm.norm_layers import has_statistics, is_population_norm
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import named_modules
@@ -214,11 +214,17 @@ def batch_statistics(run: RunState) -> Outcome:
     lost = paired_difference(population.tolist(), running.tolist())
     text = f"training accuracy {percent(running.mean().item())} with the running statistics"
     if lost.value >= MIN_STALE and lost.low > 0:
-        names = ", ".join(map(repr, layers[:2])) + (", ..." if len(layers) > 2 else "")
+        kinds = {
+            is_population_norm(item)
+            for item in named_modules(run.network).values()
+            if has_statistics(item)
+        }
+        # by default, the function refreshes layers of one kind
+        named = f", layers={layers}" if len(kinds) > 1 else ""
         return Finding(
             f"{text}, {percent(population.mean().item())} with those of the training samples",
-            f"call gapscope.batch_norm.refresh_population(network, data, layers=[{names}]), or raise the momentum of "
-            "the layers (PyTorch's momentum is the weight of the newest batch)",
+            f"call gapscope.batch_norm.refresh_population(network, data{named}), or raise the momentum of the layers "
+            "(PyTorch's momentum is the weight of the newest batch)",
             cost=lost.value,
             interval=(lost.low, lost.high),
             fixes=("refresh batch norm statistics", "larger batches"),
