@@ -409,3 +409,26 @@ def test_weights_that_forward_does_not_use_are_no_finding() -> None:
     assert [finding.code for finding in result.findings] == ["GS303"]
     assert "used.0.weight" in result.findings[0].evidence
     assert "pooler" not in result.findings[0].evidence
+
+
+class Failing(nn.Module):
+    def __init__(self, calls: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.calls = calls
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls -= 1
+        if self.calls < 0:
+            raise RuntimeError("no memory left on the card")
+        return self.layer(x)
+
+
+def test_an_error_of_the_network_in_a_later_pass_is_a_reason() -> None:
+    x, y = blobs()
+    result = gs.check(Failing(2), (x, y), only=["GS104", "GS202"])
+    assert [outcome.code for outcome in result.fine] == ["GS104"]
+    assert (
+        result.not_checked[0].reason
+        == "the network raised RuntimeError: no memory left on the card"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -277,11 +278,15 @@ class AccuracyEstimator:
         limits = self.limits
         n = row["samples"]
         alignment = row["kernel_leave_one_out.alignment"]
+        far = "its features are far from their initial values"
+        if math.isnan(alignment):
+            far = f"{far}: a kernel is 0 or not finite"
+        else:
+            far = f"{far} (alignment of the kernels {alignment:.2f}, smallest fitted {limits.alignment:.2f})"
         error = (largest_class * (1 - largest_class) / n) ** 0.5
         return {
             f"{n:.0f} samples are fewer than {limits.samples}": n < limits.samples,
-            f"its features are far from their initial values (alignment of the kernels {alignment:.2f}, smallest "
-            f"fitted {limits.alignment:.2f})": not alignment >= limits.alignment,
+            far: not alignment >= limits.alignment,
             f"the untrained kernel can fit any labels (mean leverage {row['leverage']:.2f}, largest fitted "
             f"{limits.leverage:.2f})": not row["leverage"] <= limits.leverage,
             "before training its gradients predict no better than the most frequent label (leave-one-out accuracy "

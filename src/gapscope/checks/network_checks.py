@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 
 import torch
 
@@ -120,6 +122,18 @@ def indistinguishable(context: Context) -> Outcome:
 MIN_LOSS = 0.03
 
 
+def _why_no_ntk(context: Context, notes: Sequence[str]) -> str:
+    """Return why a forecast has no NTK row, from its notes."""
+    if context.everything.is_dense:
+        return "needs one label per sample; the NTK has no answer for positions"
+    reasons = [
+        note for note in notes if re.match(r"There (is|are) no (NTK|rows of the network)", note)
+    ]
+    if not reasons:
+        return "the NTK was not computed"
+    return reasons[0][0].lower() + reasons[0][1:].rstrip(".")
+
+
 @register_check(
     "GS204",
     title="network worse than an RBF kernel",
@@ -138,7 +152,7 @@ def network_gain(context: Context) -> Outcome:
         return NotChecked(context.failures["network forecast"])
     gain = forecast.network_gain
     if gain is None or forecast.abstained_because:
-        return NotChecked(forecast.abstained_because or "the NTK was not computed")
+        return NotChecked(forecast.abstained_because or _why_no_ntk(context, forecast.notes))
     text = f"NTK minus RBF: {100 * gain.value:+.1f} points (95 % CI {100 * gain.low:.1f} to {100 * gain.high:.1f})"
     if gain.high >= 0 or gain.value >= -MIN_LOSS:
         return Fine(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -41,6 +42,12 @@ from gapscope.statistics.integer_inputs import settle_integers
 from gapscope.training.loss_course import LOWER
 
 
+def _is_raised_in(network: nn.Module, error: Exception) -> bool:
+    """Return whether an error was raised in a function of the network, or below it."""
+    owners = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(owner is module for owner in owners for module in network.modules())
+
+
 def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
     """Return the outcome of one check, as text with a space before each percent sign."""
     has_network = context.prepared is not None or context.estimator is not None
@@ -64,6 +71,10 @@ def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
                 outcome = check.function(context)
         except GapscopeError as error:
             outcome = NotChecked(str(error).rstrip("."))
+        except Exception as error:
+            if context.prepared is None or not _is_raised_in(context.prepared.bare, error):
+                raise
+            outcome = NotChecked(f"the network raised {type(error).__name__}: {error}")
     texts = {
         name: re.sub(r"(?<=\d)%", " %", text)
         for name, text in vars(outcome).items()
