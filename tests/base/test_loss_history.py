@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,6 +39,10 @@ FORMS: dict[str, Any] = {
     "frame": pandas.DataFrame(TRANSFORMERS),
     "Lightning": pandas.DataFrame(LIGHTNING),
     "Keras": {"loss": LOSSES, "val_loss": [9.0, 9.0, 9.0]},
+    "a list": LOSSES,
+    "an array": pandas.Series(LOSSES).to_numpy(),
+    "a result": SimpleNamespace(history=OURS),
+    "a callback of Keras": SimpleNamespace(history={"loss": LOSSES}),
     "without epochs": [{"train_loss": loss} for loss in LOSSES],
 }
 
@@ -64,7 +69,7 @@ def test_runs_in_a_row_keep_their_order_and_values_that_are_not_finite_stay() ->
             "must hold train_loss .* got rows with epoch, eval_loss",
         ),
         ([{"train_runtime": 1.0, "train_loss": 1.0}], "got rows with train_runtime, train_loss"),
-        ([1.0, 0.5], "one mapping per epoch with a number train_loss; got 1.0"),
+        ([1.0, "low"], "one mapping per epoch with a number train_loss; got 1.0"),
         ([{"loss": "low"}], "a number loss; got 'low'"),
         ("log.csv", "got str"),
         (7, "got int"),

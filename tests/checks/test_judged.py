@@ -432,3 +432,15 @@ def test_an_error_of_the_network_in_a_later_pass_is_a_reason() -> None:
         result.not_checked[0].reason
         == "the network raised RuntimeError: no memory left on the card"
     )
+
+
+def test_repeats_with_another_label_are_to_be_decided_first() -> None:
+    x, y = blobs()
+    again = torch.cat([y, (y[:20] + 1) % 3])
+    (finding,) = gs.check(None, (torch.cat([x, x[:20]]), again), only=["GS101"]).findings
+    assert "20 pairs with different labels" in finding.evidence
+    assert finding.action.startswith("find out which label is right")
+    (plain,) = gs.check(
+        None, (torch.cat([x, x[:20]]), torch.cat([y, y[:20]])), only=["GS101"]
+    ).findings
+    assert plain.action.startswith("remove them")

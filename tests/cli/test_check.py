@@ -246,8 +246,20 @@ def test_advice_is_tried_and_worded_for_the_command_line(models: str) -> None:
     done = gapscope("check", f"{models}:build", "--only", "GS101", "--train", f"{models}:train")
     assert "tried" in done.stdout
     plain = gapscope("check", f"{models}:build", "--only", "GS101,GS201,GS301")
-    assert "monitor=" not in plain.stdout and "{..., 'monitor': monitor}" in plain.stdout
+    assert "monitor=" not in plain.stdout and "{..., 'monitor': ...}" in plain.stdout
     assert gapscope("check", f"{models}:misspelled").returncode == 1
+
+
+def test_a_table_has_no_configuration_to_try_and_json_speaks_the_language_of_the_shell(
+    tmp_path: Path,
+) -> None:
+    table = tmp_path / "table.csv"
+    rows = [f"{i % 7},{i % 11},{'xy'[i % 2]}" for i in range(80)]
+    table.write_text("\n".join(["a,b,label", *rows]))
+    failed = gapscope("check", str(table), "--train", "spec")
+    assert failed.returncode == 2 and "no training configuration" in " ".join(failed.stderr.split())
+    done = gapscope("check", str(table), "--only", "GS104,GS110,GS401", "--json")
+    assert "--test" in done.stdout and not PYTHON.search(done.stdout)
 
 
 # arguments and functions of Python that mean nothing in a shell

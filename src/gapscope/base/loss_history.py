@@ -44,11 +44,15 @@ def _rows(history: Any) -> list[Mapping[str, Any]]:
             )
         columns = zip(*history.values(), strict=True)
         return [dict(zip(history, values, strict=True)) for values in columns]
+    if hasattr(history, "history"):  # the result of a training
+        return _rows(history.history)
     if not hasattr(history, "__iter__") or isinstance(history, str):
         raise InvalidInput(
             f"history must hold one mapping per epoch; got {describe_value(history)}. {ADVICE}"
         )
     rows = list(history)
+    if all(map(is_number, rows)):
+        return [{"train_loss": loss} for loss in rows]
     for row in rows:
         if not is_mapping(row):
             raise InvalidInput(
@@ -84,7 +88,8 @@ def loss_history(history: Any, *, needs_every_epoch: bool = False) -> tuple[dict
     finite.
 
     Args:
-        history: One mapping per epoch or per log entry, a frame of these, or a mapping of columns; None for none.
+        history: One mapping per epoch or per log entry, a frame of these, a mapping of columns, a list of the training
+            losses of the epochs, or an object with one of these as `history`; None for none.
         needs_every_epoch: Whether an epoch without a loss is an error.
 
     Raises:

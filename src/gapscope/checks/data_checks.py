@@ -57,9 +57,12 @@ def duplicates(context: Context) -> Outcome:
             indices=tuple(sorted({i for i, _ in across})),
             headline="Test samples repeat training samples: their score is too high for new data.",
         )
+    action = "remove them: scores measured on these data are too high"
+    if conflicts:
+        action = f"find out which label is right where they differ, then {action}"
     return Finding(
         evidence + note,
-        "remove them: scores measured on these data are too high",
+        action,
         indices=tuple(repeats),
         fixes=("drop duplicates",),
     )

@@ -80,6 +80,9 @@ class Fix:
     needs: Callable[[nn.Module], bool] = lambda network: True
     is_far: bool = False
 
+    def __repr__(self) -> str:
+        return f"Fix({self.name!r})"
+
     @property
     def changes_network(self) -> bool:
         """True if the network is changed, not its data or its training configuration."""

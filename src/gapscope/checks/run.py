@@ -105,9 +105,10 @@ def check(
 
     The result opens with an account: training accuracy, expected accuracy on new data, and what each finding costs.
     Findings have one recommendation each, and are ordered by this cost. Checks run from the cheapest to the most
-    expensive until the time budget is used; the others are listed with a reason. A network is read on at most 2,000
-    evenly spaced samples; quantities of the data alone use all samples that the budget allows. Indices are those of the
-    data. The network is restored exactly. Ctrl-C ends the running check and returns what is finished.
+    expensive, those of the network (GS2xx) last, until the time budget is used; the others are listed with a reason. A
+    network is read on at most 2,000 evenly spaced samples; quantities of the data alone use all samples that the budget
+    allows. Indices are those of the data. The network is restored exactly. Ctrl-C ends the running check and returns
+    what is finished.
 
     Args:
         network: Trained or untrained network; None for the checks of the data alone; or a fitted scikit-learn
@@ -121,7 +122,8 @@ def check(
             network.
         monitor: `gapscope.Monitor` of the training run, for GS301 and the losses of GS302.
         history: One mapping per epoch with `train_loss`, as `gapscope.train` returns it, or with `loss`, such as
-            `trainer.state.log_history` of transformers, for GS302. Also as a frame, or as a mapping of columns. Rows
+            `trainer.state.log_history` of transformers, for GS302. Also as a frame, a mapping of columns, a list of
+            losses, or the result of `gapscope.train`. Rows
             without a loss are omitted, others are sorted by `epoch`, several per epoch are averaged.
         test: Held-out samples, used by GS106, GS401 and GS402 in place of an estimate, and compared with `data` by
             GS101 and GS110; those that repeat training samples are not scored. Regression has an account, GS401 and
@@ -164,8 +166,10 @@ def check(
     else:
         checks = get_checks(only)
     omitted = {item.code for item in get_checks(ignore)}
+    # those of the network last: of a large one, its kernel would use the time of all others
     checks = sorted(
-        (item for item in checks if item.code not in omitted), key=lambda item: item.seconds
+        (item for item in checks if item.code not in omitted),
+        key=lambda item: (item.code.startswith("GS2"), item.seconds),
     )
     start = time.process_time()
     # a budget of 0 runs no check, but is one
@@ -191,7 +195,8 @@ def check(
     outcomes: list[Outcome] = []
     tried: TriedAdvice | str | None = None
     interrupted = False
-    with progress("checking", len(checks)) as bar, whole_results():
+    n_steps = len(checks) + (trainer is not None)
+    with progress("checking", n_steps) as bar, whole_results():
         try:
             for item in checks:
                 bar.step(item.code)
@@ -202,6 +207,7 @@ def check(
                     outcomes.append(_run(item, context, budget))
                 bar.advance()
             if trainer is not None:
+                bar.step("advice")
                 tried = _try_advice(trainer, context, outcomes, max_trainings)
                 interrupted = isinstance(tried, TriedAdvice) and tried.interrupted
         except KeyboardInterrupt:

@@ -22,7 +22,7 @@ OPTIONS = ("initial_state", "monitor", "history", "test", "batch_size", "train_f
 
 
 def _with_shell_advice(result: CheckResult) -> CheckResult:
-    """Return a result whose findings and reasons advise in the words of the command line, for the page."""
+    """Return a result whose findings and reasons advise in the words of the command line."""
     from dataclasses import replace
 
     findings = tuple(replace(item, action=in_a_shell(item.action)) for item in result.findings)
@@ -231,6 +231,11 @@ def check(
         ):
             if test is not None:
                 options["test"] = _read_test(test, column, data)
+            if train == "spec" and options.get("train_fn") is None:
+                raise typer.BadParameter(
+                    f"--train spec needs a grid, a pool, or a function that returns train_fn; {target} has no training "
+                    "configuration. Pass --train module:function."
+                )
             if train == "spec" or is_factory(target):
                 options.setdefault("train_fn", None)
             else:
@@ -253,9 +258,10 @@ def check(
         _with_shell_advice(results[0][1]).write_html(html)
         print_lines(f"written: {html}", err=True)
     if json:
-        print_json(
-            {"networks": [{"network": name, **result.to_dict()} for name, result in results]}
-        )
+        networks = [
+            {"network": name, **_with_shell_advice(result).to_dict()} for name, result in results
+        ]
+        print_json({"networks": networks})
     if any(result.interrupted for _, result in results):
         raise typer.Exit(130)
     codes = {code for _, result in results for code in result.codes}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+# also where a table, a grid or stored weights were checked, which have no function
+FUNCTION = "check a module:function that returns"
+
 # Phrases of advice that name arguments and functions of Python, and what a shell has in their place.
 IN_A_SHELL = {
-    "pass initial_state=, a clone of the state dictionary before training": "let the function return {'network': ..., "
-    "'data': ..., 'initial_state': ...}",
-    "pass monitor=, a gapscope.Monitor with an alarm": "let the function return {..., 'monitor': monitor}",
-    "pass batch_size=, the batch size of training": "let the function return {..., 'batch_size': ...}",
-    "or initial_state=, as it was": "or let the function return {..., 'initial_state': ...}, as it was",
-    "pass history= or initial_state=": "let the function return {..., 'history': ...} or {..., 'initial_state': ...}",
-    "pass history= to learn the direction": "let the function return {..., 'history': ...} to learn the direction",
+    "pass initial_state=, a clone of the state dictionary before training": f"{FUNCTION} {{..., 'initial_state': ...}}",
+    "pass monitor=, a gapscope.Monitor with an alarm": f"{FUNCTION} {{..., 'monitor': ...}}",
+    "pass batch_size=, the batch size of training": f"{FUNCTION} {{..., 'batch_size': ...}}",
+    "or initial_state=, as it was": f"or {FUNCTION} {{..., 'initial_state': ...}}, as it was",
+    "pass history= or initial_state=": f"{FUNCTION} {{..., 'history': ...}} or {{..., 'initial_state': ...}}",
+    "pass history= to learn the direction": f"{FUNCTION} {{..., 'history': ...}} to learn the direction",
     "pass train_fn= to try it": "pass --train to try it",
     "pass train_fn= to check": "pass --train",
     "pass time_budget=None": "pass a larger --time-budget",
@@ -21,6 +23,7 @@ IN_A_SHELL = {
     "in result.label_issues": "that `gapscope labels` lists",
     "pass groups= to gapscope.learning_curve": "pass --groups to `gapscope learning-curve`",
     "gapscope.learning_curve": "`gapscope learning-curve`",
+    "gapscope.embed": "gapscope.embed in Python",
     "gapscope.find_label_issues": "`gapscope labels`",
     "pass test=": "pass --test",
     "Pass test=": "Pass --test",
