@@ -165,10 +165,25 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
 
 
 def test_cells_are_text_as_they_are(tmp_path: Path) -> None:
-    cells, notes = read_cells(write(tmp_path, "sample;label\n1; NA\n02;\n".encode("utf-16")))
-    assert (
-        cells.to_dict("list") == {"sample": ["1", "02"], "label": [" NA", ""]} and len(notes) == 2
-    )
+    cells = read_cells(write(tmp_path, "sample;label\n1; NA\n\n02;\n".encode("utf-16")))
+    assert cells.frame.to_dict("list") == {"sample": ["1", "02"], "label": [" NA", ""]}
+    assert list(cells.frame.index) == [2, 4] and len(cells.notes) == 2
+    assert [cells.with_point(cell) for cell in ("1,5", "a,b", "1,5,2")] == ["1.5", "a,b", "1,5,2"]
+
+
+def test_a_line_that_names_the_separator_is_no_row(tmp_path: Path) -> None:
+    for first in ("sep=;", '"sep=;"', "SEP=;"):
+        path = write(tmp_path, f"{first}\na;b\n1,5;x\n2,5;y\n".encode())
+        assert read_table(path)[0].to_dict("list") == {"a": [1.5, 2.5], "b": ["x", "y"]}
+        assert list(read_cells(path).frame.index) == [3, 4]
+    with pytest.raises(UnreadableFile, match="line 4 has 3"):
+        read_table(write(tmp_path, b"sep=;\na;b\n1;2\n1;2;3\n"))
+    with pytest.raises(UnreadableFile, match="line 2 has 3"):
+        read_cells(write(tmp_path, b"a;b\n1;2;3\n1;2;3\n"))
+    assert read_cells(write(tmp_path, b"a;b\n1;2;\n")).frame.to_dict("list") == {
+        "a": ["1"],
+        "b": ["2"],
+    }
 
 
 @pytest.mark.parametrize(

@@ -138,3 +138,59 @@ def test_a_list_of_a_frame_comes_back_to_the_frame(tmp_path: Path) -> None:
         assert names(corrected) == kinds and corrected.inputs.shape == (80, 3)
     with pytest.raises(InvalidInput, match="target='label'"):
         gs.apply_label_corrections(frame[["size"]], tmp_path / "list.csv")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Sample;Label\n1;CAT\n",
+        '" sample ", LABEL\n1,Cat \n',
+        "sep=;\nSAMPLE;label\n1,0;cat\n",
+        "label\tsample\ncat\t1.0\n",
+    ],
+)
+def test_lists_as_spreadsheet_programs_save_them(tmp_path: Path, text: str) -> None:
+    targets = numpy.array(["cat", "Dog", "dog", "cow"])
+    assert names(apply(tmp_path, text, targets))[1] == "cat"
+
+
+@pytest.mark.parametrize(("word", "left"), [("Drop", 3), ("DROP", 3), ("(Drop)", 3)])
+def test_the_case_of_drop_does_not_matter(tmp_path: Path, word: str, left: int) -> None:
+    assert len(apply(tmp_path, f"sample,label\n1,{word}\n", torch.tensor([0, 1, 1, 0]))) == left
+    targets = numpy.array(["drop", "a", "b", "a"])
+    corrected = apply(tmp_path, f"sample,label\n1,{word}\n", targets)
+    assert names(corrected) == (["drop", "b", "a"] if "(" in word else ["drop", "drop", "b", "a"])
+
+
+def test_words_that_may_mean_several_classes_are_refused(tmp_path: Path) -> None:
+    targets = numpy.array(["cat", "Dog", "dog", "Drop"])
+    assert names(apply(tmp_path, "sample,label\n0,dog\n", targets))[0] == "dog"
+    for word in ("DOG", "DROP"):
+        with pytest.raises(InvalidInput, match="line 2: got the label"):
+            apply(tmp_path, f"sample,label\n0,{word}\n", targets)
+    with pytest.raises(InvalidInput, match="one column of each name"):
+        apply(tmp_path, "Sample,SAMPLE,label\n0,1,dog\n", targets)
+
+
+def test_classes_that_are_numbers_as_text(tmp_path: Path) -> None:
+    targets = numpy.array(["007", "1.5", "10", "007"])
+    text = "sample;label\n2;7\n0;1,5\n3;10.0\n"
+    assert names(apply(tmp_path, text, targets)) == ["1.5", "1.5", "007", "10"]
+
+
+def test_decimal_commas_beside_semicolons(tmp_path: Path) -> None:
+    targets = torch.arange(4.0)[:, None]
+    corrected = apply(tmp_path, "sample;label\n1,0;-2,5\n2;1,25\n", targets)
+    assert corrected.y.flatten().tolist() == [0, -2.5, 1.25, 3]
+    for text in ('sample,label\n1,"2,500"\n', "sample;label\n1;1.500,5\n"):
+        with pytest.raises(InvalidInput, match="a number is needed"):
+            apply(tmp_path, text, targets)
+
+
+def test_targets_are_written_as_passed(tmp_path: Path) -> None:
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    prices = (x.sum(1) * 100).round() / 10 + 600
+    prices[5] = 629.4
+    gs.find_label_issues(None, (x, prices)).to_csv(tmp_path / "list.csv")
+    table = pandas.read_csv(tmp_path / "list.csv", dtype=str).set_index("sample")
+    assert table["given"]["5"] == "629.4" and table["given"].str.len().max() <= 6

@@ -258,3 +258,34 @@ def test_masks_with_another_axis_have_the_same_forecast() -> None:
     x = mask[:, None] + 0.5 * torch.randn(60, 1, GRID, GRID, generator=generator)
     first, second = (gs.forecast_accuracy(None, (x, y)).score for y in (mask, mask[:, None]))
     assert first == second
+
+
+@pytest.mark.parametrize("place", ["5, 3", "5,3", "(5, 3)", "[5,3]", "5;3", "5.0, 3.0", "5 3"])
+def test_places_as_people_write_them(tmp_path: Path, place: str) -> None:
+    x, y = torch.rand(4, 1, 8, 8), torch.randint(0, 3, (4, 8, 8))
+    y[0, 0, :3] = torch.arange(3)
+    y[1, 5, 3] = 0
+    (tmp_path / "list.csv").write_text(f'sample;Position;label\n1;"{place}";2\n')
+    corrected = gs.apply_label_corrections((x, y), tmp_path / "list.csv").y
+    assert torch.nonzero(corrected != y).tolist() == [[1, 5, 3]]
+    for wrong in ("5.3", "53", "5, 3, 1"):
+        (tmp_path / "list.csv").write_text(f'sample;position;label\n1;"{wrong}";2\n')
+        with pytest.raises(InvalidInput, match="such as '0, 0'"):
+            gs.apply_label_corrections((x, y), tmp_path / "list.csv")
+
+
+def test_several_labels_as_spreadsheet_programs_write_them(
+    tmp_path: Path, several: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    x, y, _ = several
+    y = y.clone()
+    y[7] = torch.tensor([True, False, True])
+    frame = pandas.DataFrame(y.numpy(), columns=["Red", "green", "blue"])
+    text = "Sample;OUTPUT;Label\n7,0;red;FALSE\n7;1,0;True\n7;blue;0,0\n"
+    (tmp_path / "list.csv").write_text(text)
+    corrected = gs.apply_label_corrections((x.numpy(), frame), tmp_path / "list.csv").y
+    assert corrected[7].tolist() == [False, True, False]
+    (tmp_path / "list.csv").write_text("sample,output,label\n7,red,maybe\n")
+    with pytest.raises(InvalidInput, match="classes 0, 1 is needed") as caught:
+        gs.apply_label_corrections((x.numpy(), frame), tmp_path / "list.csv")
+    assert "drop" not in str(caught.value)

@@ -13,6 +13,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,10 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bar
 MISSING_WORDS = frozenset(
     {"NA", "N/A", "n/a", "na", "NaN", "nan", "null", "NULL", "None", "#N/A", "-", "?"}
 )
+DECIMAL_COMMA = r"[-+]?\d+(,\d+)?"
+"""A number with a decimal comma, in files whose columns are not separated by commas."""
+# the first line by which some spreadsheet programs learn the separator
+_SEPARATOR_LINE = re.compile(r"\s*\"?sep=([,;\t|])\"?[ ,;\t|]*(\n|$)", re.IGNORECASE)
 JSON_ENDINGS = (".json", ".jsonl", ".ndjson")
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 NOT_TEXT = {
@@ -154,7 +159,11 @@ def _parse(text: str, separator: str, path: Path, **options: Any) -> pandas.Data
 
     try:
         return pandas.read_csv(
-            io.StringIO(text), sep=separator, keep_default_na=False, index_col=False, **options
+            io.StringIO(text.lstrip("\n")),
+            sep=separator,
+            keep_default_na=False,
+            index_col=False,
+            **options,
         )
     except ValueError as error:
         raise UnreadableFile(
@@ -165,10 +174,16 @@ def _parse(text: str, separator: str, path: Path, **options: Any) -> pandas.Data
 def _load_text(path: Path) -> tuple[str, str, int, list[str]]:
     """Return text, separator, number of extra fields per row and notes of a CSV file."""
     text, encoding = _decode(_read_bytes(path), path)
+    named = _SEPARATOR_LINE.match(text)
+    if named is not None:  # its line stays, blank, so that numbers of lines are those of the file
+        text = "\n" * named.group(0).count("\n") + text[named.end() :]
     if not text.strip():
         raise UnreadableFile(f"{path} must hold a table; it is empty. Pass another file.")
     try:
-        separator = _find_separator(text)
+        if named is not None:
+            separator = named.group(1)
+        else:
+            separator = _find_separator(text)
         extra = _extra_fields(text, separator, path)
     except csv.Error as error:
         raise UnreadableFile(
@@ -182,8 +197,33 @@ def _load_text(path: Path) -> tuple[str, str, int, list[str]]:
     return text, separator, extra, notes
 
 
-def read_cells(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
-    """Return the cells of a CSV file with a header line as text, and notes about its encoding and separator.
+@dataclass(frozen=True)
+class Cells:
+    """Cells of a CSV file as text.
+
+    Attributes:
+        frame: The cells; the index holds the number of the line of each row.
+        has_decimal_commas: Whether numbers may have decimal commas, because columns are not separated by commas.
+        notes: Sentences about encoding and separator.
+    """
+
+    frame: pandas.DataFrame
+    has_decimal_commas: bool
+    notes: tuple[str, ...]
+
+    def with_point(self, cell: str) -> str:
+        """Return a number with a decimal point where it has a decimal comma, any other text as it is.
+
+        Args:
+            cell: Text of a cell.
+        """
+        if self.has_decimal_commas and re.fullmatch(DECIMAL_COMMA, cell.strip()):
+            return cell.strip().replace(",", ".")
+        return cell
+
+
+def read_cells(path: str | Path) -> Cells:
+    """Return the cells of a CSV file with a header line as text.
 
     Args:
         path: File in UTF-8, UTF-16 or Latin-1, with commas, semicolons, tabs or vertical bars.
@@ -191,9 +231,25 @@ def read_cells(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     Raises:
         UnreadableFile: The file is missing, empty or no text, or its lines differ in their number of fields.
     """
+    import pandas
+
     path = Path(path)
-    text, separator, _, notes = _load_text(path)
-    return _parse(text, separator, path, dtype=str), tuple(notes)
+    text, separator, extra, notes = _load_text(path)
+    (_, header), *rows = _rows(text, separator)
+    for line, row in rows if extra else []:  # of an empty last field a separator is too many
+        if row[-1].strip():
+            raise UnreadableFile(
+                f"{path}, line {line} has {len(row)} fields where {len(header)} are needed, as the first line names. "
+                "Name each column there."
+            )
+    names = unique_names(header)
+    frame = pandas.DataFrame(
+        [row[: len(names)] for _, row in rows],
+        columns=names,
+        index=[line for line, _ in rows],
+        dtype=str,
+    )
+    return Cells(frame, separator != ",", tuple(notes))
 
 
 def _is_number(text: str) -> bool:
@@ -248,7 +304,7 @@ def _clean_text(column: pandas.Series, has_decimal_commas: bool) -> tuple[pandas
     rest = cells[~is_word].dropna()
     if is_word.any() and are_dates_as_text(rest):
         return cells.where(~is_word), _note_on_words(cells[is_word])
-    if has_decimal_commas and len(rest) and rest.str.fullmatch(r"[-+]?\d+(,\d+)?").all():
+    if has_decimal_commas and len(rest) and rest.str.fullmatch(DECIMAL_COMMA).all():
         rest, note = rest.str.replace(",", "."), "decimal commas"
     try:
         numbers = pandas.to_numeric(rest)

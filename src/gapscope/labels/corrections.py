@@ -16,7 +16,7 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.data.named_columns import lacks_labels
-from gapscope.data.tables import read_cells
+from gapscope.data.tables import Cells, read_cells
 from gapscope.results.csv_files import from_csv_cell
 
 if TYPE_CHECKING:
@@ -61,28 +61,50 @@ PLACE_COLUMNS = {"multi-label": "output", "positions": "position"}
 """Column of the place of a label within its sample, by the kind of the task."""
 
 
-def _read_list(path: str | Path, place: str = "") -> pandas.DataFrame:
-    """Return the cells of a reviewed list as text, with the columns `sample`, `label` and that of the place."""
-    table, _ = read_cells(path)
+def _header(names: Sequence[str], needed: Sequence[str], path: str | Path) -> list[str]:
+    """Return the columns of a list that have the needed names, whatever their case and spaces."""
+    found: list[str] = []
+    for name in needed:
+        alike = [column for column in names if column.strip().casefold() == name]
+        found += [name] if name in alike else alike
+    if len(found) > len(needed):
+        raise InvalidInput(
+            f"{path} must have one column of each name; got {', '.join(found)}. Rename or drop the others."
+        )
+    if len(found) < len(needed):
+        listed = f"{', '.join(needed[:-1])} and {needed[-1]}"
+        raise InvalidInput(
+            f"{path} must have the columns {listed}; got {', '.join(names)}. Write their names into the first line."
+        )
+    return found
+
+
+def _read_list(path: str | Path, place: str = "") -> tuple[pandas.DataFrame, Cells]:
+    """Return the columns `sample`, `label` and that of the place of a reviewed list as text, and all its cells."""
+    cells = read_cells(path)
+    table = cells.frame
     table.columns = [from_csv_cell(str(name)) for name in table.columns]
     needed = ["sample", *([place] if place else []), "label"]
-    if not set(needed) <= set(table.columns):
-        names = f"{', '.join(needed[:-1])} and {needed[-1]}"
-        raise InvalidInput(f"{path} must have the columns {names}; got {', '.join(table.columns)}.")
-    return table[needed].map(from_csv_cell)
+    table = table[_header(list(table.columns), needed, path)].map(from_csv_cell)
+    table.columns = needed
+    return table, cells
+
+
+def _number_in(name: str) -> float | None:
+    """Return the number that a text is: spreadsheet programs write 007 and 7.0 as 7."""
+    return float(name) if _NUMBER.fullmatch(name.strip()) else None
 
 
 class _LabelParser:
     """Parser of the labels of one data set."""
 
-    def __init__(self, samples: Samples) -> None:
-        self.is_number = samples.kind == "regression"
+    def __init__(self, samples: Samples, cells: Cells) -> None:
+        self.kind = samples.kind
+        self.cells = cells
         self.codes: dict[str, int] = {
             name: code for code, name in enumerate(written_names(samples.class_names))
         }
-        self.by_stripped: dict[str, list[int]] = {}
-        for name, code in self.codes.items():
-            self.by_stripped.setdefault(name.strip(), []).append(code)
+        self.is_number = self.kind == "regression"
         self.occurring = (
             set() if self.is_number else {int(label) for label in samples.y.unique()} - {IGNORED}
         )
@@ -97,23 +119,61 @@ class _LabelParser:
         ]
         return f"one of the classes {join_names(names)}"
 
+    @property
+    def _removal(self) -> str:
+        """What a message says of the word that removes a label, in this task."""
+        if self.kind == "multi-label":
+            return " Leave the field empty to keep the label."
+        effect = "so that the position does not count"
+        if self.kind != "positions":
+            effect = "to remove the sample"
+        return f" Or write {self.drop!r} {effect}, or nothing to keep the label."
+
+    def _alike(self, label: str) -> list[int | None]:
+        """Return the classes that a text may mean, and None for the removal, by the first way that finds any.
+
+        It is that of the list, or differs by spaces, by its case, or as spreadsheet programs rewrite numbers.
+        """
+        stripped = label.strip()
+        if stripped == self.drop:
+            return [None]
+        if label in self.codes:
+            return [self.codes[label]]
+        found: list[int | None] = [
+            code for name, code in self.codes.items() if name.strip() == stripped
+        ]
+        if found:
+            return found
+        folded = stripped.casefold()
+        found = [code for name, code in self.codes.items() if name.strip().casefold() == folded]
+        if folded in (self.drop, f"({DROP})"):
+            found.append(None)
+        number = _number_in(self.cells.with_point(stripped))
+        if not found and number is not None:
+            found += [code for name, code in self.codes.items() if _number_in(name) == number]
+        return found
+
+    def _number(self, label: str) -> float | None:
+        """Return a regression target, or a class that is a number; None if the text is none."""
+        text = self.cells.with_point(label).strip()
+        if self.is_number:
+            return float(text) if _NUMBER.fullmatch(text) else None
+        truth = {"true": 1, "false": 0}.get(text.casefold())  # as spreadsheet programs write them
+        if truth is not None and self.occurring <= {0, 1}:
+            return truth if truth in self.occurring else None
+        value = int(text.partition(".")[0]) if _INTEGER.fullmatch(text) else None
+        return value if value in self.occurring else None
+
     def parse(self, label: str, where: str) -> float | None:
         """Return a regression target or a class, None to drop the sample."""
-        if label.strip() == self.drop:
-            return None
-        stripped = self.by_stripped.get(label.strip(), [])
-        if label in self.codes:
-            return self.codes[label]
-        if len(stripped) == 1:
-            return stripped[0]
-        if self.is_number and _NUMBER.fullmatch(label.strip()):
-            return float(label)
-        if not self.codes and not self.is_number and _INTEGER.fullmatch(label.strip()):
-            value = int(label.strip().partition(".")[0])
-            if value in self.occurring:
-                return value
+        found = self._alike(label)
+        if len(found) == 1:
+            return found[0]
+        value = None if self.codes else self._number(label)
+        if value is not None:
+            return value
         raise InvalidInput(
-            f"{where}: got the label {label!r}; {self._needed} is needed, or {self.drop!r} to remove it."
+            f"{where}: got the label {label!r}; {self._needed} is needed.{self._removal}"
         )
 
 
@@ -121,20 +181,34 @@ def _parse_sample(cell: str, samples: Samples, path: str | Path) -> int:
     """Return the index of the sample whose row number a cell holds."""
     n = samples.n_rows or len(samples)
     if not _INTEGER.fullmatch(cell.strip()) or not 0 <= int(cell.strip().partition(".")[0]) < n:
-        raise InvalidInput(f"{path} names sample {cell!r}; the data have the samples 0 to {n - 1}.")
+        raise InvalidInput(
+            f"{path} names sample {cell!r}; the data have the samples 0 to {n - 1}. Write the number that "
+            "`find_label_issues` gave to the sample."
+        )
     return samples.position(int(cell.strip().partition(".")[0]))
 
 
+def _numbers_of(cell: str, n: int, cells: Cells) -> list[str]:
+    """Return the parts of a place of n numbers, such as "5, 3" or "(5, 3)"."""
+    inner = cell.strip().strip("()[]")
+    if n == 1:
+        return [cells.with_point(inner).strip()]
+    return [part for part in re.split(r"[\s,;]+", inner) if part]
+
+
 def _parse_place(
-    cell: str, shape: Sequence[int], names: Sequence[str], where: str
+    cell: str, shape: Sequence[int], names: Sequence[str], where: str, cells: Cells
 ) -> tuple[int, ...]:
     """Return the place of a label within its sample, such as (3,) or (3, 17); names come before numbers."""
     found = [k for k, name in enumerate(names) if name == cell]
     found = found or [k for k, name in enumerate(names) if name.strip() == cell.strip()]
+    folded = cell.strip().casefold()
+    found = found or [k for k, name in enumerate(names) if name.strip().casefold() == folded]
     if len(found) == 1:
         return (found[0],)
-    parts = [part.strip() for part in cell.split(",")]
-    if len(parts) == sum(size > 1 for size in shape):  # lists name no axis of size 1
+    n_long = sum(size > 1 for size in shape)
+    parts = _numbers_of(cell, max(n_long, 1), cells)
+    if len(parts) == n_long:  # lists name no axis of size 1
         numbers = iter(parts)
         parts = [next(numbers) if size > 1 else "0" for size in shape]
     is_valid = len(parts) == len(shape) and all(_INTEGER.fullmatch(part) for part in parts)
@@ -144,8 +218,10 @@ def _parse_place(
         place = ()
     if not is_valid or not all(0 <= index < size for index, size in zip(place, shape, strict=True)):
         listed = f", or one of {join_names(map(repr, names))}," if names else ""
+        example = ", ".join("0" for size in shape if size > 1) or "0"
         raise InvalidInput(
-            f"{where}: got the place {cell!r}; indices below {list(shape)}{listed} are needed."
+            f"{where}: got the place {cell!r}; indices below {list(shape)}{listed} are needed. Write it as the list "
+            f"does, such as {example!r}."
         )
     return place
 
@@ -159,15 +235,16 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
         InvalidInput: As for `apply_label_corrections`, or a place is outside the sample.
     """
     column = PLACE_COLUMNS[samples.kind]
-    table, parser, targets = _read_list(path, column), _LabelParser(samples), samples.y.clone()
+    table, cells = _read_list(path, column)
+    parser, targets = _LabelParser(samples, cells), samples.y.clone()
     decisions: dict[tuple[int, ...], tuple[float | None, int]] = {}
-    for line, (sample, cell, label) in enumerate(table.itertuples(index=False), start=2):
+    for line, sample, cell, label in table.itertuples():
         if not label.strip():
             continue
         where = f"{path}, line {line}"
         place = (
-            _parse_sample(sample, samples, path),
-            *_parse_place(cell, targets.shape[1:], samples.named_targets, where),
+            _parse_sample(cells.with_point(sample), samples, path),
+            *_parse_place(cell, targets.shape[1:], samples.named_targets, where, cells),
         )
         decision = parser.parse(label, where)
         if decision is None and samples.kind == "multi-label":
@@ -195,10 +272,11 @@ def apply_label_corrections(
         data: Data of which `find_label_issues` made the list, with the rows in the same order.
         path: CSV file (UTF-8; comma, semicolon or tab) with the columns `sample` (an index) and `label`: the correct
             label or target, "drop" to remove the sample ("(drop)", if a class is called "drop"), or nothing to keep its
-            label. Class names are read with or without spaces around them; a blank one is written "(empty)". Integer
-            labels must occur in the data. If samples have several labels, the column `output` has the name of the
-            label's column, or its number, and the label becomes 0 or 1. Labels of positions have the column `position`,
-            and "drop" makes one -100.
+            label. Class names are read with or without spaces around them, and in any case if one name alone fits; a
+            blank one is written "(empty)". Numbers may have decimal commas, if columns are not separated by commas.
+            Integer labels must occur in the data. If samples have several labels, the column `output` has the name of
+            the label's column, or its number, and the label becomes 0 or 1. Labels of positions have the column
+            `position`, and "drop" makes one -100.
         target: Column of the labels or targets, if `data` has named columns (a frame, a mapping, a list of
             dictionaries, a Dataset), as for `find_label_issues`; else None.
 
@@ -237,15 +315,14 @@ def apply_label_corrections(
             "of the column, target='label'."
         )
     samples.original(())  # indices mean nothing if the order changes
-    table, parser = _read_list(path), _LabelParser(samples)
+    table, cells = _read_list(path)
+    parser = _LabelParser(samples, cells)
     decisions: dict[int, float | None] = {}
     lines: dict[int, int] = {}
-    for line, (sample, label) in enumerate(
-        zip(table["sample"], table["label"], strict=True), start=2
-    ):
+    for line, sample, label in table.itertuples():
         if not label.strip():
             continue
-        index = _parse_sample(sample, samples, path)
+        index = _parse_sample(cells.with_point(sample), samples, path)
         decision = parser.parse(label, f"{path}, line {line}")
         if index in decisions and decisions[index] != decision:
             raise InvalidInput(

@@ -163,6 +163,9 @@ def _ranked(
             )
         issues, noise = assess_targets(views[0], samples.y, seed)
         issues = replace(issues, notes=(*notes, *issues.notes))
+    if not samples.is_classification:  # as passed, without the rounding of units
+        given = samples.y.detach().cpu().flatten()[issues.indices.cpu()]
+        issues = replace(issues, given_labels=given)
     if not samples.is_classification and (note := note_on_whole_numbers(samples.y)):
         issues = replace(issues, notes=(*issues.notes, note))
     if has_inputs and samples.is_classification:

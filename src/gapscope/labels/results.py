@@ -282,7 +282,9 @@ class LabelIssues(Result):
         known = dict(enumerate(names))
         if names or self.given_labels.dtype == torch.int64:
             return [known.get(int(label), int(label)) for label in labels.tolist()]
-        return [float(label) for label in labels.tolist()]
+        # as passed: the shortest number that is this one in the precision of the targets
+        values = labels.detach().cpu().to(self.given_labels.dtype).numpy()
+        return [float(str(value)) for value in values]
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per sample, likely errors first (`flagged` is None without a rate)."""
