@@ -257,6 +257,11 @@ class Samples:
         return self.form.unpack(self.inputs)
 
     @property
+    def has_one_input(self) -> bool:
+        """True if the network takes one tensor, which is `inputs`, by position or by name."""
+        return self.form is None or not (self.form.columns or self.form.shapes)
+
+    @property
     def y(self) -> Tensor:
         """The targets, or InvalidInput if there are none."""
         return require_targets(self.targets)

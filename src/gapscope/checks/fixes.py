@@ -240,7 +240,7 @@ def _balance(data: Samples, budget: CpuBudget) -> Samples:
 def _standardize(data: Samples) -> Callable[[Tensor], Tensor]:
     """Return the standardization of tables per column, of images per channel."""
     x = data.inputs
-    if not x.is_floating_point() or data.form is not None:
+    if not x.is_floating_point() or not data.has_one_input:
         raise InvalidInput("Standardization needs one floating point input.")
     axes = (0, *range(2, x.ndim))
     mean = x.mean(axes, keepdim=True)

@@ -18,7 +18,7 @@ MAX_NAMES = 3  # columns that one line of evidence names
 
 
 def _is_floating_table_or_image(context: Context) -> bool:
-    return context.everything.inputs.is_floating_point() and context.everything.form is None
+    return context.everything.inputs.is_floating_point() and context.everything.has_one_input
 
 
 @register_check("GS105", title="unscaled inputs", seconds=0.01)

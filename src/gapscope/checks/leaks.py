@@ -143,10 +143,10 @@ def _describe(titles: list[str], score: float) -> str:
 @register_check("GS107", title="a column gives the label away", seconds=0.2)
 def leak(context: Context) -> Outcome:
     """Report columns that alone predict the label or target where the others do not, and columns of row numbers."""
-    parts = context.everything.parts
-    if len(parts) != 1 or not parts[0].is_floating_point() or parts[0].ndim != 2:
+    x = context.everything.inputs
+    if not context.everything.has_one_input or not x.is_floating_point() or x.ndim != 2:
         return NotChecked("needs a table")
-    x = parts[0].double().cpu()
+    x = x.double().cpu()
     if x.shape[1] > MAX_COLUMNS:
         return NotChecked(f"needs at most {MAX_COLUMNS} columns; there are {x.shape[1]}")
     steps = x[1:] - x[:-1]

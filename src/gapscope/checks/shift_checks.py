@@ -73,7 +73,7 @@ def shift(context: Context) -> Outcome:
 def _columns(samples: Samples) -> Tensor:
     """Return columns [n, d] of a table, mean and spread per channel of images; none of other inputs."""
     x = samples.inputs.detach().cpu()
-    if samples.form is not None or not x.is_floating_point():
+    if not samples.has_one_input or not x.is_floating_point():
         return torch.empty(len(x), 0)
     if x.ndim == 2:
         return x.double()

@@ -231,7 +231,7 @@ def sensitivity(context: Context) -> Outcome:
     if context.prepared is None:
         return NotChecked("needs a torch network")
     x = context.samples.inputs
-    if not context.is_classifier or not x.is_floating_point() or context.samples.form is not None:
+    if not context.is_classifier or not x.is_floating_point() or not context.samples.has_one_input:
         return NotChecked("needs class labels and one floating point input")
     if context.untrained_because:
         return NotChecked(context.untrained_because)

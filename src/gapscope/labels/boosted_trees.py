@@ -48,7 +48,7 @@ def out_of_fold_log_probabilities(
         seconds: CPU seconds that may be used.
     """
     inputs = samples.inputs
-    is_table = inputs.ndim == 2 and inputs.is_floating_point() and samples.form is None
+    is_table = inputs.ndim == 2 and inputs.is_floating_point() and samples.has_one_input
     # the number of samples by judgment, for the time of five fits
     if (
         not is_table

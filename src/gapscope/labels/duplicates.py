@@ -90,7 +90,7 @@ def duplicate_pairs(samples: Samples, *, seconds: float = math.inf) -> list[tupl
         pairs = {pair for pair in pairs if have_equal_order(samples, *pair)} | set(
             exact_repeats(samples)
         )
-    if samples.form is None and are_pictures(samples.inputs):
+    if samples.has_one_input and are_pictures(samples.inputs):
         pairs |= set(copied_pictures(samples.inputs))
     return sorted(pairs)
 
@@ -109,7 +109,7 @@ def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
         samples: The samples.
         seconds: As for the repeats of the samples themselves.
     """
-    if samples.form is not None or samples.inputs.ndim != 2 or samples.inputs.shape[1] < 2:
+    if not samples.has_one_input or samples.inputs.ndim != 2 or samples.inputs.shape[1] < 2:
         return 0.0
     inputs = samples.inputs
     labels = torch.zeros(len(samples), dtype=torch.long)
@@ -172,7 +172,7 @@ def duplicates_in_test(
     found = {j: int(nearest[j]) for j in torch.nonzero(close).flatten().tolist()}
     if has_tokens(samples):
         found = exact | {j: i for j, i in found.items() if have_equal_order(both, i, n + j)}
-    if samples.form is None and are_pictures(samples.inputs):
+    if samples.has_one_input and are_pictures(samples.inputs):
         found = {j: i for i, j in reversed(copied_pictures(samples.inputs, test.inputs))} | found
     return _by_test_sample(found)
 

@@ -22,7 +22,7 @@ def are_word_frequencies(samples: Samples) -> bool:
     """Return whether inputs are sparse rows, as frequencies of words are."""
     inputs = samples.inputs
     if (
-        samples.form is not None
+        not samples.has_one_input
         or samples.columns
         or inputs.ndim != 2
         or not inputs.is_floating_point()
@@ -71,7 +71,9 @@ def _frequencies(samples: Samples) -> Float[Tensor, "n d"] | None:
     if are_word_frequencies(samples):
         rows = samples.inputs.cpu().float()
     elif (
-        samples.form is None and samples.inputs.ndim == 2 and not samples.inputs.is_floating_point()
+        samples.has_one_input
+        and samples.inputs.ndim == 2
+        and not samples.inputs.is_floating_point()
     ):
         ids = samples.inputs.cpu()
         padding = _padding(ids)

@@ -215,15 +215,19 @@ def input_scores(samples: Samples, positions: LabelledPositions) -> dict[str, Fl
     positions with values of their own, [n, ..., d], such as embeddings, by ridge regression on these.
     """
     inputs = samples.inputs
-    if samples.form is None and inputs.is_floating_point() and inputs.shape[:-1] == samples.y.shape:
+    if (
+        samples.has_one_input
+        and inputs.is_floating_point()
+        and inputs.shape[:-1] == samples.y.shape
+    ):
         return feature_scores(positions.take(inputs.cpu()), positions, "the inputs")
     tokens = _tokens(samples)
     if tokens is not None:
         return {FREQUENCIES: token_frequencies(positions.take(tokens), positions)}
-    if samples.form is None and inputs.shape == samples.y.shape:
+    if samples.has_one_input and inputs.shape == samples.y.shape:
         inputs = inputs[:, None]
     around = None
-    if samples.form is None:
+    if samples.has_one_input:
         around = _neighbourhoods(inputs, positions)
     if around is None or not around.shape[1]:
         return {}
@@ -287,7 +291,7 @@ def prepare_positions(
         prepared = ready(network, samples, needs=("outputs",))
     if prepared is None:
         labels = samples.y
-        if samples.form is None:
+        if samples.has_one_input:
             labels = labels_on_grid(labels, samples.inputs)
         labelled = replace(samples, targets=labels)
     else:
