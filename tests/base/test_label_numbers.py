@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.label_numbers import check_no_mark
+from gapscope.base.samples import as_samples
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,7 @@ def test_marks_are_told_from_classes(labels: Any, is_marked: bool) -> None:
     if not is_marked:
         check_no_mark(values)
         return
-    with pytest.raises(InvalidInput, match="do not count"):
+    with pytest.raises(InvalidInput, match="do not count|foreground"):
         check_no_mark(values)
 
 
@@ -91,3 +92,27 @@ def test_a_network_with_an_output_per_number_decides(pictures: tuple[Tensor, Ten
     y = y.clone()
     y[:, 0] = 255
     assert "accuracy" in gs.measure(nn.Conv2d(1, 256, 1), (x, y), ["accuracy"])
+
+
+def test_a_mask_of_0_and_255_keeps_its_foreground(pictures: tuple[Tensor, Tensor]) -> None:
+    x, y = pictures
+    network = nn.Conv2d(1, 2, 3, padding=1)
+    for call in (
+        lambda: gs.find_label_issues(None, (x, 255 * y)),
+        lambda: gs.measure(network, (x, 255 * y), ["accuracy"]),
+    ):
+        with pytest.raises(InvalidInput, match=r"pass \(y > 0\)\.long\(\)") as caught:
+            call()
+        assert "masked_fill" not in str(caught.value)
+
+
+@pytest.mark.parametrize("write", ["{:.2f} €", "{:.2f}", "$ {:.2f}", "EUR {:.2f}", "{:.1f} kg"])
+@pytest.mark.parametrize("comma", [".", ","])
+def test_amounts_written_as_text_get_a_note(write: str, comma: str) -> None:
+    texts = [write.format(100 + k / 7).replace(".", comma) for k in range(60)]
+    notes = " ".join(as_samples((torch.zeros(60, 2), texts)).notes)
+    assert "If they are amounts, pass numbers" in notes
+    words = [f"{word} {k}" for k, word in enumerate(["alpha", "gamma", "delta"] * 20)]
+    assert "amounts" not in " ".join(as_samples((torch.zeros(60, 2), words)).notes)
+    few = [texts[k % 3] for k in range(60)]
+    assert "amounts" not in " ".join(as_samples((torch.zeros(60, 2), few)).notes)

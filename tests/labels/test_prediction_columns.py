@@ -126,3 +126,41 @@ def test_the_message_about_exchanged_columns_names_the_order_that_is_read(graded
     frame = pandas.DataFrame(moved, columns=NAMES)
     note = gs.find_label_issues(labels=y, pred_probs=frame).note
     assert "in this order: low, medium, high" in note
+
+
+def test_named_columns_in_any_form_are_matched_as_those_of_a_frame() -> None:
+    labels = np.array(["dog", "cat", "cow"] * 20)
+    values = np.random.default_rng(0).dirichlet(np.ones(3), 60)
+    frame = pandas.DataFrame(values, columns=["cow", "dog", "cat"])
+    expected = gs.find_label_issues(labels=labels, pred_probs=frame)
+    for form in (
+        {name: frame[name].to_numpy() for name in frame},
+        {name: torch.tensor(frame[name].to_numpy()) for name in frame},
+        frame.to_dict("list"),
+        frame.to_dict("records"),
+        frame.to_records(index=False),
+        pytest.importorskip("pyarrow").Table.from_pandas(frame),
+    ):
+        found = gs.find_label_issues(labels=labels, pred_probs=form)
+        assert torch.equal(found.indices, expected.indices)
+    with pytest.raises(InvalidInput, match="columns cow, dog; the class 'cat' has none"):
+        gs.find_label_issues(
+            labels=labels, pred_probs={name: frame[name].to_numpy() for name in ("cow", "dog")}
+        )
+
+
+def test_the_class_without_a_column_is_named() -> None:
+    labels = np.array(["dog", "cat", "cow"] * 20)
+    with pytest.raises(InvalidInput, match=r"the label 'dog' .* in this order: cat, cow, dog"):
+        gs.find_label_issues(labels=labels, pred_probs=np.full((60, 2), 0.5))
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(InvalidInput, match=r"1 - p, p.*y\.float\(\)"):
+        gs.find_label_issues(None, (x, (x[:, 0] > 0).long()), pred_probs=torch.rand(60))
+
+
+def test_probabilities_as_targets_are_told_from_several_targets() -> None:
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(InvalidInput, match=r"y\.argmax\(1\)"):
+        gs.find_label_issues(None, (x, x.softmax(1)))
+    with pytest.raises(InvalidInput, match="one column at a time"):
+        gs.find_label_issues(None, (x, x[:, :2]))

@@ -289,3 +289,21 @@ def test_several_labels_as_spreadsheet_programs_write_them(
     with pytest.raises(InvalidInput, match="classes 0, 1 is needed") as caught:
         gs.apply_label_corrections((x.numpy(), frame), tmp_path / "list.csv")
     assert "drop" not in str(caught.value)
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_a_list_of_one_hot_masks_comes_back(tmp_path: Path, axis: int) -> None:
+    x = torch.rand(60, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0.5).long()
+    y[3, 5, 2] = 1 - y[3, 5, 2]
+    one_hot = nn.functional.one_hot(y, 2).movedim(-1, axis)
+    issues = gs.find_label_issues(None, (x, one_hot))
+    issues.to_csv(tmp_path / "list.csv")
+    table = pandas.read_csv(tmp_path / "list.csv", dtype={"label": object})
+    assert (table["sample"][0], table["position"][0]) == (3, "5, 2")
+    table.loc[0, "label"] = str(table["suggested"][0])
+    table.to_csv(tmp_path / "list.csv", index=False)
+    corrected = gs.apply_label_corrections((x, one_hot), tmp_path / "list.csv")
+    assert torch.nonzero(corrected.y != y).tolist() == [[3, 5, 2]]
+    issues.write_html(tmp_path / "page.html", n=1)
+    assert (tmp_path / "page.html").read_text().count("<svg") == 2

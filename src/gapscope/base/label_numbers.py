@@ -1,12 +1,15 @@
-"""Numbers of classes that look like none: codes far above the number of classes, and marks such as 255."""
+"""Classes that look like none: codes far above their number, marks such as 255, amounts written as text."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput
-from gapscope.base.targets import IGNORED, count_values, mark_advice
+from gapscope.base.targets import IGNORED, are_amounts, count_values, mark_advice
 
 MAX_UNUSED_CLASSES = 1000
 """Labels above ten times the classes and so many unused numbers are codes, not classes, by judgment."""
@@ -72,6 +75,28 @@ def check_no_mark(labels: Tensor) -> None:
         # every second number of a class is used, or more: else they are token ids or codes
         if is_far and last <= 2 * n_classes + MIN_GAP_TO_VOID:
             raise InvalidInput(
-                f"Got the label {mark} at positions whose other labels are up to {last}. {mark_advice(mark)}. "
+                f"Got the label {mark} at positions whose other labels are up to {last}. {mark_advice(mark, labels)}. "
                 "If it is a class, number the classes 0, 1, 2, ..."
             )
+
+
+# a number with at most three signs or letters of a unit on either side, such as "102.00 €", "$1,200" or "103,02"
+_AMOUNT = re.compile(r"\W{0,2}[A-Za-z]{0,3}\W{0,2}[0-9]+([.,' ][0-9]+)*\s*[^\W\d]{0,3}\W?")
+SHARE = 0.9
+
+
+def note_on_amounts_as_text(names: Sequence[str], labels: Tensor) -> str:
+    """Return the note about classes that are amounts written as text, such as prices; empty for other classes.
+
+    Args:
+        names: Names of the classes.
+        labels: Class labels [n].
+    """
+    amounts = [name for name in names if _AMOUNT.fullmatch(name.strip())]
+    if len(amounts) < SHARE * len(names) or not amounts or not are_amounts(labels):
+        return ""
+    return (
+        f"Labels are text that holds numbers, such as {amounts[0]!r}: they are read as {len(names):,} classes, and "
+        "most of these have few samples. If they are amounts, pass numbers: take units away, write decimal points, and "
+        "call astype(float)."
+    )

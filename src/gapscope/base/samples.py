@@ -16,6 +16,7 @@ from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length, join_names
 from gapscope.base.input_checks import check_inputs, check_values
 from gapscope.base.input_layout import InputLayout, pack_inputs
+from gapscope.base.label_numbers import note_on_amounts_as_text
 from gapscope.base.precision import reading
 from gapscope.base.targets import (
     AMOUNTS_NOTE,
@@ -475,6 +476,9 @@ def as_samples(
         is_named = kind is not None or bool(class_names)
         if not is_named and targets.shape == raw.shape[:1] and are_amounts(targets):
             notes.append(AMOUNTS_NOTE)
+        if class_names and targets.ndim == 1:
+            found_amounts = note_on_amounts_as_text(class_names, targets)
+            notes += [found_amounts] if found_amounts else []
         if targets.ndim == 1 and len(collated.target_columns) == raw.shape[1:].numel() > 1:
             class_names = collated.target_columns  # one-hot
     unsettled = None

@@ -301,12 +301,19 @@ def check_targets(targets: Tensor) -> None:
         )
 
 
-def mark_advice(label: int) -> str:
-    """Return the advice on a label that marks positions that do not count.
+def mark_advice(label: int, labels: Tensor | None = None) -> str:
+    """Return the advice on a label that may mark positions that do not count.
 
     Args:
         label: The label.
+        labels: All labels. If 0 is the only other one, the label is the foreground of a mask, such as 255.
     """
+    if labels is not None and label > 1:
+        is_other = (labels != label) & (labels != IGNORED)
+        if bool((labels[is_other] == 0).all()) and bool(is_other.any()):
+            return (
+                f"If 0 is the background and {label} the foreground of a mask, pass (y > 0).long()"
+            )
     return f"Mark positions that do not count by {IGNORED}: y.masked_fill(y == {label}, {IGNORED})"
 
 
@@ -330,8 +337,8 @@ def check_labels(labels: Tensor, n_classes: int) -> None:
     if labels.ndim > 1:
         raise InvalidInput(
             f"Labels of positions must be smaller than the number of classes, {n_classes}; got {int(labels.max())}. "
-            f"{mark_advice(int(labels.max()))}, give the network one output per class, or number the classes 0, 1, 2, "
-            "..."
+            f"{mark_advice(int(labels.max()), labels)}, give the network one output per class, or number the classes "
+            "0, 1, 2, ..."
         )
     raise InvalidInput(
         f"Class labels must be smaller than the number of classes, {n_classes}; got {int(labels.max())}. Give the "

@@ -13,7 +13,7 @@ import torch
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.samples import Samples, as_samples
-from gapscope.base.targets import IGNORED
+from gapscope.base.targets import IGNORED, labels_on_grid
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.data.named_columns import lacks_labels
 from gapscope.data.tables import Cells, read_cells
@@ -77,6 +77,21 @@ def _header(names: Sequence[str], needed: Sequence[str], path: str | Path) -> li
             f"{path} must have the columns {listed}; got {', '.join(names)}. Write their names into the first line."
         )
     return found
+
+
+def with_class_masks(samples: Samples) -> Samples:
+    """Return samples whose one-hot masks are masks of classes, as the ranking names their positions.
+
+    Args:
+        samples: Samples of any task.
+    """
+    if samples.targets is None or samples.kind != "positions" or len(samples) == 0:
+        return samples
+    labels = labels_on_grid(samples.targets, samples.parts[0])
+    n_classes = samples.targets[0].numel() // max(labels[0].numel(), 1)
+    if labels.ndim == samples.targets.ndim or n_classes < 2:
+        return samples
+    return replace(samples, targets=labels, unsettled=None)
 
 
 def _read_list(path: str | Path, place: str = "") -> tuple[pandas.DataFrame, Cells]:
@@ -276,7 +291,7 @@ def apply_label_corrections(
             blank one is written "(empty)". Numbers may have decimal commas, if columns are not separated by commas.
             Integer labels must occur in the data. If samples have several labels, the column `output` has the name of
             the label's column, or its number, and the label becomes 0 or 1. Labels of positions have the column
-            `position`, and "drop" makes one -100.
+            `position`, and "drop" makes one -100; one-hot masks become masks of classes.
         target: Column of the labels or targets, if `data` has named columns (a frame, a mapping, a list of
             dictionaries, a Dataset), as for `find_label_issues`; else None.
 
@@ -303,7 +318,7 @@ def apply_label_corrections(
     if target is not None:
         data = split_frame(data, target)
     encoded, _, _ = encode_inputs(data)
-    samples = as_samples(encoded)
+    samples = with_class_masks(as_samples(encoded))
     if samples.targets is not None and samples.kind in PLACE_COLUMNS:
         samples.original(())  # indices mean nothing if the order changes
         return _correct_places(samples, path)

@@ -15,6 +15,7 @@ to use its predictions all the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
 from gapscope.labels.class_labels import assess_classes, assess_labels
@@ -53,12 +54,15 @@ SEVERAL = NOT_LOOKED_AT.format(what="labels", why="samples have several labels")
 OUTPUT = {"labels": "probabilities", "targets": "predictions"}
 
 
-def check_probabilities(pred_probs: Any, labels: Int[Tensor, " n"]) -> Float[Tensor, "n c"]:
+def check_probabilities(
+    pred_probs: Any, labels: Int[Tensor, " n"], class_names: Sequence[str] = ()
+) -> Float[Tensor, "n c"]:
     """Return probabilities [n, C] in float64, checked.
 
     Args:
         pred_probs: Array or tensor [n, C] of out-of-sample probabilities; column k belongs to the label k.
         labels: Given labels.
+        class_names: Names of the classes, for messages.
 
     Raises:
         InvalidInput: The shape does not fit, a row does not sum to 1, or a label has no column.
@@ -67,8 +71,14 @@ def check_probabilities(pred_probs: Any, labels: Int[Tensor, " n"]) -> Float[Ten
     n = len(labels)
     if probabilities.ndim != 2 or len(probabilities) != n or probabilities.shape[1] < 2:
         got = list(probabilities.shape)
+        advice = "Pass a probability for each class."
+        if probabilities.shape in ((n,), (n, 1)):
+            advice += (
+                " For two classes that is torch.stack([1 - p, p], 1); if the labels are numbers to be predicted, pass "
+                "them as floating-point targets, y.float()."
+            )
         raise InvalidInput(
-            f"Got pred_probs {got}; [{n}, classes] is needed. Pass a probability for each class."
+            f"Got pred_probs {got} with class labels; [{n}, classes] is needed. {advice}"
         )
     sums = probabilities.sum(1)
     # probabilities may be stored in half precision
@@ -83,9 +93,14 @@ def check_probabilities(pred_probs: Any, labels: Int[Tensor, " n"]) -> Float[Ten
             "needed. Pass logits.softmax(1)."
         )
     if int(labels.max()) >= probabilities.shape[1]:
+        label: Any = int(labels.max())
+        advice = "Number the classes from 0 on."
+        if label < len(class_names):
+            label = repr(class_names[label])
+            advice = f"Pass one each, in this order: {join_names(class_names)}; or a frame that names its columns."
         raise InvalidInput(
-            f"Got the label {int(labels.max())} and pred_probs of {probabilities.shape[1]} classes; a column for each "
-            "class is needed. Number the classes from 0 on."
+            f"Got the label {label} and pred_probs of {probabilities.shape[1]} classes; a column for each class is "
+            f"needed. {advice}"
         )
     return probabilities
 
@@ -233,7 +248,7 @@ def assess_given(
     if not samples.is_classification:
         return _assess_targets(pred_probs, samples, with_inputs, is_known, seed)
     labels = samples.y.cpu()
-    probabilities = check_probabilities(pred_probs, labels)
+    probabilities = check_probabilities(pred_probs, labels, samples.class_names)
     exchanged = exchanged_columns(probabilities, labels, samples.class_names)
     if with_inputs and not is_known and not exchanged:
         reason = _fitted_labels(probabilities, samples, labels, seed)

@@ -18,7 +18,7 @@ from gapscope.base.random_streams import make_generator
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
-from gapscope.base.targets import require_targets
+from gapscope.base.targets import SOFT_NOTE, require_targets
 from gapscope.base.type_guards import is_list
 from gapscope.data.frames import encode_inputs, split_frame
 from gapscope.data.named_columns import lacks_labels
@@ -27,6 +27,7 @@ from gapscope.inspection.network_checks import check_module
 from gapscope.inspection.validation import settled_by, unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_labels, refuse_repeats
 from gapscope.labels.conflicting_copies import conflicting_duplicates, conflicts_in_test
+from gapscope.labels.corrections import with_class_masks
 from gapscope.labels.duplicates import (
     MAX_SAMPLES,
     ONLY_EXACT,
@@ -38,7 +39,7 @@ from gapscope.labels.given_predictions import assess_given
 from gapscope.labels.kernel_views import ClassView, kernel_class_view, target_views
 from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
 from gapscope.labels.noise_rate import margins_of
-from gapscope.labels.prediction_columns import match_predictions, to_values
+from gapscope.labels.prediction_columns import as_table, match_predictions, to_values
 from gapscope.labels.raw_columns import refuse_words
 from gapscope.labels.regression_targets import assess_targets, note_on_whole_numbers
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
@@ -105,6 +106,11 @@ def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any
         )
     if samples.kind == "regression" and targets[0].numel() != 1:
         got = list(targets.shape)
+        if SOFT_NOTE in samples.notes:
+            raise InvalidInput(
+                f"Got probabilities of classes {got} as targets; one label per sample is needed, since an error is a "
+                "class that the other samples contradict. Pass y.argmax(1)."
+            )
         raise InvalidInput(
             f"Got regression targets {got}; one target per sample is needed. Pass one column at a time."
         )
@@ -306,7 +312,8 @@ def _assess(
     budget: CpuBudget,
 ) -> Assessment:
     if source is None or isinstance(source, nn.Module):
-        samples = _collect(source, data, features, labels, pred_probs)
+        pred_probs = as_table(pred_probs)
+        samples = with_class_masks(_collect(source, data, features, labels, pred_probs))
         if source is None:
             samples = settle_integers(samples, are_numbers=labels is not None)
         has_inputs = data is not None or features is not None

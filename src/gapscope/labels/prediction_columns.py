@@ -12,8 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, join_names
+from gapscope.base.foreign_data import as_frame
 from gapscope.base.label_numbers import is_far_above
 from gapscope.base.samples import Samples
+from gapscope.data.named_columns import named_columns
 from gapscope.results.estimate import percent
 
 GIVEN = "given label"
@@ -43,6 +45,23 @@ def to_values(predictions: Any) -> Tensor:
             f"Got pred_probs that are no table of numbers ({type(predictions).__name__}: {error}); probabilities "
             "[n, classes] or predicted targets [n] are needed."
         ) from error
+
+
+def as_table(predictions: Any) -> Any:
+    """Return predictions with named columns as a frame, in any form that names them; other ones as they are.
+
+    Args:
+        predictions: Mapping of columns, list of dictionaries, records, table of polars or Arrow, or other predictions.
+    """
+    if is_held_out(predictions):
+        return predictions
+    frame = as_frame(predictions)
+    columns = None if hasattr(frame, "iloc") else named_columns(frame)
+    if columns is None:
+        return frame
+    import pandas
+
+    return pandas.DataFrame(columns)
 
 
 def is_held_out(predictions: Any) -> bool:
