@@ -83,7 +83,7 @@ def test_marks_are_told_from_classes(labels: Any, is_marked: bool) -> None:
     if not is_marked:
         check_no_mark(values)
         return
-    with pytest.raises(InvalidInput, match="do not count|foreground"):
+    with pytest.raises(InvalidInput, match=r"do not count|foreground"):
         check_no_mark(values)
 
 
