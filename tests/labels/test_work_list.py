@@ -191,7 +191,7 @@ def test_a_mask_shows_the_position_and_the_labels(tmp_path: Path) -> None:
     issues = gs.find_label_issues(None, (x, y))
     issues.write_html(tmp_path / "issues.html", n=1)
     page = (tmp_path / "issues.html").read_text()
-    assert page.count("<svg") == 2 and '<rect class="over" x="2.0" y="5.0"' in page
+    assert page.count("<svg") == 2 and '<rect class="over" x="1.86" y="4.86"' in page
     assert "so that the position does not count" in page and "to remove it" not in page
 
 

@@ -28,7 +28,7 @@ MIN_CARDS, MAX_CARDS, MAX_PAIRS = 24, 500, 50
 # columns, tokens and characters on a card, and labels of a pair that differ
 MAX_COLUMNS, MAX_TOKENS, MAX_TEXT, MAX_LABELS = 16, 24, 600, 3
 # smallest side of the frame around a pixel, as a fraction of the larger side of the picture
-FRAME = 0.08
+FRAME = 0.16
 
 
 def _cell(value: Any) -> str:
@@ -67,10 +67,10 @@ def _frame(place: tuple[int, ...], grid: tuple[int, ...], shape: tuple[int, ...]
     return {
         "height": height,
         "width": width,
-        "top": row + (tall - sides[0]) / 2,
-        "left": column + (wide - sides[1]) / 2,
-        "tall": sides[0],
-        "wide": sides[1],
+        "top": round(row + (tall - sides[0]) / 2, 2),
+        "left": round(column + (wide - sides[1]) / 2, 2),
+        "tall": round(sides[0], 2),
+        "wide": round(sides[1], 2),
         "is_framed": bool(place),
     }
 
