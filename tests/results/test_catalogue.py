@@ -34,6 +34,6 @@ def test_penalties_show_their_settings() -> None:
 
 def test_canaries_show_their_number_and_state() -> None:
     canaries = Canaries(torch.zeros(100, dtype=torch.int64), n_classes=2)
-    assert repr(canaries) == "Canaries(24 of 100 labels of 2 classes)"
+    assert repr(canaries) == "Canaries(24 of 100 labels (24.0 %) of 2 classes are replaced)"
     canaries.restore()
     assert repr(canaries).endswith("restored)")

@@ -96,10 +96,11 @@ class Canaries:
         self.labels[self.positions] = (labels[self.positions] + shift) % classes
 
     def __repr__(self) -> str:
-        state = ""
-        if self.is_restored:
-            state = ", restored"
-        return f"Canaries({len(self.positions)} of {len(self.labels)} labels of {self.n_classes} classes{state})"
+        k, n = len(self.positions), len(self.labels)
+        state = "were replaced and are restored" if self.is_restored else "are replaced"
+        return (
+            f"Canaries({k} of {n} labels ({100 * k / n:.1f} %) of {self.n_classes} classes {state})"
+        )
 
     def restore(self) -> None:
         """Restore every original label, in place."""
