@@ -388,6 +388,28 @@ def test_a_fix_that_helps_is_not_followed_by_an_all_clear() -> None:
         assert judged.headline.endswith("a fix that was tried helps: learning rate / 10.")
 
 
+class Embedding(nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return nn.functional.normalize(super().forward(input), dim=1)
+
+
+class AlwaysDropped(nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(super().forward(input), 0.5, training=True)
+
+
+@pytest.mark.parametrize(
+    ("network", "start"),
+    [(Embedding(6, 8), "Outputs are rows of length 1"), (AlwaysDropped(6, 3), "Outputs differ")],
+)
+def test_notes_on_the_outputs_are_printed(network: nn.Module, start: str) -> None:
+    result = gs.check(network, blobs(), only=["GS104"])
+    assert any(note.startswith(start) for note in result.notes)
+    assert start in repr(result)
+    measured = gs.measure(network, blobs(), ["accuracy"])
+    assert start in repr(measured)
+
+
 class WithUnused(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -306,7 +306,8 @@ def _make_context(
         is_regressor = estimator_task(module, given.targets) == "regressor"
         if given.kind == "classification" and is_regressor:
             given = with_task(given, "regression")  # integers
-    given = replace(given, notes=(*given.notes, *notes))
+    read = given.notes if prepared is None else prepared.notes
+    given = replace(given, notes=(*read, *notes))
     # findings are about indices of these samples; `check` converts them to row numbers at its end
     samples = replace(given, rows=None, n_rows=0)
     require_targets(samples.targets, "check")

@@ -49,6 +49,14 @@ class FirstPass:
     origin: str
 
 
+def are_unit_rows(outputs: Tensor) -> bool:
+    """Return whether outputs [n, K] are rows of length 1 with both signs, which logits and probabilities are not."""
+    if outputs.ndim != 2 or outputs.shape[1] < 2 or not bool((outputs < 0).any()):
+        return False
+    # half precision rounds a length by up to a thousandth
+    return bool(((outputs.double().norm(dim=1) - 1).abs() < 2e-3).all())
+
+
 # Activations by the names of torch's functions.
 _SIGMOIDS = {
     "sigmoid": "sigmoid",
@@ -189,6 +197,10 @@ NOT_FINITE = "Some outputs are NaN or infinite."
 RANDOM_OUTPUTS = (
     "Outputs differ between two passes over the same samples (dropout that is always on, or random numbers in "
     "forward): every reading is of one random network. Make evaluation mode deterministic."
+)
+EMBEDDINGS = (
+    "Outputs are rows of length 1, as embeddings are; they were taken for the logits of one class each. If they are no "
+    "logits, pass them as features: gs.embed(network, data)."
 )
 PROBABILITIES = {
     "softmax": "Outputs are probabilities (every row sums to 1): their logarithms are used as logits. Return raw "

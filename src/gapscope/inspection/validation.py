@@ -15,10 +15,12 @@ from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_labels, require_targets
 from gapscope.base.type_guards import is_list, is_list_or_tuple
 from gapscope.inspection.first_pass import (
+    EMBEDDINGS,
     NOT_FINITE,
     PROBABILITIES,
     RANDOM_OUTPUTS,
     activation_of,
+    are_unit_rows,
     first_pass,
 )
 from gapscope.inspection.input_types import in_network_types
@@ -391,6 +393,8 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         notes.append(NOT_FINITE)
     if first.is_random:
         notes.append(RANDOM_OUTPUTS)
+    if samples.is_classification and are_unit_rows(outputs):
+        notes.append(EMBEDDINGS)
     if activation:
         notes.append(PROBABILITIES[activation])
     is_plain = first.is_direct and not first.writes_input and not activation
