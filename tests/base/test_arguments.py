@@ -148,7 +148,7 @@ TRAINED = {
 WRONG: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (gs.Monitor, {"data": torch.zeros(4, 2), "n_samples": "64"}, "n_samples must be an integer"),
     (gs.measure, {"network": torch.nn.Linear(2, 2), "data": torch.zeros(4, 2), "measures": 3}, "measures must be"),
-    (gs.rank_measures, {"source": ["a"]}, "must hold records"),
+    (gs.rank_measures, {"source": ["a"]}, "must be records"),
     (gs.rank_measures, {"source": 3}, "source must be a string or a path or a Pool"),
     (gs.write_training_report, {"monitor": None, "path": "a"}, "monitor must be a Monitor"),
     (gs.train, {**TRAINED, "settings": {}}, "settings must be a TrainingSpec"),
