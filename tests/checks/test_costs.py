@@ -8,7 +8,10 @@ from torch import nn
 
 import gapscope as gs
 from gapscope.base.samples import Samples
-from gapscope.checks.account import make_account, order_findings
+from gapscope.checks.account import cause_of, limit_of, make_account, order_findings
+from gapscope.checks.costs import cost_of_scales
+from gapscope.checks.registry import list_checks
+from gapscope.checks.trials import Trial, TriedAdvice
 from gapscope.labels.duplicates import repeats_by_chance
 from gapscope.results.estimate import IntervalEstimate
 from gapscope.results.outcomes import Finding
@@ -96,3 +99,84 @@ def test_scales_of_a_frame_keep_its_names() -> None:
         columns = make_column_transformer((scaler, list("abcdef")), (OneHotEncoder(), ["kind"]))
         estimator = make_pipeline(columns, KNeighborsClassifier()).fit(frame, labels)
         assert ("GS105" in gs.check(estimator, (frame, labels), only=["GS105"]).codes) == found
+
+
+@pytest.mark.parametrize("task", ["classes", "numbers"])
+@pytest.mark.parametrize("column", ["small", "noise", "shared"])
+def test_unscaled_columns_cost_what_a_kernel_machine_loses(task: str, column: str) -> None:
+    x, y = blobs()
+    targets = y if task == "classes" else x[:, 0] - x[:, 1] + 0.1 * torch.randn(len(x))
+    g = torch.Generator().manual_seed(1)
+    if column == "small":
+        # rare ink: more than two values, no part of what the labels are
+        x = torch.cat([x, 1e-3 * torch.rand(len(x), 1, generator=g)], 1)
+    elif column == "noise":
+        x = torch.cat([x, 1e4 * torch.rand(len(x), 1, generator=g)], 1)
+    else:
+        x = 300 * x
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Linear(x.shape[1], 8), nn.ReLU(), nn.Linear(8, 3 if task == "classes" else 1)
+    )
+    if task == "numbers":
+        targets = targets[:, None]
+    result = gs.check(network, (x, targets), test=(x[:60], targets[:60]), only=["GS105", "GS401"])
+    finding = next(finding for finding in result.findings if finding.code == "GS105")
+    if column == "small":
+        assert finding.cost is not None and finding.cost < 0.02
+        assert result.account is not None
+        assert all(entry.cost < 0.02 for entry in result.account.entries if "GS105" in entry.codes)
+        assert result.codes[0] != "GS105"
+        return
+    # large columns disturb a network more: one cause with what it misses, and alone what a kernel machine loses
+    (other,) = (finding for finding in result.findings if finding.code == "GS401")
+    assert finding.cost == other.cost and result.codes[0] == "GS105"
+    (alone,) = gs.check(network, (x, targets), test=(x[:60], targets[:60]), only=["GS105"]).findings
+    if column == "shared":
+        assert alone.cost is None
+    else:
+        expected = cost_of_scales(Samples(x, targets), 3).value
+        assert alone.cost == pytest.approx(min(max(expected, 0.0), 1.0))
+
+
+@pytest.mark.thorough
+def test_a_finding_whose_fixes_gained_nothing_is_no_main_limit() -> None:
+    x, y = blobs(80)
+    g = torch.Generator().manual_seed(1)
+    x = torch.cat([x, 1e-3 * torch.rand(len(x), 1, generator=g)], 1)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(7, 16), nn.ReLU(), nn.Linear(16, 3))
+    spec = gs.TrainingSpec(epochs=8, learning_rate=0.1, momentum=0.9)
+    gs.train(network, (x, y), spec)
+    alone = gs.check(network, (x, y), only=["GS105"])
+    assert alone.codes == ("GS105",)
+    result = gs.check(network, (x, y), only=["GS105"], train_fn=spec, max_trainings=4.0)
+    assert result.best_fix is None and result.codes == ("GS105",)
+    assert result.findings[0].action == "tried: no gain from standardize inputs"
+    assert "No limit of this classifier is named" in result.headline
+    assert not alone.is_refuted(alone.findings[0])
+
+
+def test_fixes_that_were_not_tried_or_did_not_end_refute_nothing() -> None:
+    fixes = ("learning rate / 10", "wider", "less weight decay")
+    trials = (Trial("learning rate / 10", -0.1), Trial("wider", 0.0))
+    # what does not apply here is left out
+    assert TriedAdvice(trials, 0.5, 6.0).without_gain(fixes) == fixes[:2]
+    assert TriedAdvice(trials, 0.5, 6.0).without_gain(("unfreeze",)) == ()
+    assert TriedAdvice(trials, 0.5, 6.0, interrupted=True).without_gain(fixes) == ()
+    assert TriedAdvice(trials, 0.5, 6.0, not_tried=fixes[2:]).without_gain(fixes) == ()
+    helps = (Trial("wider", 0.1, helps=True), *trials[:1])
+    assert TriedAdvice(helps, 0.5, 6.0).without_gain(fixes) == ()
+    assert TriedAdvice(helps, 0.5, 6.0).without_gain(fixes[:1]) == fixes[:1]
+
+
+def test_the_headline_and_the_account_name_one_cause() -> None:
+    for code in list_checks():
+        finding = Finding("", "", code=code)
+        if cause_of(finding) == "training" and code != "GS401":
+            assert limit_of(finding) == "training"
+        if code.startswith("GS1") and cause_of(finding) != "training":
+            assert limit_of(finding) == "data"
+    assert limit_of(Finding("", "", code="GS203")) == "training"
+    assert limit_of(Finding("", "", code="GS105", cause="small columns")) == "training"
+    assert limit_of(Finding("", "", code="GS204")) == "network"

@@ -33,7 +33,9 @@ def test_costs_and_their_intervals_are_at_most_what_is_missing() -> None:
     assert isinstance(errors, Finding) and errors.interval is not None
     assert errors.cost == pytest.approx(0.02)
     assert errors.interval == pytest.approx((0.02, 0.05))
-    assert errors.evidence == "errors; only 2.0 points are missing on test samples"
+    assert (
+        errors.evidence == "errors; cost limited to what is missing: 2.0 points (on test samples)"
+    )
     assert cap_costs(capped, new) == capped
     copies = Expected(1.0, 0.9, 1.0, "on copies", unclear="all are copies", is_new=False)
     assert cap_costs(found, copies) == cap_costs(found, None) == found
@@ -64,7 +66,7 @@ def test_more_data_add_nothing_to_a_network_that_predicts_everything() -> None:
     assert result.headline.startswith("Nothing was found")
     assert result.account is not None and not result.account.entries
     fine = next(outcome for outcome in result.fine if outcome.code == "GS103")
-    assert "a kernel machine gains" in fine.evidence and "only 0.00 of R^2" in fine.evidence
+    assert "a kernel machine gains" in fine.evidence and "0.00 of R^2 (on test" in fine.evidence
 
 
 class Product(nn.Module):

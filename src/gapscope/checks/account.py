@@ -36,6 +36,19 @@ def cause_of(finding: Finding) -> str:
     return finding.cause or CAUSES.get(finding.code, "")
 
 
+def limit_of(finding: Finding) -> str:
+    """Return what a finding says limits a network: "data", "network", "training" or "configuration".
+
+    That of its cost in the account, so that a headline and the account agree; else that of the group of its check.
+    """
+    # it sees that the data allow more, not why
+    if finding.code == "GS401":
+        return "configuration"
+    if CAUSES.get(finding.code) == "training":
+        return "training"
+    return {"1": "data", "2": "network", "3": "training"}.get(finding.code[2:3], "configuration")
+
+
 @dataclass(frozen=True)
 class Entry:
     """Cost of findings with one cause.
@@ -183,9 +196,10 @@ def cap_costs(
         return list(outcomes)
     missing, _ = expected.missing
     if score == "accuracy":
-        words = f"only {100 * missing:.1f} points are missing {expected.source}"
+        amount = f"{100 * missing:.1f} points"
     else:
-        words = f"only {missing:.2f} of R^2 is missing {expected.source}"
+        amount = f"{missing:.2f} of R^2"
+    words = f"cost limited to what is missing: {amount} ({expected.source})"
     capped: list[Outcome] = []
     for outcome in outcomes:
         if not isinstance(outcome, Finding) or outcome.cost is None:

@@ -379,7 +379,10 @@ class Context:
     @cached_property
     def expected(self) -> Expected | None:
         """Accuracy or R^2 on new data by the best available route (None: the reason is in `failures`)."""
-        return self._try("expected", lambda: expected_score(self))
+        answer = self._try("expected", lambda: expected_score(self))
+        if answer is not None:
+            _ = self.train_score  # an account shows both
+        return answer
 
     @cached_property
     def best_method(self) -> tuple[str, IntervalEstimate] | None:

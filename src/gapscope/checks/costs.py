@@ -119,13 +119,32 @@ def _variance(values: list[float]) -> float:
 
 
 def cost_of_scales(samples: Samples, n_classes: int) -> IntervalEstimate:
-    """Return what raw columns cost an RBF ridge against standardized ones, with a 90 % interval."""
+    """Return what raw columns cost an RBF ridge against standardized ones, with a 90 % interval.
+
+    That is accuracy, or R^2 of regression.
+
+    Args:
+        samples: Samples with one class label, several labels, or targets of regression.
+        n_classes: Number of classes; used where there is one label.
+    """
     part = samples.subset(thinned(len(samples)))
     labels = part.y.cpu()
     raw = part.inputs.cpu().double().flatten(1)
     raw = raw - raw.mean(0)
-    standardized = _loo_correct(sample_features(part), labels, n_classes)
-    return paired_difference(standardized.tolist(), _loo_correct(raw, labels, n_classes).tolist())
+    standardized = sample_features(part)
+    if samples.kind == "regression":
+        spread = max(float(labels.double().reshape(len(labels), -1).var(0).mean()), 1e-300)
+        scores = [-_loo_squares(x, labels) / spread for x in (standardized, raw)]
+    elif samples.kind == "multi-label":
+        scores = [rbf_ridge(x, labels.bool()).correct(labels.bool()) for x in (standardized, raw)]
+    else:
+        scores = [_loo_correct(x, labels, n_classes) for x in (standardized, raw)]
+    return paired_difference(scores[0].tolist(), scores[1].tolist())
+
+
+def _loo_squares(features: Tensor, targets: Tensor) -> Tensor:
+    predicted = rbf_ridge(features, targets).predictions.cpu().double().reshape(len(targets), -1)
+    return (predicted - targets.double().reshape(len(targets), -1)).square().mean(1)
 
 
 def balanced(correct: Tensor, labels: Tensor) -> float:

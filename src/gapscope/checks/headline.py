@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gapscope.checks.account import CAUSES
+from gapscope.checks.account import limit_of
 from gapscope.checks.registry import Finding, NotChecked, Outcome, is_information, list_checks
 from gapscope.results.formatting import pluralize
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "interrupted"  # reason of checks that Ctrl-C did not let run
 LIMITS = {
-    "1": "The data limit this {task} more than its training does.",
-    "2": "The network itself limits this {task} most: its initialization, its features or its normalization.",
-    "3": "The training run limits this {task} most.",
-    "4": "This {task} is less accurate than these data allow.",
+    "data": "The data limit this {task} more than its training does.",
+    "network": "The network itself limits this {task} most: its features.",
+    "training": "The training run limits this {task} most.",
+    "configuration": "This {task} is less accurate than these data allow.",
 }
 # Costs in another score than that of new data: balanced accuracy, and the accuracy without the column that leaks.
 OTHER_SCORES = ("GS104", "GS107")
@@ -47,6 +47,9 @@ def make_headline(result: CheckResult) -> str:
     findings = [finding for finding in result.findings if not _is_small(finding, result)]
     if not findings:
         return _small(result)
+    findings = [finding for finding in findings if not result.is_refuted(finding)]
+    if not findings:
+        return _refuted(result)
     first = findings[0]
     supported = next((finding for finding in findings if not is_information(finding.code)), None)
     # findings are ordered by cost: one that is information but costs more is not passed over
@@ -56,12 +59,20 @@ def make_headline(result: CheckResult) -> str:
     return f"Not certain: {limit[0].lower()}{limit[1:]}"
 
 
+def _refuted(result: CheckResult) -> str:
+    """Return the sentence of findings whose fixes were all tried without a gain."""
+    if result.best_fix is not None:
+        return _only_fix(result.best_fix.name, result)
+    return f"No limit of this {result.task} is named: what its findings advise was tried, without a gain."
+
+
+def _only_fix(name: str, result: CheckResult) -> str:
+    return f"No check names a limit of this {result.task}, and a fix that was tried helps: {name}."
+
+
 def _without_finding(result: CheckResult, checked: int) -> str:
     if result.best_fix is not None:
-        return (
-            f"No check names a limit of this {result.task}, and a fix that was tried helps: "
-            f"{result.best_fix.name}."
-        )
+        return _only_fix(result.best_fix.name, result)
     if result.not_judged:
         return f"Not judged: {result.not_judged}. {pluralize(checked, 'check')} found nothing."
     return f"Nothing was found that limits this {result.task} ({pluralize(checked, 'check')})."
@@ -72,20 +83,21 @@ def _is_small(finding: Finding, result: CheckResult) -> bool:
     if finding.cost is None or finding.headline or finding.code in OTHER_SCORES:
         return False
     expected = None if result.account is None else result.account.expected
-    if expected is None or not expected.is_new:
+    if expected is not None and not expected.is_new:
         return False
-    missing = 1 - expected.value
+    missing = 1.0 if expected is None else 1 - expected.value
     high = finding.cost if finding.interval is None else finding.interval[1]
     return min(missing, high) < SMALL
 
 
 def _small(result: CheckResult) -> str:
     """Return the sentence of findings that all cost next to nothing."""
-    assert result.account is not None
-    if result.account.score == "accuracy":
+    if result.task != "regressor":
         amount = "a point of its accuracy"
     else:
         amount = f"{SMALL} of its R^2"
+    if result.not_judged:
+        return f"Not judged: {result.not_judged}. No finding costs this {result.task} {amount}."
     return f"Nothing large was found: no finding costs this {result.task} {amount}."
 
 
@@ -94,7 +106,7 @@ def _limit_of_data(result: CheckResult) -> str:
     of_samples = [finding for finding in result.findings if not finding.headline]
     if not of_samples:
         return result.findings[0].headline
-    if all(CAUSES.get(finding.code) == "training" for finding in of_samples):
+    if all(limit_of(finding) == "training" for finding in of_samples):
         return "These data need preparation before a network is trained on them."
     return "These data limit what any network can learn from them."
 
@@ -103,10 +115,8 @@ def _limit(finding: Finding, result: CheckResult) -> str:
     """Return the sentence of the first finding."""
     if finding.headline:
         return finding.headline
-    # unscaled inputs are corrected in training: samples and labels are not at fault
-    is_training = CAUSES.get(finding.code) == "training" and finding.code.startswith("GS1")
-    kind = "3" if is_training else finding.code[2]
-    if kind == "1" and result.not_judged:
+    kind = limit_of(finding)
+    if kind == "data" and result.not_judged:
         return f"The data limit this {result.task}; its training was not judged."
     return LIMITS[kind].format(task=result.task)
 

@@ -68,20 +68,24 @@ def scaling(context: Context) -> Outcome:
         )
     if context.estimator is not None and is_table and not context.estimator.depends_on_scale:
         return Fine(f"{evidence}; the estimator predicts the same from standardized columns")
-    cost = None if context.has_accuracy else context.shortfall
-    interval = None
-    if is_table and context.is_classifier and context.most_frequent < 1:
-        answer = cost_of_scales(context.data, context.n_classes)
-        # a kernel machine suffers less from unscaled columns than a network
-        lost = context.shortfall or 0.0
-        cost = max(answer.value, lost)
-        interval = (max(answer.low, 0.0), max(answer.high, lost))
+    cost, interval, cause = None, None, ""
+    is_scored = context.everything.kind != "positions" and context.most_frequent < 1
+    # a kernel machine is blind to the mean and to the scale that all columns share
+    if is_table and is_scored and (large or small):
+        answer = cost_of_scales(context.data, context.n_classes if context.is_classifier else 0)
+        # no more than it loses: what a network loses by the scale is known once it was tried
+        cost = min(max(answer.value, 0.0), 1.0)
+        interval = min(max(answer.low, 0.0), 1.0), min(max(answer.high, 0.0), 1.0)
+        # a small column is ignored by either, while large ones disturb a network more than a kernel machine
+        if not large and answer.low <= 0:
+            cause = "small columns"  # and no part of what the training costs
     return Finding(
         evidence,
         "standardize the inputs (mean 0, standard deviation 1) before training",
         cost=cost,
         interval=interval,
         fixes=("standardize inputs",),
+        cause=cause,
     )
 
 

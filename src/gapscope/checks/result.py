@@ -153,9 +153,6 @@ class CheckResult(Result):
         )
         if isinstance(tried, TriedAdvice):
             best = tried.best
-            without = {trial.name for trial in tried.trials if not trial.helps}
-            if tried.interrupted and best is None:
-                without = set()  # nothing is said of trials that did not end
             helped = [
                 finding for finding in findings if best is not None and best.name in finding.fixes
             ]
@@ -166,15 +163,21 @@ class CheckResult(Result):
                 if best is not None
             ]
             others = [
-                replace(
-                    finding, action=f"nothing that was tried helps ({', '.join(finding.fixes)})"
-                )
-                if finding.fixes and set(finding.fixes) <= without
+                replace(finding, action=f"tried: no gain from {', '.join(names)}")
+                if (names := tried.without_gain(finding.fixes))
                 else finding
                 for finding in others
             ]
             findings = (*helped, *others)
         return replace(self, findings=findings, tried=tried, spec=spec)
+
+    def is_refuted(self, finding: Finding) -> bool:
+        """Return whether all fixes of a finding were tried without a gain: then it is no main limit.
+
+        Args:
+            finding: One of the findings.
+        """
+        return isinstance(self.tried, TriedAdvice) and bool(self.tried.without_gain(finding.fixes))
 
     @property
     def best_fix(self) -> Fix | None:

@@ -83,6 +83,7 @@ class TriedAdvice:
         score_name: "accuracy", "balanced accuracy" where classes are unequal, or "R^2" for regression.
         note: Why fewer fixes were tried than applied; empty if all were.
         interrupted: Whether Ctrl-C ended the trials early.
+        not_tried: Names of fixes that apply, and that failed or that `max_trainings` did not pay for.
     """
 
     trials: tuple[Trial, ...]
@@ -91,6 +92,23 @@ class TriedAdvice:
     score_name: str = "accuracy"
     note: str = ""
     interrupted: bool = False
+    not_tried: tuple[str, ...] = ()
+
+    def without_gain(self, fixes: Sequence[str]) -> tuple[str, ...]:
+        """Return those of some fixes that were tried; none if one of them helps, or may help and was not tried.
+
+        Fixes that change nothing here are left out.
+
+        Args:
+            fixes: Names of fixes.
+        """
+        best = self.best
+        if (best is None and self.interrupted) or set(fixes) & set(self.not_tried):
+            return ()
+        if best is not None and best.name in fixes:
+            return ()
+        tried = {trial.name for trial in self.trials}
+        return tuple(name for name in fixes if name in tried)
 
     @property
     def best(self) -> Trial | None:
@@ -361,7 +379,7 @@ def try_fixes(
     results: list[tuple[Fix, Tensor]] = []
     fresh: list[Tensor] = []
     skipped: list[str] = []
-    failed: list[str] = []
+    failed: dict[str, str] = {}
     interrupted = False
     note = ""
     try:
@@ -378,7 +396,7 @@ def try_fixes(
             except InvalidInput:
                 continue  # changes nothing on these halves
             except NotMeasurable as error:
-                failed.append(f"{fix.name} failed: {error}")
+                failed[fix.name] = f"{fix.name} failed: {error}"
             else:
                 results.append((fix, gains))
         if results:
@@ -398,14 +416,14 @@ def try_fixes(
         interrupted = True
         results.sort(key=_first_gain)
     if not results and not interrupted:
-        reason = "; ".join(failed)
+        reason = "; ".join(failed.values())
         raise NotMeasurable(
             reason or "the time budget ends before a fix could be tried, or no fix applies"
         )
     trials = [Trial(fix.name, float(difference.nanmean())) for fix, difference in results]
     if len(fresh) == FRESH_SPLITS or (fresh and not interrupted):
         trials[0] = _judge(*results[0], fresh, both=splits.both)
-    notes = [*([note] if note else []), *failed]
+    notes = [*([note] if note else []), *failed.values()]
     if skipped:
         notes.append(
             f"not tried: {', '.join(skipped)} ({pluralize(round(max_trainings), 'training')} at most)"
@@ -421,6 +439,7 @@ def try_fixes(
         R2 if splits.spread else name,
         "; ".join(notes),
         interrupted,
+        (*failed, *skipped),
     )
 
 
