@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import gapscope as gs
-from gapscope.base.budget import CpuBudget
+from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.checks import context as context_module
@@ -92,12 +92,11 @@ def test_trees_that_take_too_long_are_not_fitted(monkeypatch: pytest.MonkeyPatch
     x, y = moons()
     samples = Samples(x, y)
     options: dict[str, Any] = {"seed": 0}
-    assert (
-        boosted_trees.out_of_fold_log_probabilities(samples, y, 2, seconds=0.5, **options) is None
-    )
-    monkeypatch.setattr(boosted_trees, "_expected_seconds", lambda *_: 5.0)
-    assert (
-        boosted_trees.out_of_fold_log_probabilities(samples, y, 2, seconds=4.0, **options) is None
-    )
-    fitted = boosted_trees.out_of_fold_log_probabilities(samples, y, 2, seconds=6.0, **options)
+    with pytest.raises(BudgetSpent, match="at least 1 CPU s"):
+        boosted_trees.out_of_fold_log_probabilities(samples, y, 2, budget=CpuBudget(0.5), **options)
+    monkeypatch.setattr(boosted_trees, "_expected_seconds", lambda *_: 50.0)
+    with pytest.raises(BudgetSpent, match=r"about 50 CPU s, and .* Pass time_budget=\d+"):
+        boosted_trees.out_of_fold_log_probabilities(samples, y, 2, budget=CpuBudget(40), **options)
+    budget = CpuBudget(60)
+    fitted = boosted_trees.out_of_fold_log_probabilities(samples, y, 2, budget=budget, **options)
     assert fitted is not None and fitted.shape == (120, 2)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import gapscope as gs
+from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.errors import NotMeasurable
 from gapscope.labels import error_model
 from gapscope.labels.boosted_trees import out_of_fold_log_probabilities
@@ -211,7 +212,8 @@ def test_trees_are_for_tables() -> None:
         scores.exp().sum(1), torch.ones(60, dtype=torch.float64), atol=1e-3
     )
     large = gs.Samples(torch.rand(2500, 3, generator=generator), torch.arange(2500) % 2)
-    assert out_of_fold_log_probabilities(large, large.y, 2, seed=0, seconds=0.01) is None
+    with pytest.raises(BudgetSpent, match="omitted"):
+        out_of_fold_log_probabilities(large, large.y, 2, seed=0, budget=CpuBudget(0.01))
     images = gs.Samples(torch.rand(60, 1, 4, 4, generator=generator), y)
     assert out_of_fold_log_probabilities(images, y, 2, seed=0) is None
     wide = gs.Samples(torch.rand(60, 101, generator=generator), y)

@@ -14,7 +14,8 @@ Errors may be uneven: each class has its own rate and its own odds of the wrong 
 fraction of clean labels that it predicts wrongly, all probabilities of errors are therefore multiplied by
 $\max(1 - 2h, 0)$, and samples are ranked by a mixture of the log odds of $e_i$ and those of a model without noise, with
 the weight $\min(2h, 1)$ of the latter. For h, no more errors are assumed than are contradicted by the most confident
-predictions: mistakes of the machine become rare there, errors do not. No probability is above 0.95, because lists of
+predictions, of the machine itself or of a forest (`gapscope.labels.second_opinion`): mistakes become rare there, errors
+do not. No probability is above 0.95, because lists of
 the most likely errors held fewer than that.
 
 **Errors that crowd together** at the border of two classes are followed by the predictions, and not contradicted: the
@@ -84,6 +85,7 @@ class ErrorProbabilities:
         low: Lower end of the 90 % interval of the rate.
         high: Upper end; at least the fraction of labels that differ from the prediction.
         clean_accuracy: Accuracy of the predictions on clean labels.
+        gain: Log likelihood of all labels, less that without noise, in nats.
     """
 
     error: Float[Tensor, " n"]
@@ -93,6 +95,7 @@ class ErrorProbabilities:
     low: float
     high: float
     clean_accuracy: float
+    gain: float
 
 
 def wilson_high(fraction: float, n: float) -> float:
@@ -249,6 +252,7 @@ def error_probabilities(
     labels: Int[Tensor, " n"],
     temperatures: tuple[float, ...] = SCORE_TEMPERATURES,
     groups: Int[Tensor, " n"] | None = None,
+    confident: float = 1.0,
 ) -> ErrorProbabilities:
     """Fit the model, and return the probability of an error for each label.
 
@@ -257,6 +261,7 @@ def error_probabilities(
         labels: Given labels, [n], all below c.
         temperatures: Candidates for T.
         groups: Sample of each label, if the labels are those of positions.
+        confident: Fraction of labels that the confident predictions of another learner contradict.
     """
     n, n_classes = scores.shape
     predicted = scores.argmax(1)
@@ -275,12 +280,13 @@ def error_probabilities(
     assumed = raw_rate
     # in classes of fewer than ten, an error takes the confidence away from the predictions of its neighbours
     if n >= 10 * n_classes:
-        assumed = min(raw_rate, confident_errors(scores, labels))
+        assumed = min(raw_rate, confident_errors(scores, labels), confident)
     clean = min(clean_accuracy(accuracy, assumed, n_classes), 1.0)
     hardness = 1 - clean
     factor = max(1 - HARDNESS * hardness, 0.0)
 
-    _, temperature = tempered_loss(scores, labels, temperatures)
+    loss, temperature = tempered_loss(scores, labels, temperatures)
+    gain = float(joint.sum(1).log().sum()) + n * loss
     _, plain_odds = _error_odds(class_probabilities(scores, temperature), labels)
     if groups is None:
         weight = min(HARDNESS * hardness, 1.0)
@@ -313,4 +319,5 @@ def error_probabilities(
         low=min(max(low, 0.0), rate),
         high=max(high, rate),
         clean_accuracy=clean,
+        gain=gain,
     )

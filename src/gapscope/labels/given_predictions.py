@@ -26,13 +26,14 @@ from torch import Tensor
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
-from gapscope.labels.class_labels import assess_classes, assess_labels
+from gapscope.labels.class_labels import assess_classes, assess_labels, assess_with_second_opinion
 from gapscope.labels.error_model import LOG_TEMPERATURES, error_probabilities
 from gapscope.labels.kernel_views import TargetView, best_view, class_view, target_views
 from gapscope.labels.prediction_columns import exchanged_columns, is_held_out, to_values
 from gapscope.labels.regression_targets import assess_targets
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.results.estimate import percent
+from gapscope.statistics.baselines import sample_features
 from gapscope.statistics.intervals import normal_quantile, wilson_interval
 
 SMALLEST = 1e-6  # probability that 0 is replaced by
@@ -211,15 +212,25 @@ def _with_note(issues: LabelIssues, what: str) -> LabelIssues:
 
 
 def _assess_possible_classes(
-    probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"]
+    probabilities: Float[Tensor, "n c"],
+    labels: Int[Tensor, " n"],
+    samples: Samples | None,
+    seed: int,
 ) -> tuple[LabelIssues, LabelNoiseEstimate]:
-    """Assess labels by probabilities; a class without labels that is never predicted is no error's class."""
+    """Assess labels by probabilities; a class without labels that is never predicted is no error's class.
+
+    With samples, a forest on their inputs is the second opinion.
+    """
     is_possible = probabilities.sum(0) > 0
     is_possible[labels] = True
     classes = is_possible.nonzero().flatten()
     codes = torch.searchsorted(classes, labels)
     scores = probabilities[:, classes].clamp_min(SMALLEST).log()
-    issues, noise = assess_labels(class_view("pred_probs", scores, codes, LOG_TEMPERATURES), codes)
+    view = class_view("pred_probs", scores, codes, LOG_TEMPERATURES)
+    if samples is None or not sample_features(samples).shape[1]:
+        issues, noise = assess_labels(view, codes)
+    else:
+        issues, noise = assess_with_second_opinion(view, codes, samples, seed=seed)
     named = replace(
         issues,
         given_labels=classes[issues.given_labels],
@@ -256,7 +267,11 @@ def assess_given(
         reason = None
     if reason:
         return _refused(assess_classes(None, samples, seed=seed), reason, "labels")
-    issues, noise = _assess_possible_classes(probabilities, labels)
+    if with_inputs:
+        looked_at = samples
+    else:
+        looked_at = None
+    issues, noise = _assess_possible_classes(probabilities, labels, looked_at, seed)
     if exchanged:
         return _without_rate(issues, noise, exchanged)
     if reason is None and not is_known:

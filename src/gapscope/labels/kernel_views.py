@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -280,10 +279,12 @@ def best_view(
     scores = None
     # if a kernel machine leaves a smaller cross-entropy (nats), nearly all labels agree with it
     if min(view.error for view in views) > 0.05:
-        seconds = math.inf if budget is None else budget.remaining
-        scores = out_of_fold_log_probabilities(
-            samples, labels, n_classes, seed=seed, seconds=seconds
-        )
+        try:
+            scores = out_of_fold_log_probabilities(
+                samples, labels, n_classes, seed=seed, budget=budget
+            )
+        except BudgetSpent as error:
+            notes.append(str(error))
     if scores is not None:
         views.append(class_view("boosted trees", scores, labels, LOG_TEMPERATURES))
     return min(views, key=lambda view: view.error), notes

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.arguments import check_arguments
-from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
+from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget, cpu_seconds
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.random_streams import make_generator
@@ -25,7 +25,7 @@ from gapscope.data.named_columns import lacks_labels
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import check_module
 from gapscope.inspection.validation import settled_by, unwrap_estimator
-from gapscope.labels.class_labels import assess_classes, assess_labels, refuse_repeats
+from gapscope.labels.class_labels import assess_classes, assess_with_second_opinion, refuse_repeats
 from gapscope.labels.conflicting_copies import conflicting_duplicates, conflicts_in_test
 from gapscope.labels.corrections import with_class_masks
 from gapscope.labels.duplicates import (
@@ -227,6 +227,18 @@ def _with_copies_in_test(
     )
 
 
+def _with_spent_budget(issues: LabelIssues, budget: CpuBudget) -> LabelIssues:
+    """Return the ranking with a note if more than the time budget was spent."""
+    # a tenth more than the budget: estimates from few samples err by some per cent
+    if budget.spent <= 1.1 * budget.seconds:
+        return issues
+    note = (
+        f"time_budget={budget.passed:.3g} was exceeded, {cpu_seconds(budget.spent)} CPU s were spent: the held-out "
+        "predictions from the inputs are always made, and a forest is always asked about the errors that they find."
+    )
+    return replace(issues, notes=(*issues.notes, note))
+
+
 def find_issues_of_samples(
     samples: Samples,
     rows: Sequence[LooRow],
@@ -269,7 +281,9 @@ def _assess_run(source: Any, seed: int) -> Assessment:
     # canaries, and if its rate is far too high, `clean_accuracy` makes a hard problem appear easy.
     ordinary = ~monitored.is_canary
     without_canaries, labels = samples.subset(torch.nonzero(ordinary).flatten()), labels[ordinary]
-    _, kernel_noise = assess_labels(rbf_view(without_canaries, labels), labels)
+    _, kernel_noise = assess_with_second_opinion(
+        rbf_view(without_canaries, labels), labels, without_canaries, seed=seed
+    )
     if kernel_noise.accuracy >= noise.accuracy:
         noise = kernel_noise
     else:
@@ -381,8 +395,10 @@ def estimate_label_noise(
     that of its last hidden features or the NTK) and, on tables, boosted trees in five folds. The rate is the mean
     probability of an error (`gapscope.labels.error_model`). Errors may be uneven over the classes. The upper end of the
     interval is at least the fraction of labels that differ from the prediction, because these may all be wrong; the
-    lower end is 0 if fewer than 85 % of clean labels are predicted, because a hard problem looks the same as label
-    noise. No rate is given if half of the samples or more have the same inputs as another one.
+    lower end is 0 if a hard problem is not excluded, because it looks the same as label noise: fewer than 85 % of clean
+    labels are predicted, a random forest does not find the errors too (`gapscope.labels.second_opinion`), or classes
+    have so few samples that errors and clean labels cannot be told apart. No rate is given if half of the samples or
+    more have the same inputs as another one.
 
     For regression targets, a robust fit is used, and the rate is always an upper bound: of targets that are as wrong as
     the target of another sample.
@@ -406,10 +422,10 @@ def estimate_label_noise(
             dictionaries, a Hugging Face Dataset. Text becomes one column per value, and missing numbers are filled with
             the median.
         seed: Seed of the landmarks, the folds and the resampling.
-        time_budget: CPU seconds of this process, None for no limit. The kernels of the inputs are always fitted.
-            Boosted trees, the search for near-duplicates and the kernels of a network (its last hidden features first,
-            then the NTK, if need be approximated) are omitted if they take longer. Notes of `find_label_issues` name
-            what was omitted.
+        time_budget: CPU seconds of this process, None for no limit. The kernels of the inputs are always fitted, and a
+            forest is always asked about the errors that are found. Boosted trees, the search for near-duplicates and
+            the kernels of a network (its last hidden features first, then the NTK, if need be approximated) are omitted
+            if they take longer. `notes` name what was omitted, and a budget that was exceeded.
 
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, `pred_probs` that are no probabilities, or values per
@@ -427,10 +443,13 @@ def estimate_label_noise(
     _check_order(data, labels, features=features, pred_probs=pred_probs)
     source, data = unwrap_estimator(source, data)
     data, _, _ = _encoded(source, data, target, None)
-    _, noise = _assess(source, data, features, labels, pred_probs, seed, CpuBudget(time_budget))
+    budget = CpuBudget(time_budget)
+    issues, noise = _assess(source, data, features, labels, pred_probs, seed, budget)
+    issues = _with_spent_budget(issues, budget)
     if reason := noise.abstained_because:
         raise NotMeasurable(reason)
-    return noise
+    # copies do not matter for the rate
+    return replace(noise, notes=tuple(note for note in issues.notes if note != ONLY_EXACT))
 
 
 @check_arguments
@@ -484,10 +503,10 @@ def find_label_issues(
         test: Test set; its (near-)duplicates of training samples are listed in `test_duplicates`.
         names: Names of the samples for the review, such as file names; by default the paths of an image folder.
         seed: Seed of the landmarks, the folds and the resampling.
-        time_budget: CPU seconds of this process, None for no limit. The kernels of the inputs are always fitted.
-            Boosted trees, the search for near-duplicates and the kernels of a network (its last hidden features first,
-            then the NTK, if need be approximated) are omitted if they take longer. Notes of `find_label_issues` name
-            what was omitted.
+        time_budget: CPU seconds of this process, None for no limit. The kernels of the inputs are always fitted, and a
+            forest is always asked about the errors that are found. Boosted trees, the search for near-duplicates and
+            the kernels of a network (its last hidden features first, then the NTK, if need be approximated) are omitted
+            if they take longer. `notes` name what was omitted, and a budget that was exceeded.
 
     Raises:
         InvalidInput: There are no labels, fewer than 50 samples, no canaries among the monitored samples,
@@ -531,7 +550,7 @@ def find_label_issues(
         )
     if test is not None:
         issues = _with_copies_in_test(issues, test, given_test, budget)
-    issues = issues.with_row_numbers()
+    issues = _with_spent_budget(issues.with_row_numbers(), budget)
     if precision is None:
         return issues
     return issues.with_precision(precision)

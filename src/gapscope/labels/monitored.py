@@ -76,7 +76,7 @@ class MonitoredLabels:
         contradicted = float((self.margins[~canaries] < 0).double().mean())
         high = max(high, wilson_high(contradicted, samples))
         return LabelNoiseEstimate(
-            rate, low, high, clean, samples, accuracy=accuracy
+            rate, low, high, clean, samples, accuracy=accuracy, has_canaries=True
         ).bounded_if_hard()
 
     def rank(

@@ -70,6 +70,8 @@ class LabelNoiseEstimate(Result):
             spreads; NaN for class labels.
         refused: Why the rate is refused, whatever its interval: the predictions had seen the labels, or most inputs
             occur several times. Else empty.
+        has_canaries: Whether the rate follows from the canaries of a monitored run.
+        notes: Sentences about what was omitted.
     """
 
     rate: float
@@ -83,6 +85,8 @@ class LabelNoiseEstimate(Result):
     is_upper_bound: bool = False
     r_squared: float = math.nan
     refused: str = ""
+    has_canaries: bool = False
+    notes: tuple[str, ...] = ()
 
     def bounded_if_hard(self, *, hard: bool = False) -> LabelNoiseEstimate:
         """Return an upper bound (low 0) if under 85 % of clean labels are predicted, or if `hard`.
@@ -125,7 +129,8 @@ class LabelNoiseEstimate(Result):
             reason = (
                 f"the interval would be {interval}, at most {percent(MAX_WIDTH)} wide is useful"
             )
-            advice = "Pass more samples or more canaries"
+            if self.has_canaries:
+                advice = "Pass more samples or more canaries"
         else:
             return ""
         advice += ", or features that suit the data better."
@@ -139,10 +144,14 @@ class LabelNoiseEstimate(Result):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The rate with its interval, as one sentence."""
-        return (repr(self),)
+        """The rate with its interval, as one sentence, and the notes."""
+        return (self._rate_sentence(), *self.notes)
 
     def __repr__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def _rate_sentence(self) -> str:
+        """Return the rate with its interval."""
         highest = percent(self.high, 1)
         interval = f"90 % interval {100 * self.low:.1f} to {highest}"
         if not math.isnan(self.r_squared):
