@@ -86,7 +86,7 @@ class LabelNoiseEstimate(Result):
     r_squared: float = math.nan
     refused: str = ""
     has_canaries: bool = False
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def bounded_if_hard(self, *, hard: bool = False) -> LabelNoiseEstimate:
         """Return an upper bound (low 0) if under 85 % of clean labels are predicted, or if `hard`.
