@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.arguments import check_arguments
-from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget, cpu_seconds
+from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.random_streams import make_generator
@@ -45,6 +45,7 @@ from gapscope.labels.regression_targets import assess_targets, note_on_whole_num
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details
 from gapscope.labels.several_labels import assess_positions, assess_several_labels
+from gapscope.labels.spent_budget import with_spent_budget
 from gapscope.measures.embed import features_of_samples
 from gapscope.statistics.baselines import RBF, LooRow, rbf_spectrum, sample_features
 from gapscope.statistics.integer_inputs import settle_integers
@@ -225,18 +226,6 @@ def _with_copies_in_test(
         test_duplicates=with_rows([*conflicts, *others]),
         test_conflicts=with_rows(conflicts),
     )
-
-
-def _with_spent_budget(issues: LabelIssues, budget: CpuBudget) -> LabelIssues:
-    """Return the ranking with a note if more than the time budget was spent."""
-    # a tenth more than the budget: estimates from few samples err by some per cent
-    if budget.spent <= 1.1 * budget.seconds:
-        return issues
-    note = (
-        f"time_budget={budget.passed:.3g} was exceeded, {cpu_seconds(budget.spent)} CPU s were spent: the held-out "
-        "predictions from the inputs are always made, and a forest is always asked about the errors that they find."
-    )
-    return replace(issues, notes=(*issues.notes, note))
 
 
 def find_issues_of_samples(
@@ -445,7 +434,7 @@ def estimate_label_noise(
     data, _, _ = _encoded(source, data, target, None)
     budget = CpuBudget(time_budget)
     issues, noise = _assess(source, data, features, labels, pred_probs, seed, budget)
-    issues = _with_spent_budget(issues, budget)
+    issues = with_spent_budget(issues, budget)
     if reason := noise.abstained_because:
         raise NotMeasurable(reason)
     # copies do not matter for the rate
@@ -550,7 +539,7 @@ def find_label_issues(
         )
     if test is not None:
         issues = _with_copies_in_test(issues, test, given_test, budget)
-    issues = _with_spent_budget(issues.with_row_numbers(), budget)
+    issues = with_spent_budget(issues.with_row_numbers(), budget)
     if precision is None:
         return issues
     return issues.with_precision(precision)
