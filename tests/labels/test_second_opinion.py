@@ -12,7 +12,7 @@ from torch import Tensor
 import gapscope as gs
 from gapscope.labels import boosted_trees
 from gapscope.labels.class_labels import _least_probability
-from gapscope.labels.results import LabelNoiseEstimate
+from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.second_opinion import forest_opinion
 
 
@@ -36,7 +36,7 @@ def few_each(n_classes: int, n_each: int, spread: float, seed: int) -> tuple[Ten
     return centres[y] + torch.randn(len(y), 20, generator=generator), y
 
 
-def is_unpromised(issues: gs.LabelIssues) -> bool:
+def is_unpromised(issues: LabelIssues) -> bool:
     no_rate = issues.noise is None or issues.noise.low == 0
     return no_rate and math.isnan(issues.expected_precision) and not len(issues.precision_curve)
 

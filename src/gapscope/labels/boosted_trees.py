@@ -92,7 +92,7 @@ def out_of_fold_log_probabilities(
             trees = HistGradientBoostingClassifier(max_iter=ITERATIONS, random_state=random_state)
             trees.fit(x[fitted], y[fitted])
             # a rare class may have no fitted row
-            probabilities[np.ix_(test, trees.classes_)] = trees.predict_proba(x[test])
+            probabilities[test[:, None], np.asarray(trees.classes_)] = trees.predict_proba(x[test])
     # trees without noise would give a single surprising label an infinite loss
     return torch.as_tensor(probabilities).clamp_min(1e-4).log()
 

@@ -37,7 +37,7 @@ from gapscope.labels.duplicates import (
 )
 from gapscope.labels.given_predictions import assess_given
 from gapscope.labels.kernel_views import ClassView, kernel_class_view, target_views
-from gapscope.labels.monitored import MonitoredLabels, get_monitored_labels
+from gapscope.labels.monitored import get_monitored_labels, trained_samples
 from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.prediction_columns import as_table, match_predictions, to_values
 from gapscope.labels.raw_columns import refuse_words
@@ -257,7 +257,7 @@ def _assess_run(source: Any, seed: int) -> Assessment:
     """Assess the labels of a monitored run, and an RBF kernel of the inputs if known."""
     monitored = get_monitored_labels(source)
     noise = monitored.noise(make_generator(seed, "resampling"))
-    samples = _trained_samples(getattr(source, "monitor", source), monitored)
+    samples = trained_samples(getattr(source, "monitor", source), monitored)
     if samples is None:
         return monitored.rank(noise), noise
     labels, n_classes = samples.y, monitored.n_classes
@@ -278,21 +278,6 @@ def _assess_run(source: Any, seed: int) -> Assessment:
     else:
         noise = noise.bounded_if_hard(hard=kernel_noise.is_upper_bound)
     return monitored.rank(noise, kernel_margins), noise
-
-
-def _trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None:
-    """Return the monitored samples with the labels trained on (None if unknown)."""
-    samples = getattr(monitor, "samples", None)
-    if (
-        not isinstance(samples, Samples)
-        or samples.targets is None
-        or len(samples) != len(monitored.given_labels)
-    ):
-        return None
-    is_restored = bool((samples.targets.cpu() == monitored.given_labels)[monitored.is_canary].any())
-    if is_restored or not sample_features(samples).shape[1]:
-        return None
-    return Samples(samples.inputs.cpu(), samples.targets.cpu(), form=samples.form)
 
 
 def _check_order(data: Any, labels: Any, **values: Any) -> None:

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import make_generator
+from gapscope.base.samples import Samples
 from gapscope.labels.canary_data import (
     DataWithCanaries,
     check_data,
@@ -29,6 +30,7 @@ from gapscope.labels.error_model import wilson_high
 from gapscope.labels.noise_rate import CanaryMargins, clean_accuracy, noise_rate_interval
 from gapscope.labels.results import RECALL, LabelIssues, LabelNoiseEstimate
 from gapscope.results.formatting import pluralize
+from gapscope.statistics.baselines import sample_features
 
 
 @dataclass(frozen=True)
@@ -276,3 +278,23 @@ class PairedCanaries:
         pairs = [(sequences.like(sample), sequences.like(sample)) for _ in range(number)]
         trained = [pair[0] for pair in pairs]
         return cls(DataWithCanaries(dataset, {}, trained), trained, [pair[1] for pair in pairs])
+
+
+def trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None:
+    """Return the monitored samples with the labels trained on (None if unknown).
+
+    Args:
+        monitor: The monitor of the run.
+        monitored: Its labels.
+    """
+    samples = getattr(monitor, "samples", None)
+    if (
+        not isinstance(samples, Samples)
+        or samples.targets is None
+        or len(samples) != len(monitored.given_labels)
+    ):
+        return None
+    is_restored = bool((samples.targets.cpu() == monitored.given_labels)[monitored.is_canary].any())
+    if is_restored or not sample_features(samples).shape[1]:
+        return None
+    return Samples(samples.inputs.cpu(), samples.targets.cpu(), form=samples.form)
