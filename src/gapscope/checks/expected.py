@@ -116,8 +116,8 @@ def untrained_because(context: Context) -> str:
     if context.train_score >= context.most_frequent + above:
         return ""
     reason = (
-        "the network predicts hardly better than a constant, as an untrained one; if it was trained, pass test=, "
-        "history= or initial_state="
+        "the network predicts hardly better than a constant, as an untrained one; if it was trained, pass history= or "
+        "initial_state=, or pass test="
     )
     if not context.has_accuracy:
         unit = find_output_unit(context.logits, context.samples.y, context.train_score)

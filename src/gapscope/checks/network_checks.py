@@ -34,7 +34,7 @@ def _may_have_failed(context: Context) -> str:
         outputs = "the outputs are not finite"
     return (
         f"{outputs}: these may be the weights of a training that failed, not initial "
-        "ones. Pass initial_state=, a clone of the state dictionary before training"
+        "ones; pass initial_state=, a clone of the state dictionary before training"
     )
 
 

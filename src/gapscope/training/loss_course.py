@@ -71,7 +71,7 @@ def _risen(first: float, last: float) -> Advice:
 
 def _without_losses(spread: float) -> Advice:
     """Return the advice of a training whose losses are not known, by the spread of its outputs."""
-    hint = "; pass history= of four epochs or more to learn the direction"
+    hint = "; pass history= to learn the direction (four epochs or more)"
     if spread < MIN_SPREAD:
         return Advice(
             "all samples have the same outputs",
