@@ -466,3 +466,12 @@ def test_repeats_with_another_label_are_to_be_decided_first() -> None:
         None, (torch.cat([x, x[:20]]), torch.cat([y, y[:20]])), only=["GS101"]
     ).findings
     assert plain.action.startswith("remove them")
+
+
+def test_a_network_that_predicts_one_class_is_not_called_robust() -> None:
+    x, y = blobs()
+    network = nn.Linear(6, 3)
+    nn.init.zeros_(network.weight)
+    history = [{"train_loss": loss} for loss in (3.0, 2.0, 1.5, 1.2)]
+    result = gs.check(network, (x, y), test=(x[:40], y[:40]), history=history, only=["GS404"])
+    assert result.not_checked and "one class" in result.not_checked[0].reason

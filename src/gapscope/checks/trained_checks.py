@@ -235,6 +235,8 @@ def sensitivity(context: Context) -> Outcome:
         return NotChecked("needs class labels and one floating point input")
     if context.untrained_because:
         return NotChecked(context.untrained_because)
+    if len(context.logits.argmax(1).unique()) < 2:
+        return NotChecked("the network predicts one class for every sample")
     generator = torch.Generator().manual_seed(context.seed)
     if x.ndim == 2:
         columns = x
