@@ -119,4 +119,4 @@ def test_a_frame_is_a_history_and_a_number_is_none() -> None:
     readings = gs.measure(nn.Linear(2, 2), samples, ["training_loss_sum"], history=frame)
     assert readings["training_loss_sum.all"].value == 1.5
     with pytest.raises(InvalidInput, match="one mapping per epoch"):
-        gs.measure(nn.Linear(2, 2), samples, ["training_loss_sum"], history=[1.0])
+        gs.measure(nn.Linear(2, 2), samples, ["training_loss_sum"], history=["low"])

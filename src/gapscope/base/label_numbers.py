@@ -80,8 +80,9 @@ def check_no_mark(labels: Tensor) -> None:
             )
 
 
-# a number with at most three signs or letters of a unit on either side, such as "102.00 €", "$1,200" or "103,02"
-_AMOUNT = re.compile(r"\W{0,2}[A-Za-z]{0,3}\W{0,2}[0-9]+([.,' ][0-9]+)*\s*[^\W\d]{0,3}\W?")
+# A number with at most three signs or letters of a unit on either side, such as "102.00 €", "$1,200" or "103,02".
+# Letters just before it are those of a code ("c7").
+_AMOUNT = re.compile(r"\W{0,2}([A-Za-z]{1,3}\W{1,2})?[0-9]+([.,' ][0-9]+)*\s*[^\W\d]{0,3}\W?")
 # of the names that are amounts, by judgment: others may be words for missing prices
 SHARE = 0.9
 
