@@ -34,7 +34,15 @@ SAMPLES, WIDTH = 400, 64
 EPOCHS, MOMENTA = (12, 40), (0.0, 0.9)
 FACTOR, GAIN, EITHER = 101, 0.08, 0.05
 FAMILIES = ("ReLU", "dropout", "batch norm", "four layers")
-ADVICE = {"lower the learning rate tenfold": "lower", "raise the learning rate": "raise"}
+# what the advice begins with
+ADVICE = {
+    "lower the learning rate": "lower",
+    "raise the learning rate": "raise",
+    "train longer": "longer",
+    "tune the learning rate": "either",
+}
+# a rate that is too small needs more steps
+RIGHT = {("raise", "raise"), ("raise", "longer"), ("lower", "lower")}
 Data = tuple[Tensor, Tensor]
 
 
@@ -121,7 +129,7 @@ def _truth(rate: float, accuracies: dict[float, float]) -> str:
 
 
 def rows_of(data: Data) -> Iterator[dict[str, str]]:
-    """Yield family, truth and advice of the trainings of one data set that count.
+    """Yield truth and advice of the trainings of one data set that count.
 
     Args:
         data: Samples.
@@ -145,14 +153,11 @@ def rows_of(data: Data) -> Iterator[dict[str, str]]:
                     if truth and all(map(math.isfinite, run["losses"])):
                         advice = read_course(run["losses"], constant, uniform, run["spread"])
                         said = next(
-                            (
-                                word
-                                for start, word in ADVICE.items()
-                                if advice.action.startswith(start)
-                            ),
-                            "other",
+                            word
+                            for start, word in ADVICE.items()
+                            if advice.action.startswith(start)
                         )
-                        yield {"family": family, "truth": truth, "advice": said}
+                        yield {"truth": truth, "advice": said}
 
 
 def main() -> None:
@@ -169,11 +174,12 @@ def main() -> None:
         tables: list[dict[str, Any]] = []
         for name, data in data_sets(part):
             rows = list(rows_of(data))
-            right = sum(row["truth"] in ("either", row["advice"]) for row in rows)
-            opposite = sum({row["truth"], row["advice"]} == {"raise", "lower"} for row in rows)
-            pairs = Counter(f"{row['truth']}: {row['advice']}" for row in rows)
+            pairs = [(row["truth"], row["advice"]) for row in rows]
+            right = sum(pair in RIGHT or pair[0] == "either" for pair in pairs)
+            opposite = sum(set(pair) == {"raise", "lower"} for pair in pairs)
+            counts = Counter(f"{truth}: {advice}" for truth, advice in pairs)
             tables.append({"data": name, "trainings": len(rows), "right": right, "opposite": opposite,
-                           "truth and advice": dict(sorted(pairs.items()))})  # fmt: skip
+                           "truth and advice": dict(sorted(counts.items()))})  # fmt: skip
             print(tables[-1], flush=True)
         total, right, opposite = (
             sum(t[key] for t in tables) for key in ("trainings", "right", "opposite")
