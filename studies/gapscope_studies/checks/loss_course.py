@@ -150,7 +150,8 @@ def rows_of(data: Data) -> Iterator[dict[str, str]]:
                 accuracies = {rate: run["accuracy"] for rate, run in runs.items()}
                 for rate, run in runs.items():
                     truth = _truth(rate, accuracies)
-                    if truth and all(map(math.isfinite, run["losses"])):
+                    # one that diverged ends early, and has a finding of its own
+                    if truth and len(run["losses"]) == epochs and math.isfinite(run["spread"]):
                         advice = read_course(run["losses"], constant, uniform, run["spread"])
                         said = next(
                             word
