@@ -160,7 +160,7 @@ def test_a_finding_whose_fixes_gained_nothing_is_no_main_limit() -> None:
 def test_fixes_that_were_not_tried_or_did_not_end_refute_nothing() -> None:
     fixes = ("learning rate / 10", "wider", "less weight decay")
     trials = (Trial("learning rate / 10", -0.1), Trial("wider", 0.0))
-    # what does not apply here is left out
+    # what does not apply here is omitted
     assert TriedAdvice(trials, 0.5, 6.0).without_gain(fixes) == fixes[:2]
     assert TriedAdvice(trials, 0.5, 6.0).without_gain(("unfreeze",)) == ()
     assert TriedAdvice(trials, 0.5, 6.0, interrupted=True).without_gain(fixes) == ()

@@ -97,7 +97,7 @@ class TriedAdvice:
     def without_gain(self, fixes: Sequence[str]) -> tuple[str, ...]:
         """Return those of some fixes that were tried; none if one of them helps, or may help and was not tried.
 
-        Fixes that change nothing here are left out.
+        Fixes that change nothing here are omitted.
 
         Args:
             fixes: Names of fixes.

@@ -189,10 +189,15 @@ def unseen_values(data: Any) -> tuple[UnseenValues, ...]:
     Args:
         data: Pair of an encoded frame and targets; for other data the result is empty.
     """
+    return _attribute(data, UNSEEN) or ()
+
+
+def _attribute(data: Any, name: str) -> Any:
+    """Return an attribute of the encoded frame of a pair (None for other data, and without it)."""
     if not is_list_or_tuple(data) or not data:
-        return ()
+        return None
     attributes: Any = getattr(data[0], "attrs", {})
-    return attributes.get(UNSEEN, ()) if is_mapping(attributes) else ()
+    return attributes.get(name) if is_mapping(attributes) else None
 
 
 def indicators(column: pandas.Series, levels: Sequence[Any]) -> numpy.ndarray:
@@ -255,10 +260,7 @@ def source_columns(data: Any) -> tuple[tuple[str, tuple[int, ...]], ...]:
     Args:
         data: Pair of an encoded frame and targets; for other data the result is empty.
     """
-    if not is_list_or_tuple(data) or not data:
-        return ()
-    attributes: Any = getattr(data[0], "attrs", {})
-    encoding: Any = attributes.get(KEY) if is_mapping(attributes) else None
+    encoding = _attribute(data, KEY)
     if not isinstance(encoding, TableEncoding) or encoding.words:
         return ()
     positions = {name: i for i, name in enumerate(encoding.outputs)}

@@ -213,7 +213,8 @@ def _with_copies_in_test(
     second = as_second(test, samples)
     pairs = duplicates_in_test(samples, second, seconds=budget.remaining)
     conflicts = conflicts_in_test(samples, second, pairs)
-    others = [pair for pair in pairs if pair not in set(conflicts)]
+    differing = set(conflicts)
+    others = [pair for pair in pairs if pair not in differing]
 
     def with_rows(found: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         rows = second.original([j for _, j in found]).tolist()
