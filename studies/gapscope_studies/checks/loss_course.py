@@ -10,12 +10,9 @@ and fixed before those of `judged` were trained.
 
 from __future__ import annotations
 
-import argparse
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,11 +20,9 @@ from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.base.environment import environment
-from gapscope.base.files import to_json, write_atomically
 from gapscope.training.loss_course import read_course
 from gapscope_studies.checks.summary import wilson
-from gapscope_studies.kit.provenance import commit
+from gapscope_studies.kit.single_file import write_study
 
 RATES = tuple(10.0**power for power in range(-6, 3))
 SAMPLES, WIDTH = 400, 64
@@ -161,15 +156,8 @@ def rows_of(data: Data) -> Iterator[dict[str, str]]:
                         yield {"truth": truth, "advice": said}
 
 
-def main() -> None:
-    """Run all trainings, and write how often the direction is right."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("path", type=Path)
-    path = parser.parse_args().path
-    torch.set_num_threads(1)
-    start = time.process_time()
+def run() -> dict[str, Any]:
+    """Run all trainings, and return how often the direction is right."""
     parts: dict[str, Any] = {}
     for part in ("chosen", "judged"):
         tables: list[dict[str, Any]] = []
@@ -187,15 +175,11 @@ def main() -> None:
         )
         parts[part] = {"trainings": total, "right": right, "opposite": opposite,
                        "fraction right": wilson(right, total), "data sets": tables}  # fmt: skip
-    content = {
-        "environment": environment(),
-        "commit": commit(),
-        "cpu_seconds": time.process_time() - start,
-        "rule": "the better side of a learning rate, within a factor of a hundred, by eight points or more",
-        **parts,
-    }
-    write_atomically(path, to_json(content, indent=1) + "\n")
+    rule = (
+        "the better side of a learning rate, within a factor of a hundred, by eight points or more"
+    )
+    return {"rule": rule, **parts}
 
 
 if __name__ == "__main__":
-    main()
+    write_study(__doc__, run)

@@ -9,10 +9,7 @@ The tables below were not among them. Random splits (70 to 30 of at most 800 row
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,12 +18,10 @@ from scipy.stats import ks_2samp
 from torch import Tensor
 
 import gapscope as gs
-from gapscope.base.environment import environment
-from gapscope.base.files import to_json, write_atomically
 from gapscope.base.randomness import derive_seed
 from gapscope_studies.checks.summary import wilson
 from gapscope_studies.expected_accuracy.interval_cells import RULE, load, read_frame
-from gapscope_studies.kit.provenance import commit
+from gapscope_studies.kit.single_file import write_study
 
 SEEDS, MAX_ROWS, TRAINING = 3, 800, 0.7
 # Fractions: of the spread that a column or target is moved by; of the test rows with a marker of missing values; of the
@@ -105,15 +100,8 @@ def cases() -> list[dict[str, Any]]:
     return found
 
 
-def main() -> None:
-    """Run all cases, and write their rates."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("path", type=Path)
-    path = parser.parse_args().path
-    torch.set_num_threads(1)
-    start = time.process_time()
+def run() -> dict[str, Any]:
+    """Run all cases, and return their rates."""
     rows: list[dict[str, Any]] = []
     found = cases()
     for kind in dict.fromkeys(case["kind"] for case in found):
@@ -122,14 +110,8 @@ def main() -> None:
         of_baseline = sum(case["baseline"] for case in part)
         rows.append({"kind": kind, "cases": len(part), "data sets": len({case["data"] for case in part}),
                      "found": wilson(hits, len(part)), "baseline": wilson(of_baseline, len(part))})  # fmt: skip
-    content = {
-        "environment": environment(),
-        "commit": commit(),
-        "cpu_seconds": time.process_time() - start,
-        "rows": rows,
-    }
-    write_atomically(path, to_json(content, indent=1) + "\n")
+    return {"rows": rows}
 
 
 if __name__ == "__main__":
-    main()
+    write_study(__doc__, run)

@@ -9,11 +9,9 @@ the self-confidence of a logistic regression in five folds.
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -24,11 +22,9 @@ from sklearn.model_selection import cross_val_predict
 from torch import Tensor
 
 import gapscope as gs
-from gapscope.base.environment import environment
-from gapscope.base.files import to_json, write_atomically
 from gapscope.base.randomness import derive_seed
 from gapscope.labels import class_labels
-from gapscope_studies.kit.provenance import commit
+from gapscope_studies.kit.single_file import write_study
 from gapscope_studies.labels.uneven import plant
 
 SAMPLES, SEEDS = 600, 3
@@ -138,15 +134,8 @@ def _summary(answers: list[dict[str, Any]]) -> dict[str, Any]:
     return summary
 
 
-def main() -> None:
-    """Run all draws, and write the summaries."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("path", type=Path)
-    path = parser.parse_args().path
-    torch.set_num_threads(1)
-    start = time.process_time()
+def run() -> dict[str, Any]:
+    """Run all draws, and return the summaries."""
     parts: dict[str, Any] = {}
     for part, names in SETS.items():
         found: dict[str, list[dict[str, Any]]] = {}
@@ -162,14 +151,8 @@ def main() -> None:
             }
             for name, each in found.items()
         ]
-    content = {
-        "environment": environment(),
-        "commit": commit(),
-        "cpu_seconds": time.process_time() - start,
-        **parts,
-    }
-    write_atomically(path, to_json(content, indent=1) + "\n")
+    return parts
 
 
 if __name__ == "__main__":
-    main()
+    write_study(__doc__, run)
