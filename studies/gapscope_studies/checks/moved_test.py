@@ -110,7 +110,7 @@ def run() -> dict[str, Any]:
         of_baseline = sum(case["baseline"] for case in part)
         rows.append({"kind": kind, "cases": len(part), "data sets": len({case["data"] for case in part}),
                      "found": wilson(hits, len(part)), "baseline": wilson(of_baseline, len(part))})  # fmt: skip
-    return {"rows": rows}
+    return {"numbers": rows}
 
 
 if __name__ == "__main__":
