@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gapscope.base.errors import NeverSupported, ReplaceLayer
-from gapscope.inspection.independence import check_sample_independence, is_sample_independent
+from gapscope.inspection.independence import check_sample_independence, find_dependence
 from gapscope.measures.input_jacobian_norm import input_jacobian_norm
 from gapscope.measures.margin_signature import margin_signature
 from gapscope.measures.ntk import empirical_ntk, ntk_logdet, ntk_trace
@@ -74,7 +75,7 @@ def test_every_measure_refuses_batch_norm_without_running_statistics(measure: st
 def test_a_closed_branch_hides_no_mixing() -> None:
     network = mixing(MIXED["other samples"])
     nn.init.zeros_(network.get_parameter("head.weight"))
-    assert not is_sample_independent(network, torch.randn(5, 4))
+    assert find_dependence(network, torch.randn(5, 4))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -98,13 +99,13 @@ def test_weights_that_bear_no_perturbation_are_looked_at_as_they_are() -> None:
         layer=nn.Linear(3, 2),
         width=nn.Parameter(torch.full((2,), 1e-9)),
     )
-    assert is_sample_independent(network, torch.randn(4, 3))
+    assert not find_dependence(network, torch.randn(4, 3))
     mixed = Wrapped(
         lambda net, x: net.layer(x).flip(0) * net.width.sqrt(),
         layer=nn.Linear(3, 2),
         width=nn.Parameter(torch.full((2,), 1e-9)),
     )
-    assert not is_sample_independent(mixed, torch.randn(4, 3))
+    assert find_dependence(mixed, torch.randn(4, 3))
 
 
 def test_the_same_weights_and_samples_are_looked_at_once() -> None:
@@ -116,7 +117,7 @@ def test_the_same_weights_and_samples_are_looked_at_once() -> None:
 
     def looks() -> bool:
         passes.clear()
-        assert is_sample_independent(network, x)
+        assert not find_dependence(network, x)
         return bool(passes)
 
     assert looks() and not looks()
@@ -138,11 +139,24 @@ def test_a_network_that_begins_to_mix_is_looked_at_again(change: str) -> None:
         layer=nn.Linear(3, 2),
     )
     x = torch.randn(6, 3)
-    assert is_sample_independent(network, x)
+    assert not find_dependence(network, x)
     if change == "a hook":
         network.register_forward_hook(lambda module, inputs, output: output.flip(0))
     elif change == "a flag":
         network.mixes = True  # type: ignore[assignment]
     else:
         network.forward = lambda x: network.layer(x).flip(0)  # type: ignore[method-assign, operator]
-    assert not is_sample_independent(network, x)
+    assert find_dependence(network, x)
+
+
+class _OnlyWholeBatches(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) < 3:
+            raise IndexError("three rows at least")
+        return super().forward(x)
+
+
+def test_a_network_that_fails_on_smaller_batches_is_no_network_that_mixes_samples() -> None:
+    text = "on 4 samples together, and raises IndexError: three rows at least on some of them alone"
+    with pytest.raises(NeverSupported, match=re.escape(text)):
+        check_sample_independence(_OnlyWholeBatches(3, 2).eval(), torch.randn(8, 3))

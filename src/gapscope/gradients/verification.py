@@ -52,8 +52,8 @@ from gapscope.gradients.tape import Tape, join_names
 from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint, graph_nodes
 from gapscope.inspection.independence import (
     Perturbation,
+    find_dependence,
     highest_precision_dtype,
-    is_sample_independent,
 )
 from gapscope.inspection.outputs import as_real, check_has_gradient
 from gapscope.inspection.restoring import preserve_state
@@ -143,7 +143,7 @@ def _few_samples(tape: Tape, seed: int) -> list[Tensor] | None:
         return None
     with preserve_state(tape.network):
         tape.network.eval()
-        if not is_sample_independent(tape.network, tape.inputs, perturbed=seed > 0):
+        if find_dependence(tape.network, tape.inputs, perturbed=seed > 0):
             return None
     # Enough to show a failing gradient of individual samples; comparing a whole batch costs tens of training steps.
     return [torch.randperm(tape.n, generator=torch.Generator().manual_seed(seed))[:3]]
@@ -378,16 +378,15 @@ def _check_mixing(tape: Tape, routing: _Routing) -> None:
     """Raise NeverSupported if samples interact, so that they have no gradients of their own."""
     with preserve_state(tape.network):
         tape.network.eval()
-        if is_sample_independent(tape.network, tape.inputs):
-            return
+        dependence = find_dependence(tape.network, tape.inputs)
+    if not dependence:
+        return
     names = [
         name for name, parameter in tape.parameters.items() if id(parameter) in routing.per_sample
     ]
     raise NeverSupported(
-        f"Gradients of individual samples by {join_names(names)} do not add up to the gradient of the batch, and the "
-        "outputs of the same samples differ in another batch. Every output must depend on its own sample alone and be "
-        "repeatable. Remove what mixes samples (statistics or a scale of the whole batch), and let random layers such "
-        "as dropout follow the evaluation mode."
+        f"Gradients of individual samples by {join_names(names)} do not add up to the gradient of the batch. "
+        f"{dependence}"
     )
 
 

@@ -186,9 +186,9 @@ def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> st
         signature = ", ".join(inspect.signature(network.forward).parameters)
         hint = f"It was called with {', '.join(samples.form.names)}; its forward takes {signature}."
     if samples.form is not None:
-        shape = [list(part.shape) for part in samples.form.unpack(x[:1])]
+        shape = [list(part.shape) for part in samples.form.unpack(x[:TRIAL])]
     else:
-        shape = list(x.shape)
+        shape = list(x[:TRIAL].shape)
     result = f"{type(network).__name__} on {shape} raised {type(error).__name__}: {message}"
     return f"The network must run on the inputs; {result}. {hint}"
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gapscope.base.errors import GapscopeError, NeverSupported, ReplaceLayer
+from gapscope.base.errors import GapscopeError, NeverSupported, ReplaceLayer, first_line
 from gapscope.inspection.known_layers import known_layers
 from gapscope.inspection.memoization import tensor_version
 from gapscope.inspection.restoring import preserve_state
@@ -97,8 +97,16 @@ class Perturbation:
         return values + self.size * scale * noise.to(values.device, values.dtype)
 
 
+class _FailsInOtherBatch(Exception):
+    """A network raised on some of the samples that it ran on before."""
+
+
 def _outputs_agree(network: nn.Module, x: Tensor) -> bool | None:
-    """Return whether samples have equal outputs in two batches (None if these are not finite)."""
+    """Return whether samples have equal outputs in two batches (None if these are not finite).
+
+    Raises:
+        _FailsInOtherBatch: The network runs on the samples, and not on a part of them.
+    """
     with torch.no_grad():
         outputs = network(x)
         if not isinstance(outputs, Tensor) or not bool(torch.isfinite(outputs).all()):
@@ -117,8 +125,8 @@ def _has_outputs(network: nn.Module, x: Tensor, expected: Tensor) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as one about a batch of one
             outputs = network(x)
-    except (RuntimeError, ValueError):  # such as a variance over a batch of one
-        return False
+    except Exception as error:  # such as a variance over a batch of one
+        raise _FailsInOtherBatch(f"{type(error).__name__}: {first_line(error)}") from error
     if outputs.shape != expected.shape:
         return False
     difference, scale = (outputs - expected).abs().max(), expected.abs().max()
@@ -130,7 +138,7 @@ def _agree_when_perturbed(network: nn.Module, x: Tensor) -> bool | None:
     try:
         with cast_network(network, precise, Perturbation(0, 0.3)):
             return _outputs_agree(network, cast_like(x, precise))
-    except GapscopeError:
+    except (GapscopeError, _FailsInOtherBatch):
         raise
     except Exception:  # code that requires a precision, or weights in some range
         return None
@@ -141,30 +149,44 @@ def _checked_rows(n: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:4].clone()
 
 
-def is_sample_independent(network: nn.Module, x: Tensor, *, perturbed: bool = True) -> bool:
-    """Return whether samples have the same outputs in different batches and when repeated.
+_OTHER_OUTPUTS = (
+    "Got other outputs for the same samples in another batch or in a second pass; every output must depend on its own "
+    "sample alone and be repeatable. Remove what mixes samples (statistics or a scale of the batch), and let random "
+    "layers such as dropout follow the evaluation mode."
+)
+
+
+def find_dependence(network: nn.Module, x: Tensor, *, perturbed: bool = True) -> str:
+    """Return the message that outputs depend on the batch or on the pass; empty if samples are independent.
 
     A few samples are run together, and some of them again: at the network's weights, and if `perturbed` in float64 at
     perturbed weights, which open branches after a zero weight.
     """
     if not network.training and known_layers(network):
-        return True
+        return ""
     x = x[_checked_rows(len(x)).to(x.device)].detach()
     forms = _INDEPENDENT_FORMS.setdefault(network, set())
     key = x.shape, tuple(map(_form, network.modules()))
     values = key, _values_key(network, x)
     if values == _LAST_CHECK.get(network):
-        return True
-    with preserve_state(network), torch.autocast(x.device.type, enabled=False):
-        # The result at perturbed weights does not depend on the current ones, and is cached.
-        if perturbed and key not in forms:
-            if _agree_when_perturbed(network, x) is False:
-                return False
-            forms.add(key)
-        independent = _outputs_agree(network, x) is not False
-    if independent and key in forms:
+        return ""
+    try:
+        with preserve_state(network), torch.autocast(x.device.type, enabled=False):
+            # The result at perturbed weights does not depend on the current ones, and is cached.
+            if perturbed and key not in forms:
+                if _agree_when_perturbed(network, x) is False:
+                    return _OTHER_OUTPUTS
+                forms.add(key)
+            if _outputs_agree(network, x) is False:
+                return _OTHER_OUTPUTS
+    except _FailsInOtherBatch as error:
+        return (
+            f"The network runs on {len(x)} samples together, and raises {error} on some of them alone; every sample "
+            "must have its own outputs. Let forward accept batches of any size."
+        )
+    if key in forms:
         _LAST_CHECK[network] = values
-    return independent
+    return ""
 
 
 def check_sample_independence(network: nn.Module, x: Tensor) -> None:
@@ -173,9 +195,8 @@ def check_sample_independence(network: nn.Module, x: Tensor) -> None:
         return
     # a network in training mode is expected to sample random masks: only its layers are checked
     check_no_batch_statistics(dict(network.named_modules()))
-    if not network.training and not is_sample_independent(network, x):
-        raise NeverSupported(
-            "Got other outputs for the same samples in another batch or in a second pass; every output must depend on "
-            "its own sample alone and be repeatable. Remove what mixes samples (statistics or a scale of the "
-            "batch), and let random layers such as dropout follow the evaluation mode."
-        )
+    if network.training:
+        return
+    dependence = find_dependence(network, x)
+    if dependence:
+        raise NeverSupported(dependence)
