@@ -30,6 +30,8 @@ from gapscope.inspection.outputs import (
     samples_per_pass,
 )
 
+Curves = Float[Tensor, "c n"]
+
 
 def mean_absolute_activation(values: Float[Tensor, "s m p"]) -> Float[Tensor, " m"]:
     r"""Return the mean absolute activation over samples and positions (Zhao et al., eq. 1).
@@ -40,12 +42,12 @@ def mean_absolute_activation(values: Float[Tensor, "s m p"]) -> Float[Tensor, " 
     return values.abs().mean(2, dtype=torch.float64).mean(0)
 
 
-def below_chance(curves: Float[Tensor, "c n"], n_classes: int) -> Bool[Tensor, "c n"]:
+def below_chance(curves: Curves, n_classes: int) -> Bool[Tensor, "c n"]:
     """Return whether each accuracy is at or below 1 / n_classes (up to rounding)."""
     return curves <= 1 / n_classes + 1e-12
 
 
-def turning_points(curves: Float[Tensor, "c n"], n_classes: int) -> Int[Tensor, " c"]:
+def turning_points(curves: Curves, n_classes: int) -> Int[Tensor, " c"]:
     r"""Return the smallest number of removed units at which accuracy is at chance.
 
     $n_0 = \min\{n : E(n) \le 1/C\}$ (Zhao et al. 2022, eq. 2), or the first minimum of a curve that stays above.
@@ -57,7 +59,7 @@ def turning_points(curves: Float[Tensor, "c n"], n_classes: int) -> Int[Tensor, 
     return torch.where(at_chance.any(1), at_chance.long().argmax(1), curves.argmin(1))
 
 
-def reversed_turning_points(curves: Float[Tensor, "c n"]) -> Int[Tensor, " c"]:
+def reversed_turning_points(curves: Curves) -> Int[Tensor, " c"]:
     r"""Return the number of removed units with the largest accuracy in reverse order, eq. 3.
 
     $\arg\max_{n < M} E_r(n)$, the last of several. Without any unit the network predicts one constant class, for which
@@ -70,9 +72,7 @@ def reversed_turning_points(curves: Float[Tensor, "c n"]) -> Int[Tensor, " c"]:
     return curves.shape[1] - 2 - curves[:, :-1].flip(1).argmax(1)
 
 
-def areas(
-    curves: Float[Tensor, "c n"], reversed_curves: Float[Tensor, "c n"]
-) -> Float[Tensor, " c"]:
+def areas(curves: Curves, reversed_curves: Curves) -> Float[Tensor, " c"]:
     r"""Return the area between the curves, $\frac1M \sum_n |E_r - E|$ (eq. 5).
 
     >>> areas(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[1.0, 1.0, 0.0]])).tolist()
@@ -88,8 +88,8 @@ class ClassCurves:
     layer: str
     classes: tuple[int, ...]
     counts: tuple[int, ...]
-    forward: Float[Tensor, "c n"]
-    reverse: Float[Tensor, "c n"]
+    forward: Curves
+    reverse: Curves
 
 
 def rank_units(split: SplitNetwork, source: Activations) -> Int[Tensor, " m"]:

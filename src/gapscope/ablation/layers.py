@@ -21,6 +21,8 @@ from gapscope.inspection.hooks import (
     record_module_calls,
 )
 
+Nodes = Iterable[fx.Node]
+
 
 class _Root(nn.Module):
     """Wrapper that calls the network with its inputs only (other arguments are defaults)."""
@@ -157,9 +159,7 @@ def trace(network: nn.Module) -> TracedGraph | None:
     return TracedGraph(root, graph, output, tracer.returned, names)
 
 
-def _reached(
-    nodes: Iterable[fx.Node], step: Callable[[fx.Node], Iterable[fx.Node]], stop: Iterable[fx.Node]
-) -> set[fx.Node]:
+def _reached(nodes: Nodes, step: Callable[[fx.Node], Nodes], stop: Nodes) -> set[fx.Node]:
     reached = set()
     stopped = set(stop)
     waiting = list(nodes)
@@ -171,12 +171,12 @@ def _reached(
     return reached
 
 
-def descendants(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[fx.Node]:
+def descendants(nodes: Nodes, *, stop: Nodes = ()) -> set[fx.Node]:
     """Return the nodes and everything computed from them, not beyond nodes of `stop`."""
     return _reached(nodes, lambda node: node.users, stop)
 
 
-def ancestors(nodes: Iterable[fx.Node], *, stop: Iterable[fx.Node] = ()) -> set[fx.Node]:
+def ancestors(nodes: Nodes, *, stop: Nodes = ()) -> set[fx.Node]:
     """Return the nodes and everything they are computed from, not beyond nodes of `stop`."""
     return _reached(nodes, lambda node: node.all_input_nodes, stop)
 

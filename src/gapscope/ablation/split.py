@@ -34,6 +34,10 @@ from gapscope.base.samples import slices
 from gapscope.inspection.hooks import capture_outputs, module_named, named_modules
 from gapscope.inspection.outputs import checked_outputs
 
+Outputs = Float[Tensor, "r k"]
+
+Indices = Int[Tensor, " r"]
+
 
 @dataclass(frozen=True)
 class Activations:
@@ -48,7 +52,7 @@ class Activations:
     def __len__(self) -> int:
         return len(self.values)
 
-    def context_rows(self, samples: Int[Tensor, " r"], used: Sequence[bool]) -> list[Any]:
+    def context_rows(self, samples: Indices, used: Sequence[bool]) -> list[Any]:
         """Return the used context values for rows that belong to these samples."""
         triples = zip(self.context, self.kinds, used, strict=True)
         return [_rows(value, kind, samples) for value, kind, use in triples if use]
@@ -121,9 +125,7 @@ class SplitNetwork(ABC):
         """Return the activations of inputs x, from one forward pass up to the layer."""
 
     @abstractmethod
-    def outputs(
-        self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]
-    ) -> Float[Tensor, "r k"]:
+    def outputs(self, values: Tensor, source: Activations, samples: Indices) -> Outputs:
         """Return the network's outputs for changed activations `values` of these samples."""
 
     def all_activations(self, x: Tensor, rows: int) -> Activations:
@@ -172,9 +174,7 @@ class HookedSplit(SplitNetwork):
         return Activations(_checked(self.label, captured[self.label], len(x)), (x,), ("rows",))
 
     @override
-    def outputs(
-        self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]
-    ) -> Float[Tensor, "r k"]:
+    def outputs(self, values: Tensor, source: Activations, samples: Indices) -> Outputs:
         (x,) = source.context_rows(samples, [True])
         with capture_outputs(self.module, replacement=values):
             return checked_outputs(self.network(x), len(samples))
@@ -221,12 +221,10 @@ class ReplayedSplit(HookedSplit):
         return Activations(values, tuple(context), self.kinds)
 
     @override
-    def outputs(
-        self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]
-    ) -> Float[Tensor, "r k"]:
+    def outputs(self, values: Tensor, source: Activations, samples: Indices) -> Outputs:
         return self._outputs(values, source.context_rows(samples, [True] * len(self.kinds)))
 
-    def _outputs(self, values: Tensor, context: list[Any]) -> Float[Tensor, "r k"]:
+    def _outputs(self, values: Tensor, context: list[Any]) -> Outputs:
         x, *earlier_outputs = context
         calls = zip(self.modules, tree_unflatten(earlier_outputs, self.structure), strict=True)
         functions = replay_forwards(list(calls)) | {
@@ -265,9 +263,7 @@ class TracedSplit(SplitNetwork):
         return Activations(_checked(self.label, values, len(x)), tuple(context), self.kinds)
 
     @override
-    def outputs(
-        self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]
-    ) -> Float[Tensor, "r k"]:
+    def outputs(self, values: Tensor, source: Activations, samples: Indices) -> Outputs:
         (outputs,) = self.tail(values, *source.context_rows(samples, self.uses))
         return checked_outputs(outputs, len(samples))
 

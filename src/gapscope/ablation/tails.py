@@ -12,10 +12,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from gapscope.ablation.layers import Subgraph, ancestors, descendants, extract_subgraph
-from gapscope.ablation.split import Activations, SplitNetwork, TracedSplit
+from gapscope.ablation.split import Activations, Indices, Outputs, SplitNetwork, TracedSplit
 from gapscope.base.samples import slices, slices_of
 from gapscope.inspection.chunking import memory_budget, rows_per_pass
 from gapscope.inspection.execution import compute_distributed
+
+Ranking = Int[Tensor, " m"]
 
 
 class States:
@@ -48,7 +50,7 @@ class States:
         reverse = torch.where(remaining == count, 0, reverse)
         self.steps: Int[Tensor, "2 s n"] = torch.stack([removed, reverse]) + self.offsets[:, None]
 
-    def mask(self, states: Int[Tensor, " r"]) -> Bool[Tensor, "r m"]:
+    def mask(self, states: Indices) -> Bool[Tensor, "r m"]:
         """Return the remaining ranked units in these states (arbitrary for inactive units)."""
         samples = self.sample_of[states]
         local = (states - self.offsets[samples])[:, None]
@@ -63,7 +65,7 @@ class States:
 PASS_BYTES = 2**28
 
 
-def are_close(outputs: Float[Tensor, "r k"], tolerance: float) -> Bool[Tensor, " r"]:
+def are_close(outputs: Outputs, tolerance: float) -> Bool[Tensor, " r"]:
     """Return whether the two largest outputs are within `tolerance` of the largest magnitude."""
     if outputs.shape[1] == 1:
         return torch.zeros(len(outputs), dtype=torch.bool, device=outputs.device)
@@ -71,7 +73,7 @@ def are_close(outputs: Float[Tensor, "r k"], tolerance: float) -> Bool[Tensor, "
     return largest - second < tolerance * outputs.abs().amax(1)
 
 
-def predict_with_ties(outputs: Float[Tensor, "r k"]) -> Int[Tensor, "2 r"]:
+def predict_with_ties(outputs: Outputs) -> Int[Tensor, "2 r"]:
     """Return predicted classes, and 1 for rows whose two largest outputs tie up to rounding."""
     # sums of thousands of terms in another order differ by less than 64 units in the last place
     ties = are_close(outputs, 64 * torch.finfo(outputs.dtype).eps)
@@ -94,7 +96,7 @@ class TailEvaluator(ABC):
         """Return the number of rows per pass if one row needs the memory of `one_row`."""
         return rows_per_pass(self.chunk_size, one_row, device, bytes_at_most=PASS_BYTES)
 
-    def predictions(self, source: Activations, ranking: Int[Tensor, " m"]) -> Int[Tensor, "2 s n"]:
+    def predictions(self, source: Activations, ranking: Ranking) -> Int[Tensor, "2 s n"]:
         """Return the predicted classes of each sample after removing n = 0..M units.
 
         Units are removed in the order of `ranking`, and in the reverse order.
@@ -112,13 +114,11 @@ class TailEvaluator(ABC):
 
     @abstractmethod
     def _evaluate(
-        self, source: Activations, ranking: Int[Tensor, " m"]
+        self, source: Activations, ranking: Ranking
     ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
         """Return the distinct states, the predicted class in each, and whether its outputs tie."""
 
-    def _loop_step(
-        self, source: Activations, order: Int[Tensor, " m"], n: int
-    ) -> Int[Tensor, " s"]:
+    def _loop_step(self, source: Activations, order: Ranking, n: int) -> Int[Tensor, " s"]:
         """Return the predictions after removing the first n units, as one batch if it fits."""
         remaining = torch.ones(len(order), dtype=torch.bool, device=order.device)
         remaining[order[:n]] = False
@@ -136,7 +136,7 @@ class MaskedTail(TailEvaluator):
     """General evaluator: every distinct state is one row of a large batch."""
 
     def _evaluate(
-        self, source: Activations, ranking: Int[Tensor, " m"]
+        self, source: Activations, ranking: Ranking
     ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
         active = (self.split.flatten_positions(source.values) != 0).any(2)
         states = States(active[:, ranking])
@@ -173,14 +173,12 @@ class LinearCut:
     rest_uses: list[bool]
 
     def features_of(
-        self, values: Tensor, source: Activations, samples: Int[Tensor, " r"]
+        self, values: Tensor, source: Activations, samples: Indices
     ) -> Float[Tensor, "r ..."]:
         """Return the linear layer's inputs if the ablated layer returned `values`."""
         return self.features(values, *source.context_rows(samples, self.uses))[0]
 
-    def outputs_of(
-        self, hidden: Tensor, source: Activations, samples: Int[Tensor, " r"]
-    ) -> Float[Tensor, "r k"]:
+    def outputs_of(self, hidden: Tensor, source: Activations, samples: Indices) -> Outputs:
         """Return the network's outputs if the linear layer returned `hidden`."""
         if self.rest is None:
             return hidden
@@ -254,7 +252,7 @@ class SeparableTail(TailEvaluator):
         self.weights = cut.linear.weight.T.contiguous()  # [features, H]
 
     def _evaluate(
-        self, source: Activations, ranking: Int[Tensor, " m"]
+        self, source: Activations, ranking: Ranking
     ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
         ablation = _Ablation(self, source, ranking)
         predicted, tied = ablation.evaluate()
@@ -264,9 +262,7 @@ class SeparableTail(TailEvaluator):
 class _Ablation:
     """Ablation of one class: features of its samples, and their states under one ranking."""
 
-    def __init__(
-        self, tail: SeparableTail, source: Activations, ranking: Int[Tensor, " m"]
-    ) -> None:
+    def __init__(self, tail: SeparableTail, source: Activations, ranking: Ranking) -> None:
         self.cut = tail.cut
         self.source = source
         self.tail = tail
@@ -359,9 +355,7 @@ class _Ablation:
         every = torch.bmm(delta.transpose(0, 1), self.weights)  # [M, G, H]
         return every.transpose(0, 1).gather(1, units.unsqueeze(2).expand(-1, -1, every.shape[2]))
 
-    def _predict(
-        self, hidden: Tensor, samples: Int[Tensor, " r"], states: Int[Tensor, " r"]
-    ) -> Int[Tensor, "2 r"]:
+    def _predict(self, hidden: Tensor, samples: Indices, states: Indices) -> Int[Tensor, "2 r"]:
         """Return predicted classes and ties, from the masked forward pass for close outputs."""
         outputs = self.cut.outputs_of(hidden, self.source, samples)
         result = torch.stack([outputs.argmax(1), torch.zeros_like(states)])
@@ -370,7 +364,7 @@ class _Ablation:
             result[:, close[part]] = self._masked_forward(states[close[part]])
         return result
 
-    def _masked_forward(self, states: Int[Tensor, " r"]) -> Int[Tensor, "2 r"]:
+    def _masked_forward(self, states: Indices) -> Int[Tensor, "2 r"]:
         samples = self.states.sample_of[states]
         active = self.states.mask(states)[:, self.ranking.argsort()].unsqueeze(2)
         features = torch.where(active, self.features[samples], self.baseline[samples]).flatten(1)

@@ -19,6 +19,9 @@ from gapscope.batch_norm.layers.population import (
 from gapscope.inspection.hooks import Weighted, forward_hooks, named_modules
 from gapscope.inspection.independence import normalizes_only
 
+# normalization layers by name
+Layers = dict[str, Any]
+
 BATCH_KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 POPULATION_KINDS = (PopulationNorm1d, PopulationNorm2d, PopulationNorm3d)
 GHOST_KINDS = (GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d)
@@ -45,9 +48,7 @@ def has_statistics(module: nn.Module) -> bool:
     return is_norm_layer(module) or isinstance(module, _BatchNorm)
 
 
-def select_layers(
-    candidates: dict[str, Any], names: Sequence[str] | None, kind: str
-) -> dict[str, Any]:
+def select_layers(candidates: Layers, names: Sequence[str] | None, kind: str) -> Layers:
     """Return the layers of these names, or all (at least one)."""
     for name in names or ():
         if name not in candidates:
@@ -66,7 +67,7 @@ def batch_norm_layers(
     network: nn.Module,
     names: Sequence[str] | None = None,
     accepts: Callable[[nn.Module], bool] = is_norm_layer,
-) -> dict[str, Any]:
+) -> Layers:
     """Return accepted layers with running statistics by name, or those named.
 
     Raises:
@@ -96,7 +97,7 @@ def batch_norm_layers(
     return layers
 
 
-def in_forward_order(network: nn.Module, layers: dict[str, Any], x: Tensor) -> list[str]:
+def in_forward_order(network: nn.Module, layers: Layers, x: Tensor) -> list[str]:
     """Return the names of the layers, each called once, in the order of a forward pass."""
     order: list[str] = []
     with forward_hooks(layers, lambda name, *_: order.append(name)), torch.no_grad():
@@ -114,7 +115,7 @@ def in_forward_order(network: nn.Module, layers: dict[str, Any], x: Tensor) -> l
     return order
 
 
-def preceding_layers(network: nn.Module, layers: dict[str, Any], x: Tensor) -> dict[str, str]:
+def preceding_layers(network: nn.Module, layers: Layers, x: Tensor) -> dict[str, str]:
     """Map norm names to the linear or convolutional layer that alone feeds them.
 
     Omitted: normalization layers with any other input (a sum, a pooling), and layers whose output goes through two

@@ -17,6 +17,7 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import as_samples, slices
 from gapscope.batch_norm.layers.population import PopulationNorm
 from gapscope.batch_norm.norm_layers import (
+    Layers,
     batch_norm_layers,
     has_statistics,
     in_forward_order,
@@ -72,7 +73,7 @@ def population_chunk(network: nn.Module, inputs: Tensor, chunk_size: int | None)
 
 
 def _measure(
-    network: nn.Module, inputs: Tensor, layers: dict[str, Any], chunk_size: int | None
+    network: nn.Module, inputs: Tensor, layers: Layers, chunk_size: int | None
 ) -> dict[str, tuple[Tensor, Tensor]]:
     # with one chunk a single forward pass serves all layers, with several every layer needs a pass
     size = population_chunk(network, inputs, chunk_size)
@@ -161,7 +162,7 @@ def with_data_statistics(network: nn.Module, x: Tensor) -> nn.Module:
     """Return the network, or a copy whose initial batch norm statistics are replaced."""
     # With its initial statistics a batch norm layer does not normalize: in evaluation mode an untrained network is not
     # the function from which training starts.
-    modules: dict[str, Any] = named_modules(network)
+    modules: Layers = named_modules(network)
     initial = [
         name
         for name, layer in modules.items()

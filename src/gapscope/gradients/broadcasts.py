@@ -12,17 +12,17 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from gapscope.gradients.contributions import Contribution, DenseJacobian
+from gapscope.gradients.contributions import Contribution, DenseJacobian, Key
 
 
 def merge_contributions(
     contributions: Sequence[Contribution],
-) -> dict[tuple[int, ...], Contribution]:
+) -> dict[Key, Contribution]:
     """Add all uses of the same parameters, so that squares may be summed.
 
     Returns one contribution per key. No parameter is in two of them.
     """
-    by_key: dict[tuple[int, ...], list[Contribution]] = {}
+    by_key: dict[Key, list[Contribution]] = {}
     for contribution in contributions:
         by_key.setdefault(contribution.key, []).append(contribution)
     # |J_1 + J_2|^2 is not |J_1|^2 + |J_2|^2, so that all uses of a parameter must be one contribution. Uses of one form
@@ -44,7 +44,7 @@ def merge_contributions(
     return result | add_densely(dense_uses)
 
 
-def add_densely(contributions: Sequence[Contribution]) -> dict[tuple[int, ...], Contribution]:
+def add_densely(contributions: Sequence[Contribution]) -> dict[Key, Contribution]:
     """Return the sum of the dense Jacobians, one contribution per parameter."""
     sums: dict[int, tuple[Tensor, Tensor]] = {}
     for contribution in contributions:

@@ -33,17 +33,24 @@ from gapscope.gradients.layouts import Layout, PrecomputedColumns
 from gapscope.gradients.products import multiply
 from gapscope.gradients.square_norms import jacobian_square_norms
 
+OptionalTensors = tuple[Tensor | None, ...]
+
+Tensors = tuple[Tensor, ...]
+
+# parameters, by identity
+Key = tuple[int, ...]
+
 
 class Contribution(ABC):
     """Derivatives of C outputs of N samples, in a form cheaper than the Jacobian."""
 
-    parameters: tuple[Tensor, ...]  # in the order of their Jacobians in `dense`
+    parameters: Tensors  # in the order of their Jacobians in `dense`
     transposed: bool = False  # whether factors are those of the transposed weight
     # names of the stored tensors, and the dimension of each that holds the samples
     sample_dims: ClassVar[Mapping[str, int]]
 
     @property
-    def key(self) -> tuple[int, ...]:
+    def key(self) -> Key:
         """Identity of the parameters. Contributions with the same key are added first."""
         return tuple(id(parameter) for parameter in self.parameters)
 
@@ -78,11 +85,11 @@ class Contribution(ABC):
         """
 
     @abstractmethod
-    def sources(self) -> tuple[Tensor, ...]:
+    def sources(self) -> Tensors:
         """Return the stored tensors by which the kernel is differentiable."""
 
     @abstractmethod
-    def kernel_gradient(self, weights: Float[Tensor, "n c n c"]) -> tuple[Tensor | None, ...]:
+    def kernel_gradient(self, weights: Float[Tensor, "n c n c"]) -> OptionalTensors:
         """Return derivatives of sum(weights * kernel(self)) by `sources` (or None)."""
 
     @abstractmethod
@@ -117,7 +124,7 @@ def concatenate(parts: Sequence[Contribution]) -> Contribution:
 class OuterProductFactors(Contribution):
     """Derivatives by a weight (and bias) as sums of outer products over positions."""
 
-    parameters: tuple[Tensor, ...]  # the weight, followed by the bias if the layout appends ones
+    parameters: Tensors  # the weight, followed by the bias if the layout appends ones
     inputs: Tensor
     gradients: Float[Tensor, "c n o t"]  # of the outputs by the layer's output at each position
     layout: Layout
@@ -185,11 +192,11 @@ class OuterProductFactors(Contribution):
         return list(slices(len(self.inputs), max(1, floats // max(1, of_one))))
 
     @override
-    def sources(self) -> tuple[Tensor, ...]:
+    def sources(self) -> Tensors:
         return self.inputs, self.gradients
 
     @override
-    def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
+    def kernel_gradient(self, weights: Tensor) -> OptionalTensors:
         by_columns, by_gradients = kernel_block_gradient(
             self.side(), weights, by_columns=self.inputs.requires_grad
         )
@@ -236,7 +243,7 @@ class OuterProductFactors(Contribution):
 class EmbeddingContribution(Contribution):
     """Derivatives by a table of which position t of sample n reads row `rows[n, t]`."""
 
-    parameters: tuple[Tensor, ...]  # the table [V, E]
+    parameters: Tensors  # the table [V, E]
     rows: Int[Tensor, "n t"]
     gradients: Float[Tensor, "c n e t"]
     sample_dims: ClassVar[Mapping[str, int]] = {"rows": 0, "gradients": 1}
@@ -293,11 +300,11 @@ class EmbeddingContribution(Contribution):
         return torch.stack(blocks).sum(0)
 
     @override
-    def sources(self) -> tuple[Tensor, ...]:
+    def sources(self) -> Tensors:
         return (self.gradients,)
 
     @override
-    def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
+    def kernel_gradient(self, weights: Tensor) -> OptionalTensors:
         read, index = torch.unique(self.rows, return_inverse=True)
         jacobian = self._scattered(index, len(read))
         # S = sum W_ncmd <J_nc, J_md> has dS/dJ = 2 W J for symmetric W. Row u of J is the sum of g_cnt over the
@@ -322,12 +329,12 @@ class EmbeddingContribution(Contribution):
 class DenseJacobian(Contribution):
     """Flattened Jacobian of one small parameter (real and imaginary parts if complex)."""
 
-    parameters: tuple[Tensor, ...]
+    parameters: Tensors
     values: Float[Tensor, "c n p"]
     sample_dims: ClassVar[Mapping[str, int]] = {"values": 1}
 
     @property
-    def _shape(self) -> tuple[int, ...]:
+    def _shape(self) -> Key:
         (parameter,) = self.parameters
         return (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
 
@@ -363,11 +370,11 @@ class DenseJacobian(Contribution):
         return product.view(n, c, m, d)
 
     @override
-    def sources(self) -> tuple[Tensor, ...]:
+    def sources(self) -> Tensors:
         return (self.values,)
 
     @override
-    def kernel_gradient(self, weights: Tensor) -> tuple[Tensor | None, ...]:
+    def kernel_gradient(self, weights: Tensor) -> OptionalTensors:
         # S = sum W_ncmd <J_nc, J_md> has dS/dJ_nc = 2 sum_md W_ncmd J_md for symmetric W.
         return (2 * torch.einsum("ncmd,dmp->cnp", weights, self.values.detach()),)
 

@@ -20,6 +20,8 @@ from gapscope.gradients.layer_rules import Call
 from gapscope.gradients.second_derivatives import bypassed, is_saved
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED
 
+Nodes = list[Any]
+
 # Functions of single numbers, and of single images or positions: dimension 0 holds the samples before and after.
 _BY_SAMPLE = frozenset(
     f"{name}Backward0"
@@ -40,7 +42,7 @@ def _require(*conditions: bool) -> None:
         raise _NotProven
 
 
-def _before(node: Any) -> list[Any]:
+def _before(node: Any) -> Nodes:
     return [following for following, _ in node.next_functions]
 
 
@@ -55,7 +57,7 @@ def _own(node: Any, call: Call, name: str) -> None:
         )
 
 
-def _convolution(node: Any, call: Call) -> list[Any]:
+def _convolution(node: Any, call: Call) -> Nodes:
     module = call.module
     node = bypassed(node)
     _require(node is not None, call.rule is rules.convolution)
@@ -76,7 +78,7 @@ def _convolution(node: Any, call: Call) -> list[Any]:
     return [inputs]
 
 
-def _linear(node: Any, call: Call) -> list[Any]:
+def _linear(node: Any, call: Call) -> Nodes:
     _require(call.rule is rules.linear, call.arguments[0].ndim == 2)
     if node.name() == "AddmmBackward0":
         _require(
@@ -95,7 +97,7 @@ def _linear(node: Any, call: Call) -> list[Any]:
     return [inputs]
 
 
-def _group_norm(node: Any, call: Call) -> list[Any]:
+def _group_norm(node: Any, call: Call) -> Nodes:
     node = bypassed(node)
     _require(node is not None, call.rule is rules.group_norm)
     _require(node.name() == "NativeGroupNormBackward0")
@@ -107,7 +109,7 @@ def _group_norm(node: Any, call: Call) -> list[Any]:
     return [inputs]
 
 
-def _batch_norm(node: Any, call: Call) -> list[Any]:
+def _batch_norm(node: Any, call: Call) -> Nodes:
     """Batch norm with its running statistics, or with constant statistics of the batch."""
     module = call.module
     _require(call.rule is rules.batch_norm)
@@ -131,7 +133,7 @@ def _batch_norm(node: Any, call: Call) -> list[Any]:
     return [inputs]
 
 
-_OF_TYPE: dict[type[nn.Module], Callable[[Any, Call], list[Any]]] = {
+_OF_TYPE: dict[type[nn.Module], Callable[[Any, Call], Nodes]] = {
     nn.BatchNorm1d: _batch_norm,
     nn.BatchNorm2d: _batch_norm,
     nn.Conv1d: _convolution,
@@ -141,7 +143,7 @@ _OF_TYPE: dict[type[nn.Module], Callable[[Any, Call], list[Any]]] = {
 }
 
 
-def _checked_call(node: Any, call: Call, n: int) -> list[Any]:
+def _checked_call(node: Any, call: Call, n: int) -> Nodes:
     """Return the nodes before a call of which the rule is proven."""
     check = _OF_TYPE.get(type(call.module))
     _require(check is not None, len(call.outputs) == 1, len(call.arguments) == 1, not call.keywords)
@@ -157,7 +159,7 @@ def _shape(node: Any, output: int = 0) -> Sequence[int]:
     return tuple(node._input_metadata[output].shape)
 
 
-def _checked_operation(node: Any, n: int) -> list[Any]:
+def _checked_operation(node: Any, n: int) -> Nodes:
     """Return the nodes before an operation that treats samples one by one."""
     name = node.name()
     shape = _shape(node)
@@ -197,7 +199,7 @@ def is_proven(tape: Any, outputs: Tensor) -> bool:
         return False
     leaves = {id(parameter) for parameter in tape.parameters.values()}
     visited = set[Any]()
-    waiting: list[Any] = [outputs.grad_fn]
+    waiting: Nodes = [outputs.grad_fn]
     try:
         while waiting:
             node: Any = waiting.pop()

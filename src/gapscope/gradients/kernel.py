@@ -18,7 +18,7 @@ from gapscope.base.budget import MAX_BYTES
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, check_range
 from gapscope.base.samples import slices, slices_of
 from gapscope.gradients.broadcasts import add_densely
-from gapscope.gradients.contributions import Contribution, concatenate
+from gapscope.gradients.contributions import Contribution, Key, concatenate
 from gapscope.gradients.recording import record_forward
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import one_hot_cotangents
@@ -33,7 +33,7 @@ from gapscope.inspection.substitution import (
     of_precision,
 )
 
-Contributions = Mapping[tuple[int, ...], Contribution]
+Contributions = Mapping[Key, Contribution]
 Chunk = tuple[slice, Contributions]
 
 # Up to this many samples are run at once in the first pass, which measures memory; of more samples only one.
@@ -99,7 +99,7 @@ def _contributions(tape: Tape, outputs: Tensor) -> Contributions:
     return tape.contributions(outputs, one_hot_cotangents(outputs))
 
 
-def _compact(contributions: Contributions) -> dict[tuple[int, ...], Contribution]:
+def _compact(contributions: Contributions) -> dict[Key, Contribution]:
     return {
         part.key: part for contribution in contributions.values() for part in contribution.compact()
     }
@@ -108,7 +108,7 @@ def _compact(contributions: Contributions) -> dict[tuple[int, ...], Contribution
 def _matched(first: Contributions, second: Contributions) -> tuple[Contributions, Contributions]:
     """Return two chunks, which may use parameters differently, with the same keys."""
     common = [key for key in first if key in second and first[key].has_form_of(second[key])]
-    sides: list[dict[tuple[int, ...], Contribution]] = []
+    sides: list[dict[Key, Contribution]] = []
     for side in (first, second):
         rest = add_densely([part for key, part in side.items() if key not in common])
         sides.append({key: side[key] for key in common} | rest)

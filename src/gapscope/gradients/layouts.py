@@ -22,6 +22,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
+Columns = Float[Tensor, "n k t"]
+
+Inputs = Float[Tensor, "n ..."]
+
+Sizes = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class Layout(ABC):
@@ -30,21 +36,19 @@ class Layout(ABC):
     ones: bool  # whether a row of ones is appended to the columns: W a + b = (W, b) (a, 1)
 
     @abstractmethod
-    def unfold(self, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n k t"]:
+    def unfold(self, inputs: Inputs) -> Columns:
         """Return the columns, with the row of ones last."""
 
     @abstractmethod
-    def width(self, inputs: Float[Tensor, "n ..."]) -> int:
+    def width(self, inputs: Inputs) -> int:
         """Return K, the row of ones included."""
 
-    def columns(self, inputs: Float[Tensor, "n ..."]) -> Float[Tensor, "n k t"]:
+    def columns(self, inputs: Inputs) -> Columns:
         """Return the columns, differentiable by the inputs (at least once)."""
         return self.unfold(inputs)
 
     @abstractmethod
-    def fold(
-        self, gradient: Float[Tensor, "n k t"], inputs: Float[Tensor, "n ..."]
-    ) -> Float[Tensor, "n ..."]:
+    def fold(self, gradient: Columns, inputs: Inputs) -> Inputs:
         """Return the derivative by the inputs from that by the columns."""
 
 
@@ -103,9 +107,9 @@ class Tokens(Layout):
 class Windows(Layout):
     """Padded inputs [N, channels, *space] of a convolution: one column per window."""
 
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
+    kernel_size: Sizes
+    stride: Sizes
+    dilation: Sizes
 
     @property
     def is_view(self) -> bool:
@@ -116,7 +120,7 @@ class Windows(Layout):
     def width(self, inputs: Tensor) -> int:
         return inputs.shape[1] * math.prod(self.kernel_size) + self.ones
 
-    def n_windows(self, space: tuple[int, ...]) -> tuple[int, ...]:
+    def n_windows(self, space: Sizes) -> Sizes:
         """Return the number of windows along every dimension of `space`."""
         # A window covers dilation (kernel - 1) + 1 pixels; the first starts at 0, the last fits into `size`.
         sizes = zip(space, self.kernel_size, self.stride, self.dilation, strict=True)

@@ -13,7 +13,7 @@ from torch.func import vjp, vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gapscope.gradients.backward import differentiable_kernels, gradients_at
-from gapscope.gradients.contributions import Contribution, DenseJacobian
+from gapscope.gradients.contributions import Contribution, DenseJacobian, Tensors
 from gapscope.gradients.layer_rules import Call, NotSeparable, samples_first
 from gapscope.inspection.independence import uses_batch_statistics
 from gapscope.inspection.outputs import as_real, raw_outputs
@@ -45,7 +45,7 @@ class _ReplayableCall:
 
     def __call__(
         self, leaves: Sequence[Any], parameters: Sequence[Tensor] | None = None
-    ) -> tuple[Tensor, ...]:
+    ) -> Tensors:
         """Return the recorded outputs for other arguments and parameters."""
         arguments, keywords = tree_unflatten(list(leaves), self.structure)
         if parameters is None:
@@ -62,9 +62,7 @@ class _ReplayableCall:
         pairs = zip(self.leaves, self.dims, strict=True)
         return [leaf if dim is None else leaf.narrow(dim, i, 1) for leaf, dim in pairs]
 
-    def outputs_of_sample(
-        self, leaves: Sequence[Any], parameters: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
+    def outputs_of_sample(self, leaves: Sequence[Any], parameters: Sequence[Tensor]) -> Tensors:
         """Return the outputs of one sample, for use in vmap."""
         pairs = zip(leaves, self.dims, strict=True)
         batch_of_one = [leaf if dim is None else leaf.unsqueeze(dim) for leaf, dim in pairs]

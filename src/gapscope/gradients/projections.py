@@ -28,6 +28,7 @@ from gapscope.gradients.contributions import (
     Contribution,
     DenseJacobian,
     EmbeddingContribution,
+    Key,
     OuterProductFactors,
 )
 from gapscope.gradients.kernel import pass_bytes
@@ -49,7 +50,7 @@ class _Projected:
     """Projections [n, q] and exact factors of the gradients of some samples."""
 
     values: Float[Tensor, "n q"]
-    factors: dict[tuple[int, ...], tuple[Tensor, Tensor]]  # a [n, K] and g [n, C O] per weight
+    factors: dict[Key, tuple[Tensor, Tensor]]  # a [n, K] and g [n, C O] per weight
 
     def kernel(self, other: _Projected) -> Float[Tensor, "n m"]:
         """Return the estimated inner products, summed over outputs."""
@@ -89,10 +90,10 @@ class _Projection:
     seed: int
     names: Mapping[int, str]  # of parameters, by identity
     _signs: dict[Hashable, Tensor] = field(default_factory=dict)
-    _forms: dict[tuple[int, ...], type[Contribution]] | None = None
+    _forms: dict[Key, type[Contribution]] | None = None
 
     def __call__(
-        self, parts: Mapping[tuple[int, ...], Contribution], outputs: Float[Tensor, "n c"]
+        self, parts: Mapping[Key, Contribution], outputs: Float[Tensor, "n c"]
     ) -> _Projected:
         """Project the contributions of a chunk of samples with these outputs."""
         forms = {key: type(part) for key, part in parts.items()}
@@ -105,7 +106,7 @@ class _Projection:
             )
         dtype = torch.promote_types(outputs.dtype, torch.float32)
         values = [torch.empty(len(outputs), 0, dtype=dtype, device=outputs.device)]
-        factors: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+        factors: dict[Key, tuple[Tensor, Tensor]] = {}
         for key in self._forms:  # in one order for all chunks
             part = parts[key]
             if sum(parameter.numel() for parameter in part.parameters) <= PROJECTIONS:
@@ -131,13 +132,13 @@ class _Projection:
                 values.append(self._sketch(key, part.values.detach()))
         return _Projected(torch.cat(values, 1), factors)
 
-    def _right(self, key: tuple[int, ...], columns: Float[Tensor, "n k t"]) -> Tensor:
+    def _right(self, key: Key, columns: Float[Tensor, "n k t"]) -> Tensor:
         signs = self._signs_of(key, "columns", SIDE, columns.shape[1], columns)
         return torch.matmul(signs / SIDE**0.5, columns)
 
     def _outer(
         self,
-        key: tuple[int, ...],
+        key: Key,
         gradients: Float[Tensor, "c n o t"],
         columns: Float[Tensor, "n s t"],
     ) -> Float[Tensor, "n q"]:
@@ -149,7 +150,7 @@ class _Projection:
             parts.append(torch.bmm(rows, columns.mT).flatten(1))
         return torch.cat(parts, 1)
 
-    def _sketch(self, key: tuple[int, ...], values: Float[Tensor, "c n p"]) -> Float[Tensor, "n q"]:
+    def _sketch(self, key: Key, values: Float[Tensor, "c n p"]) -> Float[Tensor, "n q"]:
         """Return sums of entries with random signs over random buckets, others for every output."""
         p = values.shape[2]
         parts: list[Tensor] = []
@@ -161,13 +162,11 @@ class _Projection:
             parts.append(sums.index_add_(1, buckets, jacobian * signs))
         return torch.cat(parts, 1)
 
-    def _generator(self, key: tuple[int, ...], purpose: str) -> torch.Generator:
+    def _generator(self, key: Key, purpose: str) -> torch.Generator:
         names = ", ".join(self.names[parameter] for parameter in key)
         return torch.Generator().manual_seed(derive_seed(self.seed, f"{purpose} of {names}"))
 
-    def _signs_of(
-        self, key: tuple[int, ...], purpose: str, rows: int, columns: int, like: Tensor
-    ) -> Tensor:
+    def _signs_of(self, key: Key, purpose: str, rows: int, columns: int, like: Tensor) -> Tensor:
         """Return random signs [rows, columns], the same in every call."""
         if (key, purpose) not in self._signs:
             generator = self._generator(key, purpose)

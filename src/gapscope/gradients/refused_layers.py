@@ -8,6 +8,8 @@ from torch import nn
 
 from gapscope.base.errors import ReplaceLayer
 
+Modules = Mapping[str, nn.Module]
+
 
 def _check_embedding(name: str, module: nn.Embedding | nn.EmbeddingBag) -> None:
     if module.weight.requires_grad and (module.max_norm is not None or module.scale_grad_by_freq):
@@ -18,7 +20,7 @@ def _check_embedding(name: str, module: nn.Embedding | nn.EmbeddingBag) -> None:
         )
 
 
-def check_not_quantized(modules: Mapping[str, nn.Module]) -> None:
+def check_not_quantized(modules: Modules) -> None:
     """Refuse quantized layers, whose weights are no parameters.
 
     Args:
@@ -37,7 +39,7 @@ def check_not_quantized(modules: Mapping[str, nn.Module]) -> None:
             )
 
 
-def check_layers(modules: Mapping[str, nn.Module], *, twice: bool = False) -> None:
+def check_layers(modules: Modules, *, twice: bool = False) -> None:
     """Refuse layers that have no gradients by their weights or inputs.
 
     Args:

@@ -19,6 +19,8 @@ from torch.autograd.function import once_differentiable
 
 from gapscope.gradients.frozen_batch_stats import skips_parameters
 
+OptionalTensors = tuple[Tensor | None, ...]
+
 # of the derivative by the output, the weight, and the input
 Derivative = Callable[[Tensor, Tensor, Tensor], Tensor]
 Settings = tuple[list[int], list[int], list[int], bool, list[int], int]
@@ -46,7 +48,7 @@ class _ConvolutionByInput(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_result: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, by_result: Tensor) -> OptionalTensors:  # type: ignore[override]
         gradient, weight = ctx.saved_tensors
         by_gradient = by_weight = None
         # the derivatives of the convolution itself, with `by_result` in the place of its input
@@ -79,7 +81,7 @@ class _GroupNormByInput(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_result: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, by_result: Tensor) -> OptionalTensors:  # type: ignore[override]
         gradient, weight, h, mean, inverse = ctx.saved_tensors
         n, groups = mean.shape
         scale = weight.view(1, -1, *[1] * (h.ndim - 2))
@@ -126,7 +128,7 @@ class _Output(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> OptionalTensors:
         (gradient,) = gradients
         if not (torch.is_grad_enabled() and skips_parameters(ctx.thread)):
             return gradient, None, None, None, None

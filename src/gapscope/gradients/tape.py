@@ -29,6 +29,7 @@ from gapscope.gradients.layer_rules import (
     apply_rule,
 )
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
+from gapscope.gradients.refused_layers import Modules
 from gapscope.inspection.network_checks import check_trainable
 from gapscope.inspection.outputs import explain_torch_errors, raw_outputs
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution
@@ -41,9 +42,7 @@ def _leaves(tree: Any) -> list[Any]:
     return [tree] if isinstance(tree, Tensor) else tree_flatten(tree)[0]
 
 
-def _trainable(
-    modules: Mapping[str, nn.Module], substituted: ParameterSubstitution
-) -> dict[str, nn.Parameter]:
+def _trainable(modules: Modules, substituted: ParameterSubstitution) -> dict[str, nn.Parameter]:
     """Return trainable parameters by their first name, without walking the network again."""
     names: dict[nn.Parameter, str] = {}
     for prefix, module in modules.items():
@@ -94,7 +93,7 @@ class Tape:
     def __init__(
         self,
         network: nn.Module,
-        modules: Mapping[str, nn.Module],
+        modules: Modules,
         inputs: Tensor,
         substituted: ParameterSubstitution = NOTHING_SUBSTITUTED,
         chain: Sequence[nn.Linear] = (),

@@ -29,6 +29,8 @@ from gapscope.results.result import Result
 if TYPE_CHECKING:
     import pandas
 
+FeatureRows = Float[Tensor, "n d"]
+
 
 Inputs = Shaped[Tensor, "n ..."]
 FloatInputs = Float[Tensor, "n ..."]
@@ -70,7 +72,7 @@ class ForwardPass:
     """
 
     outputs: Float[Tensor, "n k"]
-    features: Float[Tensor, "n d"] | None
+    features: FeatureRows | None
     head: nn.Module | None
 
     @property
@@ -137,7 +139,7 @@ def low_margin(margins: Float[Tensor, " n"]) -> float:
     return margins.kthvalue(max(1, len(margins) // 10)).values.item()
 
 
-def features_of(result: ForwardPass, measure: str) -> Float[Tensor, "n d"]:
+def features_of(result: ForwardPass, measure: str) -> FeatureRows:
     """Return the features of the last hidden layer, or raise NotMeasurable."""
     if result.features is None:
         raise NotMeasurable(

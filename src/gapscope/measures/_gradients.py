@@ -28,6 +28,8 @@ from gapscope.inspection.outputs import (
 )
 from gapscope.inspection.substitution import ParameterSubstitution
 
+Tensors = Sequence[Tensor]
+
 
 def trainable(network: nn.Module) -> list[nn.Parameter]:
     """Return the trainable parameters, or raise NotMeasurable."""
@@ -38,7 +40,7 @@ def trainable(network: nn.Module) -> list[nn.Parameter]:
 
 
 @contextmanager
-def at_weights(network: nn.Module, values: Sequence[Tensor]) -> Iterator[list[nn.Parameter]]:
+def at_weights(network: nn.Module, values: Tensors) -> Iterator[list[nn.Parameter]]:
     """Substitute values for the trainable weights in the body (yields them as leaf tensors)."""
     parameters = trainable(network)
     leaves = [nn.Parameter(value) for value in values]
@@ -50,7 +52,7 @@ def at_weights(network: nn.Module, values: Sequence[Tensor]) -> Iterator[list[nn
 
 
 def loss_and_gradient(
-    network: nn.Module, samples: Samples, chunk_size: int, leaves: Sequence[Tensor]
+    network: nn.Module, samples: Samples, chunk_size: int, leaves: Tensors
 ) -> tuple[float, list[Tensor]]:
     """Return the mean loss over samples (in float64) and its gradient by the leaves."""
     mean_loss = 0.0
@@ -66,7 +68,7 @@ def loss_and_gradient(
     return mean_loss, mean_gradient
 
 
-def norm_of(tensors: Sequence[Tensor]) -> float:
+def norm_of(tensors: Tensors) -> float:
     """Return the Euclidean norm of all tensors together, in float64."""
     return math.sqrt(
         sum(as_real(tensor.detach()).double().square().sum().item() for tensor in tensors)
@@ -89,7 +91,7 @@ def loss_rise(
     y: Tensor,
     *,
     steps: int,
-    move: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]],
+    move: Callable[[Tensors, Tensors, Tensors], Tensors],
     chunk_size: int | None,
 ) -> float:
     """Return the largest rise of the loss along projected gradient ascent in the weights.
@@ -108,7 +110,7 @@ def loss_rise(
         size = samples_per_pass(
             network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
         )
-        deviations: Sequence[Tensor] = [torch.zeros_like(value) for value in weights]
+        deviations: Tensors = [torch.zeros_like(value) for value in weights]
         losses = []
         for step in range(steps + 1):
             values = [
@@ -128,7 +130,7 @@ def loss_rise(
 @memoize
 def mean_gradient(
     network: nn.Module, x: Tensor, y: Tensor, *, chunk_size: int | None = None
-) -> Sequence[Tensor]:
+) -> Tensors:
     """Return the gradient of the mean loss, one real tensor per trainable weight."""
     with measurement_mode(network) as network:
         samples = samples_on_device(network, x, y)

@@ -17,6 +17,8 @@ from gapscope.inspection.hooks import ModuleCall, Weighted, record_module_calls
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import as_real, measurement_mode, prepare_inputs
 
+StateDict = Mapping[str, Tensor]
+
 
 @dataclass(frozen=True)
 class LayerWeight:
@@ -49,9 +51,7 @@ class LayerWeight:
         return (self.weight - as_real(self.initial).double() * self.initial_scale).flatten(1)
 
 
-def _batch_norm_scale(
-    norm: ModuleCall | None, state: Mapping[str, Tensor], n_dims: int
-) -> Tensor | float:
+def _batch_norm_scale(norm: ModuleCall | None, state: StateDict, n_dims: int) -> Tensor | float:
     """Return gamma / sqrt(variance + eps), one per row of the weight before the batch norm."""
     if norm is None:
         return 1.0
@@ -110,7 +110,7 @@ def check_operators(calls: Sequence[ModuleCall]) -> None:
             )
 
 
-def initial_value(initial_state: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+def initial_value(initial_state: StateDict, name: str, like: Tensor) -> Tensor:
     """Return the initial value of a parameter or buffer, or raise InvalidInput."""
     start = initial_state.get(name)
     if start is not None and not isinstance(start, Tensor):
@@ -128,7 +128,7 @@ def initial_value(initial_state: Mapping[str, Tensor], name: str, like: Tensor) 
 
 @memoize
 def layer_weights(
-    network: nn.Module, x: Tensor, initial_state: Mapping[str, Tensor] | None = None
+    network: nn.Module, x: Tensor, initial_state: StateDict | None = None
 ) -> Sequence[LayerWeight]:
     """Return all trainable weights of two or more dimensions, each once, in parameter order.
 

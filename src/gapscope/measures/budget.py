@@ -20,7 +20,7 @@ from gapscope.base.errors import (
 from gapscope.inspection.memory import is_out_of_memory
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready
-from gapscope.measures.registry import Measure, Sampling
+from gapscope.measures.registry import Measure, Options, Sampling
 from gapscope.results.progress import progress
 
 # no trials if a rough estimate in forward passes is below this fraction of the budget
@@ -46,7 +46,7 @@ class Allocation:
     """
 
     n: int
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    options: Options = field(default_factory=dict[str, Any])
     seconds: float = math.nan
 
 
@@ -124,7 +124,7 @@ def _trial_of(
     ready: Ready,
     evaluate: Evaluate,
     allowed: float,
-    options: Mapping[str, Any] | None = None,
+    options: Options | None = None,
 ) -> _Cost:
     """Return the cost of one measure with options from trials."""
     return _trial(
@@ -164,7 +164,7 @@ def plan_budget(
     evaluate: Evaluate,
     *,
     budget: float | None,
-    options: Mapping[str, Mapping[str, Any]],
+    options: Mapping[str, Options],
     repeats: Mapping[str, float] | None = None,
     dispensable: Collection[str] = (),
     shown: bool = False,

@@ -7,7 +7,6 @@ trainable weights. Common parameters: see `gapscope.measures`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -30,7 +29,7 @@ from gapscope.inspection.outputs import (
     samples_per_pass,
 )
 from gapscope.measures._forward import Inputs, Targets, mean_with_error
-from gapscope.measures._gradients import sample_square_norms, trainable
+from gapscope.measures._gradients import Tensors, sample_square_norms, trainable
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -163,9 +162,7 @@ class Hessian:
         return [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
 
-def _derivative(
-    gradient: Sequence[Tensor], direction: Sequence[Tensor], parameters: Sequence[Tensor]
-) -> Float[Tensor, " p"]:
+def _derivative(gradient: Tensors, direction: Tensors, parameters: Tensors) -> Float[Tensor, " p"]:
     """Return the derivative of the gradient along a direction, retaining its graph."""
     along = torch.stack([(g * v).sum() for g, v in zip(gradient, direction, strict=True)]).sum()
     if not along.requires_grad:  # the loss is linear in the weights

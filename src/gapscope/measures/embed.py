@@ -29,6 +29,7 @@ from gapscope.inspection.outputs import (
     samples_per_pass,
 )
 from gapscope.inspection.validation import ready, unwrap_estimator
+from gapscope.measures._forward import FeatureRows
 from gapscope.measures.budget import MANY_OUTPUTS
 from gapscope.measures.feature_layer import (
     MASKS,
@@ -136,7 +137,7 @@ def _run(
     return torch.cat(rows), torch.cat(outputs) if outputs else None
 
 
-def checked_features(features: Any, n: int) -> Float[Tensor, "n d"]:
+def checked_features(features: Any, n: int) -> FeatureRows:
     """Return features that a user passes, on the CPU.
 
     Args:
@@ -171,7 +172,7 @@ def checked_features(features: Any, n: int) -> Float[Tensor, "n d"]:
     return values
 
 
-def features_of_samples(features: Any, samples: Samples) -> Float[Tensor, "n d"]:
+def features_of_samples(features: Any, samples: Samples) -> FeatureRows:
     """Return features that a user passes, without those of rows that were omitted for the lack of a label.
 
     Args:

@@ -13,6 +13,7 @@ from gapscope.base.task import class_logits
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
+from gapscope.measures._forward import FeatureRows
 from gapscope.measures.embed import Features, extract_features
 from gapscope.networks.initialization import resampled_state
 from gapscope.results.estimate import NORMAL_95, IntervalEstimate, percent
@@ -38,20 +39,18 @@ def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> IntervalEstim
     return IntervalEstimate(mean, mean - NORMAL_95 * error, mean + NORMAL_95 * error)
 
 
-def centred_features(features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+def centred_features(features: FeatureRows) -> FeatureRows:
     """Return the features of a network in float64, centred and of mean standard deviation 1."""
     values = features.double()
     return (values - values.mean(0)) / values.std(0, correction=0).mean().clamp_min(1e-12)
 
 
-def features_spectrum(features: Float[Tensor, "n d"]) -> Spectrum:
+def features_spectrum(features: FeatureRows) -> Spectrum:
     """Decompose the linear kernel of `centred_features`."""
     return linear_spectrum(centred_features(features))
 
 
-def features_row(
-    features: Float[Tensor, "n d"], targets: Tensor, n_classes: int | None = None
-) -> LooRow:
+def features_row(features: FeatureRows, targets: Tensor, n_classes: int | None = None) -> LooRow:
     """Fit ridge regression on features of a network (see `features_spectrum`).
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +24,7 @@ from gapscope.inspection.outputs import (
     prepare_inputs,
 )
 from gapscope.measures._forward import Inputs, Scalars, Targets
+from gapscope.measures._weights import StateDict
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure
 from gapscope.statistics.baselines import RIDGES
@@ -340,7 +340,7 @@ def kernel_leave_one_out_at_both_weights(
     x: Inputs,
     y: Targets,
     *,
-    initial_state: Mapping[str, Tensor],
+    initial_state: StateDict,
     max_exact: int = 2000,
     landmarks: int = 1000,
     chunk_size: int | None = None,

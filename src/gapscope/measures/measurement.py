@@ -25,7 +25,7 @@ from gapscope.inspection.memoization import memo_scope, memoize
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, equals_trained_weights, own_state, ready
 from gapscope.measures.budget import Allocation, Plan, plan_budget, reason
-from gapscope.measures.registry import Measure, get_measure, list_measures
+from gapscope.measures.registry import Measure, Options, get_measure, list_measures
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import Reading, Readings
 
@@ -54,9 +54,9 @@ def evaluate_on_subset(
     ready: Ready,
     share: Allocation,
     *,
-    initial_state: Mapping[str, Any] | None = None,
-    history: Sequence[Mapping[str, Any]] = (),
-    options: Mapping[str, Any] = MappingProxyType({}),
+    initial_state: Options | None = None,
+    history: Sequence[Options] = (),
+    options: Options = MappingProxyType({}),
     seed: int = 0,
 ) -> Readings:
     """Evaluate one measure on its subset, as an estimate for all samples."""
@@ -201,7 +201,7 @@ def select_applicable(
 
 
 def check_options(
-    options: Mapping[str, Any], chosen: Sequence[Measure], unmeasured: Mapping[str, str]
+    options: Options, chosen: Sequence[Measure], unmeasured: Mapping[str, str]
 ) -> None:
     """Raise InvalidInput for options of measures that are not selected, and unknown options."""
     names = [item.name for item in chosen]
@@ -222,7 +222,7 @@ def measure(
     *,
     initial_state: Mapping[str, Tensor] | None = None,
     history: Any = (),
-    options: Mapping[str, Mapping[str, Any]] | None = None,
+    options: Mapping[str, Options] | None = None,
     seed: int = 0,
     time_budget: Budget = "auto",
     progress: bool = True,
@@ -312,7 +312,7 @@ def _evaluate_all(
     subject: Ready,
     plan: Plan,
     evaluate: Callable[..., Readings],
-    options: Mapping[str, Mapping[str, Any]],
+    options: Mapping[str, Options],
     unmeasured: Mapping[str, str],
     *,
     strict: bool,

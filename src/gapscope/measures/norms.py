@@ -9,7 +9,7 @@ are logarithms, Dziugaite et al. 2020 report (value - log n) / 2. Common paramet
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -19,7 +19,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from gapscope.base.errors import NotMeasurable, check_range
 from gapscope.measures._forward import Inputs, Labels, Scalars, forward_pass, low_margin, margins_of
-from gapscope.measures._weights import layer_weights, squared_singular_values
+from gapscope.measures._weights import StateDict, layer_weights, squared_singular_values
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 from gapscope.statistics.correlations import ROUNDING
@@ -193,7 +193,7 @@ def spectral_distance_complexity(
     x: Inputs,
     y: Labels,
     *,
-    initial_state: Mapping[str, Tensor],
+    initial_state: StateDict,
     chunk_size: int | None = None,
 ) -> Estimate:
     r"""Compute the log spectrally normalized margin bound around the initial weights (exact).

@@ -14,7 +14,7 @@ Further common parameters:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -27,7 +27,8 @@ from gapscope.base.task import class_logits
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import measurement_mode, network_outputs, samples_per_pass
 from gapscope.measures._forward import Inputs, Labels
-from gapscope.measures._gradients import at_weights, norm_of, samples_on_device, trainable
+from gapscope.measures._gradients import Tensors, at_weights, norm_of, samples_on_device, trainable
+from gapscope.measures._weights import StateDict
 from gapscope.measures.parameters import weight_differences
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
@@ -40,9 +41,7 @@ MAGNITUDE_EPSILON = 1e-3
 TOLERANCE = 0.01
 
 
-def _perturb(
-    weights: Sequence[Tensor], deviation: float, seed: int, *, magnitude: bool
-) -> list[Tensor]:
+def _perturb(weights: Tensors, deviation: float, seed: int, *, magnitude: bool) -> list[Tensor]:
     """Return the weights plus Gaussian noise, optionally proportional to their magnitude."""
     generator = torch.Generator().manual_seed(seed)
     values = []
@@ -84,7 +83,7 @@ def _noise_tolerance(
         samples = samples_on_device(network, x, y)
         size = samples_per_pass(network, samples.inputs, chunk_size)
 
-        def accuracy(values: Sequence[Tensor]) -> float:
+        def accuracy(values: Tensors) -> float:
             with at_weights(network, values):
                 logits = class_logits(network_outputs(network, samples.inputs, chunk_size=size))
             check_labels(samples.y, logits.shape[1])
@@ -208,7 +207,7 @@ def pacbayes_distance(
     x: Inputs,
     y: Labels,
     *,
-    initial_state: Mapping[str, Tensor],
+    initial_state: StateDict,
     drop: float = 0.1,
     draws: int = 10,
     generator: torch.Generator | None = None,

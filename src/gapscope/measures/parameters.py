@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -13,7 +11,7 @@ from gapscope.inspection.network_checks import check_finite, check_whole
 from gapscope.inspection.outputs import as_real, measurement_mode, prepare_inputs
 from gapscope.measures._forward import Inputs
 from gapscope.measures._gradients import norm_of
-from gapscope.measures._weights import initial_value
+from gapscope.measures._weights import StateDict, initial_value
 from gapscope.measures.registry import ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -72,7 +70,7 @@ def parameter_norm(network: nn.Module) -> Estimate:
     )
 
 
-def weight_differences(network: nn.Module, initial_state: Mapping[str, Tensor]) -> list[Tensor]:
+def weight_differences(network: nn.Module, initial_state: StateDict) -> list[Tensor]:
     """Return the trainable weights minus their initial values, in float64."""
     differences = []
     for name, parameter in network.named_parameters():
@@ -88,9 +86,7 @@ def weight_differences(network: nn.Module, initial_state: Mapping[str, Tensor]) 
     cost_class="weights",
     reference="Jiang et al., Fantastic Generalization Measures, 2020, section C.3",
 )
-def distance_from_initialization(
-    network: nn.Module, *, initial_state: Mapping[str, Tensor]
-) -> Estimate:
+def distance_from_initialization(network: nn.Module, *, initial_state: StateDict) -> Estimate:
     r"""Compute the L2 distance of all trainable parameters from their initial values (exact).
 
     $\|\theta - \theta_0\|_2$, accumulated in float64.

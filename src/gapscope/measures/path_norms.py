@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from gapscope.inspection.outputs import (
 )
 from gapscope.inspection.substitution import ParameterSubstitution, cast_network
 from gapscope.measures._forward import Inputs, Labels
-from gapscope.measures._gradients import samples_on_device, trainable
+from gapscope.measures._gradients import Tensors, samples_on_device, trainable
 from gapscope.measures._weights import check_operators
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
@@ -175,7 +175,7 @@ def path_norm(network: nn.Module, x: Inputs) -> Estimate:
 
 
 def _output_change(
-    outputs: Float[Tensor, "n k"], parameters: Sequence[Tensor], direction: Sequence[Tensor]
+    outputs: Float[Tensor, "n k"], parameters: Tensors, direction: Tensors
 ) -> Float[Tensor, "n k"]:
     r"""Return the Jacobian-vector product of the outputs along a direction v in the weights.
 

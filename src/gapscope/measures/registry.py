@@ -28,6 +28,10 @@ from gapscope.results.catalogue import Catalogue
 from gapscope.results.estimate import Estimate
 from gapscope.results.readings import Direction, Reading, Readings
 
+Options = Mapping[str, Any]
+
+Function = Callable[..., Any]
+
 COST_CLASSES = {
     "weights": "no pass over the samples",
     "forward": "a few forward passes",
@@ -76,7 +80,7 @@ class Sampling:
     kind: Literal["mean", "sum", "own", "whole"]
     fewest: int
     passes: Callable[[int], float]
-    probe: Mapping[str, Any] = field(default_factory=dict)
+    probe: Options = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Measure:
     """
 
     name: str
-    function: Callable[..., Any]
+    function: Function
     needs: tuple[str, ...]
     numbers: Mapping[str, ScalarInfo]
     reference: str
@@ -159,8 +163,8 @@ class Measure:
         network: nn.Module,
         samples: Samples,
         *,
-        initial_state: Mapping[str, Any] | None = None,
-        history: Sequence[Mapping[str, Any]] = (),
+        initial_state: Options | None = None,
+        history: Sequence[Options] = (),
         **options: Any,
     ) -> Readings:
         """Measure a network and return one reading per number."""
@@ -243,9 +247,7 @@ REASONS = {
 """Why measures do not apply to a kind of targets."""
 
 
-def _with_checked_targets(
-    name: str, function: Callable[..., Any], tasks: tuple[str, ...]
-) -> Callable[..., Any]:
+def _with_checked_targets(name: str, function: Function, tasks: tuple[str, ...]) -> Function:
     """Return the function with a check of its targets, for calls without `gapscope.measure`."""
 
     @wraps(function)
@@ -272,7 +274,7 @@ def register_measure(
     compares_classes: bool = False,
     sampling: Sampling | None = None,
     stream: str = "",
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Function], Function]:
     """Register the decorated function as a measure, and complete its docstring.
 
     The parameters are attributes of `Measure`. Its needs follow from the arguments `x`, `y`, `initial_state` and
@@ -298,7 +300,7 @@ def register_measure(
         else:
             tasks = ("classification", "multi-label", "regression")
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Function) -> Function:
         key = name or function.__name__
         _, *parameters = inspect.signature(function).parameters.values()
         for item in parameters:

@@ -18,6 +18,7 @@ from gapscope.base.samples import slices
 from gapscope.inspection.hooks import Weighted, capture_outputs, record_module_calls
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs, samples_per_pass
 from gapscope.measures._forward import (
+    FeatureRows,
     FloatInputs,
     Inputs,
     Labels,
@@ -34,7 +35,7 @@ from gapscope.statistics.correlations import ROUNDING
 _register = partial(register_measure, labels=True, default=False)
 
 
-def _within_over_between(deviations: Float[Tensor, "n d"], means: Float[Tensor, "c d"]) -> float:
+def _within_over_between(deviations: FeatureRows, means: Float[Tensor, "c d"]) -> float:
     """Return tr(S_W S_B^+) / C from deviations within classes and centred class means."""
     # means = U S V^T, so S_B^+ = C V S^-2 V^T, and tr(S_W S_B^+) / C = sum |deviations V / S|^2 / n
     _, sizes, directions = torch.linalg.svd(means, full_matrices=False)
@@ -122,7 +123,7 @@ def neural_collapse(
     )
 
 
-def label_variation(features: Float[Tensor, "n d"], y: Labels, neighbours: int) -> float:
+def label_variation(features: FeatureRows, y: Labels, neighbours: int) -> float:
     r"""Compute the label variation: weight fraction of graph edges between different labels.
 
     $\mathrm{tr}(Y^\top L Y) / \sum_{ij} A_{ij}$ with L = D - A and one-hot labels Y. An edge connects two samples if
@@ -222,7 +223,7 @@ def _first_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Module]:
     )
 
 
-def davies_bouldin(features: Float[Tensor, "n d"], y: Labels) -> float:
+def davies_bouldin(features: FeatureRows, y: Labels) -> float:
     r"""Compute the Davies-Bouldin index of the classes that have samples.
 
     $\frac1C \sum_k \max_{j \ne k} (s_k + s_j) / \lVert c_k - c_j \rVert$ for class centres c and mean distances s from
@@ -246,7 +247,7 @@ def davies_bouldin(features: Float[Tensor, "n d"], y: Labels) -> float:
     return ratios.fill_diagonal_(-torch.inf).amax(1).mean().item()
 
 
-def _pool(features: Tensor, module: nn.Module) -> Float[Tensor, "n d"]:
+def _pool(features: Tensor, module: nn.Module) -> FeatureRows:
     """Return flattened features, with feature maps max-pooled by at most 4 x 4."""
     if isinstance(module, _ConvNd):
         dims = features.ndim - 2

@@ -34,6 +34,7 @@ from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 Images = Float[Tensor, "n c h w"]
 # six random numbers in [0, 1) per sample
 Draws = Float[Tensor, "n 6"]
+Transformation = Callable[[Images, Draws], Images]
 
 
 def _check_images(x: Tensor) -> None:
@@ -112,7 +113,7 @@ def erase(x: Images, draws: Draws) -> Images:
 
 
 # transformation -> penalty of a changed prediction
-PENALTIES: Mapping[Callable[[Images, Draws], Images], float] = {
+PENALTIES: Mapping[Transformation, float] = {
     flip: 6.0,
     change_saturation: 1.0,
     crop: 2.0,
@@ -123,9 +124,7 @@ PENALTIES: Mapping[Callable[[Images, Draws], Images], float] = {
 }
 
 
-def in_unit_range(
-    images: Images, change: Callable[[Images, Draws], Images]
-) -> Callable[[Images, Draws], Images]:
+def in_unit_range(images: Images, change: Transformation) -> Transformation:
     """Return a transformation that maps the range of all images to [0, 1] and back."""
     low = images.min().item()
     span = images.max().item() - low or 1.0

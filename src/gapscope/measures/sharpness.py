@@ -5,14 +5,13 @@ Both are lower bounds: the largest loss among the points of s steps. Common para
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from torch import Tensor, nn
 
 from gapscope.base.errors import check_range
 from gapscope.measures._forward import Inputs, Targets
-from gapscope.measures._gradients import loss_rise, norm_of
+from gapscope.measures._gradients import Tensors, loss_rise, norm_of
 from gapscope.measures.registry import LOSS_UNIT, Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
@@ -55,9 +54,7 @@ def worst_case_sharpness(
     check_range("radius", radius, 0, low_open=True)
     check_range("steps", steps, 1)
 
-    def move(
-        deviations: Sequence[Tensor], weights: Sequence[Tensor], gradient: Sequence[Tensor]
-    ) -> list[Tensor]:
+    def move(deviations: Tensors, weights: Tensors, gradient: Tensors) -> list[Tensor]:
         norm = norm_of(gradient)
         if norm == 0:
             return list(deviations)
@@ -98,9 +95,7 @@ def adaptive_sharpness(
     check_range("radius", radius, 0, low_open=True)
     check_range("steps", steps, 1)
 
-    def move(
-        deviations: Sequence[Tensor], weights: Sequence[Tensor], gradient: Sequence[Tensor]
-    ) -> list[Tensor]:
+    def move(deviations: Tensors, weights: Tensors, gradient: Tensors) -> list[Tensor]:
         moved = []
         for deviation, value, g in zip(deviations, weights, gradient, strict=True):
             limit = radius * value.abs()

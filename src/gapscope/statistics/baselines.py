@@ -18,12 +18,19 @@ from torch import Tensor
 from gapscope.base.samples import Samples
 from gapscope.statistics.kernel_ridge import (
     MAX_ROWS_IN_MEMORY,
+    Columns,
+    Features,
     Spectrum,
     linear_spectrum,
     nystroem_spectrum,
     select_ridge,
     spectrum,
 )  # fmt: skip
+
+Squares = Float[Tensor, "n n"]
+
+Targets = Shaped[Tensor, "n ..."]
+
 
 # In units of the mean eigenvalue of the kernel; the leave-one-out error varies little between neighbours of this grid.
 RIDGES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -59,14 +66,14 @@ class LooRow:
     method: str
     uses: str
     score: float
-    predictions: Float[Tensor, "n k"]
+    predictions: Columns
 
     @property
     def name(self) -> str:
         """The method without its setting: "nearest neighbours" of "nearest neighbours (5)"."""
         return self.method.split(" (", 1)[0]
 
-    def correct(self, labels: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, " n"]:
+    def correct(self, labels: Targets) -> Shaped[Tensor, " n"]:
         """True for samples that are predicted correctly; of several labels per sample the fraction that is.
 
         Args:
@@ -78,7 +85,7 @@ class LooRow:
         return self.predictions.argmax(1) == labels
 
 
-def feature_matrix(inputs: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n d"]:
+def feature_matrix(inputs: Targets) -> Features:
     """Return inputs as standardized columns [n, d], float64.
 
     Tables are standardized per column, images [n, channels, ...] per channel, so that pixels keep their relative
@@ -108,7 +115,7 @@ def _token_counts(ids: Tensor) -> Tensor:
     return counts[:, counts.std(0, correction=0) > 1e-9]
 
 
-def sample_features(samples: Samples) -> Float[Tensor, "n d"]:
+def sample_features(samples: Samples) -> Features:
     """Return features [n, d] on the CPU: `feature_matrix`, or frequencies of token ids."""
     blocks = [
         feature_matrix(part) if part.is_floating_point() else _token_counts(part)
@@ -117,9 +124,7 @@ def sample_features(samples: Samples) -> Float[Tensor, "n d"]:
     return torch.cat(blocks, 1)
 
 
-def target_matrix(
-    targets: Shaped[Tensor, "n ..."], n_classes: int | None = None
-) -> Float[Tensor, "n k"]:
+def target_matrix(targets: Targets, n_classes: int | None = None) -> Columns:
     """Return one-hot columns for labels, else several labels or regression targets [n, k], in float64."""
     if targets.is_floating_point() or targets.dtype == torch.bool:
         return targets.double().reshape(len(targets), -1)
@@ -128,21 +133,19 @@ def target_matrix(
 
 def scored_row(method: str, uses: str, predictions: Tensor, targets: Tensor) -> LooRow:
     """Return a row with its accuracy, or with R^2 against the leave-one-out mean."""
+    row = LooRow(method, uses, float("nan"), predictions)
     if not targets.is_floating_point():
-        row = LooRow(method, uses, float("nan"), predictions)
         return replace(row, score=float(row.correct(targets).double().mean()))
-    truth = targets.double().reshape(len(targets), -1)
+    truth = target_matrix(targets)
     n = len(targets)
     # a sample's residual from the mean of all others is n / (n - 1) times that from the mean of all
     of_mean = ((truth - truth.mean(0)) * n / (n - 1)).square().sum()
     if float(of_mean):
-        score = float(1 - (predictions - truth).square().sum() / of_mean)
-    else:
-        score = float("nan")
-    return LooRow(method, uses, score, predictions)
+        return replace(row, score=float(1 - (predictions - truth).square().sum() / of_mean))
+    return row
 
 
-def most_frequent_class(targets: Shaped[Tensor, "n ..."], n_classes: int | None = None) -> LooRow:
+def most_frequent_class(targets: Targets, n_classes: int | None = None) -> LooRow:
     """Predict the most frequent class, or the mean target of all other samples."""
     b = target_matrix(targets, n_classes)
     n = len(b)
@@ -155,7 +158,7 @@ def most_frequent_class(targets: Shaped[Tensor, "n ..."], n_classes: int | None 
     return LooRow("most frequent class", "labels", float(b.mean(0).max()), frequencies)
 
 
-def squared_distances(features: Float[Tensor, "n d"]) -> Float[Tensor, "n n"] | None:
+def squared_distances(features: Features) -> Squares | None:
     """Return squared distances of all pairs in float64 (None above 2,000 samples)."""
     features = features.double()
     if len(features) <= MAX_EXACT:
@@ -164,8 +167,8 @@ def squared_distances(features: Float[Tensor, "n d"]) -> Float[Tensor, "n n"] | 
 
 
 def find_nearest(
-    queries: Float[Tensor, "n d"], features: Float[Tensor, "m d"] | None = None, k: int = 1
-) -> tuple[Float[Tensor, "n k"], Shaped[Tensor, "n k"]]:
+    queries: Features, features: Float[Tensor, "m d"] | None = None, k: int = 1
+) -> tuple[Columns, Shaped[Tensor, "n k"]]:
     """Return distances and indices of the k nearest features (or other queries)."""
     candidates = queries if features is None else features
     distances = []
@@ -204,12 +207,12 @@ def _nearest(features: Tensor, k: int, squares: Tensor | None) -> Tensor:
 
 
 def nearest_neighbours(
-    features: Float[Tensor, "n d"],
-    targets: Shaped[Tensor, "n ..."],
+    features: Features,
+    targets: Targets,
     *,
     ks: Sequence[int] = (1, 5, 15),
     n_classes: int | None = None,
-    squares: Float[Tensor, "n n"] | None = None,
+    squares: Squares | None = None,
 ) -> LooRow:
     """Average the targets of the k nearest other samples, with the best k of `ks`.
 
@@ -233,7 +236,7 @@ def kernel_row(
     method: str,
     uses: str,
     kernel: Spectrum,
-    targets: Shaped[Tensor, "n ..."],
+    targets: Targets,
     n_classes: int | None = None,
 ) -> LooRow:
     """Fit kernel ridge regression with the ridge of the smallest leave-one-out squared error."""
@@ -242,8 +245,8 @@ def kernel_row(
 
 
 def linear_ridge(
-    features: Float[Tensor, "n d"],
-    targets: Shaped[Tensor, "n ..."],
+    features: Features,
+    targets: Targets,
     *,
     n_classes: int | None = None,
 ) -> LooRow:
@@ -251,9 +254,7 @@ def linear_ridge(
     return kernel_row(LINEAR, "inputs", linear_spectrum(features.double()), targets, n_classes)
 
 
-def rbf_spectrum(
-    features: Float[Tensor, "n d"], squares: Float[Tensor, "n n"] | None = None
-) -> Spectrum:
+def rbf_spectrum(features: Features, squares: Squares | None = None) -> Spectrum:
     r"""Decompose $\exp(-\lVert x - x' \rVert^2 / m)$, m the median squared distance.
 
     Exact up to 2,000 samples; beyond, the Nystroem approximation with 1,000 landmarks, above 200,000 with 500.
@@ -263,15 +264,8 @@ def rbf_spectrum(
         squares = squared_distances(features)
     if squares is not None:
         return spectrum((squares / -_median(squares)).exp_())
-    if n <= MANY_SAMPLES:
-        n_landmarks = N_LANDMARKS
-    else:
-        n_landmarks = N_LANDMARKS_OF_MANY
-    landmarks = features[
-        torch.randperm(n, generator=torch.Generator().manual_seed(0))[:n_landmarks].to(
-            features.device
-        )
-    ]
+    chosen = torch.randperm(n, generator=torch.Generator().manual_seed(0))[: _n_landmarks(n)]
+    landmarks = features[chosen.to(features.device)]
     between = torch.cdist(landmarks, landmarks).square_()
     width = _median(between)
 
@@ -281,6 +275,12 @@ def rbf_spectrum(
     return nystroem_spectrum(columns, (between / -width).exp_(), n)
 
 
+def _n_landmarks(n: int) -> int:
+    if n <= MANY_SAMPLES:
+        return N_LANDMARKS
+    return N_LANDMARKS_OF_MANY
+
+
 def _median(squares: Float[Tensor, "m m"]) -> Tensor:
     """Return the median of the squared distances between different samples."""
     off_diagonal = squares[~torch.eye(len(squares), dtype=torch.bool, device=squares.device)]
@@ -288,11 +288,11 @@ def _median(squares: Float[Tensor, "m m"]) -> Tensor:
 
 
 def rbf_ridge(
-    features: Float[Tensor, "n d"],
-    targets: Shaped[Tensor, "n ..."],
+    features: Features,
+    targets: Targets,
     *,
     n_classes: int | None = None,
-    squares: Float[Tensor, "n n"] | None = None,
+    squares: Squares | None = None,
 ) -> LooRow:
     """Fit ridge regression with an RBF kernel of median width (see `rbf_spectrum`)."""
     return kernel_row(RBF, "inputs", rbf_spectrum(features.double(), squares), targets, n_classes)
@@ -343,7 +343,7 @@ def _rbf_seconds(n: int, d: int, k: int) -> float:
     rank = n
     kernel = n * n * d + 10 * n**3
     if n > MAX_EXACT:
-        rank = min(n, N_LANDMARKS if n <= MANY_SAMPLES else N_LANDMARKS_OF_MANY)
+        rank = min(n, _n_landmarks(n))
         kernel = 2 * n * rank**2 + 10 * rank**3
     return (kernel + _n_ridges(n) * n * rank * (k + 1)) / MULTIPLICATIONS_PER_SECOND
 
@@ -355,7 +355,7 @@ INPUT_KERNELS = [
 """Kernels of inputs and features; a further one is one more entry."""
 
 
-def input_spectra(features: Float[Tensor, "n d"], what: str = "") -> Iterator[tuple[str, Spectrum]]:
+def input_spectra(features: Features, what: str = "") -> Iterator[tuple[str, Spectrum]]:
     """Yield name and decomposition of every kernel of some features.
 
     Args:
@@ -363,18 +363,16 @@ def input_spectra(features: Float[Tensor, "n d"], what: str = "") -> Iterator[tu
         what: The features in words, which their names then end with; empty for the names alone.
     """
     for kernel in INPUT_KERNELS:
+        name = kernel.name
         if what:
-            name = f"{kernel.name} on {what}"
-        else:
-            name = kernel.name
+            name += f" on {what}"
         yield name, kernel.decompose(features, None)
 
 
 def baseline_seconds(n: int, d: int, k: int) -> dict[str, float]:
     """Return rough CPU seconds of the baselines of n samples with d features and k targets, by method."""
-    if n <= MAX_EXACT_NEIGHBOURS:
-        components = d
-    else:
+    components = d
+    if n > MAX_EXACT_NEIGHBOURS:
         components = min(d, N_COMPONENTS)
     neighbours = n * n * (components / MULTIPLICATIONS_PER_SECOND + SECONDS_PER_DISTANCE)
     return {NEIGHBOURS: neighbours} | {
@@ -383,11 +381,11 @@ def baseline_seconds(n: int, d: int, k: int) -> dict[str, float]:
 
 
 def loo_baselines(
-    features: Float[Tensor, "n d"],
-    targets: Shaped[Tensor, "n ..."],
+    features: Features,
+    targets: Targets,
     *,
     n_classes: int | None = None,
-    squares: Float[Tensor, "n n"] | None = None,
+    squares: Squares | None = None,
     affords: Callable[[float], bool] = lambda seconds: True,
 ) -> tuple[LooRow, ...]:
     """Return the baselines (only the first if no feature varies).

@@ -12,7 +12,10 @@ from jaxtyping import Float, Shaped
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from gapscope.statistics.kernel_ridge import MAX_ITERATIONS
+from gapscope.statistics.kernel_ridge import MAX_ITERATIONS, Columns
+
+Targets = Shaped[Tensor, "n ..."]
+
 
 # 15 bins as in Guo et al. 2017; 20 samples have a standard error of 0.11 or less
 MAX_BINS, MIN_PER_BIN = 15, 20
@@ -59,32 +62,30 @@ class Calibration:
     frequencies: Float[Tensor, " k"]
     several: bool = False
 
-    def probabilities(self, scores: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+    def probabilities(self, scores: Columns) -> Columns:
         """Return probabilities for scores.
 
         Args:
             scores: Predictions of targets 0 and 1, or logits.
         """
         sharp = tempered(scores, self.temperature, several=self.several)
-        return (1 - self.background) * sharp + self.background * self.frequencies
+        return _mixture(sharp, self.frequencies, self.background)
 
 
-def tempered(
-    scores: Float[Tensor, "n k"], temperature: float, *, several: bool = False
-) -> Float[Tensor, "n k"]:
+def _mixture(sharp: Tensor, frequent: Tensor, weight: float) -> Tensor:
+    return (1 - weight) * sharp + weight * frequent
+
+
+def tempered(scores: Columns, temperature: float, *, several: bool = False) -> Columns:
     """Return the softmax of scores [n, k] over a temperature; with several labels a sigmoid of each against 1/2."""
     if several:
         return ((2 * scores - 1) / temperature).sigmoid()
     return (scores / temperature).softmax(1)
 
 
-def cross_entropy(probabilities: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ..."]) -> float:
+def cross_entropy(probabilities: Columns, targets: Targets) -> float:
     """Return the mean cross-entropy in nats: of class labels [n], or of labels 0 and 1 [n, k] (mean over labels)."""
-    if targets.ndim == 1:
-        return abs(float(probabilities.gather(1, targets[:, None]).clamp(SMALLEST, 1).log().mean()))
-    truth = targets.double()
-    yes, no = (part.clamp_min(SMALLEST).log() for part in (probabilities, 1 - probabilities))
-    return float(-(truth * yes + (1 - truth) * no).mean())
+    return abs(float(_of_given(probabilities, targets).clamp(SMALLEST, 1).log().mean()))
 
 
 def _of_given(probabilities: Tensor, targets: Tensor) -> Tensor:
@@ -98,7 +99,7 @@ def _best_background(sharp: Tensor, frequent: Tensor) -> float:
     """Return the weight of the second probabilities that maximizes the likelihood of a mixture (EM)."""
     weight = 0.1
     for _ in range(MAX_ITERATIONS):
-        mixture = ((1 - weight) * sharp + weight * frequent).clamp_min(SMALLEST)
+        mixture = _mixture(sharp, frequent, weight).clamp_min(SMALLEST)
         new = float((weight * frequent / mixture).mean())
         if abs(new - weight) < 1e-5:
             break
@@ -106,7 +107,7 @@ def _best_background(sharp: Tensor, frequent: Tensor) -> float:
     return weight
 
 
-def fit_calibration(scores: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ..."]) -> Calibration:
+def fit_calibration(scores: Columns, targets: Targets) -> Calibration:
     """Return the temperature and background of the smallest cross-entropy.
 
     Args:
@@ -123,7 +124,7 @@ def fit_calibration(scores: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ...
     def mixture(log_temperature: float) -> tuple[float, float]:
         sharp = _of_given(tempered(scores, math.exp(log_temperature), several=several), targets)
         background = _best_background(sharp, frequent)
-        likelihood = ((1 - background) * sharp + background * frequent).clamp_min(SMALLEST)
+        likelihood = _mixture(sharp, frequent, background).clamp_min(SMALLEST)
         return float(-likelihood.log().mean()), background
 
     # exp(-6) is a temperature at which a difference of 0.05 between two scores is a probability of 1
@@ -137,9 +138,7 @@ def fit_calibration(scores: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ...
     return Calibration(math.exp(log_temperature), mixture(log_temperature)[1], frequencies, several)
 
 
-def reliability_curve(
-    probabilities: Float[Tensor, "n k"], targets: Shaped[Tensor, "n ..."]
-) -> ReliabilityCurve:
+def reliability_curve(probabilities: Columns, targets: Targets) -> ReliabilityCurve:
     """Return the reliability of the predicted class, or of all probabilities of several labels.
 
     Bins hold equal numbers of predictions, at most 15 and at least 20 predictions each.

@@ -10,26 +10,32 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.tables import check_columns
-from gapscope.statistics.intervals import cluster_bootstrap_weights, percentile_interval
+from gapscope.statistics.intervals import (
+    Clusters,
+    Weights,
+    cluster_bootstrap_weights,
+    percentile_interval,
+)
 
 if TYPE_CHECKING:
     import pandas
 
+
+Array = numpy.ndarray
+PerResample = Float[Array, " b"]
+
+Values = Float[Array, " n"]
+
 # Singular values, entropies and standard deviations below this fraction of their scale are rounding of float32.
 ROUNDING = 1e-6
-Array = numpy.ndarray
-Coefficient = Callable[
-    [Float[Array, "b n"], Float[Array, " n"], Float[Array, " n"]], Float[Array, " b"]
-]
+Coefficient = Callable[[Weights, Values, Values], PerResample]
 
 
-def _ratio(
-    numerator: Float[Array, " b"], first: Float[Array, " b"], second: Float[Array, " b"]
-) -> Float[Array, " b"]:
+def _ratio(numerator: PerResample, first: PerResample, second: PerResample) -> PerResample:
     """Return numerator / sqrt(first * second), NaN where a variable is constant."""
     varies = (first > 1e-12) & (second > 1e-12)
     root = numpy.sqrt(numpy.where(varies, first * second, 1.0))
@@ -38,7 +44,7 @@ def _ratio(
 
 def weighted_pearson(
     weights: Float[Array, "#b n"], x: Float[Array, "#b n"], y: Float[Array, "#b n"]
-) -> Float[Array, " b"]:
+) -> PerResample:
     """Return Pearson's correlation of each row of x and y under its row of weights."""
     total = weights.sum(1, keepdims=True)
     x = x - (weights * x).sum(1, keepdims=True) / total
@@ -46,21 +52,17 @@ def weighted_pearson(
     return _ratio((weights * x * y).sum(1), (weights * x * x).sum(1), (weights * y * y).sum(1))
 
 
-def _standardized(values: Float[Array, " n"]) -> Float[Array, " n"]:
+def _standardized(values: Values) -> Values:
     values = values / (numpy.abs(values).max() or 1.0)
     values = values - values.mean()
     return values / (values.std() or 1.0)
 
 
-def _pearson(
-    weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]
-) -> Float[Array, " b"]:
+def _pearson(weights: Weights, x: Values, y: Values) -> PerResample:
     return weighted_pearson(weights, _standardized(x)[None], _standardized(y)[None])
 
 
-def _ties(
-    weights: Float[Array, "b n"], x: Float[Array, " n"]
-) -> tuple[Float[Array, "b g"], Int[Array, " n"]]:
+def _ties(weights: Weights, x: Values) -> tuple[Float[Array, "b g"], Clusters]:
     """Return counts of distinct values per resample, and the number of each network's value."""
     values, group = numpy.unique(x, return_inverse=True)
     order = numpy.argsort(group, kind="stable")
@@ -68,39 +70,35 @@ def _ties(
     return numpy.add.reduceat(weights[:, order], starts, axis=1), group
 
 
-def _ranks(weights: Float[Array, "b n"], x: Float[Array, " n"]) -> Float[Array, "b n"]:
+def _ranks(weights: Weights, x: Values) -> Weights:
     """Return the mid-rank of every network in each resample (ties count half)."""
     counts, group = _ties(weights, x)
     return (numpy.cumsum(counts, axis=1) - counts / 2)[:, group]
 
 
-def _spearman(
-    weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]
-) -> Float[Array, " b"]:
+def _spearman(weights: Weights, x: Values, y: Values) -> PerResample:
     return weighted_pearson(weights, _ranks(weights, x), _ranks(weights, y))
 
 
-def _kendall(
-    weights: Float[Array, "b n"], x: Float[Array, " n"], y: Float[Array, " n"]
-) -> Float[Array, " b"]:
+def _kendall(weights: Weights, x: Values, y: Values) -> PerResample:
     # float32 is exact here: signs and counts are whole numbers, and their sums stay below n
     signs = (numpy.sign(x[:, None] - x[None, :]) * numpy.sign(y[:, None] - y[None, :])).astype(
         numpy.float32
     )
     concordance = ((weights.astype(numpy.float32) @ signs) * weights).sum(1)
 
-    def n_untied(values: Float[Array, " n"]) -> Float[Array, " b"]:
+    def n_untied(values: Values) -> PerResample:
         return weights.sum(1) ** 2 - (_ties(weights, values)[0] ** 2).sum(1)
 
     return _ratio(concordance, n_untied(x), n_untied(y))
 
 
-def kendall_tau(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
+def kendall_tau(x: Values, y: Values) -> float:
     """Return Kendall's tau-b of two columns, exact (NaN if one is constant)."""
     return float(_kendall(numpy.ones((1, len(x))), x, y)[0])
 
 
-def pearson_correlation(x: Float[Array, " n"], y: Float[Array, " n"]) -> float:
+def pearson_correlation(x: Values, y: Values) -> float:
     """Return Pearson's correlation, NaN for a constant column or fewer than three networks."""
     if len(x) < 3 or min(numpy.ptp(x), numpy.ptp(y)) <= 1e-15:
         return numpy.nan
@@ -115,7 +113,7 @@ COEFFICIENTS: dict[str, Coefficient] = {
 
 
 def _row(
-    x: Array, y: Array, clusters: Int[Array, " n"], n_bootstrap: int, seed: int, level: float
+    x: Array, y: Array, clusters: Clusters, n_bootstrap: int, seed: int, level: float
 ) -> dict[str, float]:
     finite = numpy.isfinite(x) & numpy.isfinite(y)
     x = x[finite]
@@ -146,7 +144,7 @@ def correlations(
     seed: int = 0,
     baseline: str | None = "parameter_count",
     level: float = 0.95,
-    clusters: Sequence[int] | Int[Array, " n"] | None = None,
+    clusters: Sequence[int] | Clusters | None = None,
 ) -> pandas.DataFrame:
     r"""Correlate each measure with the gap: Pearson, Spearman, Kendall's tau-b, intervals.
 
@@ -184,15 +182,13 @@ def correlations(
         raise InvalidInput(
             f"measures must be a list of column names; got {measures!r}. Write [{measures!r}]."
         )
-    if baseline is None or baseline in measures:
-        names = [*measures]
-    else:
-        names = [*measures, baseline]
+    names = [*measures]
+    if baseline is not None and baseline not in names:
+        names.append(baseline)
     check_columns(table, [*names, target])
     y = table[target].to_numpy(dtype=float)
-    if clusters is None:
-        numbers = numpy.arange(len(y))
-    else:
+    numbers = numpy.arange(len(y))
+    if clusters is not None:
         numbers = numpy.asarray(clusters, dtype=int)
     if len(numbers) != len(y):
         raise InvalidInput(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gapscope.base.samples import Samples, with_parts
-from gapscope.statistics.baselines import RIDGES, input_spectra, sample_features
+from gapscope.statistics.baselines import RIDGES, input_spectra, sample_features, target_matrix
 from gapscope.statistics.kernel_ridge import select_ridge
 
 # samples that decide, by judgment: their kernels take a second at most
@@ -68,16 +68,12 @@ def _are_tokens(samples: Samples, several: list[int]) -> bool:
     """Return whether integers [n, ...] are token ids, by their targets, names or mask, or as nothing can decide."""
     if samples.targets is None or samples.kind == "positions":
         return True
-    names = ()
-    if samples.form is not None:
-        names = samples.form.names or ()
-    if any(word in names[k].lower() for k in several if names for word in TOKEN_NAMES):
+    names = samples.form and samples.form.names
+    if names and any(word in names[k].lower() for k in several for word in TOKEN_NAMES):
         return True
-    shapes = [samples.parts[k].shape for k in several]
-    is_mask = [bool((samples.parts[k] <= 1).all()) for k in several]
-    return any(
-        mask and shapes.count(shape) > 1 for mask, shape in zip(is_mask, shapes, strict=True)
-    )
+    parts = [samples.parts[k] for k in several]
+    shapes = [part.shape for part in parts]
+    return any(shapes.count(part.shape) > 1 and bool((part <= 1).all()) for part in parts)
 
 
 def _error(samples: Samples) -> float:
@@ -99,7 +95,6 @@ def _error(samples: Samples) -> float:
 def _indicators(targets: Tensor) -> Tensor:
     """Return the targets of the kernels in float64: one column per class that occurs, or centred values."""
     if targets.is_floating_point() or targets.dtype == torch.bool:
-        values = targets.double().reshape(len(targets), -1)
+        values = target_matrix(targets)
         return values - values.mean(0)
-    codes = targets.unique(return_inverse=True)[1]
-    return torch.nn.functional.one_hot(codes).double()
+    return target_matrix(targets.unique(return_inverse=True)[1])

@@ -13,11 +13,14 @@ from jaxtyping import Float, Int
 if TYPE_CHECKING:
     import pandas
 
-
 Array = numpy.ndarray
+Clusters = Int[Array, " n"]
+
+# counts of each item in each bootstrap resample
+Weights = Float[Array, "b n"]
 
 
-def bootstrap_weights(n: int, n_bootstrap: int, seed: int) -> Float[Array, "b n"]:
+def bootstrap_weights(n: int, n_bootstrap: int, seed: int) -> Weights:
     """Return the number of times each of n items occurs in each bootstrap resample."""
     return (
         numpy.random.default_rng(seed)
@@ -26,9 +29,7 @@ def bootstrap_weights(n: int, n_bootstrap: int, seed: int) -> Float[Array, "b n"
     )
 
 
-def cluster_bootstrap_weights(
-    clusters: Int[Array, " n"], n_bootstrap: int, seed: int
-) -> Float[Array, "b n"]:
+def cluster_bootstrap_weights(clusters: Clusters, n_bootstrap: int, seed: int) -> Weights:
     """Return the number of times each row occurs in each bootstrap resample of whole clusters."""
     return bootstrap_weights(int(clusters.max()) + 1, n_bootstrap, seed)[:, clusters]
 
@@ -45,7 +46,7 @@ def percentile_interval(
     return float(low), float(high)
 
 
-def configuration_ids(table: pandas.DataFrame, hyperparameters: Sequence[str]) -> Int[Array, " n"]:
+def configuration_ids(table: pandas.DataFrame, hyperparameters: Sequence[str]) -> Clusters:
     """Number the training configurations (equal hyperparameters, equal number)."""
     if not hyperparameters:
         return numpy.arange(len(table))
@@ -54,14 +55,14 @@ def configuration_ids(table: pandas.DataFrame, hyperparameters: Sequence[str]) -
     return numpy.array([numbers[row] for row in rows])
 
 
-def members(clusters: Int[Array, " n"]) -> list[Int[Array, " m"]]:
+def members(clusters: Clusters) -> list[Int[Array, " m"]]:
     """Return the rows of each cluster."""
     return [
         numpy.flatnonzero(clusters == number) for number in range(int(clusters.max(initial=-1)) + 1)
     ]
 
 
-def sample_configurations(clusters: Int[Array, " n"], most: int, seed: int = 0) -> Int[Array, " m"]:
+def sample_configurations(clusters: Clusters, most: int, seed: int = 0) -> Int[Array, " m"]:
     """Return the rows of random whole configurations, at most `most` rows."""
     if len(clusters) <= most:
         return numpy.arange(len(clusters))
@@ -74,7 +75,7 @@ def sample_configurations(clusters: Int[Array, " n"], most: int, seed: int = 0) 
     return numpy.flatnonzero(numpy.isin(clusters, order[:n_configurations]))
 
 
-def permutations(clusters: Int[Array, " n"], count: int, seed: int) -> Iterator[Int[Array, " n"]]:
+def permutations(clusters: Clusters, count: int, seed: int) -> Iterator[Clusters]:
     """Yield random permutations of whole clusters: entry i is the row whose value row i gets.
 
     Clusters are exchanged with others of their size, and rows inside them are shuffled.

@@ -12,6 +12,11 @@ from torch import Tensor
 
 from gapscope.base.errors import NotMeasurable
 
+Features = Float[Tensor, "n d"]
+
+# targets, scores or predictions
+Columns = Float[Tensor, "n k"]
+
 # Leave-one-out residuals are divided by 1 - leverage, of which less than this is rounding.
 MIN_DEGREES_OF_FREEDOM = 1e-9
 # Rows of columns or of distances in memory at a time: 33 MB per 2,048 columns in float64.
@@ -43,7 +48,7 @@ class Spectrum:
         """Mean of all n eigenvalues, the unit of ridges."""
         return float(self.values.sum()) / len(self)
 
-    def project(self, b: Float[Tensor, "n k"]) -> Float[Tensor, "r k"]:
+    def project(self, b: Columns) -> Float[Tensor, "r k"]:
         r"""Return $U^\top b$."""
         return self.vectors.T @ b
 
@@ -68,7 +73,7 @@ class BlockedSpectrum(Spectrum):
     def __len__(self) -> int:
         return self.n
 
-    def project(self, b: Float[Tensor, "n k"]) -> Float[Tensor, "r k"]:
+    def project(self, b: Columns) -> Float[Tensor, "r k"]:
         r"""Return $U^\top b$."""
         return self.vectors.T @ sum_over_blocks(lambda rows: self.columns(rows).T @ b[rows], self.n)
 
@@ -96,7 +101,7 @@ def sum_over_blocks(term: Callable[[slice], Tensor], n: int) -> Tensor:
 class LooResult:
     """Leave-one-out result for one ridge strength."""
 
-    predictions: Float[Tensor, "n k"]  # at every sample, of the fit to all others
+    predictions: Columns  # at every sample, of the fit to all others
     squared_error: (
         float  # mean over samples, sum over the k targets, of the squared leave-one-out residual
     )
@@ -169,7 +174,7 @@ def nystroem_spectrum(
     return BlockedSpectrum(root @ (directions / squares.sqrt()), squares, rows_of, n)
 
 
-def linear_spectrum(features: Float[Tensor, "n d"]) -> Spectrum:
+def linear_spectrum(features: Features) -> Spectrum:
     """Decompose the kernel of inner products of the features.
 
     Args:
@@ -205,7 +210,7 @@ class _LeaveOneOut:
     with $\tilde R = R - R 1 1^\top R / (1^\top R 1)$. The leave-one-out residuals are $(\tilde R b)_i / \tilde R_{ii}$.
     """
 
-    def __init__(self, kernel: Spectrum, targets: Float[Tensor, "n k"]) -> None:
+    def __init__(self, kernel: Spectrum, targets: Columns) -> None:
         self.kernel = kernel
         self.both = torch.cat([targets, torch.ones_like(targets[:, :1])], 1)
         self.inside = kernel.project(self.both)
@@ -220,10 +225,7 @@ class _LeaveOneOut:
         ridge = torch.tensor(list(ridges), dtype=torch.float64, device=vectors.device)[:, None]
         values = self.kernel.values
         # R is U diag(shrinkage) U^T, or I - U diag(retained) U^T
-        if self.is_full:
-            weights = ridge / (values + ridge)
-        else:
-            weights = values / (values + ridge)
+        weights = (ridge if self.is_full else values) / (values + ridge)
         # one product for all ridges, of which most share the time of reading U
         weighted = weights.T[:, :, None] * self.inside[:, None, :]
         of_targets = (vectors @ weighted.flatten(1)).unflatten(1, weighted.shape[1:])
@@ -268,7 +270,7 @@ class _LeaveOneOut:
         return errors.tolist()
 
 
-def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: float) -> LooResult:
+def loo_predictions(kernel: Spectrum, targets: Columns, ridge: float) -> LooResult:
     """Return leave-one-out predictions and errors for one positive ridge.
 
     Args:
@@ -280,7 +282,7 @@ def loo_predictions(kernel: Spectrum, targets: Float[Tensor, "n k"], ridge: floa
 
 
 def select_ridge(
-    kernel: Spectrum, targets: Float[Tensor, "n k"], ridges: tuple[float, ...]
+    kernel: Spectrum, targets: Columns, ridges: tuple[float, ...]
 ) -> tuple[float, LooResult]:
     """Return the ridge of the smallest leave-one-out squared error, and its result.
 
@@ -306,7 +308,7 @@ def select_ridge(
 MAX_ITERATIONS, TOLERANCE = 200, 1e-6
 
 
-def log_evidence_per_sample(features: Float[Tensor, "n d"], targets: Float[Tensor, "n k"]) -> float:
+def log_evidence_per_sample(features: Features, targets: Columns) -> float:
     r"""Return LogME: the maximum log evidence per sample in nats, mean over targets.
 
     The model of a target b (one-hot or regression) is $b = F w + \epsilon$, $w \sim N(0, \alpha^{-1} I)$ and
@@ -400,10 +402,8 @@ class ClassScores:
             scores: Scores of the same labels, one or more.
         """
         n = len(scores)
-        balanced, area = (
-            sum(getattr(item, name) for item in scores) / n for name in ("balanced_accuracy", "auc")
-        )
-        return cls(balanced, area, scores[0].largest)
+        balanced = sum(item.balanced_accuracy for item in scores) / n
+        return cls(balanced, sum(item.auc for item in scores) / n, scores[0].largest)
 
 
 def are_unequal(labels: Int[Tensor, " n"]) -> bool:
@@ -425,11 +425,9 @@ def class_scores(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) -> Cla
     classes, counts = labels.unique(return_counts=True)
     correct = (scores.argmax(1) == labels).double()
     balanced = torch.stack([correct[labels == label].mean() for label in classes]).mean()
-    if len(classes) == 2:
-        one_against_rest = classes[1:]
-    else:
-        one_against_rest = classes
     if scores.shape[1] == 2:
-        scores = torch.stack([scores[:, 0] - scores[:, 1], scores[:, 1] - scores[:, 0]], dim=1)
-    areas = [roc_auc_score(labels == label, scores[:, int(label)]) for label in one_against_rest]
+        scores = scores - scores.flip(1)
+    # of two classes, one against the rest is the other against the rest
+    compared = classes[1:] if len(classes) == 2 else classes
+    areas = [roc_auc_score(labels == label, scores[:, int(label)]) for label in compared]
     return ClassScores(float(balanced), sum(areas) / len(areas), float(counts.max()) / len(labels))

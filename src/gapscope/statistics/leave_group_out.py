@@ -13,10 +13,10 @@ Woodbury identity.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from gapscope.statistics.kernel_ridge import MIN_DEGREES_OF_FREEDOM, Spectrum
+from gapscope.statistics.kernel_ridge import MIN_DEGREES_OF_FREEDOM, Columns, Spectrum
 
 # folds of predictions that fits to the others give: the usual number
 N_FOLDS = 5
@@ -36,7 +36,7 @@ class LeaveGroupOut:
     def __init__(
         self,
         kernel: Spectrum,
-        targets: Float[Tensor, "n k"],
+        targets: Columns,
         groups: Int[Tensor, " n"] | None = None,
     ) -> None:
         # all rows: a kernel of many samples computes them in blocks
@@ -45,15 +45,14 @@ class LeaveGroupOut:
         self.targets = targets.double()
         self.inside = self.vectors.T @ self.targets
         self.ones_inside = self.vectors.sum(0)
-        self.blocks: list[Tensor] = []
-        self.squares: Tensor | None = None
+        self.blocks: list[Tensor] | None = None
         if groups is None:
             self.squares = self.vectors.square()
         else:
             self.blocks = _blocks_by_size(groups)
         self._grams: dict[int, Tensor] = {}
 
-    def predictions(self, ridge: float) -> Float[Tensor, "n k"]:
+    def predictions(self, ridge: float) -> Columns:
         """Return the predictions of every sample by the fit without its group.
 
         Args:
@@ -67,7 +66,7 @@ class LeaveGroupOut:
         column = ones / ones.sum().sqrt()
         residuals = self.targets - vectors @ (fitted[:, None] * self.inside)
         residuals -= ones[:, None] * (ones @ self.targets) / ones.sum()
-        if self.squares is not None:
+        if self.blocks is None:
             freedom = 1 - self.squares @ fitted - column.square()
             freedom = freedom.clamp_min(MIN_DEGREES_OF_FREEDOM)
             return self.targets - residuals / freedom[:, None]
@@ -131,10 +130,10 @@ def _blocks_by_size(groups: Tensor) -> list[Tensor]:
 
 def select_held_out(
     kernel: Spectrum,
-    targets: Float[Tensor, "n k"],
+    targets: Columns,
     ridges: tuple[float, ...],
     groups: Int[Tensor, " n"] | None = None,
-) -> tuple[float, Float[Tensor, "n k"]]:
+) -> tuple[float, Columns]:
     """Return the ridge of the smallest held-out squared error, and its predictions.
 
     With groups the error is followed downhill from the middle of the grid, since each ridge takes one block per group.

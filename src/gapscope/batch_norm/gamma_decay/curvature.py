@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.samples import Samples, slices
 from gapscope.batch_norm.layers._channel_norm import per_channel
-from gapscope.batch_norm.norm_layers import batch_norm_layers
+from gapscope.batch_norm.norm_layers import Layers, batch_norm_layers
 from gapscope.batch_norm.refresh import refresh_population
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.hooks import forward_hooks
@@ -33,7 +33,7 @@ class EvaluationData:
     """Network in evaluation mode, its normalization layers in order, and samples."""
 
     network: nn.Module
-    layers: dict[str, Any]
+    layers: Layers
     samples: Samples
     loss: Loss
     chunk_size: int
@@ -182,9 +182,7 @@ def normalized_input(layer: Any, h: Tensor) -> Tensor:
     return u[..., None]
 
 
-def tapped_forward(
-    network: nn.Module, layers: dict[str, Any], x: Tensor
-) -> tuple[Tensor, dict[str, Tap]]:
+def tapped_forward(network: nn.Module, layers: Layers, x: Tensor) -> tuple[Tensor, dict[str, Tap]]:
     """Return outputs [n, K] in the graph, and the taps of all normalization layers by name."""
     taps: dict[str, Tap] = {}
 

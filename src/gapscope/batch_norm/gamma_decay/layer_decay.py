@@ -16,6 +16,8 @@ from gapscope.results.result import Result, to_builtin
 if TYPE_CHECKING:
     import pandas
 
+PerChannel = Float[Tensor, " c"]
+
 
 @dataclass(frozen=True)
 class LayerDecay:
@@ -46,20 +48,20 @@ class LayerDecay:
 
     name: str
     batch_size: int
-    gamma: Float[Tensor, " c"]
-    zeta: Float[Tensor, " c"]
+    gamma: PerChannel
+    zeta: PerChannel
     coupling: Float[Tensor, "c c"] | None
-    first_order: Float[Tensor, " c"]
-    gradient_gamma: Float[Tensor, " c"]
-    gradient_beta: Float[Tensor, " c"]
-    mean_variance: Float[Tensor, " c"]
-    std_variance: Float[Tensor, " c"]
-    covariance: Float[Tensor, " c"]
-    curvature_gamma: Float[Tensor, " c"]
-    curvature_beta: Float[Tensor, " c"]
-    curvature_cross: Float[Tensor, " c"]
-    excess_kurtosis: Float[Tensor, " c"]
-    skewness: Float[Tensor, " c"]
+    first_order: PerChannel
+    gradient_gamma: PerChannel
+    gradient_beta: PerChannel
+    mean_variance: PerChannel
+    std_variance: PerChannel
+    covariance: PerChannel
+    curvature_gamma: PerChannel
+    curvature_beta: PerChannel
+    curvature_cross: PerChannel
+    excess_kurtosis: PerChannel
+    skewness: PerChannel
     standard_error: float | None
     sampled: Estimate | None = None
 
