@@ -19,25 +19,49 @@ Args:
     device, dtype: Device and floating-point type of the layer's parameters and buffers.
 """
 
-from gapscope.batch_norm.gamma_decay.decay import gamma_decay as gamma_decay
-from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay as GammaDecay
-from gapscope.batch_norm.gamma_decay.layer_decay import LayerDecay as LayerDecay
-from gapscope.batch_norm.gamma_decay.measured_excess import BatchNormExcess as BatchNormExcess
-from gapscope.batch_norm.gamma_decay.measured_excess import batch_norm_excess as batch_norm_excess
-from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d as GhostBatchNorm1d
-from gapscope.batch_norm.layers.ghost import GhostBatchNorm2d as GhostBatchNorm2d
-from gapscope.batch_norm.layers.ghost import GhostBatchNorm3d as GhostBatchNorm3d
-from gapscope.batch_norm.layers.partial import MeanOnlyBatchNorm1d as MeanOnlyBatchNorm1d
-from gapscope.batch_norm.layers.partial import MeanOnlyBatchNorm2d as MeanOnlyBatchNorm2d
-from gapscope.batch_norm.layers.partial import MeanOnlyBatchNorm3d as MeanOnlyBatchNorm3d
-from gapscope.batch_norm.layers.partial import VarianceOnlyBatchNorm1d as VarianceOnlyBatchNorm1d
-from gapscope.batch_norm.layers.partial import VarianceOnlyBatchNorm2d as VarianceOnlyBatchNorm2d
-from gapscope.batch_norm.layers.partial import VarianceOnlyBatchNorm3d as VarianceOnlyBatchNorm3d
-from gapscope.batch_norm.layers.population import PopulationNorm1d as PopulationNorm1d
-from gapscope.batch_norm.layers.population import PopulationNorm2d as PopulationNorm2d
-from gapscope.batch_norm.layers.population import PopulationNorm3d as PopulationNorm3d
-from gapscope.batch_norm.layers.weight import initialize_from_data as initialize_from_data
-from gapscope.batch_norm.layers.weight import weight_normalize as weight_normalize
-from gapscope.batch_norm.refresh import refresh_population as refresh_population
-from gapscope.batch_norm.replace import replace_batch_norm as replace_batch_norm
-from gapscope.inspection.moments import ChannelMoments as ChannelMoments
+from gapscope.batch_norm.gamma_decay.decay import gamma_decay
+from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay, LayerDecay
+from gapscope.batch_norm.gamma_decay.measured_excess import BatchNormExcess, batch_norm_excess
+from gapscope.batch_norm.layers.ghost import GhostBatchNorm1d, GhostBatchNorm2d, GhostBatchNorm3d
+from gapscope.batch_norm.layers.partial import (
+    MeanOnlyBatchNorm1d,
+    MeanOnlyBatchNorm2d,
+    MeanOnlyBatchNorm3d,
+    VarianceOnlyBatchNorm1d,
+    VarianceOnlyBatchNorm2d,
+    VarianceOnlyBatchNorm3d,
+)
+from gapscope.batch_norm.layers.population import (
+    PopulationNorm1d,
+    PopulationNorm2d,
+    PopulationNorm3d,
+)
+from gapscope.batch_norm.layers.weight import initialize_from_data, weight_normalize
+from gapscope.batch_norm.refresh import refresh_population
+from gapscope.batch_norm.replace import replace_batch_norm
+from gapscope.inspection.moments import ChannelMoments
+
+__all__ = [
+    "BatchNormExcess",
+    "ChannelMoments",
+    "GammaDecay",
+    "GhostBatchNorm1d",
+    "GhostBatchNorm2d",
+    "GhostBatchNorm3d",
+    "LayerDecay",
+    "MeanOnlyBatchNorm1d",
+    "MeanOnlyBatchNorm2d",
+    "MeanOnlyBatchNorm3d",
+    "PopulationNorm1d",
+    "PopulationNorm2d",
+    "PopulationNorm3d",
+    "VarianceOnlyBatchNorm1d",
+    "VarianceOnlyBatchNorm2d",
+    "VarianceOnlyBatchNorm3d",
+    "batch_norm_excess",
+    "gamma_decay",
+    "initialize_from_data",
+    "refresh_population",
+    "replace_batch_norm",
+    "weight_normalize",
+]

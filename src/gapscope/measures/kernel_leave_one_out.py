@@ -101,7 +101,8 @@ class KernelColumns:
         """Decompose the kernel, or its Nystroem approximation."""
         if self.landmarks is None:
             return spectrum(self.values)
-        return nystroem_spectrum(self.values, self.values[self.landmarks.to(self.values.device)])
+        square = self.values[self.landmarks.to(self.values.device)]
+        return nystroem_spectrum(self.values.__getitem__, square, len(self.values))
 
 
 class _CombinedOutputs(nn.Module):

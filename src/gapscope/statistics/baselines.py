@@ -325,18 +325,17 @@ class InputKernel:
         )
 
 
-def _n_ridges(n: int) -> int:
-    """Return how often a ridge multiplies vectors and targets: one that is computed in blocks is selected on a part."""
-    if n <= MAX_ROWS_IN_MEMORY:
-        return len(RIDGES)
-    return 1
+def _seconds(kernel: int, n: int, rank: int, k: int) -> float:
+    """Return the seconds of a ridge: a kernel in so many multiplications, and vectors times targets per ridge."""
+    n_ridges = len(RIDGES)
+    if n > MAX_ROWS_IN_MEMORY:  # computed in blocks, the ridge is selected on a part
+        n_ridges = 1
+    return (kernel + n_ridges * n * rank * (k + 1)) / MULTIPLICATIONS_PER_SECOND
 
 
 def _linear_seconds(n: int, d: int, k: int) -> float:
     rank = min(n, d)
-    return (
-        n * d * rank + 10 * rank**3 + _n_ridges(n) * n * rank * (k + 1)
-    ) / MULTIPLICATIONS_PER_SECOND
+    return _seconds(n * d * rank + 10 * rank**3, n, rank, k)
 
 
 def _rbf_seconds(n: int, d: int, k: int) -> float:
@@ -345,7 +344,7 @@ def _rbf_seconds(n: int, d: int, k: int) -> float:
     if n > MAX_EXACT:
         rank = min(n, _n_landmarks(n))
         kernel = 2 * n * rank**2 + 10 * rank**3
-    return (kernel + _n_ridges(n) * n * rank * (k + 1)) / MULTIPLICATIONS_PER_SECOND
+    return _seconds(kernel, n, rank, k)
 
 
 INPUT_KERNELS = [

@@ -132,18 +132,16 @@ def spectrum(kernel: Float[Tensor, "n n"]) -> Spectrum:
 
 
 def nystroem_spectrum(
-    columns: Float[Tensor, "n m"] | Callable[[slice], Tensor],
-    landmarks: Float[Tensor, "m m"],
-    n: int | None = None,
+    columns: Callable[[slice], Tensor], landmarks: Float[Tensor, "m m"], n: int
 ) -> Spectrum:
     r"""Decompose the Nystroem approximation $K_{nm} K_{mm}^{+} K_{mn}$.
 
     Above 20,000 samples nothing of the size of `columns` is computed: memory is that of a block of rows.
 
     Args:
-        columns: $K_{nm}$, or a function that returns its rows of a slice.
+        columns: Function that returns the rows of $K_{nm}$ of a slice.
         landmarks: $K_{mm}$.
-        n: Number of samples, if `columns` is a function.
+        n: Number of samples.
 
     Raises:
         NotMeasurable: The kernel of the landmarks holds NaN or infinity.
@@ -153,7 +151,6 @@ def nystroem_spectrum(
     # the inverse square root would amplify eigenvalues below the rounding of the (usually float32) kernel; rounding
     # errors are independent, so their threshold does not grow with the number of landmarks
     threshold = 10 * torch.finfo(landmarks.dtype).eps
-    n = len(columns) if isinstance(columns, Tensor) else n or 0
     is_blocked = n > MAX_ROWS_IN_MEMORY
     if is_blocked:
         # smaller ones are rounding of the sums over blocks
@@ -162,16 +159,16 @@ def nystroem_spectrum(
     root = vectors[:, retained] / values[retained].sqrt()
 
     def rows_of(rows: slice) -> Tensor:
-        return (columns[rows] if isinstance(columns, Tensor) else columns(rows)).double()
+        return columns(rows).double()
 
     # with features F, K = F F^T; if F^T F v = w v, then F v / sqrt(w) is an eigenvector of K with the eigenvalue w
     if not is_blocked:
         features = rows_of(slice(0, n)) @ root
-        squares, directions = _decompose(features.T @ features)
-        return Spectrum(features @ (directions / squares.sqrt()), squares)
+        squares, basis = _decompose(features.T @ features)
+        return Spectrum(features @ basis, squares)
     gram = sum_over_blocks(lambda rows: _gram(rows_of(rows)), n)
-    squares, directions = _decompose(root.T @ gram @ root)
-    return BlockedSpectrum(root @ (directions / squares.sqrt()), squares, rows_of, n)
+    squares, basis = _decompose(root.T @ gram @ root)
+    return BlockedSpectrum(root @ basis, squares, rows_of, n)
 
 
 def linear_spectrum(features: Features) -> Spectrum:
@@ -184,8 +181,7 @@ def linear_spectrum(features: Features) -> Spectrum:
     if n <= d:
         return spectrum(features @ features.T)
     # from the smaller d x d matrix, as in `nystroem_spectrum`
-    values, directions = _decompose(features.T @ features)
-    basis = directions / values.sqrt()
+    values, basis = _decompose(features.T @ features)
     if n > MAX_ROWS_IN_MEMORY:
         return BlockedSpectrum(basis, values, features.__getitem__, n)
     return Spectrum(features @ basis, values)
@@ -196,10 +192,11 @@ def _gram(columns: Tensor) -> Tensor:
 
 
 def _decompose(gram: Float[Tensor, "m m"]) -> tuple[Float[Tensor, " r"], Float[Tensor, "m r"]]:
-    """Return the positive eigenvalues of a Gram matrix, and their eigenvectors."""
+    """Return the positive eigenvalues of a Gram matrix, and their eigenvectors over the roots of these."""
     values, directions = torch.linalg.eigh(gram)
     positive = values > values[-1].clamp_min(1e-30) * len(values) * torch.finfo(torch.float64).eps
-    return values[positive], directions[:, positive]
+    values = values[positive]
+    return values, directions[:, positive] / values.sqrt()
 
 
 class _LeaveOneOut:

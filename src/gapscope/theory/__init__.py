@@ -21,38 +21,81 @@ Common parameters:
     generator: Source of random numbers; None for the same ones at every call.
 """
 
-from gapscope.theory.dynamics import OrderParameters as OrderParameters
-from gapscope.theory.dynamics import Trajectory as Trajectory
-from gapscope.theory.dynamics import learning_dynamics as learning_dynamics
-from gapscope.theory.dynamics import order_parameter_flow as order_parameter_flow
-from gapscope.theory.dynamics import resolvent_trace as resolvent_trace
-from gapscope.theory.dynamics import student_generalization as student_generalization
-from gapscope.theory.fixed_points import Eigenvalues as Eigenvalues
-from gapscope.theory.fixed_points import batch_norm_gamma as batch_norm_gamma
-from gapscope.theory.fixed_points import batch_norm_zeta as batch_norm_zeta
-from gapscope.theory.fixed_points import dynamics_jacobian as dynamics_jacobian
-from gapscope.theory.fixed_points import effective_learning_rate as effective_learning_rate
-from gapscope.theory.fixed_points import fixed_point as fixed_point
-from gapscope.theory.fixed_points import max_learning_rate as max_learning_rate
-from gapscope.theory.fixed_points import stability_eigenvalues as stability_eigenvalues
-from gapscope.theory.sensitivity import WeightLayer as WeightLayer
-from gapscope.theory.sensitivity import bias_contribution as bias_contribution
-from gapscope.theory.sensitivity import expected_sensitivity as expected_sensitivity
-from gapscope.theory.sensitivity import finite_noise_sensitivity as finite_noise_sensitivity
-from gapscope.theory.sensitivity import fully_connected_layers as fully_connected_layers
-from gapscope.theory.sensitivity import predicted_loss as predicted_loss
-from gapscope.theory.sensitivity import predicted_variance as predicted_variance
-from gapscope.theory.statistical_mechanics import Equilibrium as Equilibrium
-from gapscope.theory.statistical_mechanics import OrderParameterIntegrals as OrderParameterIntegrals
-from gapscope.theory.statistical_mechanics import equilibrium as equilibrium
-from gapscope.theory.statistical_mechanics import free_energy as free_energy
-from gapscope.theory.statistical_mechanics import generalization_error as generalization_error
-from gapscope.theory.statistical_mechanics import (
-    order_parameter_integrals as order_parameter_integrals,
+from gapscope.theory.dynamics import (
+    OrderParameters,
+    Trajectory,
+    learning_dynamics,
+    order_parameter_flow,
+    resolvent_trace,
+    student_generalization,
 )
-from gapscope.theory.student_training import simulate_learning as simulate_learning
-from gapscope.theory.student_training import train_students as train_students
-from gapscope.theory.teacher_students import StudentWeights as StudentWeights
-from gapscope.theory.teacher_students import TeacherTask as TeacherTask
-from gapscope.theory.teacher_students import draw_teacher_task as draw_teacher_task
-from gapscope.theory.teacher_students import least_squares_students as least_squares_students
+from gapscope.theory.fixed_points import (
+    Eigenvalues,
+    batch_norm_gamma,
+    batch_norm_zeta,
+    dynamics_jacobian,
+    effective_learning_rate,
+    fixed_point,
+    max_learning_rate,
+    stability_eigenvalues,
+)
+from gapscope.theory.sensitivity import (
+    WeightLayer,
+    bias_contribution,
+    expected_sensitivity,
+    finite_noise_sensitivity,
+    fully_connected_layers,
+    predicted_loss,
+    predicted_variance,
+)
+from gapscope.theory.statistical_mechanics import (
+    Equilibrium,
+    OrderParameterIntegrals,
+    equilibrium,
+    free_energy,
+    generalization_error,
+    order_parameter_integrals,
+)
+from gapscope.theory.student_training import simulate_learning, train_students
+from gapscope.theory.teacher_students import (
+    StudentWeights,
+    TeacherTask,
+    draw_teacher_task,
+    least_squares_students,
+)
+
+__all__ = [
+    "Eigenvalues",
+    "Equilibrium",
+    "OrderParameterIntegrals",
+    "OrderParameters",
+    "StudentWeights",
+    "TeacherTask",
+    "Trajectory",
+    "WeightLayer",
+    "batch_norm_gamma",
+    "batch_norm_zeta",
+    "bias_contribution",
+    "draw_teacher_task",
+    "dynamics_jacobian",
+    "effective_learning_rate",
+    "equilibrium",
+    "expected_sensitivity",
+    "finite_noise_sensitivity",
+    "fixed_point",
+    "free_energy",
+    "fully_connected_layers",
+    "generalization_error",
+    "learning_dynamics",
+    "least_squares_students",
+    "max_learning_rate",
+    "order_parameter_flow",
+    "order_parameter_integrals",
+    "predicted_loss",
+    "predicted_variance",
+    "resolvent_trace",
+    "simulate_learning",
+    "stability_eigenvalues",
+    "student_generalization",
+    "train_students",
+]

@@ -76,14 +76,14 @@ def start_length(method: Method, gamma: float, length: float | None) -> float:
         raise InvalidInput(
             f"Got length {length} for method 'sgd'; its length is gamma. Omit length."
         )
+    name = "length"
     if method == "sgd":
-        resolved = gamma
-    else:
-        resolved = 1.0
-        if length is not None:
-            resolved = length
-    check_range("gamma" if method == "sgd" else "length", resolved, 0, low_open=True)
-    return resolved
+        name = "gamma"
+        length = gamma
+    elif length is None:
+        length = 1.0
+    check_range(name, length, 0, low_open=True)
+    return length
 
 
 def validate_times(times: ArrayLike) -> Float[np.ndarray, " t"]:
@@ -225,7 +225,8 @@ def learning_dynamics(
     # If `bounded` stops the integration, `solution.y` has fewer columns than there are times; the rest stays NaN.
     values = np.reshape(solution.y, (3, -1))
     path[:, : values.shape[1]] = values
-    return Trajectory(times=moments, gamma=path[0], overlap=np.clip(path[1], -1, 1), length=path[2])
+    path[1] = np.clip(path[1], -1, 1)
+    return Trajectory(moments, *path)
 
 
 def _roots(alpha: Numbers, ridge: Numbers) -> tuple[Numbers, Numbers, Numbers]:

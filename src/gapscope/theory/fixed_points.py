@@ -180,9 +180,8 @@ def dynamics_jacobian(
     # SGD moves gamma with L: its flow is the sum of rows gamma and L at L = gamma, and both columns act.
     by_gamma = jacobian[:, 0] + jacobian[:, 2]
     by_overlap = jacobian[:, 1]
-    return np.array(
-        [[by_gamma[0] + by_gamma[2], by_overlap[0] + by_overlap[2]], [by_gamma[1], by_overlap[1]]]
-    )
+    by_both = np.column_stack([by_gamma, by_overlap])
+    return np.stack([by_both[0] + by_both[2], by_both[1]])
 
 
 def _jacobian(

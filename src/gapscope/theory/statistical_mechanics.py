@@ -122,7 +122,7 @@ def order_parameter_integrals(
     """
     gains, overlaps = validate_order_parameters(gamma, overlap)
     radial, i2, i3 = order_parameter_averages(gains, overlaps, student)
-    return OrderParameterIntegrals(i1=gains * radial, i2=i2, i3=i3)
+    return OrderParameterIntegrals(gains * radial, i2, i3)
 
 
 def generalization_error(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -85,42 +85,21 @@ def steps(
     if method == "batch_norm":
         scale = root_mean_square(hidden)
         u = hidden / scale
-        delta = _delta(gain * u, targets, student)
+    else:
+        scale = np.linalg.norm(weights, axis=1, keepdims=True)
+        u = np.sqrt(size) * hidden / scale
+    delta = _delta(gain * u, targets, student)
+    growth = np.sum(delta * u, axis=1) / size
+    if method == "batch_norm":
         # d sigma_B / d w = mean_j(u_j x_j), so the gradient through sigma_B subtracts u_j mean(delta u)
         through_scale = delta - u * np.mean(delta * u, axis=1, keepdims=True)
-        return gain / scale * _weighted_inputs(inputs, through_scale), np.sum(
-            delta * u, axis=1
-        ) / size
-    lengths = np.linalg.norm(weights, axis=1, keepdims=True)
-    u = np.sqrt(size) * hidden / lengths
-    delta = _delta(gain * u, targets, student)
-    radial = np.sum(delta * hidden, axis=1, keepdims=True) / lengths**2
-    turn = np.sqrt(size) * gain / lengths * (_weighted_inputs(inputs, delta) - radial * weights)
-    return turn, np.sum(delta * u, axis=1) / size
+        return gain / scale * _weighted_inputs(inputs, through_scale), growth
+    radial = np.sum(delta * hidden, axis=1, keepdims=True) / scale**2
+    turn = np.sqrt(size) * gain / scale * (_weighted_inputs(inputs, delta) - radial * weights)
+    return turn, growth
 
 
 Parameters = Float[np.ndarray, "k n_plus_1"]  # weights, then the gain
-
-
-def _check(
-    task: TeacherTask, method: str, batch: int, epochs: int, zeta: float, checkpoints: Sequence[int]
-) -> None:
-    check_choice("method", method, ("sgd", "weight_norm", "batch_norm"))
-    check_range("epochs", epochs, 0)
-    samples = task.inputs.shape[1]
-    if not 1 <= batch <= samples:
-        raise InvalidInput(
-            f"batch_size must be in [1, {samples}], the number of samples; got {batch}. Lower it."
-        )
-    if method != "weight_norm" and zeta != 0:
-        raise InvalidInput(
-            f"zeta must be 0 for method {method!r}; got {zeta}. Gamma decay needs method 'weight_norm'."
-        )
-    is_inside = all(0 <= epoch <= epochs for epoch in checkpoints)
-    if not is_inside or any(later <= epoch for epoch, later in pairwise(checkpoints)):
-        raise InvalidInput(
-            f"checkpoints must increase from 0 up to epochs = {epochs}; got {list(checkpoints)}."
-        )
 
 
 def _start(task: TeacherTask, method: TrainingMethod, student: Student) -> Parameters:
@@ -223,15 +202,27 @@ def train_students(
     True
     """
     samples = task.inputs.shape[1]
-    if batch_size is None:
-        batch = samples
-    else:
+    batch = samples
+    if batch_size is not None:
         batch = batch_size
-    if checkpoints is None:
-        saved_epochs = [epochs]
-    else:
+    saved_epochs = [epochs]
+    if checkpoints is not None:
         saved_epochs = list(checkpoints)
-    _check(task, method, batch, epochs, zeta, saved_epochs)
+    check_choice("method", method, get_args(TrainingMethod))
+    check_range("epochs", epochs, 0)
+    if not 1 <= batch <= samples:
+        raise InvalidInput(
+            f"batch_size must be in [1, {samples}], the number of samples; got {batch}. Lower it."
+        )
+    if method != "weight_norm" and zeta != 0:
+        raise InvalidInput(
+            f"zeta must be 0 for method {method!r}; got {zeta}. Gamma decay needs method 'weight_norm'."
+        )
+    is_inside = all(0 <= epoch <= epochs for epoch in saved_epochs)
+    if not is_inside or any(later <= epoch for epoch, later in pairwise(saved_epochs)):
+        raise InvalidInput(
+            f"checkpoints must increase from 0 up to epochs = {epochs}; got {saved_epochs}."
+        )
     check_range("learning_rate", learning_rate, 0, low_open=True)
     check_range("zeta", zeta, 0)
     activity(student)
@@ -333,5 +324,5 @@ def simulate_learning(
             n_steps += block
         lengths = np.linalg.norm(weights, axis=1) / np.sqrt(n_inputs)
         overlaps = np.sum(weights * teachers, axis=1) / n_inputs / lengths
-        path[:, row] = np.stack([lengths if method == "sgd" else gains, overlaps, lengths])
-    return Trajectory(times=moments, gamma=path[0], overlap=path[1], length=path[2])
+        path[:, row] = lengths if method == "sgd" else gains, overlaps, lengths
+    return Trajectory(moments, *path)
