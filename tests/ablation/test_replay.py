@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ablation.some_networks import Untraceable, initialized, noise
-from gapscope.ablation.replay import patch_forwards, record_calls_before
+from gapscope.ablation.replay import record_calls_before
 from gapscope.ablation.split import HookedSplit, ReplayedSplit, SplitNetwork, split_at
 from gapscope.base.errors import NotMeasurable
+from gapscope.inspection.hooks import patch_forwards
 from gradients.reference import Wrapped
 
 

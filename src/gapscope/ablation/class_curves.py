@@ -103,7 +103,6 @@ def class_curves(
     network: nn.Module,
     x: Shaped[Tensor, "n ..."],
     y: Int[Tensor, " n"],
-    *,
     layer: str | None,
     unit_axis: int | None,
     chunk_size: int | None,
@@ -152,7 +151,6 @@ def boundary_distances(
     network: nn.Module,
     samples: Samples,
     layers: Sequence[str],
-    *,
     epsilon: float,
     chunk_size: int | None,
 ) -> tuple[Float[Tensor, "l n"], list[Float[Tensor, " d"]]]:

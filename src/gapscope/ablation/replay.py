@@ -6,8 +6,8 @@ modules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -16,25 +16,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from gapscope.inspection.hooks import patch_forwards
+
 Call = tuple[nn.Module, Any]
 """A module, and the output of one call of it."""
-
-
-@contextmanager
-def patch_forwards(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Replace the `forward` of modules in the body (hooks stay)."""
-    with ExitStack() as stack:
-        for module, function in functions.items():
-            stack.callback(_restore, module, vars(module).get("forward"))
-            module.forward = function
-        yield
-
-
-def _restore(module: nn.Module, forward: Any) -> None:
-    if forward is None:
-        del module.forward
-    else:
-        module.forward = forward
 
 
 @contextmanager

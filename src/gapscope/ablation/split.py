@@ -25,17 +25,15 @@ from gapscope.ablation.layers import (
 )
 from gapscope.ablation.replay import (
     ReadRecorder,
-    patch_forwards,
     record_calls_before,
     replay_forwards,
 )
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable, describe_value
 from gapscope.base.samples import slices
-from gapscope.inspection.hooks import capture_outputs, module_named, named_modules
+from gapscope.inspection.hooks import capture_outputs, module_named, named_modules, patch_forwards
 from gapscope.inspection.outputs import checked_outputs
 
 Outputs = Float[Tensor, "r k"]
-
 Indices = Int[Tensor, " r"]
 
 

@@ -61,6 +61,8 @@ class States:
         return torch.where(local <= count, position >= local, position < local - count)
 
 
+# distinct states, the predicted class in each, and whether its outputs tie
+Evaluation = tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]
 # Bytes of masked activations per pass: more exceed the caches of a CPU and are no faster.
 PASS_BYTES = 2**28
 
@@ -113,9 +115,7 @@ class TailEvaluator(ABC):
         return predicted[states.steps]
 
     @abstractmethod
-    def _evaluate(
-        self, source: Activations, ranking: Ranking
-    ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
+    def _evaluate(self, source: Activations, ranking: Ranking) -> Evaluation:
         """Return the distinct states, the predicted class in each, and whether its outputs tie."""
 
     def _loop_step(self, source: Activations, order: Ranking, n: int) -> Int[Tensor, " s"]:
@@ -135,9 +135,7 @@ class TailEvaluator(ABC):
 class MaskedTail(TailEvaluator):
     """General evaluator: every distinct state is one row of a large batch."""
 
-    def _evaluate(
-        self, source: Activations, ranking: Ranking
-    ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
+    def _evaluate(self, source: Activations, ranking: Ranking) -> Evaluation:
         active = (self.split.flatten_positions(source.values) != 0).any(2)
         states = States(active[:, ranking])
         rank = ranking.argsort()
@@ -251,9 +249,7 @@ class SeparableTail(TailEvaluator):
         self.cut = cut
         self.weights = cut.linear.weight.T.contiguous()  # [features, H]
 
-    def _evaluate(
-        self, source: Activations, ranking: Ranking
-    ) -> tuple[States, Int[Tensor, " t"], Bool[Tensor, " t"]]:
+    def _evaluate(self, source: Activations, ranking: Ranking) -> Evaluation:
         ablation = _Ablation(self, source, ranking)
         predicted, tied = ablation.evaluate()
         return ablation.states, predicted, tied.bool()

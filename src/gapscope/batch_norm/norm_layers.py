@@ -131,9 +131,9 @@ def preceding_layers(network: nn.Module, layers: Layers, x: Tensor) -> dict[str,
             outputs.append((output, name))
 
     def record_source(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        candidates = [source for tensor, source in outputs if tensor is inputs[0]]
-        if candidates:
-            source_of[name] = candidates[-1]
+        for tensor, source in outputs:
+            if tensor is inputs[0]:
+                source_of[name] = source
 
     linear = {
         name: module

@@ -94,10 +94,8 @@ def _evaluation_function(layer: Any) -> tuple[Tensor, Tensor]:
 def _carry_state(old: Any, new: Any, kind: str, absorbed: Tensor | None) -> None:
     """Give `new` the evaluation function of `old`, except a scale absorbed by its feeder."""
     scale, shift = _evaluation_function(old)
-    state: dict[str, Tensor | None] = {
-        "weight": old.weight, "bias": old.bias, "running_mean": old.running_mean, "running_var": old.running_var,
-        "num_batches_tracked": old.num_batches_tracked,
-    }  # fmt: skip
+    names = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    state: dict[str, Tensor | None] = {name: getattr(old, name) for name in names}
     if kind == "mean_only":
         state |= {"weight": scale}
         if absorbed is not None:
@@ -222,10 +220,9 @@ def replace_batch_norm(
         )
     with torch.no_grad():
         for name, layer in norm_layers.items():
+            feeder = None
             if name in feeders:
                 feeder = network.get_submodule(feeders[name])
-            else:
-                feeder = None
             new: Any = _make_replacement(layer, kind, feeder, weight_norm, options)
             if not name:
                 return new

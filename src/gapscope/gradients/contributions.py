@@ -34,7 +34,6 @@ from gapscope.gradients.products import multiply
 from gapscope.gradients.square_norms import jacobian_square_norms
 
 OptionalTensors = tuple[Tensor | None, ...]
-
 Tensors = tuple[Tensor, ...]
 
 # parameters, by identity

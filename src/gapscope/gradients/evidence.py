@@ -57,6 +57,14 @@ def _own(node: Any, call: Call, name: str) -> None:
         )
 
 
+def _input_of(node: Any, call: Call) -> Nodes:
+    """Return the node of a layer's input, and require those of its weight and bias to be its own."""
+    inputs, weight, bias = _before(node)
+    _own(weight, call, "weight")
+    _own(bias, call, "bias")
+    return [inputs]
+
+
 def _convolution(node: Any, call: Call) -> Nodes:
     module = call.module
     node = bypassed(node)
@@ -72,10 +80,7 @@ def _convolution(node: Any, call: Call) -> Nodes:
     _require(
         *(tuple(getattr(node, f"_saved_{name}")) == tuple(getattr(module, name)) for name in names)
     )
-    inputs, weight, bias = _before(node)
-    _own(weight, call, "weight")
-    _own(bias, call, "bias")
-    return [inputs]
+    return _input_of(node, call)
 
 
 def _linear(node: Any, call: Call) -> Nodes:
@@ -103,10 +108,7 @@ def _group_norm(node: Any, call: Call) -> Nodes:
     _require(node.name() == "NativeGroupNormBackward0")
     _require(node._saved_group == call.module.num_groups, node._saved_eps == call.module.eps)
     _require(is_saved(node._saved_input, call.arguments[0]))
-    inputs, weight, bias = _before(node)
-    _own(weight, call, "weight")
-    _own(bias, call, "bias")
-    return [inputs]
+    return _input_of(node, call)
 
 
 def _batch_norm(node: Any, call: Call) -> Nodes:
@@ -125,12 +127,10 @@ def _batch_norm(node: Any, call: Call) -> Nodes:
             (norm._saved_running_var, module.running_var),
         )
         _require(*(is_saved(*pair) for pair in statistics))
-    inputs, weight, bias = _before(norm)
-    _own(weight, call, "weight")
-    _own(bias, call, "bias")
+    before = _input_of(norm, call)
     if frozen:  # its derivative bypasses the statistics
-        _require(_before(node)[1] is inputs)
-    return [inputs]
+        _require(_before(node)[1] is before[0])
+    return before
 
 
 _OF_TYPE: dict[type[nn.Module], Callable[[Any, Call], Nodes]] = {

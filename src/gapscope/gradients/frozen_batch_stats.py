@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gapscope.base.errors import ReplaceLayer
+from gapscope.inspection.hooks import patch_forwards
 from gapscope.inspection.independence import (
     check_no_batch_statistics,
     normalizes_only,
@@ -57,13 +58,14 @@ def skips_parameters(thread: int) -> bool:
     return _without_parameters[thread] > 0
 
 
-def _over(h: Tensor) -> list[int]:
-    """Return all dimensions except that of the channels."""
-    return [dim for dim in range(h.ndim) if dim != 1]
+def over_channels(h: Tensor) -> list[int]:
+    """Return the dimensions of [n, C, ...] over which a channel's statistics run."""
+    return [0, *range(2, h.ndim)]
 
 
-def _per_channel(values: Tensor, h: Tensor) -> Tensor:
-    return values.reshape(-1, *[1] * (h.ndim - 2))
+def per_channel(values: Tensor, like: Tensor) -> Tensor:
+    """View [C] as [1, C, 1, ...] so that it broadcasts against `like` [n, C, ...]."""
+    return values.view(1, -1, *[1] * (like.ndim - 2))
 
 
 class _Statistics(torch.autograd.Function):
@@ -87,8 +89,8 @@ class _Statistics(torch.autograd.Function):
         # inverse = v^(-1/2) has d inverse / dh = -1/2 v^(-3/2) dv / dh = -inverse^3 (h - mean) / m.
         m = h.numel() // len(mean)
         slope = torch.zeros_like(mean) if by_inverse is None else -by_inverse * inverse**3 / m
-        by_h = (h - _per_channel(mean, h)) * _per_channel(slope, h)
-        return by_h if by_mean is None else by_h + _per_channel(by_mean / m, h), None
+        by_h = (h - per_channel(mean, h)) * per_channel(slope, h)
+        return by_h if by_mean is None else by_h + per_channel(by_mean / m, h), None
 
 
 def statistics_of(h: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -130,15 +132,15 @@ class _FreezableOutput(torch.autograd.Function):
         slope = inverse if weight is None else weight * inverse
         by_h = by_weight = by_bias = None
         if wants_h:
-            by_h = (gradient * _per_channel(slope, h)).to(h.dtype)
+            by_h = (gradient * per_channel(slope, h)).to(h.dtype)
         if wants_weight and not skips_parameters:
             by_weight = (
-                (gradient * (h - _per_channel(mean, h)) * _per_channel(inverse, h))
-                .sum(_over(h))
+                (gradient * (h - per_channel(mean, h)) * per_channel(inverse, h))
+                .sum(over_channels(h))
                 .to(weight)
             )
         if wants_bias and not skips_parameters:
-            by_bias = gradient.sum(_over(h)).to(weight)
+            by_bias = gradient.sum(over_channels(h)).to(weight)
         return None, by_h, None, None, by_weight, by_bias, None, None
 
 
@@ -153,7 +155,6 @@ def _freezable(
     weight: Tensor | None,
     bias: Tensor | None,
     eps: float,
-    *,
     owns: bool,
     thread: int,
 ) -> Tensor:
@@ -182,7 +183,7 @@ def _freezable_hook(
     (h,) = arguments or keywords.values()
     # scale and shift are parameters of the layer, not computed from other tensors: nothing depends on their derivatives
     owns = all(name in module._parameters for name in ("weight", "bias"))
-    return _freezable(output, h, module.weight, module.bias, module.eps, owns=owns, thread=thread)
+    return _freezable(output, h, module.weight, module.bias, module.eps, owns, thread)
 
 
 _SIGNATURE = inspect.signature(F.batch_norm)
@@ -216,14 +217,13 @@ class _FreezableCalls(TorchFunctionMode):
             return output
         own = self.module._parameters
         owns = weight is own.get("weight") and bias is own.get("bias")
-        return _freezable(output, h, weight, bias, eps, owns=owns, thread=self.thread)
+        return _freezable(output, h, weight, bias, eps, owns, self.thread)
 
 
 @contextmanager
 def _freezable_calls(name: str, module: nn.Module, thread: int) -> Iterator[None]:
     """Let the statistics be frozen inside the forward function of a subclass, which may do more than normalize."""
     original = module.forward
-    before = vars(module).get("forward")
 
     def forward(*arguments: Any, **keywords: Any) -> Any:
         with _FreezableCalls(module, thread) as mode:
@@ -236,14 +236,8 @@ def _freezable_calls(name: str, module: nn.Module, thread: int) -> Iterator[None
             )
         return output
 
-    module.forward = forward  # type: ignore[method-assign]
-    try:
+    with patch_forwards({module: forward}):
         yield
-    finally:
-        if before is None:
-            del module.forward
-        else:
-            module.forward = before  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gapscope.gradients.layouts import Layout, Windows
+from gapscope.gradients.second_derivatives import Settings, convolution_derivative
 
 # Least windows per sample for which convolutions are faster than unfolding, in one thread of a CPU: to compute J_n, and
 # to apply it. Unfolding copies little of few channels, and many channels need more windows.
@@ -48,9 +49,7 @@ def _weights(jacobian: Float[Tensor, "n o k"], inputs: Tensor, layout: Windows) 
     return jacobian.reshape(-1, inputs.shape[1], *layout.kernel_size)
 
 
-def _settings(
-    n: int, layout: Windows
-) -> tuple[list[int], list[int], list[int], bool, list[int], int]:
+def _settings(n: int, layout: Windows) -> Settings:
     zeros = [0] * len(layout.kernel_size)
     return list(layout.stride), zeros, list(layout.dilation), False, zeros, n
 
@@ -60,12 +59,10 @@ def _backward(
 ) -> Tensor:
     """Return the derivatives by the inputs, or by the weights."""
     images = _as_groups(_images(gradients, inputs, layout))
-    output_mask = [by_inputs, not by_inputs, False]
     settings = _settings(len(inputs), layout)
-    derivatives = torch.ops.aten.convolution_backward(
-        images, _as_groups(inputs), weights, [0], *settings, output_mask
+    return convolution_derivative(
+        images, _as_groups(inputs), weights, settings, by_inputs=by_inputs
     )
-    return derivatives[0 if by_inputs else 1]
 
 
 def jacobians(

@@ -24,7 +24,7 @@ from gapscope.gradients.tape import Tape
 from gapscope.gradients.traces import one_hot_cotangents
 from gapscope.gradients.verification import verify
 from gapscope.inspection.chunking import memory_budget
-from gapscope.inspection.execution import Processes, processes
+from gapscope.inspection.execution import processes
 from gapscope.inspection.outputs import prepare_inputs
 from gapscope.inspection.substitution import (
     NOTHING_SUBSTITUTED,
@@ -113,13 +113,6 @@ def _matched(first: Contributions, second: Contributions) -> tuple[Contributions
         rest = add_densely([part for key, part in side.items() if key not in common])
         sides.append({key: side[key] for key in common} | rest)
     return sides[0], sides[1]
-
-
-def _is_own(group: int, n_groups: int, among: Processes, *, symmetric: bool) -> bool:
-    """Return whether this process computes a group of rows."""
-    # The blocks right of the diagonal become fewer with the group: the first and the last make a pair of average work.
-    index = min(group, n_groups - 1 - group) if symmetric else group
-    return index % among.size == among.rank
 
 
 @dataclass(frozen=True)
@@ -299,8 +292,12 @@ def ntk_blocks(
     floats = max(1, max_bytes // 32)
     blocks = _Blocks(network, x, x2, substituted, division, kernel, symmetric, traced, floats)
     groups = list(slices(len(x), division.row_group))
-    for number, rows in enumerate(groups):
-        if among is None or _is_own(number, len(groups), among, symmetric=symmetric):
+    for index, rows in enumerate(groups):
+        if symmetric:
+            # The blocks right of the diagonal become fewer with the group: the first and the last make a pair of
+            # average work for one process.
+            index = min(index, len(groups) - 1 - index)
+        if among is None or index % among.size == among.rank:
             blocks.fill(rows)
     return kernel if among is None else among.sum(kernel)
 

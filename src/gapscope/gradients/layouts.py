@@ -23,7 +23,6 @@ from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 Columns = Float[Tensor, "n k t"]
-
 Inputs = Float[Tensor, "n ..."]
 
 Sizes = tuple[int, ...]

@@ -119,7 +119,9 @@ class _Projection:
                     gradients = part.gradients.detach()[..., 0].transpose(0, 1).flatten(1)
                     factors[key] = columns[..., 0].contiguous(), gradients.contiguous()
                     continue
-                values.append(self._outer(key, part.gradients, self._right(key, columns)))
+                signs = self._signs_of(key, "columns", SIDE, columns.shape[1], columns)
+                columns = torch.matmul(signs / SIDE**0.5, columns)
+                values.append(self._outer(key, part.gradients, columns))
             elif isinstance(part, EmbeddingContribution):
                 table = self._signs_of(
                     key, "columns", SIDE, len(part.parameters[0]), part.gradients
@@ -131,10 +133,6 @@ class _Projection:
                 assert isinstance(part, DenseJacobian)
                 values.append(self._sketch(key, part.values.detach()))
         return _Projected(torch.cat(values, 1), factors)
-
-    def _right(self, key: Key, columns: Float[Tensor, "n k t"]) -> Tensor:
-        signs = self._signs_of(key, "columns", SIDE, columns.shape[1], columns)
-        return torch.matmul(signs / SIDE**0.5, columns)
 
     def _outer(
         self,

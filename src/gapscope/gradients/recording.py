@@ -16,12 +16,13 @@ from gapscope.gradients.backward import differentiable_kernels
 from gapscope.gradients.chains import chain_of
 from gapscope.gradients.contributions import Contribution
 from gapscope.gradients.frozen_batch_stats import allow_frozen_stats
-from gapscope.gradients.layer_rules import Call, rule_of
+from gapscope.gradients.layer_rules import Call, Rule, rule_of
 from gapscope.gradients.refused_layers import check_layers
 from gapscope.gradients.rules import attention, can_be_unfolded, linear
 from gapscope.gradients.second_derivatives import fast_second_derivatives
 from gapscope.gradients.tape import Tape
 from gapscope.gradients.tensor_hooks import on_tensor_hook
+from gapscope.inspection.hooks import patch_forwards
 from gapscope.inspection.network_checks import unwrapped
 from gapscope.inspection.outputs import checked_outputs, eager_mode, raw_outputs
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution
@@ -38,6 +39,11 @@ def _owned(module: nn.Module, substituted: ParameterSubstitution) -> dict[str, n
     return {name: substituted.original(p) for name, p in parameters.items()}
 
 
+def _linear_of_rows(outside: tuple[int, int], call: Call, gradient: Tensor) -> list[Contribution]:
+    """Apply the rule of a linear layer of whose weight some rows are not used, before and after the others."""
+    return linear(call, F.pad(gradient, outside))
+
+
 @contextmanager
 def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) -> Iterator[None]:
     def project(
@@ -50,24 +56,17 @@ def _unfolded_attention(module: nn.MultiheadAttention, name: str, tape: Tape) ->
             for key, p in originals.items()
             if isinstance(p, nn.Parameter) and p.requires_grad
         }
-        if rows is None:
-            projected = F.linear(x, weight, bias)
-            tape.add(name, trainable, linear, module, (x,), {}, projected)
-            return projected
-        outside = (rows.start, len(weight) - rows.stop)
-
-        def linear_of_rows(call: Call, gradient: Tensor) -> list[Contribution]:
-            return linear(call, F.pad(gradient, outside))
-
-        projected = F.linear(x, weight[rows], None if bias is None else bias[rows])
-        tape.add(name, trainable, linear_of_rows, module, (x,), {}, projected)
+        rule: Rule = linear
+        if rows is not None:
+            rule = partial(_linear_of_rows, (rows.start, len(weight) - rows.stop))
+            weight = weight[rows]
+            bias = None if bias is None else bias[rows]
+        projected = F.linear(x, weight, bias)
+        tape.add(name, trainable, rule, module, (x,), {}, projected)
         return projected
 
-    module.forward = attention(module, project)  # type: ignore[method-assign]
-    try:
+    with patch_forwards({module: attention(module, project)}):
         yield
-    finally:
-        del module.forward
 
 
 @contextmanager

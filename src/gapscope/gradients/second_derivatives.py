@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gapscope.gradients.frozen_batch_stats import skips_parameters
+from gapscope.gradients.frozen_batch_stats import over_channels, per_channel, skips_parameters
 
 OptionalTensors = tuple[Tensor | None, ...]
 
@@ -26,7 +26,7 @@ Derivative = Callable[[Tensor, Tensor, Tensor], Tensor]
 Settings = tuple[list[int], list[int], list[int], bool, list[int], int]
 
 
-def _of_convolution(
+def convolution_derivative(
     gradient: Tensor, h: Tensor, weight: Tensor, settings: Settings, *, by_inputs: bool
 ) -> Tensor:
     """Return a convolution's derivative by the inputs, or by the weights."""
@@ -44,7 +44,7 @@ class _ConvolutionByInput(torch.autograd.Function):
     ) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(gradient, weight)
         ctx.settings = settings
-        return _of_convolution(gradient, h, weight, settings, by_inputs=True)
+        return convolution_derivative(gradient, h, weight, settings, by_inputs=True)
 
     @staticmethod
     @once_differentiable
@@ -55,7 +55,9 @@ class _ConvolutionByInput(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             by_gradient = torch.ops.aten.convolution(by_result, weight, None, *ctx.settings)
         if ctx.needs_input_grad[1]:
-            by_weight = _of_convolution(gradient, by_result, weight, ctx.settings, by_inputs=False)
+            by_weight = convolution_derivative(
+                gradient, by_result, weight, ctx.settings, by_inputs=False
+            )
         return by_gradient, by_weight, None, None
 
 
@@ -84,7 +86,7 @@ class _GroupNormByInput(torch.autograd.Function):
     def backward(ctx: Any, by_result: Tensor) -> OptionalTensors:  # type: ignore[override]
         gradient, weight, h, mean, inverse = ctx.saved_tensors
         n, groups = mean.shape
-        scale = weight.view(1, -1, *[1] * (h.ndim - 2))
+        scale = per_channel(weight, h)
 
         def grouped(tensor: Tensor) -> Tensor:
             return tensor.reshape(n, groups, -1)
@@ -104,7 +106,7 @@ class _GroupNormByInput(torch.autograd.Function):
         # d is linear in g' by a symmetric map
         projected = torch.addcmul(-r * mean_v, v, r).addcmul_(normalized, -r * c).view_as(h)
         by_gradient = projected * scale
-        by_weight = (projected * gradient).sum([dim for dim in range(h.ndim) if dim != 1])
+        by_weight = (projected * gradient).sum(over_channels(h))
         # <v, d> = m r s with s = mean(v g') - mean v mean g' - b c: dr/dh = -r^2 z / m, and the derivative by z, which
         # is -r (b v + c g'), is mapped to h by r (1 - mean - z mean(z ...)).
         s = average(v * g) - mean_v * mean_g - b * c

@@ -334,7 +334,8 @@ def _find_routing(
 ) -> _Routing:
     """Verify in replays at perturbed, then at current weights, else in the pass."""
     few = _few_samples(tape, seed)
-    attempts = [(size, few) for size in dict.fromkeys((perturbation, 0.0))]
+    sizes = tuple(dict.fromkeys((perturbation, 0.0)))
+    attempts = [(size, few) for size in sizes]
     while attempts:
         size, samples = attempts.pop(0)
         try:
@@ -345,14 +346,14 @@ def _find_routing(
         except _OtherCalls:
             routing = None
             if samples is not None:  # all samples may be received in the recorded form
-                attempts = [(size, None) for size in dict.fromkeys((perturbation, 0.0))]
+                attempts = [(size, None) for size in sizes]
         except GapscopeError:
             raise
         except Exception:  # the network's code requires a precision or a batch size
             if samples is None:
                 break  # verify the recorded pass itself
             routing = None
-            attempts = [(size, None) for size in dict.fromkeys((perturbation, 0.0))]
+            attempts = [(size, None) for size in sizes]
         if routing is not None:
             return routing
     if outputs.dtype not in _TOLERANCE:

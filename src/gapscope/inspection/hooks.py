@@ -86,6 +86,23 @@ def forward_hooks(
         yield
 
 
+@contextmanager
+def patch_forwards(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Replace the `forward` of modules in the body (hooks stay)."""
+    with ExitStack() as stack:
+        for module, function in functions.items():
+            stack.callback(_restore, module, vars(module).get("forward"))
+            module.forward = function
+        yield
+
+
+def _restore(module: nn.Module, forward: Any) -> None:
+    if forward is None:
+        del module.forward
+    else:
+        module.forward = forward
+
+
 @dataclass(frozen=True)
 class ModuleCall:
     """One call of a convolution, a linear layer or a module without children in a forward pass."""

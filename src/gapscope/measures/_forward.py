@@ -20,6 +20,7 @@ from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import (
     checked_outputs,
     measurement_mode,
+    network_outputs,
     prepare_inputs,
     samples_per_pass,
 )
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     import pandas
 
 FeatureRows = Float[Tensor, "n d"]
-
-
 Inputs = Shaped[Tensor, "n ..."]
 FloatInputs = Float[Tensor, "n ..."]
 Targets = Shaped[Tensor, "n ..."]
@@ -116,13 +115,23 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
     return ForwardPass(torch.cat(outputs), all_features, next(iter(head.values()), None))
 
 
-def margins_of(logits: Float[Tensor, "n c"], y: Labels) -> Float[Tensor, " n"]:
-    r"""Return $f_y - \max_{j \ne y} f_j$ of every sample."""
-    check_labels(y, logits.shape[1])
-    if logits.shape[1] < 2:
+def number_of_outputs(network: nn.Module, x: Inputs) -> int:
+    """Return K, from one forward pass of one sample."""
+    return network_outputs(network, x[:1]).shape[1]
+
+
+def check_has_margin(n_outputs: int) -> None:
+    """Raise NotMeasurable for a network with a single output."""
+    if n_outputs < 2:
         raise NotMeasurable(
             "The network has 1 output; a margin needs at least 2 classes. Give it one output per class."
         )
+
+
+def margins_of(logits: Float[Tensor, "n c"], y: Labels) -> Float[Tensor, " n"]:
+    r"""Return $f_y - \max_{j \ne y} f_j$ of every sample."""
+    check_labels(y, logits.shape[1])
+    check_has_margin(logits.shape[1])
     return logits.gather(1, y[:, None])[:, 0] - logits.scatter(1, y[:, None], -torch.inf).amax(1)
 
 

@@ -89,7 +89,6 @@ def loss_rise(
     network: nn.Module,
     x: Tensor,
     y: Tensor,
-    *,
     steps: int,
     move: Callable[[Tensors, Tensors, Tensors], Tensors],
     chunk_size: int | None,

@@ -66,10 +66,9 @@ class InputNoise:
         self._shape = x.shape
         entries = x[0].numel()
         device = source.device
+        self._n_sharing = 1
         if entries >= _MIN_ENTRIES:
             self._n_sharing = _N_SHARING
-        else:
-            self._n_sharing = 1
         groups = -(-len(x) // self._n_sharing)
         self._magnitudes = torch.randn(
             groups, 1, entries, generator=source, device=device, dtype=x.dtype
@@ -102,7 +101,6 @@ class InputNoise:
 def output_shifts(
     network: nn.Module,
     x: FloatInputs,
-    *,
     noise_std: float,
     draws: int,
     space: Space,
@@ -117,10 +115,9 @@ def output_shifts(
 
     @torch.no_grad()
     def outputs_of_pass(part: slice, noise: InputNoise | None) -> Tensor:
-        if noise is None:
-            rows = x[part]
-        else:
-            rows = x[part].add(noise[part].to(x.device), alpha=noise_std)
+        rows = x[part]
+        if noise is not None:
+            rows = rows.add(noise[part].to(x.device), alpha=noise_std)
         return checked_outputs(network(rows), len(rows))
 
     def outputs(noise: InputNoise | None = None) -> Tensor:

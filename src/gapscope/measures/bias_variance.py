@@ -33,28 +33,6 @@ class BiasVariance:
     runs: int
 
 
-def _predictions(predictions: Tensor | np.ndarray) -> Tensor:
-    predictions = tensor_of(predictions).detach().double().cpu()
-    if predictions.ndim != 3 or 0 in predictions.shape:
-        raise InvalidInput(
-            f"predictions must have shape [runs, n, K]; got {list(predictions.shape)}. "
-            "Stack the predictions of each run with torch.stack."
-        )
-    return predictions
-
-
-def _targets(targets: Tensor | np.ndarray, predictions: Tensor) -> Tensor:
-    """Return targets [n, K] in float64, one-hot for labels."""
-    targets = tensor_of(targets).detach().cpu()
-    _, n, k = predictions.shape
-    check_same_length("predictions of a run", n, "targets", len(targets))
-    if not targets.is_floating_point() and targets.ndim == 1:
-        check_labels(targets, k)
-        return torch.nn.functional.one_hot(targets.long(), k).double()
-    check_regression_shape(targets, (n, k))
-    return targets.double()
-
-
 def bias_variance(
     predictions: Float[Tensor, "runs n k"] | Float[np.ndarray, "runs n k"],
     targets: Shaped[Tensor, "n ..."] | Shaped[np.ndarray, "n ..."],
@@ -73,12 +51,28 @@ def bias_variance(
         predictions: Predictions of every run.
         targets: Class labels [n] (compared as one-hot rows), or targets [n, K].
 
+    Raises:
+        InvalidInput: The shapes do not fit.
+
     >>> parts = bias_variance(torch.tensor([[[0.0]], [[2.0]]]), torch.tensor([[3.0]]))
     >>> parts.bias, parts.variance, parts.mse
     (4.0, 1.0, 5.0)
     """
-    runs = _predictions(predictions)
-    y = _targets(targets, runs)
+    runs = tensor_of(predictions).detach().double().cpu()
+    if runs.ndim != 3 or 0 in runs.shape:
+        raise InvalidInput(
+            f"predictions must have shape [runs, n, K]; got {list(runs.shape)}. "
+            "Stack the predictions of each run with torch.stack."
+        )
+    _, n, k = runs.shape
+    y = tensor_of(targets).detach().cpu()
+    check_same_length("predictions of a run", n, "targets", len(y))
+    if not y.is_floating_point() and y.ndim == 1:
+        check_labels(y, k)
+        y = torch.nn.functional.one_hot(y.long(), k)
+    else:
+        check_regression_shape(y, (n, k))
+    y = y.double()
     mean = runs.mean(0)
     bias = (mean - y).square().sum(1).mean().item()
     variance = (runs - mean).square().sum(2).mean().item()

@@ -255,17 +255,9 @@ def plan_budget(
         allotted = _fit_to_budget(costs, fewest, total, remaining)
     for name, n in allotted.items():
         shares[name] = replace(shares[name], n=n, seconds=n * costs[name])
-    seconds = once + sum(
-        share.seconds
-        for name, share in shares.items()
-        if name not in failed and share.seconds == share.seconds
-    )
-    return Plan(
-        {name: share for name, share in shares.items() if name not in failed},
-        total,
-        failed,
-        seconds,
-    )
+    planned = {name: share for name, share in shares.items() if name not in failed}
+    known = (share.seconds for share in planned.values() if not math.isnan(share.seconds))
+    return Plan(planned, total, failed, once + sum(known))
 
 
 def _too_expensive(budget: float, seconds: float) -> str:

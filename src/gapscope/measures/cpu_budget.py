@@ -54,9 +54,6 @@ class _KernelCost:
         options = {**self.options, "max_exact": n}
         return lambda: kernel_leave_one_out(self.network, part.inputs, part.y, **options)
 
-    def _trial(self, n: int) -> float:
-        return smallest_timing(self._work(n))
-
     def measure(self, budget: CpuBudget) -> None:
         """Time two sizes, and larger ones while they are cheap.
 
@@ -88,16 +85,16 @@ class _KernelCost:
         ):
             self.per_sample = first / TRIAL
             return
-        small = self._trial(TRIAL)
-        large = self._trial(2 * TRIAL)
         n = 2 * TRIAL
+        small = smallest_timing(self._work(TRIAL))
+        large = smallest_timing(self._work(n))
         while (
             2 * n <= min(LARGEST_TRIAL, len(self.samples))
             and 6 * large < LARGER_TRIAL_FRACTION * budget.seconds
         ):
             n *= 2
             small = large
-            large = self._trial(n)
+            large = smallest_timing(self._work(n))
         # small = h (s + h p) and large = 2 h (s + 2 h p) for h = n / 2 samples, s per sample and p per pair
         half = n / 2
         self.per_pair = max(large - 2 * small, 0.0) / (2 * half**2)
@@ -106,10 +103,9 @@ class _KernelCost:
     def seconds(self, n: int, columns: float, more_columns: float = 0.0) -> float:
         """Return the estimated seconds of n samples with so many columns."""
         # gradients of landmarks are computed in addition
-        if columns >= n:
-            samples = n
-        else:
-            samples = n + columns
+        samples = n
+        if columns < n:
+            samples += columns
         return samples * self.per_sample + n * (columns + more_columns) * self.per_pair
 
 
@@ -141,9 +137,8 @@ def affordable_kernel(
     if math.isinf(budget.seconds):
         return options, ""
     n = len(samples)
-    if n <= options["max_exact"]:
-        columns = n
-    else:
+    columns = n
+    if n > options["max_exact"]:
         columns = min(n, options["landmarks"])
     k = min(n_outputs, options.get("combinations") or n_outputs)
     note = ""

@@ -150,10 +150,11 @@ class Hessian:
         """Return vectors of random signs, scaled to length 1."""
         source = resolve_generator(generator, STREAM)
         seeds = torch.randint(2**62, (count,), generator=source, device=source.device).tolist()
-        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        signs = torch.stack(
-            [torch.randint(0, 2, (self.size,), generator=each) * 2 - 1 for each in generators]
-        )
+        bits = [
+            torch.randint(0, 2, (self.size,), generator=torch.Generator().manual_seed(seed))
+            for seed in seeds
+        ]
+        signs = torch.stack(bits) * 2 - 1
         return signs.to(self.device, self.dtype) / self.size**0.5
 
     def _pieces(self, vector: Tensor) -> list[Tensor]:

@@ -81,10 +81,8 @@ def _token_notes(network: nn.Module, samples: Samples) -> tuple[str, ...]:
         notes.append(
             f"{n_full} of {n} texts fill all {longest} tokens: the tokenizer may have cut them off."
         )
-    names = ()
-    if samples.form is not None:
-        names = samples.form.names or ()
-    if n_full < n and not set(MASKS) & set(names):
+    names = samples.form and samples.form.names
+    if n_full < n and not set(MASKS) & set(names or ()):
         notes.append(
             "Token ids are padded and have no attention_mask, so the network also reads the padding. Pass one."
         )
@@ -98,10 +96,9 @@ def _run(
     captured: list[Tensor | None] = []
 
     def capture(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any = None) -> None:
+        value = output
         if place.is_input and inputs:
             value = inputs[0]
-        else:
-            value = output
         captured.append(hidden_states(value))
 
     rows: list[Tensor] = []
@@ -119,9 +116,7 @@ def _run(
             for part in slices(len(x), size):
                 captured.clear()
                 result = checked_outputs(network(x[part].clone()), part.stop - part.start)
-                value = None
-                if captured:
-                    value = captured[-1]
+                value = next(reversed(captured), None)
                 if value is None or len(value) != part.stop - part.start:
                     raise InvalidInput(
                         f"Features need one tensor with a row per sample; {place.description} has none. Pass layer=, "
@@ -248,10 +243,7 @@ def _cache_key(network: nn.Module, samples: Samples, layer: str | None, pooling:
         _add(digest, tensor)
     for part in samples.parts:
         _add(digest, part)
-    names = None
-    if samples.form is not None:
-        names = samples.form.names
-    digest.update(repr(names).encode())
+    digest.update(repr(samples.form and samples.form.names).encode())
     return digest.hexdigest()
 
 

@@ -72,9 +72,7 @@ def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePl
     if layer is not None:
         return FeaturePlace(module_named(network, layer), False, f"the output of {layer!r}")
     model = _hugging_face(bare)
-    encoder = None
-    if model is not None:
-        encoder = model.base_model
+    encoder = getattr(model, "base_model", None)
     if isinstance(encoder, nn.Module) and (encoder is bare or _embeds_tokens(encoder)):
         return FeaturePlace(encoder, False, f"the output of {type(encoder).__name__}")
     if any(
@@ -86,9 +84,7 @@ def find_features(network: nn.Module, x: Tensor, layer: str | None) -> FeaturePl
     weighted = [call for call in calls if isinstance(call.module, Weighted)]
     if calls and _is_removed_head(calls[-1], weighted):
         return FeaturePlace(calls[-1].module, False, "the output of the network")
-    last = None
-    if weighted:
-        last = weighted[-1]
+    last = next(reversed(weighted), None)
     if (
         last is None
         or not isinstance(last.input, Tensor)

@@ -17,7 +17,7 @@ from gapscope.measures._forward import FeatureRows
 from gapscope.measures.embed import Features, extract_features
 from gapscope.networks.initialization import resampled_state
 from gapscope.results.estimate import NORMAL_95, IntervalEstimate, percent
-from gapscope.statistics.baselines import LooRow, kernel_row
+from gapscope.statistics.baselines import LooRow, kernel_row, target_matrix
 from gapscope.statistics.kernel_ridge import Spectrum, linear_spectrum
 
 FEATURES = "last hidden features"
@@ -26,7 +26,7 @@ FEATURES = "last hidden features"
 def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> IntervalEstimate:
     """Return the mean difference of paired leave-one-out results, with a 95 % CI."""
     if targets.is_floating_point():
-        truth = targets.double().reshape(len(targets), -1)
+        truth = target_matrix(targets)
         scale = (truth - truth.mean(0)).square().sum(1).mean()
         errors, baseline_errors = (
             (each.predictions - truth).square().sum(1) for each in (row, baseline)

@@ -15,25 +15,18 @@ from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import (
     checked_outputs,
     measurement_mode,
-    network_outputs,
     samples_per_pass,
 )
-from gapscope.measures._forward import FloatInputs
+from gapscope.measures._forward import FloatInputs, number_of_outputs
 from gapscope.measures._noise import SPACES, Space, continuous_inputs, in_space
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
-
-
-def number_of_outputs(network: nn.Module, x: FloatInputs) -> int:
-    """Return K, from one forward pass of one sample."""
-    return network_outputs(network, x[:1]).shape[1]
 
 
 def squared_products(
     network: nn.Module,
     x: FloatInputs,
     cotangents: Float[Tensor, "m _ k"],
-    *,
     space: Space,
     chunk_size: int | None,
 ) -> Float[Tensor, "m n"]:
@@ -54,9 +47,7 @@ def squared_products(
     products = torch.zeros(m, len(x), dtype=torch.float64)
 
     def one_pass(first: Tensor) -> Any:
-        return squared_products(
-            network, first, cotangents[:1, :1], space=space, chunk_size=len(first)
-        )
+        return squared_products(network, first, cotangents[:1, :1], space, len(first))
 
     chunk_size = samples_per_pass(network, x, chunk_size, one_pass=one_pass, at_most=128)
     for part in slices(len(x), chunk_size):
@@ -74,12 +65,12 @@ def squared_products(
 
 
 def squared_jacobian_norms(
-    network: nn.Module, x: FloatInputs, *, space: Space, chunk_size: int | None
+    network: nn.Module, x: FloatInputs, space: Space, chunk_size: int | None
 ) -> Float[Tensor, " n"]:
     """Return the squared Frobenius norm of every Jacobian, by one backward pass per output."""
     k = number_of_outputs(network, x)
     one_hot = torch.eye(k, dtype=torch.float64)[:, None, :]
-    return squared_products(network, x, one_hot, space=space, chunk_size=chunk_size).sum(0)
+    return squared_products(network, x, one_hot, space, chunk_size).sum(0)
 
 
 @register_measure(
@@ -119,5 +110,5 @@ def input_jacobian_norm(
     with measurement_mode(network) as network:
         x = continuous_inputs(network, x)
         check_sample_independence(network, x)
-        squares = squared_jacobian_norms(network, x, space=space, chunk_size=chunk_size)
+        squares = squared_jacobian_norms(network, x, space, chunk_size)
     return Estimate(squares.sqrt().mean().item())

@@ -20,10 +20,9 @@ from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import (
     checked_outputs,
     measurement_mode,
-    network_outputs,
     prepare_inputs,
 )
-from gapscope.measures._forward import Inputs, Scalars, Targets
+from gapscope.measures._forward import Inputs, Scalars, Targets, number_of_outputs
 from gapscope.measures._weights import StateDict
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.measures.registry import ScalarInfo, register_measure
@@ -133,7 +132,7 @@ def _combined(network: nn.Module, x: Tensor, k: int | None, seed: int = 0) -> nn
     if k is None:
         return network
     with measurement_mode(network):
-        n_outputs = network_outputs(network, x[:1]).shape[1]
+        n_outputs = number_of_outputs(network, x)
     return _CombinedOutputs(network, n_outputs, k, seed) if k < n_outputs else network
 
 
@@ -283,14 +282,13 @@ def _leave_one_out(
     columns: KernelColumns, network: nn.Module, x: Tensor, y: Tensor
 ) -> KernelLeaveOneOut:
     kernel = columns.spectrum()
-    labels = None
-    if not y.is_floating_point():
-        labels = y.to(kernel.device)
-    if labels is None:
+    if y.is_floating_point():
+        labels = None
         targets = y.double().to(kernel.device)
     else:
+        labels = y.to(kernel.device)
         with measurement_mode(network):
-            n_outputs = network_outputs(network, x[:1]).shape[1]
+            n_outputs = number_of_outputs(network, x)
         targets = torch.nn.functional.one_hot(labels, max(n_outputs, int(y.max()) + 1)).double()
     ridge, result = select_ridge(kernel, targets, RIDGES)
     # LOO residuals of the mean are its residuals times n / (n - 1)
@@ -374,9 +372,7 @@ def kernel_leave_one_out_at_both_weights(
         generator.set_state(state)
         columns.append(kernel_columns(each, x, max_exact, landmarks, generator, chunk_size))
     initial, trained = (_leave_one_out(each, network, x, y).scalars() for each in columns)
-    name = "explained"
-    if "accuracy" in initial:
-        name = "accuracy"
+    name = "accuracy" if "accuracy" in initial else "explained"
     return Scalars(
         {
             **{f"initial.{key}": value for key, value in initial.items()},

@@ -16,8 +16,8 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.samples import Samples
 from gapscope.base.targets import check_labels
 from gapscope.inspection.independence import check_sample_independence
-from gapscope.inspection.outputs import measurement_mode, network_outputs, prepare_inputs
-from gapscope.measures._forward import FloatInputs, Labels
+from gapscope.inspection.outputs import measurement_mode, prepare_inputs
+from gapscope.measures._forward import FloatInputs, Labels, check_has_margin, number_of_outputs
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result
 
@@ -158,12 +158,9 @@ def margin_signature(
     samples = Samples(x, y)
     with measurement_mode(network) as network:
         check_sample_independence(network, prepare_inputs(network, samples.inputs[:64]))
-        n_outputs = network_outputs(network, x[:1]).shape[1]
+        n_outputs = number_of_outputs(network, x)
         check_labels(y, n_outputs)
-        if n_outputs < 2:
-            raise NotMeasurable(
-                "The network has 1 output; a margin needs at least 2 classes. Give it one output per class."
-            )
+        check_has_margin(n_outputs)
         if layers is None:
             names = default_layers(network, prepare_inputs(network, x[:1]))
         elif isinstance(layers, str):
@@ -174,9 +171,7 @@ def margin_signature(
             raise InvalidInput(
                 f"layers must name one or more different layers; got {names}. Use None for the default."
             )
-        distances, variances = boundary_distances(
-            network, samples, names, epsilon=epsilon, chunk_size=chunk_size
-        )
+        distances, variances = boundary_distances(network, samples, names, epsilon, chunk_size)
     variation = torch.stack([variance.sum() for variance in variances])
     margins = distances[:, (distances > 0).all(0)]
     if margins.shape[1] == 0:

@@ -113,10 +113,9 @@ def _mean(evaluate: Callable[..., Readings], subset: Samples, total: int) -> Rea
     ):
         values = [reading.value for reading in each]
         value = sum(weight * number for weight, number in zip(weights, values, strict=True))
+        spread = math.nan
         if all(map(math.isfinite, values)):
             spread = statistics.stdev(values)
-        else:
-            spread = math.nan
         # n of N samples without replacement: the variance of their mean is smaller by 1 - n / N
         error = math.sqrt(1 - len(subset) / total) * spread / math.sqrt(GROUPS)
         seconds = sum(reading.seconds for reading in each)
@@ -135,12 +134,10 @@ def _with_group_error(evaluate: Callable[..., Readings], subset: Samples) -> Rea
         return Readings(replace(reading, standard_error=math.nan) for reading in of_subset)
     readings: list[Reading] = []
     for reading, *each in zip(of_subset, *of_groups, strict=True):
-        has_error = not reading.number.endswith(EXTREMES)
-        has_error = has_error and all(math.isfinite(number.value) for number in (reading, *each))
-        if has_error:
+        spread = math.nan
+        is_finite = all(math.isfinite(number.value) for number in (reading, *each))
+        if is_finite and not reading.number.endswith(EXTREMES):
             spread = statistics.stdev(number.value for number in each)
-        else:
-            spread = math.nan
         readings.append(replace(reading, standard_error=spread / math.sqrt(GROUPS)))
     return Readings(readings)
 
@@ -330,9 +327,8 @@ def _evaluate_all(
             bar.step(item.name)
             try:
                 if cause := subject.inapplicable_reason(item):
-                    is_regression = subject.samples.kind == "regression"
                     labels = ""
-                    if is_regression:
+                    if subject.samples.kind == "regression":
                         labels = " Pass y.long() if they are labels."
                     raise InvalidInput(f"{item.name} {cause}.{labels}")
                 share = plan.shares[item.name]

@@ -156,13 +156,18 @@ def _log_spectral_bound(
     return Estimate(spectral.log().sum().item() - 2 * math.log(margin) + math.log(ratio))
 
 
-@_register(
-    title="spectral norms of the layers relative to the margin",
+_register_bound = partial(
+    _register,
     labels=True,
     numbers=ScalarInfo(
         "nats", "lower", "log of a product and a sum over layers, over the squared margin"
     ),
     sampling=Sampling("whole", 256, lambda k: 2),
+)
+
+
+@_register_bound(
+    title="spectral norms of the layers relative to the margin",
     reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 30 (orig-main)",
 )
 def spectral_complexity(
@@ -179,13 +184,8 @@ def spectral_complexity(
     return _log_spectral_bound(network, x, y, squares, chunk_size)
 
 
-@_register(
+@_register_bound(
     title="spectral norms and distance from the initial weights relative to the margin",
-    labels=True,
-    numbers=ScalarInfo(
-        "nats", "lower", "log of a product and a sum over layers, over the squared margin"
-    ),
-    sampling=Sampling("whole", 256, lambda k: 2),
     reference="Bartlett, Foster and Telgarsky 2017 (arXiv:1706.08498), eq. 1.2; Jiang et al. 2020, eq. 29 (init-main)",
 )
 def spectral_distance_complexity(

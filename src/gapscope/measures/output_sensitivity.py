@@ -16,10 +16,9 @@ from gapscope.base.random_streams import resolve_generator
 from gapscope.gradients.backward import draw_probe
 from gapscope.inspection.independence import check_sample_independence
 from gapscope.inspection.outputs import measurement_mode
-from gapscope.measures._forward import FloatInputs
+from gapscope.measures._forward import FloatInputs, number_of_outputs
 from gapscope.measures._noise import NOISE, SPACES, Space, continuous_inputs, output_shifts
 from gapscope.measures.input_jacobian_norm import (
-    number_of_outputs,
     squared_jacobian_norms,
     squared_products,
 )
@@ -39,7 +38,7 @@ def _warn_if_outputs_cancel(mean_output: float, per_output: float, n_outputs: in
         )
 
 
-def _sampled_sensitivity(shifts: Iterable[Float[Tensor, "n k"]], *, per_output: bool) -> Estimate:
+def _sampled_sensitivity(shifts: Iterable[Float[Tensor, "n k"]], per_output: bool) -> Estimate:
     """Return the variance over draws and samples, of the mean output or averaged over outputs."""
     draws = []
     for shift in shifts:
@@ -56,30 +55,24 @@ def _sampled_sensitivity(shifts: Iterable[Float[Tensor, "n k"]], *, per_output: 
         )
     influence = (values - values.mean((0, 1))).square().mean(2)
     # the draws of one sample are one cluster; those of a single sample are independent
+    clusters = influence[:, 0]
     if values.shape[1] > 1:
         clusters = influence.mean(0)
-    else:
-        clusters = influence[:, 0]
     return Estimate(influence.mean().item(), clusters.std().item() / math.sqrt(len(clusters)))
 
 
 def _zero_noise_limit(
-    network: nn.Module, x: Tensor, *, space: Space, per_output: bool, chunk_size: int | None
+    network: nn.Module, x: Tensor, space: Space, per_output: bool, chunk_size: int | None
 ) -> float:
     """Return the limit of S / noise_std^2 for vanishing noise."""
     k = number_of_outputs(network, x)
     if per_output:
-        return (
-            squared_jacobian_norms(network, x, space=space, chunk_size=chunk_size).mean().item() / k
-        )
+        return squared_jacobian_norms(network, x, space, chunk_size).mean().item() / k
     # one pass for the gradient of the mean output, and one for random signs, whose mean square is that of all outputs
-    signs = draw_probe("rademacher", len(x), k, resolve_generator(None, NOISE, x.device))[
-        None
-    ].double()
+    generator = resolve_generator(None, NOISE, x.device)
+    signs = draw_probe("rademacher", len(x), k, generator)[None].double()
     mean = torch.full_like(signs, 1 / k)
-    squares = squared_products(
-        network, x, torch.cat([mean, signs]), space=space, chunk_size=chunk_size
-    ).mean(1)
+    squares = squared_products(network, x, torch.cat([mean, signs]), space, chunk_size).mean(1)
     _warn_if_outputs_cancel(squares[0].item(), squares[1].item() / k, k)
     return squares[0].item()
 
@@ -146,17 +139,7 @@ def output_sensitivity(
         x = continuous_inputs(network, x)
         check_sample_independence(network, x)
         if method == "zero_noise":
-            limit = _zero_noise_limit(
-                network, x, space=space, per_output=per_output, chunk_size=chunk_size
-            )
+            limit = _zero_noise_limit(network, x, space, per_output, chunk_size)
             return Estimate(noise_std**2 * limit)
-        shifts = output_shifts(
-            network,
-            x,
-            noise_std=noise_std,
-            draws=draws,
-            space=space,
-            generator=generator,
-            chunk_size=chunk_size,
-        )
-        return _sampled_sensitivity(shifts, per_output=per_output)
+        shifts = output_shifts(network, x, noise_std, draws, space, generator, chunk_size)
+        return _sampled_sensitivity(shifts, per_output)

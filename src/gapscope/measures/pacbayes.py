@@ -47,10 +47,9 @@ def _perturb(weights: Tensors, deviation: float, seed: int, *, magnitude: bool) 
     values = []
     for weight in weights:
         noise = torch.randn(weight.shape, generator=generator).to(weight.device, weight.dtype)
+        scale = deviation
         if magnitude:
             scale = ((deviation * weight).abs().square() + MAGNITUDE_EPSILON**2).sqrt()
-        else:
-            scale = deviation
         values.append(weight + scale * noise)
     return values
 

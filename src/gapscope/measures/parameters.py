@@ -16,6 +16,12 @@ from gapscope.measures.registry import ScalarInfo, register_measure
 from gapscope.results.estimate import Estimate
 
 
+def _check_parameters(network: nn.Module) -> None:
+    """Refuse weights of which each process holds a part, and quantized layers."""
+    check_whole(network)
+    check_not_quantized(dict(network.named_modules()))
+
+
 @register_measure(
     title="number of parameters",
     numbers=ScalarInfo("parameters", "lower", "sum over all trainable parameters"),
@@ -32,8 +38,7 @@ def parameter_count(network: nn.Module) -> Estimate:
     >>> parameter_count(nn.Linear(3, 2))
     8
     """
-    check_whole(network)
-    check_not_quantized(dict(network.named_modules()))
+    _check_parameters(network)
     return Estimate(
         sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
     )
@@ -59,8 +64,7 @@ def parameter_norm(network: nn.Module) -> Estimate:
     >>> parameter_norm(layer)
     9
     """
-    check_whole(network)
-    check_not_quantized(dict(network.named_modules()))
+    _check_parameters(network)
     check_finite(network)
     parameters = [
         parameter.detach() for parameter in network.parameters() if parameter.requires_grad
@@ -102,8 +106,7 @@ def distance_from_initialization(network: nn.Module, *, initial_state: StateDict
     >>> distance_from_initialization(layer, initial_state=initial_state)
     2.82843
     """
-    check_whole(network)
-    check_not_quantized(dict(network.named_modules()))
+    _check_parameters(network)
     check_finite(network)
     return Estimate(norm_of(weight_differences(network, initial_state)))
 

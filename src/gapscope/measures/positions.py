@@ -123,10 +123,9 @@ def features_at(prepared: Ready, positions: LabelledPositions) -> tuple[Float[Te
         features = extract_features(network, part, pooling="none")
         place = features.place
         # the last token of a causal language model predicts no token of the sample
+        values = features.values
         if getattr(network, "next_position", False):
-            values = features.values[:, :-1]
-        else:
-            values = features.values
+            values = values[:, :-1]
         if tuple(values.shape[1:-1]) != grid:
             got = list(values.shape[1:-1])
             needed = list(grid)
@@ -171,15 +170,16 @@ def token_frequencies(
     n_classes = positions.n_classes
     labels = target_matrix(positions.labels, n_classes)
     _, token = tokens.cpu().unique(return_inverse=True)
-    counts = torch.zeros(int(token.max()) + 1, n_classes, dtype=torch.float64).index_add_(
-        0, token, labels
-    )
+
+    def totals(group: Tensor) -> Tensor:
+        """Return the sums of the labels of each position's group."""
+        sums = torch.zeros(int(group.max()) + 1, n_classes, dtype=torch.float64)
+        return sums.index_add_(0, group, labels)[group]
+
     _, pair = torch.stack([positions.samples, token]).unique(dim=1, return_inverse=True)
-    own = torch.zeros(int(pair.max()) + 1, n_classes, dtype=torch.float64).index_add_(
-        0, pair, labels
-    )
+
     # the frequencies of all labels count as one position of the token
-    others = counts[token] - own[pair] + labels.mean(0)
+    others = totals(token) - totals(pair) + labels.mean(0)
     return others / others.sum(1, keepdim=True)
 
 
@@ -287,14 +287,13 @@ def prepare_positions(
             than the number of classes, or a mark such as 255.
     """
     prepared = None
-    if network is not None:
-        prepared = ready(network, samples, needs=("outputs",))
-    if prepared is None:
+    if network is None:
         labels = samples.y
         if samples.has_one_input:
             labels = labels_on_grid(labels, samples.inputs)
         labelled = replace(samples, targets=labels)
     else:
+        prepared = ready(network, samples, needs=("outputs",))
         labelled = prepared.samples
     positions = labelled_positions(labelled.y, seed=seed)
     if prepared is None and not samples.class_names:

@@ -29,7 +29,6 @@ from gapscope.results.estimate import Estimate
 from gapscope.results.readings import Direction, Reading, Readings
 
 Options = Mapping[str, Any]
-
 Function = Callable[..., Any]
 
 COST_CLASSES = {
@@ -190,15 +189,13 @@ class Measure:
         result: Any = self.function(network, *arguments, **options)
         if isinstance(result, torch.Tensor):
             result = result.item()
+        numbers = {self.name: result}
         if hasattr(result, "scalars"):
             numbers = dict(result.scalars())
-        else:
-            numbers = {self.name: result}
         missing = getattr(result, "missing", dict)()
         seconds = time.perf_counter() - start
-        if samples.targets is None:
-            loss_unit = LOSS_UNIT
-        else:
+        loss_unit = LOSS_UNIT
+        if samples.targets is not None:
             loss_unit = samples.task.loss_unit
         return Readings(
             self._reading(name, value, seconds, missing.get(name, ""), loss_unit)
@@ -217,10 +214,9 @@ class Measure:
 
     def _reading(self, name: str, value: Any, seconds: float, note: str, loss_unit: str) -> Reading:
         info = self.numbers[name]
-        if info.units == LOSS_UNIT:
+        units = info.units
+        if units == LOSS_UNIT:
             units = loss_unit
-        else:
-            units = info.units
         return Reading(
             measure=self.name,
             number=name,
@@ -309,10 +305,9 @@ def register_measure(
                     f"Required arguments of a measure must be the network and any of {', '.join(_NEEDS)}; {key} has "
                     f"{item.name!r}. Rename it, or add a default."
                 )
+        registered = function
         if key in _MEASURES:
             registered = _MEASURES[key].function
-        else:
-            registered = function
         if (registered.__module__, registered.__qualname__) != (
             function.__module__,
             function.__qualname__,
@@ -322,10 +317,9 @@ def register_measure(
             )
         add_common_parameters(function, "gapscope.measures")
         needs = [_NEEDS[item.name] for item in parameters if item.name in _NEEDS]
+        checked = function
         if "targets" in needs:
             checked = _with_checked_targets(key, function, tasks)
-        else:
-            checked = function
         _MEASURES[key] = Measure(
             key,
             checked,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
@@ -98,7 +99,7 @@ def neural_collapse(
     count = len(labels)
     norms = means.norm(dim=1)
     rows = torch.searchsorted(labels, y)
-    directions = torch.nn.functional.normalize(means, dim=1)
+    directions = F.normalize(means, dim=1)
     # C class means of equal angles have pairwise cosines -1 / (C - 1)
     angles = (directions @ directions.mT + 1 / (count - 1)).abs()[
         ~torch.eye(count, dtype=torch.bool)
@@ -134,7 +135,7 @@ def label_variation(features: FeatureRows, y: Labels, neighbours: int) -> float:
     >>> label_variation(features, torch.tensor([0, 0, 1, 1]), 1), label_variation(features, torch.arange(4), 1)
     (0.0, 1.0)
     """
-    rows = torch.nn.functional.normalize(features.double(), dim=1)
+    rows = F.normalize(features.double(), dim=1)
     similarity = (rows @ rows.mT).clamp(0, 1).fill_diagonal_(-1)
     nearest = similarity.topk(min(neighbours, len(rows) - 1), dim=1)
     connected = torch.zeros_like(similarity).scatter_(1, nearest.indices, 1.0)
@@ -196,10 +197,9 @@ def graph_label_variation(
     if len(y) > group_size:
         order = torch.randperm(len(y), generator=resolve_generator(generator, "feature graphs"))
     # one complete group at least, and no incomplete group in addition to two complete ones
-    if len(y) < 2 * group_size:
-        n = len(y)
-    else:
-        n = len(y) // group_size * group_size
+    n = len(y)
+    if n >= 2 * group_size:
+        n = n // group_size * group_size
     rows = []
     for part in order[:n].split(group_size):
         first, second = (
@@ -252,9 +252,9 @@ def _pool(features: Tensor, module: nn.Module) -> FeatureRows:
     if isinstance(module, _ConvNd):
         dims = features.ndim - 2
         pool = {
-            1: torch.nn.functional.max_pool1d,
-            2: torch.nn.functional.max_pool2d,
-            3: torch.nn.functional.max_pool3d,
+            1: F.max_pool1d,
+            2: F.max_pool2d,
+            3: F.max_pool3d,
         }
         # 4 x 4, by judgment
         size = [min(4, length) for length in features.shape[2:]]

@@ -63,7 +63,7 @@ def worst_case_sharpness(
         scale = min(1.0, radius / norm_of(moved))
         return [scale * deviation for deviation in moved]
 
-    return Estimate(loss_rise(network, x, y, steps=steps, move=move, chunk_size=chunk_size))
+    return Estimate(loss_rise(network, x, y, steps, move, chunk_size))
 
 
 @_register(
@@ -102,4 +102,4 @@ def adaptive_sharpness(
             moved.append((deviation + 2 / (steps + 1) * limit * g.sgn()).clamp(-limit, limit))
         return moved
 
-    return Estimate(loss_rise(network, x, y, steps=steps, move=move, chunk_size=chunk_size))
+    return Estimate(loss_rise(network, x, y, steps, move, chunk_size))

@@ -143,9 +143,9 @@ def gradient_weight_alignment(
     """
     result = forward_pass(network, x, chunk_size=chunk_size)
     features = features_of(result, "gradient_weight_alignment")
-    check_labels(y, result.logits.shape[1])
-    head = result.head
     n_classes = result.logits.shape[1]
+    check_labels(y, n_classes)
+    head = result.head
     if not isinstance(head, nn.Linear) or head.weight.shape != (n_classes, features.shape[1]):
         raise NotMeasurable(
             "The alignment needs a last linear layer with one row of weights per class; got none."
@@ -155,13 +155,13 @@ def gradient_weight_alignment(
     # the gradient of a sample is the outer product b h^T of these rows: <b h^T, W> = b^T W h, |b h^T| = |b| |h|
     product = -((by_logits @ weight) * features).sum(1)
     cosines = product / (by_logits.norm(dim=1) * features.norm(dim=1) * weight.norm() + 1e-12)
+    mean = cosines.mean().item()
     centred = cosines - cosines.mean()
     variance = centred.square().mean().item()
     if variance == 0:
         reason = "all samples have the same alignment, which has no kurtosis"
-        return Scalars({"mean": cosines.mean().item()}, {"alignment": reason})
+        return Scalars({"mean": mean}, {"alignment": reason})
     kurtosis = centred.pow(4).mean().item() / variance**2 - 3
-    mean = cosines.mean().item()
     return Scalars({"alignment": mean / (kurtosis + 1.2), "mean": mean})
 
 

@@ -21,8 +21,8 @@ from gapscope.ablation.class_curves import (
 from gapscope.base.errors import check_range
 from gapscope.base.targets import check_labels
 from gapscope.inspection.independence import check_sample_independence
-from gapscope.inspection.outputs import measurement_mode, network_outputs, prepare_inputs
-from gapscope.measures._forward import Inputs, Labels
+from gapscope.inspection.outputs import measurement_mode, prepare_inputs
+from gapscope.measures._forward import Inputs, Labels, number_of_outputs
 from gapscope.measures.registry import Sampling, ScalarInfo, register_measure
 from gapscope.results.result import Result
 
@@ -237,12 +237,10 @@ def unit_sparsity(
     results = {}
     with measurement_mode(network) as network:
         check_sample_independence(network, prepare_inputs(network, x[:64]))
-        n_outputs = network_outputs(network, x[:1]).shape[1]
+        n_outputs = number_of_outputs(network, x)
         check_labels(y, n_outputs)
         for name in names:
-            curves = class_curves(
-                network, x, y, layer=name, unit_axis=unit_axis, chunk_size=chunk_size
-            )
+            curves = class_curves(network, x, y, name, unit_axis, chunk_size)
             results[str(name)] = _sparsity(curves, n_outputs)
     if names is layers:
         return results

@@ -28,7 +28,6 @@ from gapscope.statistics.kernel_ridge import (
 )  # fmt: skip
 
 Squares = Float[Tensor, "n n"]
-
 Targets = Shaped[Tensor, "n ..."]
 
 

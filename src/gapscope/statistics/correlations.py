@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Array = numpy.ndarray
 PerResample = Float[Array, " b"]
-
 Values = Float[Array, " n"]
 
 # Singular values, entropies and standard deviations below this fraction of their scale are rounding of float32.

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 Array = numpy.ndarray
 Clusters = Int[Array, " n"]
-
 # counts of each item in each bootstrap resample
 Weights = Float[Array, "b n"]
 

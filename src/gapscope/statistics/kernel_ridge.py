@@ -13,7 +13,6 @@ from torch import Tensor
 from gapscope.base.errors import NotMeasurable
 
 Features = Float[Tensor, "n d"]
-
 # targets, scores or predictions
 Columns = Float[Tensor, "n k"]
 

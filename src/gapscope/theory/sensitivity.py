@@ -297,7 +297,6 @@ def finite_noise_sensitivity(
     w = -(noise * (x + noisy)).sum(1)
     d = np.square(noise).sum(1)
     second_moment = float(_squared_difference(a, b, w, d, layers).mean())
-    mean = 0.0
     if centred:
-        mean = _mean_shift(x, noisy, layers)
-    return (second_moment - mean) / n_outputs
+        second_moment -= _mean_shift(x, noisy, layers)
+    return second_moment / n_outputs

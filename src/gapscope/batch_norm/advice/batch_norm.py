@@ -33,7 +33,7 @@ from gapscope.batch_norm.gamma_decay.measured_excess import (
 )
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import population_chunk
-from gapscope.inspection.hooks import Weighted, forward_hooks, named_modules
+from gapscope.inspection.hooks import Weighted, forward_hooks, named_modules, record_module_calls
 from gapscope.inspection.losses import evaluate, sample_losses
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
 from gapscope.inspection.timing import pass_seconds
@@ -45,18 +45,9 @@ MAX_RATE = 0.9
 
 def name_of_last_linear_layer(network: nn.Module, samples: Samples) -> str:
     """Return the name of the linear or convolutional layer that runs last."""
-    order: list[str] = []
-    candidates = {
-        name: module
-        for name, module in named_modules(network).items()
-        if isinstance(module, Weighted)
-    }
-    with (
-        inspection_mode(network),
-        forward_hooks(candidates, lambda name, *_: order.append(name)),
-        torch.no_grad(),
-    ):
-        network(prepare_inputs(network, samples.inputs[:1]))
+    with inspection_mode(network):
+        calls = record_module_calls(network, prepare_inputs(network, samples.inputs[:1]))
+    order = [call.name for call in calls if isinstance(call.module, Weighted)]
     if not order:
         raise NotMeasurable(
             "Dropout needs a linear or convolutional layer that runs in the forward pass; the network has none."

@@ -159,10 +159,9 @@ class BatchNormAdvice(Result):
         """Return one row per layer, the last one for all layers at once."""
         import pandas
 
+        rows = [self.total]
         if len(self.layers) > 1:
-            rows = [*self.layers, self.total]
-        else:
-            rows = [self.total]
+            rows = [*self.layers, *rows]
         return pandas.DataFrame(
             {
                 "layer": row.layer,
@@ -189,12 +188,12 @@ class BatchNormAdvice(Result):
             "running_loss",
             "ghost_size",
             "dropout_before",
+            "missing",
+            "dropout",
+            "decay_strength",
         )
         return {
-            **{
-                name: to_builtin(getattr(self, name))
-                for name in (*names, "missing", "dropout", "decay_strength")
-            },
+            **{name: to_builtin(getattr(self, name)) for name in names},
             "layers": self.to_pandas().to_dict("records"),
             "advice": list(self.sentences),
             "caveats": list(self.caveats),
@@ -239,10 +238,8 @@ def _change(advice: BatchNormAdvice) -> str:
         growth = Estimate(-advice.missing, advice.missing.standard_error)
         return f"{text}: the regularization would grow by {_value(growth)}."
     if advice.new_batch_size:
-        loss = f": {percent(advice.missing / total)} of the regularization would be lost"
-    else:
-        loss = ""
-    return f"{text}{loss}."
+        text += f": {percent(advice.missing / total)} of the regularization would be lost"
+    return f"{text}."
 
 
 def _remedies(advice: BatchNormAdvice) -> list[str]:
@@ -260,19 +257,15 @@ def _remedies(advice: BatchNormAdvice) -> list[str]:
             f"gapscope.batch_norm.replace_batch_norm(network, 'ghost', ghost_size={advice.ghost_size})."
         )
     layers = " and ".join(advice.dropout_before)
-    if advice.dropout is None:
-        rate = "No dropout rate up to 0.9"
-    else:
+    rate = "No dropout rate up to 0.9"
+    if advice.dropout is not None:
         rate = f"A dropout rate of {_value(advice.dropout)}"
     lines.append(f"{rate} before {layers} adds as much to the loss.")
     if advice.decay_strength is not None:
         arguments = f"{float(advice.decay_strength):.2g}, batch_size={advice.batch_size}"
-        arguments += (
-            "" if advice.new_batch_size is None else f", batch_norm_size={advice.new_batch_size}"
-        )
-        if advice.new_batch_size is None:
-            network = " with population norm"
-        else:
+        network = " with population norm"
+        if advice.new_batch_size is not None:
+            arguments += f", batch_norm_size={advice.new_batch_size}"
             network = ""
         lines.append(
             f"Gamma decay{network} adds as much with GammaDecayPenalty({arguments}); the error of the strength is "

@@ -62,7 +62,7 @@ def _blocks(products: Tensor) -> SecondMoments:
 class _ProductSum:
     """Sum of `_products` of rows. Few rows are collected first: a sum reads and writes [2C, 2C] numbers."""
 
-    def __init__(self, channels: int, *, full: bool, device: torch.device) -> None:
+    def __init__(self, channels: int, full: bool, device: torch.device) -> None:
         shape = (2 * channels, 2 * channels) if full else (3, channels)
         self._sum = torch.zeros(shape, dtype=torch.float64, device=device)
         self._full = full
@@ -101,12 +101,12 @@ class LayerAccumulator:
         self.full = full
         self.n = 0
         self.channels = channels
-        self.noise = _ProductSum(channels, full=full, device=device)
+        self.noise = _ProductSum(channels, full, device)
         self.noise_sum = zeros(2 * channels)
         self.rows: list[Tensor] = []  # of the noise, up to one per row of its matrix
         self.gradient = zeros(2, channels)
         self.gradient_times_noise = zeros(2, channels)
-        self.curvature = [_ProductSum(channels, full=full, device=device) for _ in range(draws)]
+        self.curvature = [_ProductSum(channels, full, device) for _ in range(draws)]
         self.moments = ChannelMoments(order=4)
 
     def add(
@@ -237,8 +237,7 @@ def gaussian_sampler(noise: SecondMoments) -> Sampler:
         return sample_channels
     upper = torch.cat([noise.pp, noise.pr], 1)
     lower = torch.cat([noise.rp, noise.rr], 1)
-    covariance = torch.cat([upper, lower], 0)
-    values, vectors = torch.linalg.eigh(covariance)
+    values, vectors = torch.linalg.eigh(torch.cat([upper, lower]))
     # not Cholesky: the covariance may be singular
     return _linear_sampler(vectors * values.clamp_min(0).sqrt())
 

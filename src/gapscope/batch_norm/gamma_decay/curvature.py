@@ -172,14 +172,17 @@ class Tap(NamedTuple):
     output: Tensor  # gamma u + beta, in the graph
 
 
+def _with_positions(tensor: Tensor) -> Tensor:
+    """Return [n, C, ...] as [n, C, positions]."""
+    return tensor[..., None].flatten(2)
+
+
 def normalized_input(layer: Any, h: Tensor) -> Tensor:
     """Return (h - running_mean) / sqrt(running_var + eps) as [n, C, positions]."""
     u = (h - per_channel(layer.running_mean, h)) * per_channel(
         (layer.running_var + layer.eps).rsqrt(), h
     )
-    if u.ndim > 2:
-        return u.flatten(2)
-    return u[..., None]
+    return _with_positions(u)
 
 
 def tapped_forward(network: nn.Module, layers: Layers, x: Tensor) -> tuple[Tensor, dict[str, Tap]]:
@@ -211,8 +214,5 @@ def derivatives_along(
         materialize_grads=True,
     )
     for (name, tap), gradient in zip(taps.items(), gradients, strict=True):
-        if gradient.ndim > 2:
-            g = gradient.flatten(2)
-        else:
-            g = gradient[..., None]
+        g = _with_positions(gradient)
         yield name, (g * tap.normalized).sum(2), g.sum(2)

@@ -55,42 +55,63 @@ class DecaySums:
     """Sums over the samples, from one pass, that determine the decay of all layers at any batch size.
 
     Args:
-        evaluation: The network in inspection mode, with its layers and samples.
+        network: The network, in inspection mode.
+        samples: The samples.
+        layers: As for `gamma_decay`.
         curvature: As for `gamma_decay`.
         covariance: As for `gamma_decay`.
         replacement: As for `gamma_decay`.
+        loss: As for `gamma_decay`.
         draws: As for `gamma_decay`.
+        chunk_size: As for `gamma_decay`.
         generator: Source of random directions, then of noise.
     """
 
     def __init__(
         self,
-        evaluation: EvaluationData,
+        network: nn.Module,
+        samples: Samples,
         *,
-        curvature: str,
-        covariance: str,
-        replacement: bool,
-        draws: int | None,
+        layers: Sequence[str] | None = None,
+        curvature: Curvature = "gauss_newton",
+        covariance: Covariance = "full",
+        replacement: bool = False,
+        loss: Loss | None = None,
+        draws: int | None = None,
+        chunk_size: int | None = None,
         generator: torch.Generator,
     ) -> None:
+        by_name = batch_norm_layers(network, layers)
+        ordered = in_forward_order(network, by_name, prepare_inputs(network, samples.inputs[:1]))
+        chunk_size = samples_per_pass(
+            network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
+        )
+        evaluation = EvaluationData(
+            network,
+            {name: by_name[name] for name in ordered},
+            samples,
+            loss or sample_losses,
+            chunk_size,
+        )
         self.evaluation = evaluation
         self._sums = {
             name: LayerAccumulator(
                 layer.num_features,
                 full=covariance == "full",
                 draws=draws or 1,
-                device=device_of(evaluation.network),
+                device=device_of(network),
             )
             for name, layer in evaluation.layers.items()
         }
         self._losses = self._add_samples(curvature, draws, generator)
         self._samplers: dict[str, Sampler] = {}
-        layers = {}
+        decays = {}
         for name, layer in evaluation.layers.items():
-            ones = torch.ones_like(layer.running_mean, dtype=torch.float64)
-            gamma = ones if layer.weight is None else layer.weight.detach().double()
-            layers[name] = self._sums[name].finish(name, gamma, is_estimate=draws is not None)
-        self._single_sample = GammaDecay(layers, len(evaluation.samples), replacement)
+            gamma = torch.ones_like(layer.running_mean, dtype=torch.float64)
+            if layer.weight is not None:
+                gamma = layer.weight.detach().double()
+            decays[name] = self._sums[name].finish(name, gamma, is_estimate=draws is not None)
+        self._single_sample = GammaDecay(decays, len(samples), replacement)
 
     def _add_samples(self, curvature: str, draws: int | None, generator: torch.Generator) -> Tensor:
         """Add all samples to the sums, and return their losses [n]."""
@@ -129,38 +150,6 @@ class DecaySums:
             self.evaluation, name, self._samplers[name], self._losses,
             scale=self._single_sample.variance_factor(batch_size) ** 0.5, draws=draws, generator=generator,
         )  # fmt: skip
-
-
-def decay_sums(
-    network: nn.Module,
-    samples: Samples,
-    *,
-    layers: Sequence[str] | None = None,
-    curvature: Curvature = "gauss_newton",
-    covariance: Covariance = "full",
-    replacement: bool = False,
-    loss: Loss | None = None,
-    draws: int | None = None,
-    chunk_size: int | None = None,
-    generator: torch.Generator,
-) -> DecaySums:
-    """Return the sums of a network in inspection mode; arguments are those of `gamma_decay`."""
-    by_name = batch_norm_layers(network, layers)
-    ordered = in_forward_order(network, by_name, prepare_inputs(network, samples.inputs[:1]))
-    chunk_size = samples_per_pass(
-        network, samples.inputs, chunk_size, one_pass=network, at_most=BACKWARD_CHUNK_SIZE
-    )
-    evaluation = EvaluationData(
-        network,
-        {name: by_name[name] for name in ordered},
-        samples,
-        loss or sample_losses,
-        chunk_size,
-    )
-    return DecaySums(
-        evaluation, curvature=curvature, covariance=covariance, replacement=replacement, draws=draws,
-        generator=generator,
-    )  # fmt: skip
 
 
 def check_options(
@@ -252,7 +241,7 @@ def gamma_decay(
     network, samples = prepare(network, data, loss)
     generator = resolve_generator(generator)
     with inspection_mode(network):
-        sums = decay_sums(
+        sums = DecaySums(
             network, samples, layers=layers, curvature=curvature, covariance=covariance, replacement=replacement,
             loss=loss, draws=draws, chunk_size=chunk_size, generator=generator,
         )  # fmt: skip

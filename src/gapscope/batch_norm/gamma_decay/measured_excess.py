@@ -21,7 +21,7 @@ from gapscope.batch_norm.gamma_decay.curvature import (
     prepare,
     tapped_forward,
 )
-from gapscope.batch_norm.gamma_decay.decay import check_options, decay_sums
+from gapscope.batch_norm.gamma_decay.decay import DecaySums, check_options
 from gapscope.batch_norm.gamma_decay.layer_decay import GammaDecay
 from gapscope.batch_norm.layers.ghost import normalize_parts
 from gapscope.inspection.hooks import forward_hooks
@@ -254,7 +254,7 @@ def excess_of_population(
     check_options(noise_draws=noise_draws, **decay_options)
     with inspection_mode(network):
         directions = resolve_generator(None)
-        sums = decay_sums(
+        sums = DecaySums(
             network, samples, layers=layers, loss=loss, generator=directions, **decay_options
         )
         # the same noise for all batch sizes, up to its scale

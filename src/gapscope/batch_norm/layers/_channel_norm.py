@@ -106,14 +106,12 @@ class ChannelNorm(nn.Module):
         if self.depends_on_batch:
             return self._normalize_by_batch(h)
         present = next(t for t in (self.running_mean, self.running_var) if t is not None)
-        if self.running_mean is None:
+        mean = self.running_mean
+        if mean is None:
             mean = torch.zeros_like(present)
-        else:
-            mean = self.running_mean
-        if self.running_var is None:
+        variance = self.running_var
+        if variance is None:
             variance = torch.ones_like(present)
-        else:
-            variance = self.running_var
         return F.batch_norm(h, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
 
     def _normalize_by_batch(self, h: Tensor) -> Tensor:
@@ -142,16 +140,16 @@ class ChannelNorm(nn.Module):
             return
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
-            if self.momentum is None:
+            rate = self.momentum
+            if rate is None:
                 rate = 1 / self.num_batches_tracked.double()
-            else:
-                rate = self.momentum
             for running, newest in ((self.running_mean, mean), (self.running_var, variance)):
                 if running is not None and newest is not None:
                     # as torch does: with differences, infinity minus infinity would become NaN
                     running.copy_((1 - rate) * running + rate * newest)
 
 
+# Not those of `gapscope.gradients`: torch.compile traces these in networks, also in tests that check shapes there.
 def per_channel(values: Tensor, like: Tensor) -> Tensor:
     """View [C] as [1, C, 1, ...] so that it broadcasts against `like` [n, C, ...]."""
     return values.view(1, -1, *[1] * (like.ndim - 2))

@@ -88,11 +88,11 @@ class GhostBatchNorm(ChannelNorm):
         size = len(h) // parts
         self._check_batch(h[:size])
         # equal parts need no split, whose backward pass would copy the whole gradient
+        blocks = [h]
+        counts = [parts]
         if larger:
             blocks = h.tensor_split([larger * (size + 1)])
-        else:
-            blocks = [h]
-        counts = [larger, parts - larger] if larger else [parts]
+            counts = [larger, parts - larger]
         normalized = [
             normalize_parts(block, count, self.weight, self.bias, self.eps)
             for block, count in zip(blocks, counts, strict=True)

@@ -175,9 +175,8 @@ class VarianceOnlyBatchNorm(ChannelNorm):
             self._track(None, constant if self.rms else constant * (n_values / (n_values - 1)))
         # ones, with the gradient of 1 / sigma
         scale = ((constant + self.eps) / (variance + self.eps)).sqrt()
-        if self.weight is None:
-            weight = scale
-        else:
+        weight = scale
+        if self.weight is not None:
             weight = self.weight * scale
         return F.batch_norm(
             h, torch.zeros_like(constant), constant, weight, self.bias, False, 0.0, self.eps

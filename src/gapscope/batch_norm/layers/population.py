@@ -122,9 +122,10 @@ class PopulationNorm(ChannelNorm):
         ratio = ((variance.detach() + self.eps) / (variance + self.eps)).sqrt()
         d = (mean - self.running_mean) * inverse
         shift = d.detach() - d * ratio
-        weight, shift = (
-            (ratio, shift) if self.weight is None else (self.weight * ratio, self.weight * shift)
-        )
+        weight = ratio
+        if self.weight is not None:
+            weight = self.weight * ratio
+            shift = self.weight * shift
         bias = shift if self.bias is None else self.bias + shift
         y = F.batch_norm(h, self.running_mean, self.running_var, weight, bias, False, 0.0, self.eps)
         return _SecondDerivative.apply(
