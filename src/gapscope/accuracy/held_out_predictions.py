@@ -37,6 +37,7 @@ from gapscope.base.arrays import tensor_of
 from gapscope.base.columns import column_names
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.foreign_data import as_frame
+from gapscope.base.row_numbers import row_number_note
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
@@ -330,7 +331,8 @@ def _of_estimator(
         targets = truth
     else:
         targets = truth.astype(float).reshape(n, -1)
-    return _result(held, targets, classes, numbers, groups is not None, ())
+    notes = tuple(row_number_note(x))
+    return _result(held, targets, classes, numbers, groups is not None, notes)
 
 
 def _result(

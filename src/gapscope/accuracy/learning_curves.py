@@ -49,6 +49,7 @@ from gapscope.accuracy.subset_runs import SubsetRuns, claim_cache, train_and_sco
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.randomness import derive_seed
+from gapscope.base.row_numbers import row_number_note
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import as_samples
 from gapscope.base.specs import RunSpec
@@ -409,7 +410,11 @@ def _curve(
         min(runs, key=lambda run: run.trained_on),
         max(runs, key=lambda run: run.trained_on),
     )
-    notes = [_duplicates_note(problem, subset_runs.groups)]
+    if isinstance(problem, MetricProblem):
+        notes = row_number_note(problem.inputs)
+    else:
+        notes = row_number_note(problem.samples.inputs, problem.samples.columns)
+    notes.append(_duplicates_note(problem, subset_runs.groups))
     unreliable = interruption
     if not design.is_continued and subset_runs.are_fractions:
         if _is_lower(large.score, large.scored_on, small.score, small.scored_on):

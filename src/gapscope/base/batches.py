@@ -27,14 +27,13 @@ from gapscope.base.columns import (
 )
 from gapscope.base.errors import InvalidInput, first_line
 from gapscope.base.foreign_data import HASHED, TEXTS_READ, as_texts, hashed_words
+from gapscope.base.row_numbers import is_index_name
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 MAX_STREAMED = 500_000
 """Samples after which a stream of unknown length counts as endless: more than one reads into memory by mistake."""
 LABEL_NAMES = ("labels", "label", "targets", "target", "y")
-ROW_NAMES = ("idx", "index", "id", "__index_level_0__")
-"""Names that a column of row numbers may have: it is no input."""
 FORMS = (
     "a tensor x, a pair (x, y) of tensors, numpy arrays or pandas objects, a mapping of inputs with 'labels', Samples, "
     "a Dataset, a list of samples (x, y) or a DataLoader"
@@ -162,7 +161,9 @@ def collate_mapping(data: Mapping[str, Any], labels: Any = None) -> CollatedData
         notes.append(f"Texts ({', '.join(texts)}) were read as {HASHED}")
         targets = data[label_name] if label_name is not None else None
         return CollatedData(column(hashed_words(joined)), targets, notes, names)
-    numbering = [name for name in ROW_NAMES if name in data and _numbers_rows(data[name])]
+    numbering = [
+        name for name, value in data.items() if is_index_name(name) and _numbers_rows(value)
+    ]
     if numbering and len(data) > len(numbering) + (label_name is not None):
         notes.append(f"{', '.join(numbering)}: omitted, since it numbers the rows.")
         data = {name: value for name, value in data.items() if name not in numbering}

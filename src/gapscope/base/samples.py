@@ -18,6 +18,7 @@ from gapscope.base.input_checks import check_inputs, check_values
 from gapscope.base.input_layout import InputLayout, pack_inputs
 from gapscope.base.label_numbers import note_on_amounts_as_text
 from gapscope.base.precision import reading
+from gapscope.base.row_numbers import row_number_note
 from gapscope.base.targets import (
     AMOUNTS_NOTE,
     IGNORED,
@@ -481,6 +482,7 @@ def as_samples(
             notes += [found_amounts] if found_amounts else []
         if targets.ndim == 1 and len(collated.target_columns) == raw.shape[1:].numel() > 1:
             class_names = collated.target_columns  # one-hot
+    notes += row_number_note(inputs, collated.columns)
     unsettled = None
     if raw is not None and kind is None and raw.ndim > 1 and raw[:1].numel() > 1:
         is_matrix_of_numbers = raw.ndim == 2 and raw.is_floating_point() and not is_zero_one(raw)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,9 @@ from gapscope.base.columns import as_numbers
 from gapscope.base.errors import InvalidInput
 from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, as_frame, hashed_words
 from gapscope.base.label_numbers import is_far_above
+from gapscope.base.row_numbers import MIN_ROWS, is_identifier_name
 from gapscope.base.targets import IGNORED, are_amounts
-from gapscope.data.named_columns import column_by_name
+from gapscope.data.named_columns import column_by_name, labelled_table
 from gapscope.data.plain_columns import (
     are_numbers,
     arrays_as_columns,
@@ -42,13 +42,6 @@ if TYPE_CHECKING:
 # More different values are no classes: a column of text with more than half as many as rows holds names, and integers
 # are amounts, unless they are numbered from 0 or 1 without a gap.
 MAX_CATEGORIES = 20
-# Fewer rows may be numbered by chance, or on purpose.
-MIN_ROWS = 10
-# Names of columns that number the rows; the last part of a longer name counts, such as customer_id and customerID.
-_ID_NAME = re.compile(
-    r"(.*[_ .-])?(id|ids|uuid|guid|key|index|idx|row|rows|rownames|nr|no)|", re.IGNORECASE
-)
-_ID_ENDING = re.compile(r".*[a-z](Id|ID)|Unnamed: \d+")
 # names of the columns of hashed words
 WORDS = [f"words {number}" for number in range(1, TEXT_COLUMNS + 1)]
 
@@ -70,7 +63,7 @@ def _is_identifier(name: str, column: pandas.Series) -> bool:
     """Return whether a column has the name of an identifier and a different value in each row (no decimals)."""
     import pandas
 
-    if len(column) < MIN_ROWS or not (_ID_NAME.fullmatch(name) or _ID_ENDING.fullmatch(name)):
+    if len(column) < MIN_ROWS or not is_identifier_name(name):
         return False
     if pandas.api.types.is_float_dtype(column) and not (column.dropna() % 1 == 0).all():
         return False
@@ -251,6 +244,7 @@ def encode_inputs(
         reads_amounts: Whether integer targets that no function can take as classes are numbers, as those of a column
             that is named as the target.
     """
+    data, test = labelled_table(data), labelled_table(test)
     frame = _frame_of(data)
     if frame is None:
         return data, test, ()

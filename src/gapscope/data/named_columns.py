@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from gapscope.base.batches import LABEL_NAMES
-from gapscope.base.columns import library_of, stack_columns
+from gapscope.base.columns import is_number, library_of, stack_columns
 from gapscope.base.errors import InvalidInput, did_you_mean, join_names
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.own_classes import own_class_names
+from gapscope.base.row_numbers import is_index_name
 from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
 
 if TYPE_CHECKING:
@@ -83,6 +84,35 @@ def _names_without_reading(data: Any) -> list[str]:
         sized: Any = data
         data = sized[0] if len(sized) else None
     return [str(name) for name in data] if is_mapping(data) else []
+
+
+def labelled_table(data: Any) -> Any:
+    """Return the pair (frame, labels) of data that name numbers or texts and labels; other data unchanged.
+
+    Texts alone, token ids, pictures and vectors are no table.
+
+    Args:
+        data: Data in any form.
+    """
+    names = _names_without_reading(data)
+    label = next((name for name in LABEL_NAMES if name in names), None)
+    if label is None or not len(data):
+        return data
+    first = data if is_mapping(data) else data[0]
+    cells = {str(name): cell for name, cell in first.items() if name != label}
+    if is_mapping(data):
+        is_column = all(
+            getattr(cell, "ndim", 1 if is_list_or_tuple(cell) else 0) == 1 and len(cell)
+            for cell in cells.values()
+        )
+        if not is_column:
+            return data
+        cells = {name: _plain(cell[:1])[0] for name, cell in cells.items()}
+    if not all(is_number(cell) or isinstance(cell, str) for cell in cells.values()):
+        return data
+    if all(isinstance(cell, str) or is_index_name(name) for name, cell in cells.items()):
+        return data
+    return column_by_name(data, label)
 
 
 def lacks_labels(data: Any) -> str:
