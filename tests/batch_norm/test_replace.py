@@ -188,6 +188,8 @@ def test_preceding_layers() -> None:
     shared = nn.Linear(2, 2)
     twice = nn.Sequential(shared, nn.BatchNorm1d(2), shared, nn.BatchNorm1d(2)).eval()
     assert preceding_layers(twice, batch_norm_layers(twice), torch.zeros(1, 2)) == {}
+    rectified = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True), nn.BatchNorm1d(2)).eval()
+    assert preceding_layers(rectified, batch_norm_layers(rectified), torch.zeros(1, 2)) == {}
     # [n, 5, 5]: channels are tokens here
     tokens = nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5)).eval()
     assert preceding_layers(tokens, batch_norm_layers(tokens), torch.zeros(1, 5, 2)) == {}

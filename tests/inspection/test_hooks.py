@@ -11,6 +11,7 @@ from torch import nn
 from gapscope.base.errors import InvalidInput
 from gapscope.inspection.hooks import (
     capture_outputs,
+    copied_calls,
     forward_hooks,
     module_named,
     record_module_calls,
@@ -37,7 +38,20 @@ def test_calls_come_in_the_order_in_which_they_are_made() -> None:
     )
     calls = record_module_calls(network, torch.zeros(1, 2))
     assert [call.name for call in calls] == ["first", "last"]
-    assert calls[1].input is calls[0].output
+    assert calls[1].follows(calls[0]) and not calls[0].follows(calls[1])
+
+
+def test_calls_hold_what_was_passed_before_it_was_changed_in_place() -> None:
+    net, x = network(), torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+    first, relu, last = record_module_calls(net, x)
+    assert torch.equal(first.output, net[0](x)) and bool((first.output < 0).any())
+    assert torch.equal(relu.output, first.output.relu()) and last.follows(relu)
+    assert not last.follows(first)
+    layer = nn.Linear(2, 3)
+    head = Wrapped(lambda net, x: (net.layer(x), x.add_(1))[0], layer=layer)
+    with torch.no_grad(), copied_calls({"layer": layer}, before=True) as calls:
+        head(x.clone())
+    assert torch.equal(calls[0].input, x) and calls[0].output is None
 
 
 def test_tapped_outputs_are_not_overwritten_by_what_follows() -> None:

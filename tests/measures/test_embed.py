@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
+from gapscope.measures._forward import forward_pass
+from gradients.reference import Wrapped
 
 N, TOKENS, WIDTH = 12, 5, 8
 GENERATOR = torch.Generator().manual_seed(0)
@@ -150,6 +152,34 @@ def test_feature_maps_are_averaged_over_pixels() -> None:
     maps = network[:2](IMAGES).detach()
     assert torch.allclose(gs.embed(network, IMAGES), maps.mean((2, 3)), atol=1e-6)
     assert torch.equal(gs.embed(network, IMAGES, pooling="none"), maps.movedim(1, -1))
+
+
+@pytest.mark.parametrize(
+    "change", [nn.ReLU(inplace=True), torch.relu_, lambda h: h.mul_(2), lambda h: h.add_(1)]
+)
+def test_a_layer_is_read_before_what_follows_changes_it(change: Any) -> None:
+    layer = nn.Linear(6, 4)
+    network = Wrapped(
+        lambda net, x: net.head(change(net.layer(x))), layer=layer, head=nn.Linear(4, 3)
+    )
+    values = layer(X).detach()
+    assert torch.equal(gs.embed(network, X, layer="layer"), values)
+    assert torch.equal(gs.embed(network, X), change(values.clone()))
+
+
+def test_the_input_of_the_head_is_read_before_it_changes() -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        hidden = net.layer(x)
+        outputs = net.head(hidden)
+        hidden.zero_()
+        return outputs
+
+    layer = nn.Linear(6, 4)
+    network = Wrapped(forward, layer=layer, head=nn.Linear(4, 3))
+    values = layer(X).detach()
+    assert torch.equal(gs.embed(network, X), values)
+    features = forward_pass(network, X).features
+    assert features is not None and torch.equal(features, values.double())
 
 
 def test_an_identity_in_place_of_the_head_is_the_output() -> None:

@@ -56,6 +56,17 @@ def test_batch_norm_is_folded_into_the_layer_before_it(kind: str) -> None:
     torch.testing.assert_close(layer_weights(network, x)[0].matrix, folded.detach())
 
 
+def test_a_batch_norm_behind_an_activation_in_place_does_not_scale_the_layer() -> None:
+    layers = [nn.Linear(3, 2), nn.ReLU(inplace=True), nn.BatchNorm1d(2, eps=3.0), nn.Linear(2, 2)]
+    network = nn.Sequential(*layers).eval()
+    assert torch.equal(
+        layer_weights(network, torch.ones(2, 3))[0].matrix, layers[0].weight.double()
+    )
+    assert float(path_norm(network, torch.ones(2, 3))) == pytest.approx(
+        float(path_norm(nn.Sequential(layers[0], nn.ReLU(), *layers[2:]).eval(), torch.ones(2, 3)))
+    )
+
+
 def dense_circular(kernel: Tensor, size: tuple[int, ...], **options: Any) -> Tensor:
     """The convolution with circular padding as a matrix, column by column."""
     groups = options.get("groups", 1)

@@ -137,9 +137,7 @@ def default_layers(network: nn.Module, x: Tensor) -> list[str]:
     weighted = [call for call in calls if isinstance(call.module, Weighted)][:-1]
     hidden = []
     for layer in weighted:
-        norms = [
-            c for c in calls if c.input is layer.output and "norm" in kind(type(c.module).__name__)
-        ]
+        norms = [c for c in calls if c.follows(layer) and "norm" in kind(type(c.module).__name__)]
         hidden.append(norms[0].name if norms else layer.name)
     names = [call.name for call in calls]
     hidden = [name for name in hidden if names.count(name) == 1]

@@ -16,7 +16,7 @@ from gapscope.batch_norm.layers.population import (
     PopulationNorm2d,
     PopulationNorm3d,
 )
-from gapscope.inspection.hooks import Weighted, forward_hooks, named_modules
+from gapscope.inspection.hooks import Weighted, copied_calls, forward_hooks, named_modules
 from gapscope.inspection.independence import normalizes_only
 
 # normalization layers by name
@@ -121,30 +121,23 @@ def preceding_layers(network: nn.Module, layers: Layers, x: Tensor) -> dict[str,
     Omitted: normalization layers with any other input (a sum, a pooling), and layers whose output goes through two
     of them.
     """
-    outputs: list[tuple[Tensor, str]] = []
-    source_of: dict[str, str] = {}
-
-    def record_output(
-        name: str, module: nn.Module, inputs: tuple[Any, ...], output: Tensor
-    ) -> None:
-        if not isinstance(module, nn.Linear) or output.ndim == 2:
-            outputs.append((output, name))
-
-    def record_source(name: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        for tensor, source in outputs:
-            if tensor is inputs[0]:
-                source_of[name] = source
-
     linear = {
         name: module
         for name, module in named_modules(network).items()
         if isinstance(module, Weighted)
     }
     with (
-        forward_hooks(linear, record_output),
-        forward_hooks(layers, record_source, before=True),
+        copied_calls(linear) as linear_calls,
+        copied_calls(layers, before=True) as layer_calls,
         torch.no_grad(),
     ):
         network(x)
+    source_of = {
+        call.name: source.name
+        for call in layer_calls
+        for source in linear_calls
+        if call.follows(source)
+        and (not isinstance(source.module, nn.Linear) or source.output.ndim == 2)
+    }
     sources = list(source_of.values())
     return {name: source for name, source in source_of.items() if sources.count(source) == 1}

@@ -181,6 +181,7 @@ def _last_axes(network: nn.Module, x: Tensor) -> dict[str, bool]:
     """Return, per rectifier that follows a layer, whether units are on the last axis of its input."""
     last: dict[str, bool] = {}
     kinds: dict[int, bool] = {}
+    alive: list[Tensor] = []  # the memory of a tensor that is gone could be that of another
 
     def record(name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if isinstance(module, RECTIFIERS):
@@ -188,6 +189,7 @@ def _last_axes(network: nn.Module, x: Tensor) -> dict[str, bool]:
                 last[name] = kinds[inputs[0].data_ptr()]
         elif isinstance(output, Tensor):
             kinds[output.data_ptr()] = isinstance(module, nn.Linear | nn.LayerNorm)
+            alive.append(output)
 
     layers = {
         name: module

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, NotMeasurable, did_you_mean
+from gapscope.inspection.memoization import tensor_version
 from gapscope.inspection.outputs import eager_mode
 
 Weighted = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
@@ -72,7 +73,8 @@ def forward_hooks(
 ) -> Iterator[None]:
     """Call `hook(name, module, inputs[, output])` at every call of the modules in the body.
 
-    Its return value, unless None, replaces the output, or with `before` the inputs.
+    Its return value, unless None, replaces the output, or with `before` the inputs. A hook that keeps tensors needs
+    copies, because the network may change them in place: `copied_calls` and `capture_outputs` make them.
     """
     with ExitStack() as stack:
         # compiled code of torch.compile runs no hooks
@@ -104,28 +106,88 @@ def _restore(module: nn.Module, forward: Any) -> None:
 
 
 @dataclass(frozen=True)
+class _Passed:
+    """A value as the network passed it on, with its version."""
+
+    value: Any
+    version: int
+
+
+def _passed(value: Any) -> _Passed:
+    return _Passed(value, tensor_version(value) if isinstance(value, Tensor) else 0)
+
+
+@dataclass(frozen=True)
 class ModuleCall:
-    """One call of a convolution, a linear layer or a module without children in a forward pass."""
+    """One call of a module in a forward pass.
+
+    Attributes:
+        name: Name of the module.
+        module: The module.
+        input: Its first input, a copy if it is a tensor.
+        output: Its output, a copy if it is a tensor; None in a hook before the call.
+        passed: Input and output of the network itself, which may have changed since.
+    """
 
     name: str
     module: nn.Module
     input: Any
     output: Any
+    passed: tuple[_Passed, _Passed]
+
+    def follows(self, other: ModuleCall) -> bool:
+        """Return whether the input is the output of another call, which nothing has changed in place.
+
+        Args:
+            other: An earlier call of the same pass.
+        """
+        mine, theirs = self.passed[0], other.passed[1]
+        return mine.value is theirs.value and mine.version == theirs.version
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+@contextmanager
+def copied_calls(
+    modules: Mapping[str, nn.Module],
+    *,
+    before: bool = False,
+    select: Callable[[Any], Any] = _unchanged,
+) -> Iterator[list[ModuleCall]]:
+    """Record the calls of modules in the body, with copies that later operations in place do not reach.
+
+    Args:
+        modules: Modules by name.
+        before: Whether to record only inputs, before each call.
+        select: Function that returns the tensor of interest in an input or output.
+    """
+    calls: list[ModuleCall] = []
+
+    def record(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any = None) -> None:
+        values = [select(inputs[0]) if inputs else None, select(output)]
+        first, second = map(_copy, values)
+        calls.append(
+            ModuleCall(name, module, first, second, (_passed(values[0]), _passed(values[1])))
+        )
+
+    with forward_hooks(modules, record, before=before):
+        yield calls
 
 
 def record_module_calls(network: nn.Module, x: Tensor) -> list[ModuleCall]:
-    """Return the calls of the network's innermost modules in one forward pass, in order."""
-    calls: list[ModuleCall] = []
-
-    def record(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        calls.append(ModuleCall(name, module, inputs[0] if inputs else None, output))
-
+    """Return the calls of the network's layers and modules without children in one forward pass, in order."""
     innermost = {
         name: module
         for name, module in named_modules(network).items()
         if isinstance(module, Weighted) or next(module.children(), None) is None
     }
-    with forward_hooks(innermost, record), torch.no_grad():
+    with copied_calls(innermost) as calls, torch.no_grad():
         network(x)
     return calls
 

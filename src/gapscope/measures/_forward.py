@@ -15,7 +15,7 @@ from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import slices
 from gapscope.base.targets import check_labels
 from gapscope.base.task import class_logits
-from gapscope.inspection.hooks import Weighted, forward_hooks, record_module_calls
+from gapscope.inspection.hooks import Weighted, copied_calls, record_module_calls
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import (
     checked_outputs,
@@ -83,11 +83,6 @@ class ForwardPass:
 @memoize
 def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> ForwardPass:
     """Run a network once in evaluation mode, and return outputs and last-layer features."""
-    head_inputs: list[Tensor] = []
-
-    def store_inputs(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        head_inputs.append(inputs[0])
-
     outputs = []
     features = []
     with measurement_mode(network) as network, torch.no_grad():
@@ -100,15 +95,15 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
         head = {}
         if calls:
             head = {calls[-1].name: calls[-1].module}
-        with forward_hooks(head, store_inputs, before=True):
+        with copied_calls(head, before=True) as head_calls:
             for part in slices(len(x), samples_per_pass(network, x, chunk_size)):
-                head_inputs.clear()
+                head_calls.clear()
                 outputs.append(
                     checked_outputs(network(x[part]), part.stop - part.start).double().cpu()
                 )
                 # a layer whose first dimension is not the samples has no features
-                if head_inputs and len(head_inputs[-1]) == len(outputs[-1]):
-                    features.append(head_inputs[-1].double().flatten(1).cpu())
+                if head_calls and len(head_calls[-1].input) == len(outputs[-1]):
+                    features.append(head_calls[-1].input.double().flatten(1).cpu())
     all_features = None
     if len(features) == len(outputs):
         all_features = torch.cat(features)

@@ -163,9 +163,7 @@ def layer_weights(
                 continue
             user = users.get(id(parameter))
             n_dims = as_real(parameter).ndim
-            norm = next(
-                (each for each in norms if user is not None and each.input is user.output), None
-            )
+            norm = next((each for each in norms if user is not None and each.follows(user)), None)
             is_linear = user is None or isinstance(user.module, nn.Linear)
             result.append(
                 LayerWeight(

@@ -19,7 +19,7 @@ from gapscope.base.files import atomic_writer, make_folder
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.samples import Samples, as_samples, slices
 from gapscope.batch_norm.refresh import with_data_statistics
-from gapscope.inspection.hooks import forward_hooks
+from gapscope.inspection.hooks import copied_calls
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import (
@@ -44,7 +44,7 @@ from gapscope.results.progress import progress
 
 POOLINGS = ("mean", "first", "last", "none")
 # changes when the same arguments give other features
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,6 @@ def _run(
     network: nn.Module, place: FeaturePlace, samples: Samples, pooling: str, batch_size: int | None
 ) -> tuple[Tensor, Tensor | None]:
     """Return the pooled features and the outputs of all samples, from one forward pass."""
-    captured: list[Tensor | None] = []
-
-    def capture(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any = None) -> None:
-        value = output
-        if place.is_input and inputs:
-            value = inputs[0]
-        captured.append(hidden_states(value))
-
     rows: list[Tensor] = []
     outputs: list[Tensor] = []
     memory = explained_memory("Pass a smaller batch_size=, or fewer samples.")
@@ -112,11 +104,14 @@ def _run(
     ):
         x = prepare_inputs(network, samples.inputs)
         size = samples_per_pass(network, x, batch_size)
-        with forward_hooks({"features": place.module}, capture, before=place.is_input):
+        module = {"features": place.module}
+        with copied_calls(module, before=place.is_input, select=hidden_states) as calls:
             for part in slices(len(x), size):
-                captured.clear()
+                calls.clear()
                 result = checked_outputs(network(x[part].clone()), part.stop - part.start)
-                value = next(reversed(captured), None)
+                value = None
+                if calls:
+                    value = calls[-1].input if place.is_input else calls[-1].output
                 if value is None or len(value) != part.stop - part.start:
                     raise InvalidInput(
                         f"Features need one tensor with a row per sample; {place.description} has none. Pass layer=, "

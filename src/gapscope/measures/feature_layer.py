@@ -110,7 +110,7 @@ def _is_removed_head(last: ModuleCall, weighted: list[ModuleCall]) -> bool:
     """Return whether the last module is an identity that does not merely follow the last layer."""
     if not isinstance(last.module, nn.Identity) or hidden_states(last.output) is None:
         return False
-    return not weighted or last.output is not weighted[-1].output
+    return not weighted or not last.follows(weighted[-1])
 
 
 def _without_last_layer(last: ModuleCall | None, calls: list[ModuleCall], n: int) -> str:

@@ -73,7 +73,7 @@ def _batch_norms(network: nn.Module, x: Tensor) -> list[tuple[_BatchNorm, Tensor
             layers = [
                 each.module
                 for each in calls
-                if isinstance(each.module, Weighted) and each.output is call.input
+                if isinstance(each.module, Weighted) and call.follows(each)
             ]
             result.append((norm, layers[0].bias if layers else None))
     return result

@@ -19,6 +19,7 @@ from gapscope.batch_norm.advice.result import BatchNormAdvice, LayerRegularizati
 from gapscope.batch_norm.gamma_decay.measured_excess import random_batches
 from gapscope.penalties.gamma_decay import GammaDecayPenalty
 from gapscope.results.estimate import Estimate
+from gradients.reference import Wrapped
 
 N = 2000
 Data = tuple[Tensor, Tensor]
@@ -203,6 +204,16 @@ def test_dropout_loss_is_that_of_the_closed_form(signs: Data) -> None:
         )
     assert dropout.excess(0.0) == 0
     assert dropout.matching_rate(Estimate(20.0, 0.0)) is None
+
+
+def test_dropout_before_a_layer_whose_output_changes_in_place() -> None:
+    losses = []
+    for change in (torch.relu, torch.relu_):
+        torch.manual_seed(0)
+        network = Wrapped(lambda net, x, change=change: change(net.head(x)), head=nn.Linear(3, 2))
+        samples = Samples(torch.randn(40, 3), torch.arange(40) % 2)
+        losses.append(float(DropoutLoss(network, samples, ["head"]).excess(0.5)))
+    assert losses[0] == losses[1]
 
 
 def regularization(name: str, excess: float, new: float = 0.0) -> LayerRegularization:

@@ -14,6 +14,7 @@ from gapscope.gradients.kernel import most_similar
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.training.alarms.joint import JointAlarm, observed_alignments
 from gapscope.training.alarms.shared_learning import SharedLearning
+from gradients.reference import Wrapped
 
 
 def fixed_network(probabilities: torch.Tensor) -> tuple[nn.Module, torch.Tensor]:
@@ -168,6 +169,19 @@ def test_each_signal_against_its_own_oracle() -> None:
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+
+
+def test_outputs_and_features_that_change_in_place() -> None:
+    network, samples = tiny()
+    cosines = observed_alignments(network, samples, samples.y)
+
+    spoiled = Wrapped(
+        lambda net, x: (net.layers[2](h := net.layers[:2](x)), h.zero_())[0], layers=network
+    )
+    assert torch.equal(observed_alignments(spoiled, samples, samples.y), cosines)
+    rectified = nn.Sequential(nn.Linear(5, 3).double(), nn.ReLU(inplace=True))
+    with pytest.raises(InvalidInput, match="JointAlarm"):
+        observed_alignments(rectified, samples, samples.y)
 
 
 def test_a_fall_of_the_sum_raises_it() -> None:

@@ -33,7 +33,13 @@ from gapscope.batch_norm.gamma_decay.measured_excess import (
 )
 from gapscope.batch_norm.norm_layers import batch_norm_layers
 from gapscope.batch_norm.refresh import population_chunk
-from gapscope.inspection.hooks import Weighted, forward_hooks, named_modules, record_module_calls
+from gapscope.inspection.hooks import (
+    Weighted,
+    copied_calls,
+    forward_hooks,
+    named_modules,
+    record_module_calls,
+)
 from gapscope.inspection.losses import evaluate, sample_losses
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs, samples_per_pass
 from gapscope.inspection.timing import pass_seconds
@@ -97,19 +103,15 @@ class DropoutLoss:
         losses: list[Tensor] = []
         inputs: list[Tensor] = []
         is_head = len(self.layers) == 1 and isinstance(next(iter(self.layers.values())), nn.Linear)
-        calls: list[tuple[Tensor, Any]] = []
-
-        def capture(name: str, module: nn.Module, values: tuple[Any, ...], output: Any) -> None:
-            calls.append((values[0], output))
-
-        with inspection_mode(self.network), torch.no_grad(), forward_hooks(self.layers, capture):
+        head = self.layers if is_head else {}
+        with inspection_mode(self.network), torch.no_grad(), copied_calls(head) as calls:
             for part in slices(len(self.samples), self.chunk_size):
                 calls.clear()
                 outputs = self.network(prepare_inputs(self.network, self.samples.inputs[part]))
                 losses.append(self._losses_of(outputs, part))
-                is_head = is_head and len(calls) == 1 and torch.equal(calls[0][1], outputs)
+                is_head = is_head and len(calls) == 1 and torch.equal(calls[0].output, outputs)
                 if is_head:
-                    inputs.append(calls[0][0])
+                    inputs.append(calls[0].input)
         if is_head:
             self._head_inputs = inputs
         return torch.cat(losses)

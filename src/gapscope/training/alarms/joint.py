@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.base.targets import check_labels
-from gapscope.inspection.hooks import forward_hooks, record_module_calls
+from gapscope.inspection.hooks import copied_calls, record_module_calls
 from gapscope.inspection.outputs import inspection_mode, network_outputs, prepare_inputs
 from gapscope.measures.kernel_leave_one_out import kernel_leave_one_out
 from gapscope.training.alarms.base import PeakAlarm, outputs_of, register_alarm
@@ -62,21 +62,17 @@ def observed_alignments(
     network: nn.Module, samples: Samples, labels: Int[Tensor, " n"]
 ) -> Float[Tensor, " n"]:
     """Return the `alignments` of a network's samples in evaluation mode, float64 on the CPU."""
-    features: list[Tensor] = []
-
-    def record(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        features.append(inputs[0].detach().double().cpu())
-
     with inspection_mode(network):
         name, layer = last_linear_layer(network, samples.inputs[:2])
-        with forward_hooks({name: layer}, record):
+        with copied_calls({name: layer}, before=True) as calls:
             # in one chunk: a trial pass that measures memory would be recorded as well
             outputs = (
                 network_outputs(network, samples.inputs, chunk_size=len(samples)).double().cpu()
             )
         weight = layer.weight.detach().double().cpu()
     check_labels(labels, outputs.shape[1])
-    return alignments(outputs, torch.cat(features), weight, labels)
+    features = torch.cat([call.input.double().cpu() for call in calls])
+    return alignments(outputs, features, weight, labels)
 
 
 @register_alarm("joint")
