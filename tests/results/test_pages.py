@@ -8,7 +8,8 @@ import jinja2
 import pytest
 
 from gapscope.base.errors import NotWritten
-from gapscope.results.pages import render_fragment, render_page, write_page
+from gapscope.base.files import write_output
+from gapscope.results.pages import render_fragment, render_page
 
 NAME = '<script>alert("1")</script>'
 CONTENT = {
@@ -40,7 +41,7 @@ def test_a_missing_value_is_an_error() -> None:
 
 
 def test_a_page_is_written_as_it_is(tmp_path: Path) -> None:
-    path = write_page(str(tmp_path / "page.html"), "<p>ü</p>")
+    path = write_output(str(tmp_path / "page.html"), "<p>ü</p>")
     assert path.read_bytes() == "<p>ü</p>".encode() and list(tmp_path.iterdir()) == [path]
 
 
@@ -48,5 +49,5 @@ def test_a_page_is_not_written_through_a_symbolic_link(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("mine")
     (tmp_path / "page.html").symlink_to(tmp_path / "target")
     with pytest.raises(NotWritten, match="link"):
-        write_page(tmp_path / "page.html", "other")
+        write_output(tmp_path / "page.html", "other")
     assert (tmp_path / "target").read_text() == "mine" and (tmp_path / "page.html").is_symlink()

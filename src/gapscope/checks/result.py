@@ -12,6 +12,7 @@ import torch
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput
+from gapscope.base.files import write_output
 from gapscope.checks.account import TRY_IT, Account, cap_costs, make_account, order_findings
 from gapscope.checks.expected import note_on_test
 from gapscope.checks.fixes import FIXES, Fix, Spec
@@ -19,7 +20,7 @@ from gapscope.checks.headline import make_headline, reason_not_judged
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, is_information
 from gapscope.checks.trials import TriedAdvice
 from gapscope.results.formatting import pluralize
-from gapscope.results.pages import render_fragment, render_page, write_page
+from gapscope.results.pages import render_fragment, render_page
 from gapscope.results.result import Result, data_uri, to_builtin
 
 if TYPE_CHECKING:
@@ -341,7 +342,7 @@ class CheckResult(Result):
             path: HTML file to write; its folder must exist.
         """
         title = f"Check of a {self.task} on {pluralize(self.total, 'sample')}"
-        write_page(path, render_page("check.html", title=title, **self._page_content()))
+        write_output(path, render_page("check.html", title=title, **self._page_content()))
 
     def _page_content(self) -> dict[str, Any]:
         """Return the variables of `check_body.html`."""

@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 from gapscope.gap.columns import as_texts
 from gapscope.leaderboard.leaderboard_result import Score
 from gapscope.statistics.correlations import ROUNDING, weighted_pearson
-from gapscope.statistics.intervals import members, percentile_interval
+from gapscope.statistics.intervals import members
 
 if TYPE_CHECKING:
     import pandas
@@ -115,21 +115,6 @@ class HyperparameterSmoother:
         return min(self._candidates, key=lambda maps: float(((maps.held_out @ values) ** 2).sum()))
 
 
-@dataclass(frozen=True)
-class PartialAssociation:
-    """Correlation of residuals, NaN if the hyperparameters determine the measure.
-
-    Attributes:
-        score: The correlation, with its bootstrap interval.
-        explained: Fraction of the measure's variance that they explain on held-out configurations.
-        permuted: Correlation under each permutation.
-    """
-
-    score: Score
-    explained: float
-    permuted: Float[Array, " d"]
-
-
 class PartialAssociations:
     r"""Partial associations of the measures of one table.
 
@@ -155,7 +140,7 @@ class PartialAssociations:
         target: str,
         hyperparameters: Sequence[str],
         clusters: Int[Array, " n"],
-        orders: Sequence[Int[Array, " n"]],
+        orders: Int[Array, "d n"],
         weights: Float[Array, "b n"],
     ) -> None:
         self._smoother = HyperparameterSmoother(table, hyperparameters, clusters)
@@ -164,8 +149,13 @@ class PartialAssociations:
         gap = normal_scores(table[target].to_numpy(dtype=float))
         self._gap = self._smoother.residuals(gap).held_out @ gap
 
-    def of(self, values: Float[Array, " n"]) -> PartialAssociation:
-        """Return the association of one measure (one finite number per network)."""
+    def of(self, values: Float[Array, " n"]) -> tuple[tuple[Score, Float[Array, " d"]], float]:
+        """Return the association of one measure (one finite number per network).
+
+        Returns:
+            The correlation of residuals (NaN if the hyperparameters determine the measure), the correlation under each
+            permutation, and the fraction of the measure's variance that they explain on held-out configurations.
+        """
         scores = normal_scores(values)
         maps = self._smoother.residuals(scores)
         in_sample = maps.in_sample @ scores
@@ -174,15 +164,14 @@ class PartialAssociations:
         explained = 1 - float((held_out**2).sum() / max(float((scores**2).sum()), 1e-300))
         if in_sample.std() < ROUNDING:
             undefined = numpy.full(len(self._orders), numpy.nan)
-            return PartialAssociation(Score(value=numpy.nan), explained, undefined)
+            return (Score(value=numpy.nan), undefined), explained
         # one row per permutation: permuted in-sample residuals, mapped to their held-out residuals
-        permuted = numpy.stack([in_sample[order] for order in self._orders]) @ maps.held_out.T
+        permuted = in_sample[self._orders] @ maps.held_out.T
         once = numpy.ones((1, len(scores)))
         gap = self._gap[None]
-        value = float(weighted_pearson(once, held_out[None], gap)[0])
+        value = weighted_pearson(once, held_out[None], gap)[0]
         resampled = weighted_pearson(self._weights, held_out[None], gap)
-        score = Score.of(value, percentile_interval(resampled, 0.95))
-        return PartialAssociation(score, explained, weighted_pearson(once, permuted, gap))
+        return (Score.of(value, resampled), weighted_pearson(once, permuted, gap)), explained
 
 
 def _held_out_map(columns: Float[Array, "n p"], clusters: Int[Array, " n"]) -> Float[Array, "n n"]:
@@ -212,7 +201,7 @@ def cross_validated_line(
     values: Float[Array, " n"],
     gaps: Float[Array, " n"],
     clusters: Int[Array, " n"],
-    orders: Float[Array, "d n"],
+    orders: Int[Array, "d n"],
     weights: Float[Array, "b n"],
 ) -> tuple[Score, Score, Float[Array, " d"]]:
     r"""Return R2 and mean absolute error of lines through the other training configurations.
@@ -229,22 +218,14 @@ def cross_validated_line(
     mean = _held_out_map(numpy.ones((len(values), 1)), clusters)
     errors = line @ gaps
     baseline = mean @ gaps
-    # columns of permuted gaps, [n, d]
-    if len(orders):
-        permuted = gaps[numpy.asarray(orders, dtype=int)].T
-    else:
-        permuted = numpy.empty((len(gaps), 0))
+    permuted = gaps[orders].T  # [n, d]
 
     def r_squared(line_sum: Array, mean_sum: Array) -> Array:
         return 1 - line_sum / numpy.where(mean_sum > 0, mean_sum, numpy.nan)
 
-    value = float(r_squared((errors**2).sum(), (baseline**2).sum()))
+    value = r_squared((errors**2).sum(), (baseline**2).sum())
     resampled = r_squared(weights @ errors**2, weights @ baseline**2)
     of_permutations = r_squared(((line @ permuted) ** 2).sum(0), ((mean @ permuted) ** 2).sum(0))
-    mae = float(numpy.abs(errors).mean())
-    resampled_mae = weights @ numpy.abs(errors) / weights.sum(1)
-    return (
-        Score.of(value, percentile_interval(resampled, 0.95)),
-        Score.of(mae, percentile_interval(resampled_mae, 0.95)),
-        of_permutations,
-    )
+    sizes = numpy.abs(errors)
+    mae = Score.of(sizes.mean(), weights @ sizes / weights.sum(1))
+    return Score.of(value, resampled), mae, of_permutations

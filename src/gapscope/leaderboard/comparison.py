@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gapscope.base.errors import InvalidInput
 from gapscope.results.estimate import percent
 from gapscope.results.readings import BASELINE, Direction
-from gapscope.results.result import StoredRows, panels
+from gapscope.results.result import StoredRows, numbers_of, panels
 
 if TYPE_CHECKING:
     import pandas
@@ -117,16 +117,11 @@ class LeaderboardEvidence:
         Args:
             content: JSON-serializable values; non-finite numbers may be strings.
         """
-        numbers = ("r", "low", "high", "p")
-        values: dict[str, dict[str, Any]] = {
-            name: {**item, **{key: float(item[key]) for key in numbers}}
+        by_measure = {
+            name: MeasureEvidence(**numbers_of(MeasureEvidence, item))
             for name, item in content["by_measure"].items()
         }
-        by_measure = {name: MeasureEvidence(**item) for name, item in values.items()}
         return cls(content["source"], content["networks"], by_measure)
-
-
-NUMBERS = ("value", "standard_error", "low", "high", "rank")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,11 +213,8 @@ class Comparison(StoredRows[ComparedReading]):
     @property
     def networks(self) -> list[str]:
         """Names of the networks, in the order of `compare`."""
-        return list(
-            dict.fromkeys(
-                row.network for row in sorted(self, key=lambda row: row.measure != BASELINE)
-            )
-        )
+        rows = sorted(self, key=lambda row: row.measure != BASELINE)
+        return list(dict.fromkeys(row.network for row in rows))
 
     def of(self, measure: str) -> list[ComparedReading]:
         """Return the rows of one number, by rank.
@@ -235,11 +227,12 @@ class Comparison(StoredRows[ComparedReading]):
     @property
     def trusted(self) -> dict[str, MeasureEvidence]:
         """Evidence about the numbers that all networks have, the strongest first."""
-        trusted = {}
-        if self.evidence is not None:
-            trusted = self.evidence.trusted
+        if self.evidence is None:
+            return {}
         return {
-            name: item for name, item in trusted.items() if len(self.of(name)) == len(self.networks)
+            name: item
+            for name, item in self.evidence.trusted.items()
+            if len(self.of(name)) == len(self.networks)
         }
 
     def votes(self) -> list[_Vote]:
@@ -267,7 +260,6 @@ class Comparison(StoredRows[ComparedReading]):
             )
             if is_complete and name != BASELINE:
                 families.setdefault(name.split(".")[0], []).append(name)
-        votes = []
         for family, names in families.items():
             medians = [name for name in names if name.endswith(".median")]
             votes.append(_vote(family, [self.of(name) for name in (medians or names)]))
@@ -289,12 +281,10 @@ class Comparison(StoredRows[ComparedReading]):
         values = [row.value for row in self.of("accuracy")]
         smallest = [row.network for row in rows if row.rank == 1]
         if rows:
-            are_equal = len(smallest) == len(rows)
-            lines.append(
-                "All have the same size."
-                if are_equal
-                else f"By size alone it would be {' or '.join(smallest)}."
-            )
+            if len(smallest) == len(rows):
+                lines.append("All have the same size.")
+            else:
+                lines.append(f"By size alone it would be {' or '.join(smallest)}.")
         # by judgment: a larger difference of the training accuracies makes measures hard to compare
         if values and max(values) - min(values) > 0.02:
             lines.append(
@@ -355,11 +345,7 @@ class Comparison(StoredRows[ComparedReading]):
 
     @classmethod
     def _from(cls, content: Mapping[str, Any]) -> Comparison:
-        def read(row: dict[str, Any]) -> ComparedReading:
-            values: dict[str, Any] = {**row, **{name: float(row[name]) for name in NUMBERS}}
-            return ComparedReading(**values)
-
-        rows = [read(row) for row in content["rows"]]
+        rows = [ComparedReading(**numbers_of(ComparedReading, row)) for row in content["rows"]]
         evidence = None
         if content.get("evidence"):
             evidence = LeaderboardEvidence.from_dict(content["evidence"])
@@ -395,9 +381,8 @@ class Comparison(StoredRows[ComparedReading]):
         """Plot each network's values with intervals, one panel per measure that ranks."""
         names = [
             name
-            for name in dict.fromkeys(row.measure for row in self)
-            if self.of(name)[0].rank == 1
-            and (not name.startswith("margin_") or name.endswith(".median"))
+            for name in dict.fromkeys(row.measure for row in self if row.rank == 1)
+            if not name.startswith("margin_") or name.endswith(".median")
         ]
         all_axes = panels(names, sharex=False)
         for axes, name in zip(all_axes, names, strict=True):

@@ -97,16 +97,11 @@ class _ComparisonRun:
             groups = [
                 samples.subset(torch.nonzero(group_of != j)[:, 0]) for j in range(len(groups))
             ]
-        parts = [subject.with_samples(group) for group in groups]
-        values = [
-            [
-                reading.value
-                for reading in self.evaluate(
-                    item, part, Allocation(len(part.samples), share.options)
-                )
-            ]
-            for part in parts
-        ]
+        values: list[list[float]] = []
+        for group in groups:
+            part = Allocation(len(group), share.options)
+            readings_of_part = self.evaluate(item, subject.with_samples(group), part)
+            values.append([reading.value for reading in readings_of_part])
         if kind not in ("mean", "sum"):
             return values
         n = len(samples)
@@ -237,16 +232,10 @@ def compare(
     check_range("level", level, 0, 1, low_open=True, high_open=True)
     if isinstance(measures, str):
         measures = [measures]
-    if measures is None or BASELINE in measures:
-        names = measures
-    else:
-        names = [*measures, BASELINE]
     if time_budget == "auto":
-        seconds = None
-        if measures is None:
-            seconds = DEFAULT_BUDGET
-    else:
-        seconds = time_budget
+        time_budget = DEFAULT_BUDGET if measures is None else None
+    if measures is not None and BASELINE not in measures:
+        measures = [*measures, BASELINE]
     # ten groups: a jackknife with nine degrees of freedom
     comparison = _ComparisonRun(options or {}, min(10, len(samples)), seed)
     if evidence is not None:
@@ -254,7 +243,7 @@ def compare(
     with eager_mode():
         prepared = {name: _ready(name, network, samples) for name, network in networks.items()}
         items, inapplicable = select_applicable(
-            names, next(iter(prepared.values())), has_initial=False
+            measures, next(iter(prepared.values())), has_initial=False
         )
         check_options(comparison.options, items, inapplicable)
         repeats = {item.name: comparison.count_passes(item) for item in items}
@@ -263,7 +252,7 @@ def compare(
                 items,
                 subject,
                 partial(evaluate_on_subset, seed=seed),
-                budget=seconds,
+                budget=time_budget,
                 options=comparison.options,
                 repeats=repeats,
                 shown=progress,
@@ -306,11 +295,8 @@ def _evaluate(
                     if item.name not in unmeasured[name] and item.name in shares:
                         why = subject.inapplicable_reason(item)
                         try:
-                            pairs += (
-                                []
-                                if why
-                                else comparison.with_errors(item, subject, shares[item.name])
-                            )
+                            if not why:
+                                pairs += comparison.with_errors(item, subject, shares[item.name])
                         except Exception as error:  # a failing measure must not end the comparison
                             why = reason(error)
                         if why:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import join_names
 from gapscope.results.formatting import pluralize
-from gapscope.results.result import StoredRows, axes_or_new, to_html
+from gapscope.results.result import StoredRows, axes_or_new, numbers_of, to_html
+from gapscope.statistics.intervals import percentile_interval
 
 if TYPE_CHECKING:
     import pandas
@@ -38,14 +39,15 @@ class Score:
     p: float = math.nan
 
     @classmethod
-    def of(cls, value: float, interval: tuple[float, float]) -> Score:
+    def of(cls, value: Any, resampled: Any) -> Score:
         """Return a value with its interval, without a p-value.
 
         Args:
             value: The number.
-            interval: Lower and upper end.
+            resampled: The number in each bootstrap resample.
         """
-        return cls(value=value, low=interval[0], high=interval[1])
+        low, high = percentile_interval(resampled, 0.95)
+        return cls(value=float(value), low=low, high=high)
 
     @property
     def significant(self) -> bool:
@@ -110,6 +112,12 @@ class LeaderboardRow(Verdict):
     explained: float
 
 
+def _too_few(recipes: int) -> str:
+    return (
+        f"{recipes} training configurations are too few; at least {MIN_CONFIGURATIONS} are needed"
+    )
+
+
 def verdict_of(
     *, partial: Score, kendall: Score, fixed: str, hyperparameters: int, recipes: int
 ) -> tuple[str, str]:
@@ -120,10 +128,7 @@ def verdict_of(
     if not hyperparameters:
         return NOT_JUDGED, NO_SETTINGS
     if recipes < MIN_CONFIGURATIONS:
-        return (
-            NOT_JUDGED,
-            f"{recipes} training configurations are too few; at least {MIN_CONFIGURATIONS} are needed",
-        )
+        return NOT_JUDGED, _too_few(recipes)
     if fixed:
         return NO_EVIDENCE, fixed
     # only measures that use the test labels reach such a tau; the best of 13 in the competition has 0.81
@@ -133,9 +138,7 @@ def verdict_of(
             f"its order is that of the gap (tau {kendall.value:.2f}); it seems to use test labels",
         )
     if partial.significant:
-        effect = "smaller"
-        if partial.value > 0:
-            effect = "larger"
+        effect = "larger" if partial.value > 0 else "smaller"
         return (
             EVIDENCE,
             f"larger values predict a {effect} gap at equal hyperparameters (partial r {partial.value:.2f})",
@@ -153,7 +156,6 @@ MAX_ROWS = 10
 # characters in a column
 LONGEST_NAME = 20
 SCORES = tuple(item.name for item in fields(LeaderboardRow) if item.type == "Score")
-NUMBERS = ("competition", "worst_sign_error", "explained")
 
 
 def shorten_names(measures: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
@@ -219,19 +221,16 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         measures = [row for row in self if row.role == "measure"]
         trusted = self.trusted
         judged = [row for row in measures if row.verdict != NOT_JUDGED]
-        sentences = [
-            f"None of {pluralize(len(judged), 'measure')} predicts the gap beyond the hyperparameters."
-        ]
+        n_judged = pluralize(len(judged), "measure")
         if not judged:
             sentences = [self._why_not_judged()]
         elif trusted:
-            predict = "predict"
-            if len(trusted) == 1:
-                predict = "predicts"
-            measures_of = f"{len(trusted)} of {pluralize(len(judged), 'measure')} {predict}"
+            predict = "predicts" if len(trusted) == 1 else "predict"
             sentences = [
-                f"{measures_of} the gap beyond the hyperparameters: {_list_names(trusted)}."
+                f"{len(trusted)} of {n_judged} {predict} the gap beyond the hyperparameters: {_list_names(trusted)}."
             ]
+        else:
+            sentences = [f"None of {n_judged} predicts the gap beyond the hyperparameters."]
         confounded = [row for row in judged if row.verdict != EVIDENCE and row.kendall.significant]
         confounded.sort(key=lambda row: -abs(row.kendall.value))
         if confounded:
@@ -243,10 +242,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         ]
         if predictive:
             best = max(predictive, key=lambda row: row.r_squared.value)
-            name = _list_names([best])
-            r_squared = best.r_squared.value
             sentences.append(
-                f"If the hyperparameters are not known, {name} predicts best: R2 {r_squared:.2f}."
+                f"If the hyperparameters are not known, {_list_names([best])} predicts best: "
+                f"R2 {best.r_squared.value:.2f}."
             )
         size = next((row for row in self if row.role == "size"), None)
         if size is None:
@@ -254,33 +252,26 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         message = (
             f"Size alone has R2 {size.r_squared.value:.2f} on held-out training configurations"
         )
-        better = sum(row.r_squared.value > size.r_squared.value for row in trusted)
-        return (
-            *sentences,
-            f"{message}; measures with more: {better} of {len(trusted)}."
-            if trusted
-            else f"{message}.",
-        )
+        if trusted:
+            better = sum(row.r_squared.value > size.r_squared.value for row in trusted)
+            message += f"; measures with more: {better} of {len(trusted)}"
+        return (*sentences, f"{message}.")
 
     def _why_not_judged(self) -> str:
         """Return why no measure was judged at equal hyperparameters, and what to do."""
-        if self.hyperparameters:
-            return (
-                f"Not judged whether measures predict the gap beyond the hyperparameters: {self.recipes} training "
-                f"configurations are too few; at least {MIN_CONFIGURATIONS} are needed."
-            )
-        return (
-            f"Not judged whether measures predict the gap beyond the hyperparameters: {NO_SETTINGS}. Pass settings= "
-            "when networks are added to a pool (--set on the command line), or columns hp.NAME of a table."
+        why = (
+            f"{NO_SETTINGS}. Pass settings= when networks are added to a pool (--set on the command line), or columns "
+            "hp.NAME of a table."
         )
+        if self.hyperparameters:
+            why = f"{_too_few(self.recipes)}."
+        return f"Not judged whether measures predict the gap beyond the hyperparameters: {why}"
 
     def _ordered(self) -> list[LeaderboardRow]:
         """Sort rows: baselines, then by association beyond the hyperparameters, evidence first."""
 
         def key(row: LeaderboardRow) -> tuple[int, bool, float]:
-            strength = 0.0
-            if not math.isnan(row.partial.value):
-                strength = abs(row.partial.value)
+            strength = 0.0 if math.isnan(row.partial.value) else abs(row.partial.value)
             return ("size", "random", "measure").index(row.role), row.verdict != EVIDENCE, -strength
 
         return sorted(self, key=key)
@@ -318,15 +309,11 @@ class Leaderboard(StoredRows[LeaderboardRow]):
 
         rows: list[dict[str, Any]] = []
         for row in self:
-            content: dict[str, Any] = {
-                item.name: getattr(row, item.name) for item in fields(LeaderboardRow)
-            }
+            content = dict(vars(row))
             for name in SCORES:
                 score = content.pop(name)
-                content |= {
-                    name: score.value,
-                    **{f"{name}_{part}": getattr(score, part) for part in ("low", "high", "p")},
-                }
+                content[name] = score.value
+                content |= {f"{name}_{part}": getattr(score, part) for part in ("low", "high", "p")}
             rows.append(content)
         return pandas.DataFrame(rows).dropna(axis="columns", how="all").set_index("measure")
 
@@ -339,34 +326,27 @@ class Leaderboard(StoredRows[LeaderboardRow]):
     def _from(cls, content: Mapping[str, Any]) -> Leaderboard:
         rows: list[LeaderboardRow] = []
         for row in content["rows"]:
-            scores = {
-                name: Score(**{key: float(value) for key, value in row[name].items()})
-                for name in SCORES
-            }
-            numbers = {name: float(row[name]) for name in NUMBERS}
-            values: dict[str, Any] = {**row, **scores, **numbers}
-            rows.append(LeaderboardRow(**values))
+            scores = {name: Score(**numbers_of(Score, row[name])) for name in SCORES}
+            rows.append(LeaderboardRow(**numbers_of(LeaderboardRow, row | scores)))
         names = ("source", "networks", "recipes", "hyperparameters", "left_out", "dropped")
-        attributes = {name: content[name] for name in names} | {
-            "drawn_from": content.get("drawn_from", 0)
-        }
-        return cls(rows, **(attributes | {"hyperparameters": tuple(content["hyperparameters"])}))
+        attributes = {name: content[name] for name in names}
+        attributes["hyperparameters"] = tuple(content["hyperparameters"])
+        return cls(rows, **attributes, drawn_from=content.get("drawn_from", 0))
 
     @property
     def description(self) -> str:
         """Counts of networks, training configurations and hyperparameters."""
-        dropped = ""
-        if self.dropped:
-            dropped = f", {self.dropped} skipped"
-        sampled = ""
+        text = pluralize(self.networks, "network")
         if self.drawn_from:
-            sampled = f" sampled from {self.drawn_from:,}"
-        networks = pluralize(self.networks, "network")
-        if not self.hyperparameters:
-            return f"{networks}{sampled}, no hyperparameters that vary{dropped}"
-        configurations = pluralize(self.recipes, "training configuration")
-        settings = pluralize(len(self.hyperparameters), "hyperparameter")
-        return f"{networks}{sampled}, {configurations}, {settings}{dropped}"
+            text += f" sampled from {self.drawn_from:,}"
+        if self.hyperparameters:
+            text += f", {pluralize(self.recipes, 'training configuration')}"
+            text += f", {pluralize(len(self.hyperparameters), 'hyperparameter')}"
+        else:
+            text += ", no hyperparameters that vary"
+        if self.dropped:
+            text += f", {self.dropped} skipped"
+        return text
 
     def table(self, rows: int | None = None, columns: int = 80) -> str:
         """Return the summary as text, with names cut to fit.
@@ -375,9 +355,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
             rows: Number of rows to show, baselines first; None shows all.
             columns: Width in characters; below 80 the last scores are omitted.
         """
-        summary = self.summary(LONGEST_NAME + max(0, columns - 80)).head(
-            len(self) if rows is None else rows
-        )
+        summary = self.summary(LONGEST_NAME + max(0, columns - 80)).iloc[:rows]
 
         def text(n_scores: int) -> str:
             return summary.iloc[:, :n_scores].to_string(
@@ -394,11 +372,10 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         return text(n_scores)
 
     def __repr__(self) -> str:
-        more = len(self) - MAX_ROWS
-        note = []
-        if more > 0:
-            note = [f"... and {more} more rows: .table(), .to_pandas()"]
-        return "\n".join([*self.verdict[:2], self.table(MAX_ROWS), *note])
+        lines = [*self.verdict[:2], self.table(MAX_ROWS)]
+        if len(self) > MAX_ROWS:
+            lines.append(f"... and {len(self) - MAX_ROWS} more rows: .table(), .to_pandas()")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return to_html(self, (*self.verdict, self.description), self.summary())
@@ -416,9 +393,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
             score = row.partial
             colour = "tab:blue" if row.role == "measure" else "0.4"
             ends = [[max(0.0, score.value - score.low)], [max(0.0, score.high - score.value)]]
-            face = "white"
-            if row.verdict == EVIDENCE:
-                face = colour
+            face = colour if row.verdict == EVIDENCE else "white"
             axes.errorbar(
                 score.value, position, xerr=ends, fmt="o", color=colour, markerfacecolor=face
             )

@@ -49,9 +49,8 @@ class NetworkTable:
         if max_networks is None or len(self.rows) <= max_networks:
             return self
         clusters = configuration_ids(self.rows, list(self.hyperparameters))
-        rows = self.rows.iloc[sample_configurations(clusters, max_networks, seed)].reset_index(
-            drop=True
-        )
+        chosen = sample_configurations(clusters, max_networks, seed)
+        rows = self.rows.iloc[chosen].reset_index(drop=True)
         varied = tuple(
             name for name in self.hyperparameters if rows[name].nunique(dropna=False) > 1
         )
@@ -123,7 +122,7 @@ def network_table(
         where = "the list of records"
     # only `_measures_of` imports the registry of measures, which loads torch
     if measures is None:
-        names = list(_measures_of(table, where))
+        names = _measures_of(table, where)
     else:
         names = [full_name(table, name, ("m.",)) for name in measures]
     size = baseline or next((name for name in SIZES if name in table.columns), None)
@@ -148,13 +147,12 @@ def network_table(
             hyperparameters = []
         else:
             table = table.loc[~unknown]
-    finite = {name: numpy.isfinite(table[name].to_numpy(dtype=float)) for name in names}
     # a measure without values for more than a tenth is excluded, so that all use the same networks
-    left_out = {
-        name: f"{int((~is_finite).sum())} of {len(table)} networks have no finite value"
-        for name, is_finite in finite.items()
-        if (~is_finite).mean() > 0.1
-    }
+    left_out: dict[str, str] = {}
+    for name in names:
+        is_missing = ~numpy.isfinite(table[name].to_numpy(dtype=float))
+        if is_missing.mean() > 0.1:
+            left_out[name] = f"{is_missing.sum()} of {len(table)} networks have no finite value"
     complete = [name for name in names if name not in left_out]
     if not complete:
         raise InvalidInput(f"{where} must have a measure with finite values; it has none.")

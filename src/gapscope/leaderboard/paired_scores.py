@@ -32,10 +32,9 @@ MAX_LOOKUPS = 1_000_000
 def _ratio(
     numerator: Float[Array, "*g d"], first: Float[Array, "*g d"], second: Float[Array, "*g d"]
 ) -> Array:
-    is_defined = (first > 0) & (second > 0)
-    with numpy.errstate(invalid="ignore", divide="ignore"):
-        ratio = numerator / numpy.sqrt(first * second)
-    return numpy.where(is_defined, ratio, numpy.nan)
+    # without untied pairs the numerator is 0 as well, and the ratio NaN
+    with numpy.errstate(invalid="ignore"):
+        return numerator / numpy.sqrt(first * second)
 
 
 @functools.cache
@@ -51,10 +50,8 @@ def _nlogn(counts: Int[Array, "*shape"]) -> Float[Array, "*shape"]:
 
 
 def _finite_mean(values: Float[Array, "g d"]) -> Float[Array, " d"]:
-    is_finite = numpy.isfinite(values)
-    total = numpy.where(is_finite, values, 0.0).sum(0)
-    mean = total / numpy.maximum(is_finite.sum(0), 1)
-    return numpy.where(is_finite.any(0), mean, numpy.nan)
+    with numpy.errstate(invalid="ignore"):  # NaN without a finite value
+        return numpy.nansum(values, 0) / numpy.isfinite(values).sum(0)
 
 
 def _ranks(values: Float[Array, "n d"]) -> Array:
@@ -106,12 +103,10 @@ class _Groups:
 
     Attributes:
         sums: Map from kinds of pairs to sums over each group.
-        count: Number of groups.
         differ: 1 for kinds in which that hyperparameter differs, else 0.
     """
 
     sums: csr_array
-    count: int
     differ: Float[Array, "k 1"]
 
 
@@ -230,7 +225,7 @@ class PairedScores:
         group = numpy.unique(shared[self._one[inside]], return_inverse=True)[1]
         differ = (codes[self._one] != codes[self._other]).astype(numpy.float32)[:, None]
         count = int(group.max(initial=-1)) + 1
-        return _Groups(_indicator(group, inside, (count, len(self._one))), count, differ)
+        return _Groups(_indicator(group, inside, (count, len(self._one))), differ)
 
     def _make_cells(self, codes: Sequence[Int[Array, " c"]], count: int) -> _Cells:
         # the values of each configuration in these hyperparameters as one number, in mixed radix
@@ -307,10 +302,9 @@ class PairedScores:
         parts = counts.for_tau()
         result: list[tuple[Array, Array]] = []
         for groups in self._groups:
-            if groups.count:
-                taus = _ratio(*(_product(groups.sums, part) for part in parts))
-                is_varied = _product(groups.sums, counts.every * groups.differ) > 0
-                result.append((taus, is_varied))
+            taus = _ratio(*(_product(groups.sums, part) for part in parts))
+            is_varied = _product(groups.sums, counts.every * groups.differ) > 0
+            result.append((taus, is_varied))
         return result
 
     def _granulated(self, counts: _Counts) -> Float[Array, " d"]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_range
@@ -26,7 +26,7 @@ from gapscope.leaderboard.paired_scores import PAIRED, PairedScores, competition
 from gapscope.statistics.intervals import (
     bootstrap_weights,
     configuration_ids,
-    percentile_interval,
+    members,
     permutations,
 )
 
@@ -58,43 +58,39 @@ def explain_by_settings(
     'it is fixed by the hyperparameters: it never changes with rate alone'
     """
     values = table[measure].to_numpy(dtype=float)
-    clusters = configuration_ids(table, hyperparameters)
     if numpy.ptp(values) == 0:
         return "it is the same in all networks"
-    if _has_repeats(clusters):
-        if _varies(values, clusters):
+
+    def varies(names: Sequence[str]) -> bool | None:
+        """Return whether the measure varies at equal values of these (None if no two networks agree in them)."""
+        groups = members(configuration_ids(table, names))
+        if len(groups) == len(values):
+            return None
+        return any(numpy.ptp(values[rows]) > 0 for rows in groups)
+
+    at_equal_settings = varies(hyperparameters)
+    if at_equal_settings is not None:
+        if at_equal_settings:
             return ""
         return "it is fixed by the hyperparameters: all seeds have the same"
-    ignored: list[str] = []
-    for name in hyperparameters if len(hyperparameters) > 1 else ():
-        groups = configuration_ids(table, [other for other in hyperparameters if other != name])
-        if _has_repeats(groups) and not _varies(values, groups):
-            ignored.append(name)
+    ignored = [
+        name
+        for name in hyperparameters
+        if varies([other for other in hyperparameters if other != name]) is False
+    ]
     if ignored:
         return f"it is fixed by the hyperparameters: it never changes with {' or '.join(ignored)} alone"
     return ""
 
 
-def _has_repeats(groups: Int[Array, " n"]) -> bool:
-    return len(set(groups.tolist())) < len(groups)
-
-
-def _varies(values: Float[Array, " n"], groups: Int[Array, " n"]) -> bool:
-    return any(numpy.ptp(values[groups == number]) > 0 for number in set(groups.tolist()))
-
-
 def _add_p_values(scored: Sequence[Scored], *, two_sided: bool) -> list[Score]:
     """Add p-values from the largest score of all measures per permutation (single-step max-T)."""
-    table = numpy.stack([numpy.nan_to_num(permuted, nan=-numpy.inf) for _, permuted in scored])
-    largest = (
-        numpy.where(numpy.isfinite(table), numpy.abs(table), -numpy.inf) if two_sided else table
-    ).max(0)
+    size_of = numpy.abs if two_sided else numpy.asarray
+    # NaN if no measure has a score: not above any other
+    largest = numpy.fmax.reduce([size_of(permuted) for _, permuted in scored])
     scores: list[Score] = []
     for score, _ in scored:
-        if two_sided:
-            size = abs(score.value)
-        else:
-            size = score.value
+        size = size_of(score.value)
         # the observed order counts as one of the permutations
         p = float((1 + (largest >= size - 1e-12).sum()) / (1 + len(largest)))
         scores.append(replace(score, p=1.0 if numpy.isnan(size) else p))
@@ -122,7 +118,7 @@ class _LeaderboardContext:
         self.paired_weights = self.weights[:MAX_PAIRED]
         self.pairs = PairedScores(table.rows, target, self.settings)
         self.associations = PartialAssociations(
-            table.rows, target, self.settings, self.clusters, list(self.orders), self.weights
+            table.rows, target, self.settings, self.clusters, self.orders, self.weights
         )
 
     def values(self, name: str) -> Float[Array, " n"]:
@@ -137,23 +133,21 @@ class _LeaderboardContext:
         permuted = self.pairs.of(values[self.orders[:MAX_PAIRED]].T, only=names)
         scored: dict[str, Scored] = {}
         for name in names:
-            value = float(observed[name][0])
-            resamples = resampled[name]
-            if (
-                name == "mutual_information"
-            ):  # resamples are biased upwards: shift their mean to the value
-                low, high = percentile_interval(resamples - numpy.nanmean(resamples) + value, 0.95)
-                scored[name] = Score.of(value, (max(low, 0.0), high)), permuted[name]
-            else:
-                scored[name] = Score.of(value, percentile_interval(resamples, 0.95)), permuted[name]
+            value = observed[name][0]
+            score = Score.of(value, resampled[name])
+            if name == "mutual_information":
+                # resamples are biased upwards: shift their mean to the value
+                centred = resampled[name] - numpy.nanmean(resampled[name]) + value
+                score = Score.of(value, centred)
+                score = replace(score, low=max(score.low, 0.0))
+            scored[name] = score, permuted[name]
         return scored
 
     def signs(self, name: str, tau: float, n_test: int | None) -> tuple[Score, Float[Array, " e"]]:
         """Return the mean sign error with its interval, and the errors by environment."""
+        directed = self.rows
         if tau < 0:
-            directed = self.rows.assign(**{name: -self.rows[name]})
-        else:
-            directed = self.rows
+            directed = directed.assign(**{name: -directed[name]})
         first, second, errors = sign_errors(directed, name, self.target, self.settings, n_test).T
         if not len(errors):
             return Score(value=numpy.nan), errors
@@ -161,7 +155,7 @@ class _LeaderboardContext:
         weights = self.resamples[:, first.astype(int)] * self.resamples[:, second.astype(int)]
         with numpy.errstate(invalid="ignore", divide="ignore"):
             resampled = weights @ errors / weights.sum(1)
-        return Score.of(float(errors.mean()), percentile_interval(resampled, 0.95)), errors
+        return Score.of(errors.mean(), resampled), errors
 
     def verdict(self, name: str, partial: Score, kendall: Score) -> Verdict:
         """Return the verdict on one measure (without hyperparameters there is no partial correlation)."""
@@ -174,11 +168,7 @@ class _LeaderboardContext:
             hyperparameters=len(self.settings),
             recipes=self.n_configurations,
         )
-        role = "random"
-        if name != RANDOM:
-            role = "measure"
-            if name == self.table.baseline:
-                role = "size"
+        role = {RANDOM: "random", self.table.baseline: "size"}.get(name, "measure")
         return Verdict(role=role, verdict=verdict, why=why, partial=partial, kendall=kendall)
 
 
@@ -231,8 +221,9 @@ def verdicts(
     kendalls = _add_p_values(
         [context.paired(values, ("kendall",))["kendall"] for values in columns], two_sided=True
     )
-    associations = [context.associations.of(values) for values in columns]
-    partials = _add_p_values([(each.score, each.permuted) for each in associations], two_sided=True)
+    partials = _add_p_values(
+        [context.associations.of(values)[0] for values in columns], two_sided=True
+    )
     return {
         name: context.verdict(name, partial, kendall)
         for name, partial, kendall in zip(context.names, partials, kendalls, strict=True)
@@ -331,16 +322,13 @@ def rank_measures(
         r_squared, mae, permuted = cross_validated_line(
             values, context.gaps, context.clusters, context.orders, context.weights
         )
-        association = context.associations.of(values)
+        partial, determined = context.associations.of(values)
         pairs = context.paired(values)
-        pairs |= {
-            "r_squared": (r_squared, permuted),
-            "partial": (association.score, association.permuted),
-        }
+        pairs |= {"r_squared": (r_squared, permuted), "partial": partial}
         for key, pair in pairs.items():
             scored[key].append(pair)
         maes.append(mae)
-        explained.append(association.explained)
+        explained.append(determined)
         if on_measure is not None:
             on_measure(name, number, len(context.names))
     scores = {

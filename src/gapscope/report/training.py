@@ -11,12 +11,12 @@ from markupsafe import Markup
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput
-from gapscope.base.files import check_output
+from gapscope.base.files import check_output, write_output
 from gapscope.report.figures import ALARM
 from gapscope.report.label_issues import label_issues_section
 from gapscope.report.svg import Plot, Scale
 from gapscope.results.formatting import format_number, pluralize
-from gapscope.results.pages import render_page, write_page
+from gapscope.results.pages import render_page
 
 if TYPE_CHECKING:
     from gapscope.labels.results import LabelIssues
@@ -149,4 +149,4 @@ def write_training_report(
         figures=_number_figures(rows, moments, across),
         suspects=None if suspects is None else label_issues_section(suspects, images, classes),
     )
-    return write_page(path, page)
+    return write_output(path, page)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy
 
 from gapscope.base.arguments import check_arguments
-from gapscope.base.files import check_output
+from gapscope.base.files import check_output, write_output
 from gapscope.report.curves import curves
 from gapscope.report.figures import correlation_strip
 from gapscope.report.held_out import held_out_errors, held_out_section
@@ -23,7 +23,7 @@ from gapscope.report.measures import (
 from gapscope.report.networks import networks, overview
 from gapscope.report.pool_view import PoolView, as_view
 from gapscope.report.verdict import verdict
-from gapscope.results.pages import render_page, write_page
+from gapscope.results.pages import render_page
 from gapscope.results.records import Record
 
 if TYPE_CHECKING:
@@ -98,4 +98,4 @@ def write_report(
             networks=networks(view),
             guide=guide(view),
         )
-    return write_page(path, page)
+    return write_output(path, page)

@@ -25,10 +25,7 @@ class Estimate(float):
     def __new__(cls, value: float, standard_error: float | None = None) -> Estimate:
         """Create the float and attach its standard error."""
         estimate = super().__new__(cls, value)
-        if standard_error is None:
-            estimate.standard_error = None
-        else:
-            estimate.standard_error = float(standard_error)
+        estimate.standard_error = None if standard_error is None else float(standard_error)
         return estimate
 
     @property
@@ -52,8 +49,7 @@ def percent(fraction: float, digits: int = 0) -> str:
 
 def percents_apart(first: float, second: float, *others: float) -> tuple[str, ...]:
     """Format fractions in percent, with as many digits as tell the first two apart (at most three)."""
-    digits = (n for n in range(3) if percent(first, n) != percent(second, n))
-    n = next(digits, 3)
+    n = next((n for n in range(3) if percent(first, n) != percent(second, n)), 3)
     return tuple(percent(fraction, n) for fraction in (first, second, *others))
 
 
@@ -93,10 +89,8 @@ def paired_difference(
     """
     n = len(values)
     if baseline is None:
-        others = [0.0] * n
-    else:
-        others = baseline
-    differences = [float(a) - float(b) for a, b in zip(values, others, strict=True)]
+        baseline = [0.0] * n
+    differences = [float(a) - float(b) for a, b in zip(values, baseline, strict=True)]
     mean = math.fsum(differences) / n
     variance = (math.fsum((difference - mean) ** 2 for difference in differences) + 1) / n
     reach = NORMAL_90 * math.sqrt(variance / n)

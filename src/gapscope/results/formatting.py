@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from numbers import Real
 from typing import Any
 
@@ -22,9 +23,7 @@ def format_number(value: Any, digits: int = 3) -> str:
         return "–"
     value = float(value) + 0.0  # no negative zero
     if math.isinf(value):
-        if value > 0:
-            return "∞"
-        return "−∞"
+        return "∞" if value > 0 else "−∞"
     size = abs(value)
     if size >= 1e6 or 0 < size < 1e-3:
         mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
@@ -67,16 +66,12 @@ def setting_value(value: Any) -> str:
     'weight (strength 0.002)'
     """
     if isinstance(value, bool):
-        if value:
-            return "yes"
-        return "no"
+        return "yes" if value else "no"
     if value is None or isinstance(value, int | float):
         return format_number(value, 4)
     if str(value).startswith("["):
-        try:
-            return ", ".join(_item(item) for item in json.loads(value)) or "none"
-        except ValueError:
-            return str(value)
+        with suppress(ValueError):
+            return ", ".join(map(_item, json.loads(value))) or "none"
     return str(value)
 
 
@@ -106,11 +101,9 @@ def pluralize(n: int, noun: str) -> str:
     >>> pluralize(1, "network"), pluralize(1200, "network"), pluralize(2, "class")
     ('1 network', '1,200 networks', '2 classes')
     """
-    if noun.endswith("s"):
-        plural = f"{noun}es"
-    else:
-        plural = f"{noun}s"
-    return f"{n:,} {noun if n == 1 else plural}"
+    if n != 1:
+        noun += "es" if noun.endswith("s") else "s"
+    return f"{n:,} {noun}"
 
 
 def describe_repeats(repeats: int, samples: int, other: str = "") -> str:

@@ -40,9 +40,7 @@ class Finding:
     cause: str = ""
 
     def __str__(self) -> str:
-        when = ""
-        if self.epoch is not None:
-            when = f" at epoch {self.epoch}"
+        when = "" if self.epoch is None else f" at epoch {self.epoch}"
         return f"{self.code}{when}: {self.evidence}\n       -> {self.action}"
 
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from gapscope.base.environment import version
-from gapscope.base.files import write_output
 from gapscope.results.estimate import percent
 from gapscope.results.formatting import format_fixed, format_number, pluralize
 
@@ -69,16 +67,3 @@ def render_page(template: str, *, title: str, **content: Any) -> str:
 def render_fragment(template: str, **content: Any) -> Markup:
     """Return part of a page, for notebooks and for other templates."""
     return Markup(environment().get_template(template).render(**content))
-
-
-def write_page(path: str | Path, page: str) -> Path:
-    """Write a page atomically, and return its path.
-
-    Args:
-        path: File to write; its folder must exist, and it must not be a symbolic link.
-        page: HTML, as `render_page` returns it.
-
-    Raises:
-        NotWritten: See `gapscope.base.files.check_output`; call that before the work.
-    """
-    return write_output(path, page)

@@ -68,20 +68,10 @@ class _Bar(NullProgress):
 
     def __init__(self, title: str, total: float) -> None:
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            TaskProgressColumn,
-            TextColumn,
-            TimeElapsedColumn,
-        )
+        from rich.progress import Progress, TimeElapsedColumn
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-        )
+        # the default columns, with the time spent in place of the time left
+        columns = (*Progress.get_default_columns()[:3], TimeElapsedColumn())
         self.bar: Any = Progress(*columns, console=Console(stderr=True), transient=True)
         self.title = title
         self.task = self.bar.add_task(title, total=total)
@@ -133,17 +123,16 @@ class _Lines(NullProgress):
     def line(self) -> str:
         """Return the step, the fraction done, and the time spent and left."""
         spent = time.monotonic() - self.start
+        text = self.title
         if self.what:
-            text = f"{self.title}: {self.what}"
-        else:
-            text = self.title
+            text += f": {self.what}"
         fraction = 0.0
         if self.total > 0:
             fraction = min(1.0, self.done / self.total)
-        left = ""
+        text += f", {100 * fraction:.0f} % after {spent:.0f} s"
         if fraction > 0:
-            left = f", about {spent * (1 - fraction) / fraction:.0f} s left"
-        return f"{text}, {100 * fraction:.0f} % after {spent:.0f} s{left}"
+            text += f", about {spent * (1 - fraction) / fraction:.0f} s left"
+        return text
 
     def step(self, what: str) -> None:
         """Name the next step."""

@@ -27,20 +27,16 @@ USAGE = "no reference values exist: compare networks that were trained alike"
 
 def _describe(title: str, units: str, note: str) -> str:
     """Describe a number by title, units and caveats."""
-    if title and units:
-        quantity = f"{title} [{units}]"
-    else:
-        quantity = title or units
-    return "; ".join(part for part in (quantity, note) if part)
+    quantity = f"{title} [{units}]" if title and units else title or units
+    return "; ".join(filter(None, (quantity, note)))
 
 
 def _row(reading: Reading) -> tuple[str, ...]:
     value = "no value"
+    error = ""
     if not math.isnan(reading.value):
         value = format_number(reading.value, 4)
-    error = "exact"
-    if math.isnan(reading.value):
-        error = ""
+        error = "exact"
     if reading.standard_error is not None:
         error = "± ?"
         if not math.isnan(reading.standard_error):
@@ -61,16 +57,13 @@ def _family_row(family: Sequence[Reading]) -> tuple[str, ...]:
     notes = [f"{', '.join(dict.fromkeys(parts))}: {reason}" for reason, parts in missing.items()]
     notes += dict.fromkeys(reading.note for reading in defined if reading.note)
     first = family[0]
+    title = ": ".join(filter(None, (first.title.split(": ")[0], values)))
     return (
         f"{first.measure}.*",
         f"{len(defined)} numbers" if defined else "no value",
         "exact" if first.standard_error is None else "estimated",
         BETTER[first.direction],
-        _describe(
-            ": ".join(filter(None, (first.title.split(": ")[0], values))),
-            first.units,
-            "; ".join(notes),
-        ),
+        _describe(title, first.units, "; ".join(notes)),
     )
 
 
@@ -149,11 +142,9 @@ class Reading:
         values: dict[str, Any] = {
             key: value for key, value in content.items() if key in cls.__dataclass_fields__
         }
-        error = values.get("standard_error")
-        values |= {
-            "value": float(values["value"]),
-            "standard_error": None if error is None else float(error),
-        }
+        values["value"] = float(values["value"])
+        if values.get("standard_error") is not None:
+            values["standard_error"] = float(values["standard_error"])
         return cls(**values)
 
 
@@ -197,9 +188,7 @@ class Readings(StoredRows[Reading]):
         if key in self.unmeasured:
             raise NotMeasurable(f"{key} has no value: {self.unmeasured[key]}")
         names = [reading.name for reading in self]
-        among = ""
-        if names:
-            among = f" among {', '.join(names)}"
+        among = f" among {', '.join(names)}" if names else ""
         raise NotMeasurable(f"There is no reading {key!r}{among}.{did_you_mean(key, names)}")
 
     def __contains__(self, key: object) -> bool:
@@ -263,20 +252,12 @@ class Readings(StoredRows[Reading]):
             self.unmeasured, max(1, MAX_LINES - len(notes) - min(len(rows), 9))
         )
         max_rows = MAX_LINES - len(notes) - len(missing) - 1
+        rest = []
         if len(rows) > max_rows:
-            rows = [
-                *rows[: max_rows - 1],
-                (f"... and {len(rows) - max_rows + 1} more; .to_pandas() has all",),
-            ]
+            rest = [f"... and {len(rows) - max_rows + 1} more; .to_pandas() has all"]
+            rows = rows[: max_rows - 1]
         if rows:
             rows = [HEAD, *rows]
-        else:
-            rows = []
-        widths = [
-            max((len(row[i]) for row in rows if len(row) > 1), default=0) for i in range(len(HEAD))
-        ]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
-            for row in rows
-        ]
-        return "\n".join([*lines, *missing, *notes])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([*lines, *rest, *missing, *notes])

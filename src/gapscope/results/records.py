@@ -107,11 +107,10 @@ class Record:
         Args:
             folder: Folder of the run.
         """
-        content: dict[str, Any] = {"schema": SCHEMA}
-        for item in fields(self):
-            if item.name not in ("history", "readings"):
-                content[item.name] = getattr(self, item.name)
-        content["readings"] = [asdict(reading) for reading in self.readings]
+        content: dict[str, Any] = {"schema": SCHEMA, **vars(self)}
+        del content["history"]
+        # at the end, as they are long
+        content["readings"] = [asdict(reading) for reading in content.pop("readings")]
         write_atomically(folder / RECORD, to_json(content, indent=1) + "\n")
 
     @classmethod
@@ -135,9 +134,7 @@ def read_with_warning(folder: Path) -> tuple[Record, str]:
     """Read the record of one run, and a note if its history is corrupted."""
     path = folder / RECORD
     content = read_json(path)
-    schema = None
-    if is_dict(content):
-        schema = content.get("schema")
+    schema = content.get("schema") if is_dict(content) else None
     if not isinstance(schema, int):
         raise DamagedFile(
             f"{path} must be a gapscope record; it has no integer 'schema'. Is this a pool folder?"
@@ -193,9 +190,8 @@ def _parse_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     )
     content["scores"] = {key: float(value) for key, value in content.get("scores", {}).items()}
     has_gap = {"train_loss", "test_loss"} <= content["scores"].keys()
-    if has_gap and ("train_accuracy" in content["scores"]) != (
-        "test_accuracy" in content["scores"]
-    ):
+    accuracies = {"train_accuracy", "test_accuracy"} & content["scores"].keys()
+    if has_gap and len(accuracies) == 1:
         raise ValueError("scores have one accuracy without the other")
     if not all(isinstance(reason, str) for reason in content.get("unmeasured", {}).values()):
         raise ValueError("unmeasured has a reason that is no text")
@@ -238,12 +234,9 @@ def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested settings in one mapping, with paths such as "data.name" as keys."""
     flat: dict[str, Any] = {}
     for key, value in content.items():
-        if prefix:
-            name = f"{prefix}.{key}"
-        else:
-            name = str(key)
+        name = f"{prefix}{key}"
         if is_mapping(value):
-            flat |= flatten(value, name)
+            flat |= flatten(value, f"{name}.")
         elif is_list_or_tuple(value):
             flat[name] = to_json(value)
         else:

@@ -43,7 +43,11 @@ def picture(result: Any) -> str:
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=60)
     plt.close(figure)  # notebooks would show an open figure a second time
-    return f'<img alt="plot" src="data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}">'
+    return f'<img alt="plot" src="{_png_uri(content)}">'
+
+
+def _png_uri(content: io.BytesIO) -> str:
+    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
 
 
 def data_uri(sample: Any) -> str:
@@ -75,7 +79,7 @@ def data_uri(sample: Any) -> str:
     scaled = numpy.where(finite, (image - low) / (high - low or 1.0), 0.0)
     content = io.BytesIO()
     Image.fromarray((scaled * 255).round().astype(numpy.uint8)).save(content, "png", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
+    return _png_uri(content)
 
 
 def _format_cell(value: float) -> str:
@@ -87,11 +91,10 @@ def to_html(result: Any, sentences: Iterable[str], table: Any = None, *, index: 
     if table is None:
         table = result.to_pandas()
     lines = "".join(f"<p>{html.escape(line)}</p>" for line in sentences)
-    rows = table.head(MAX_ROWS).to_html(float_format=_format_cell, index=index)
-    more = ""
+    lines += table.head(MAX_ROWS).to_html(float_format=_format_cell, index=index)
     if len(table) > MAX_ROWS:
-        more = f"<p>{len(table) - MAX_ROWS} more rows: to_pandas()</p>"
-    return f"<div>{lines}{rows}{more}{picture(result)}</div>"
+        lines += f"<p>{len(table) - MAX_ROWS} more rows: to_pandas()</p>"
+    return f"<div>{lines}{picture(result)}</div>"
 
 
 Row = TypeVar("Row")
@@ -119,6 +122,12 @@ def to_builtin(value: Any) -> Any:
     if to_list is None:
         return value
     return to_list()
+
+
+def numbers_of(row: type, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a data class from JSON, in which its non-finite numbers are texts."""
+    floats = [item.name for item in fields(row) if item.type == "float"]
+    return {**content, **{name: float(content[name]) for name in floats}}
 
 
 class Result:
