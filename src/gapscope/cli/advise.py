@@ -65,7 +65,7 @@ def _trained_batch_size(network: Path, load: str | None) -> int:
 
 @app.command("batch-norm")
 def batch_norm(
-    network: Path = typer.Argument(..., help=f"One network: {NETWORK}."),
+    network: Path = typer.Argument(help=f"One network: {NETWORK}."),
     batch_size: int | None = typer.Option(
         None,
         help="Batch size whose regularization to keep. Default: that of the training of a pool's network.",
@@ -102,12 +102,8 @@ def batch_norm(
         print_json(advice)
         return
     rows = _rows(advice)
-    print_rows(
-        rows,
-        "What batch norm adds to the training loss",
-        right=list(rows[0])[1:],
-        unfolded=list(rows[0])[1:],
-    )
+    numbers = list(rows[0])[1:]
+    print_rows(rows, "What batch norm adds to the training loss", right=numbers, unfolded=numbers)
     print_lines("\n".join(f"- {sentence}" for sentence in advice.sentences))
     print_lines("When not to trust this:")
     print_lines("\n".join(f"- {caveat}" for caveat in advice.caveats))

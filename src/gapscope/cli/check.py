@@ -25,12 +25,14 @@ def _with_shell_advice(result: CheckResult) -> CheckResult:
     """Return a result whose findings and reasons advise in the words of the command line."""
     from dataclasses import replace
 
-    findings = tuple(replace(item, action=in_a_shell(item.action)) for item in result.findings)
-    not_checked = tuple(
-        replace(item, reason=in_a_shell(item.reason)) for item in result.not_checked
+    return replace(
+        result,
+        findings=tuple(replace(item, action=in_a_shell(item.action)) for item in result.findings),
+        not_checked=tuple(
+            replace(item, reason=in_a_shell(item.reason)) for item in result.not_checked
+        ),
+        not_judged=in_a_shell(result.not_judged),
     )
-    not_judged = in_a_shell(result.not_judged)
-    return replace(result, findings=findings, not_checked=not_checked, not_judged=not_judged)
 
 
 def _call_for_check(target: Path) -> tuple[Any, Any, dict[str, Any]]:
@@ -50,15 +52,15 @@ def _call_for_check(target: Path) -> tuple[Any, Any, dict[str, Any]]:
     needed = f"(network or None, training data), a third value initial_state, or a mapping with {', '.join(OPTIONS)}"
     result = call_function(target, needed=needed)
     if isinstance(result, Mapping) and {"network", "data"} <= set(result):
-        options = {
-            str(name): value for name, value in result.items() if name not in ("network", "data")
-        }
+        options = {str(name): value for name, value in result.items()}
+        network = options.pop("network")
+        data = options.pop("data")
         unknown = sorted(set(options) - set(OPTIONS))
         if unknown:
             raise InvalidInput(
                 f"{target} returned {', '.join(unknown)}; known are {', '.join(OPTIONS)}. Omit others."
             )
-        return result["network"], result["data"], options
+        return network, data, options
     if not isinstance(result, tuple) or len(result) not in (2, 3):
         raise InvalidInput(f"{target} must return {needed}; it returned {describe_value(result)}.")
     network, data, initial = (*result, None)[:3]
@@ -111,13 +113,11 @@ def _targets(
                 "neither. Pass a weights file, or move the pictures of each class into a folder."
             )
         for path in weights:
-            network, data, options = stored_network(path, data_root)
-            yield path.parent.name, network, data, options | _stored_training(path)
+            yield path.parent.name, *stored_network(path, data_root)
     elif (own := call_for_network(target, load)) is not None:
         yield str(target), *own, {}
     else:
-        network, data, options = stored_network(target, data_root)
-        yield target.parent.name, network, data, options | _stored_training(target)
+        yield target.parent.name, *stored_network(target, data_root)
 
 
 def _read_test(path: Path, column: str | None, data: Any) -> Any:
@@ -133,7 +133,7 @@ def _read_test(path: Path, column: str | None, data: Any) -> Any:
 
 
 def stored_network(weights: Path, data_root: str | None) -> tuple[Any, Any, dict[str, Any]]:
-    """Return network, data, and initial state, history and batch size as options of `check`."""
+    """Return network, data, and initial state, history, batch size and training as options of `check`."""
     from gapscope.base.specs import RunSpec
     from gapscope.cli.arguments import load_network
     from gapscope.results.records import Record
@@ -142,21 +142,13 @@ def stored_network(weights: Path, data_root: str | None) -> tuple[Any, Any, dict
     options: dict[str, Any] = {"initial_state": initial}
     if (weights.parent / "record.json").exists():
         record = Record.read(weights.parent)
+        training = RunSpec.from_dict(record.spec).training
         options |= {
             "history": record.history,
-            "batch_size": RunSpec.from_dict(record.spec).training.batch_size,
+            "batch_size": training.batch_size,
+            "train_fn": training,
         }
     return network, data, options
-
-
-def _stored_training(weights: Path) -> dict[str, Any]:
-    """Return the stored training configuration as an option of `check` ({} without a record)."""
-    from gapscope.base.specs import RunSpec
-    from gapscope.results.records import Record
-
-    if not (weights.parent / "record.json").exists():
-        return {}
-    return {"train_fn": RunSpec.from_dict(Record.read(weights.parent).spec).training}
 
 
 def _codes(text: str) -> list[str]:
@@ -168,9 +160,7 @@ def _require_codes(fail_on: str | None, ignore: str, only: str | None) -> None:
     for option, value in (("--fail-on", fail_on), ("--only", only)):
         if value is not None and not _codes(value):
             raise typer.BadParameter(f"{option} names no code; pass codes such as GS102,GS402.")
-    if fail_on is None:
-        return
-    named = set(_codes(fail_on)) - {ANY}
+    named = set(_codes(fail_on or "")) - {ANY}
     left_out = named & set(_codes(ignore))
     if only is not None:
         left_out |= named - set(_codes(only))
@@ -182,7 +172,6 @@ def _require_codes(fail_on: str | None, ignore: str, only: str | None) -> None:
 
 def check(
     target: Path = typer.Argument(
-        ...,
         help="module:function that returns (network, data), (network, data, initial state) or a mapping with these and "
         "other arguments of gapscope.check; a table (CSV, JSON lines, Parquet); a folder with one folder of "
         "pictures per class; a weights file of a pool; a pool folder; or a TOML grid of untrained networks.",
@@ -224,7 +213,8 @@ def check(
     get_checks(sorted(fatal - {ANY}))
     _require_codes(fail_on, ignore, only)
     check_outputs(html, sources=(target, test))
-    results, has_names = [], target.is_dir() or is_grid(target)
+    results = []
+    has_names = target.is_dir() or is_grid(target)
     with handle_interrupts(resumes=False):
         for name, network, data, options in _targets(
             target, data_root, max_networks, load, column, side
@@ -236,12 +226,10 @@ def check(
                     f"--train spec needs a grid, a pool, or a function that returns train_fn; {target} has no training "
                     "configuration. Pass --train module:function."
                 )
-            if train == "spec" or is_factory(target):
-                options.setdefault("train_fn", None)
-            else:
-                options["train_fn"] = None
             if train and train != "spec":
                 options["train_fn"] = import_function(train)
+            elif not train and not is_factory(target):
+                options["train_fn"] = None
             result = run_checks(
                 network,
                 data,

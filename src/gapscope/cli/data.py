@@ -19,15 +19,10 @@ def _line_per_tenth() -> Callable[[str, int, int | None], None]:
     tenths: dict[str, int] = {}
 
     def report(file: str, received: int, total: int | None) -> None:
-        if total:
-            tenth = 10 * received // total
-        else:
-            tenth = received // 10_000_000
+        tenth = 10 * received // (total or 100_000_000)
         if tenth > tenths.get(file, 0):
             tenths[file] = tenth
-            of_total = ""
-            if total:
-                of_total = f" of {total / 1e6:.1f}"
+            of_total = f" of {total / 1e6:.1f}" if total else ""
             print_lines(f"{file}: {received / 1e6:.1f}{of_total} MB", err=True)
 
     return report
@@ -51,14 +46,8 @@ def list_data(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
         for source in SOURCES.values()
     ]
     if json:
-        keys = {"train + test": "samples", "where": "path"}
-        print_json(
-            {
-                "data_sets": [
-                    {keys.get(key, key): value for key, value in row.items()} for row in rows
-                ]
-            }
-        )
+        keys = ("name", "task", "samples", "licence", "path")
+        print_json({"data_sets": [dict(zip(keys, row.values(), strict=True)) for row in rows]})
         return
     print_lines(f"data root: {root_of(data_root)}; to fetch absent data: gapscope data fetch NAME")
     for row in rows:
@@ -70,9 +59,7 @@ def list_data(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
 def fetch_data(
     name: str = typer.Argument(help="Name of a data set (`gapscope data list`)."),
     data_root: str | None = DATA_ROOT,
-    base_url: str | None = typer.Option(
-        None, "--base-url", help="Other server with the same files."
-    ),
+    base_url: str | None = typer.Option(None, help="Other server with the same files."),
     json: bool = JSON,
 ) -> None:
     """Fetch the official files of a data set and verify their checksums."""

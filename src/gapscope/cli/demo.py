@@ -47,12 +47,8 @@ def _print_estimates(
         row: Any = assessed.loc[record.id]
         expected = "-"
         if row["verdict"] == "inside":
-            expected = expected_test_accuracy(
-                record.scores["train_accuracy"],
-                float(row["prediction"]),
-                float(row["low"]),
-                float(row["high"]),
-            )
+            ends = map(float, row[["prediction", "low", "high"]])
+            expected = expected_test_accuracy(record.scores["train_accuracy"], *ends)
         rows.append(
             {
                 "network": _network_name(record),

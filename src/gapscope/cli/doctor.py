@@ -74,18 +74,13 @@ def _data_rows(data_root: str | None) -> list[tuple[str, str, str]]:
     root = root_of(data_root)
     rows = [("data root", str(root), "ok" if root.is_dir() else "absent")]
     for name in dataset_names():
-        is_here = bool(find_dataset(name, root=data_root))
-        by_hand = SOURCES[name].layout is not None and SOURCES[name].origin is None
-        missing = "gapscope data fetch {name}"
-        if by_hand:
-            missing = "by hand; for instructions: gapscope data fetch {name}"
-        rows.append(
-            (
-                f"data {name}",
-                "found" if is_here else "absent",
-                "ok" if is_here else missing.format(name=name),
-            )
-        )
+        if find_dataset(name, root=data_root):
+            rows.append((f"data {name}", "found", "ok"))
+            continue
+        missing = f"gapscope data fetch {name}"
+        if SOURCES[name].layout is not None and SOURCES[name].origin is None:
+            missing = f"by hand; for instructions: {missing}"
+        rows.append((f"data {name}", "absent", missing))
     return rows
 
 
@@ -98,18 +93,18 @@ def doctor(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     from gapscope.base.environment import version
 
     problem = torchvision_problem(torchvision_build(), torch.__version__)
-    gpu = "none"
+    gpu = ("GPU", "none", "not needed")
     if torch.cuda.is_available():
-        gpu = torch.cuda.get_device_name(0)
+        gpu = ("GPU", torch.cuda.get_device_name(0), "ok")
     rows = [
         ("gapscope", version(), "ok"),
         ("python", platform.python_version(), "ok"),
         ("torch", f"{torch.__version__}, {torch.get_num_threads()} threads", "ok"),
-        ("GPU", gpu, "ok" if gpu != "none" else "not needed"),
+        gpu,
         ("torchvision", torchvision_build() or "absent", "broken" if problem else "ok"),
     ]
-    for name in CORE:
-        installed = installed_version(name)
+    core = {name: installed_version(name) for name in CORE}
+    for name, installed in core.items():
         rows.append(
             (name, installed or "absent", "ok" if installed else "run: pip install gapscope")
         )
@@ -118,7 +113,7 @@ def doctor(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
     table: list[dict[str, str]] = [
         dict(zip(("what", "found", "verdict"), row, strict=True)) for row in rows
     ]
-    missing = [name for name in CORE if installed_version(name) is None]
+    missing = [name for name, installed in core.items() if installed is None]
     if json:
         print_json({"ok": not (problem or missing), "rows": table})
     else:

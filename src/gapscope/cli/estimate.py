@@ -11,9 +11,7 @@ from gapscope.cli.output import print_json, print_lines
 
 
 def estimate(
-    networks: list[Path] = typer.Argument(
-        ..., metavar="NETWORK...", help=f"One or more: {NETWORK}."
-    ),
+    networks: list[Path] = typer.Argument(metavar="NETWORK...", help=f"One or more: {NETWORK}."),
     label_noise: float | None = typer.Option(
         None, help="Fraction of wrong training labels. Default: estimated."
     ),
@@ -35,9 +33,7 @@ def estimate(
     from gapscope.cli.arguments import load_network
     from gapscope.cli.progress import handle_interrupts
 
-    loaded = None
-    if estimator is not None:
-        loaded = AccuracyEstimator.load(estimator)
+    loaded = None if estimator is None else AccuracyEstimator.load(estimator)
     estimates = {}
     with handle_interrupts(resumes=False):
         for path in networks:
@@ -54,12 +50,7 @@ def estimate(
             if not json:
                 print_lines((f"{path}:\n" if len(networks) > 1 else "") + repr(estimates[path]))
     if json:
-        print_json(
-            {
-                "networks": [
-                    {"network": str(path), **each.to_dict()} for path, each in estimates.items()
-                ]
-            }
-        )
+        rows = [{"network": str(path), **each.to_dict()} for path, each in estimates.items()]
+        print_json({"networks": rows})
     if any(each.abstained_because for each in estimates.values()):
         raise typer.Exit(NO_ANSWER)

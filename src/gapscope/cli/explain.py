@@ -23,10 +23,7 @@ def read_page(code: str) -> str:
     installed = files("gapscope.checks") / "pages" / f"{code.lower()}.md"
     # in a clone, the pages are those of the site
     cloned = Path(__file__).parents[3] / "docs" / "checks" / f"{code.lower()}.md"
-    if installed.is_file():
-        page = installed
-    else:
-        page = cloned
+    page = installed if installed.is_file() else cloned
     if not page.is_file():
         return f"# {code}\n\nA check of your own has no page."
     return re.sub(r"<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL).strip()

@@ -39,10 +39,7 @@ def _import_file(path: Path) -> ModuleType:
     if loaded is not None and getattr(loaded, "__file__", None) == str(path):
         return loaded
     # two files may have one name, or that of an installed module
-    if loaded is None:
-        name = path.stem
-    else:
-        name = f"{path.stem} of {folder}"
+    name = path.stem if loaded is None else f"{path.stem} of {folder}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

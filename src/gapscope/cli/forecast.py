@@ -28,21 +28,15 @@ def _forecasts(
     if is_factory(target):
         network, data = call_factory(target, what="network or None")
         return {str(target): forecast_accuracy(network, data, time_budget=time_budget)}
-    if target.is_dir():
-        return {
-            str(target): forecast_accuracy(
-                None, read_pictures(target, side), time_budget=time_budget
-            )
-        }
-    if not is_grid(target):
-        return {
-            str(target): forecast_accuracy(
-                None, read_labelled_table(target, column), time_budget=time_budget
-            )
-        }
+    if not is_grid(target) or target.is_dir():
+        data = (
+            read_pictures(target, side) if target.is_dir() else read_labelled_table(target, column)
+        )
+        return {str(target): forecast_accuracy(None, data, time_budget=time_budget)}
     from gapscope.pools.from_spec import network_from_spec, prepare_data
 
-    specs, forecasts = read_grid(target, data_root), {}
+    specs = read_grid(target, data_root)
+    forecasts: dict[str, Any] = {}
     with steps("forecasting") as show:
         for name, spec in specs.items():
             show(len(forecasts), len(specs))
@@ -58,7 +52,6 @@ def _forecasts(
 
 def forecast(
     target: Path = typer.Argument(
-        ...,
         help="TOML grid, as for `gapscope pool run`; module:function that returns (network, data) or (None, data); or "
         "a table (CSV, JSON lines, Parquet); or a folder with one folder of pictures per class.",
     ),
@@ -78,13 +71,8 @@ def forecast(
         forecasts = _forecasts(target, column, side, samples, time_budget, data_root)
     *_, last = forecasts.values()
     if json:
-        print_json(
-            {
-                "forecasts": [
-                    {"name": name, **forecast.to_dict()} for name, forecast in forecasts.items()
-                ]
-            }
-        )
+        rows = [{"name": name, **forecast.to_dict()} for name, forecast in forecasts.items()]
+        print_json({"forecasts": rows})
     elif len(forecasts) == 1:
         print_lines(repr(last))
     else:

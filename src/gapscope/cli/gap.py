@@ -68,12 +68,8 @@ def fit(
     estimator, scheme = with_interval_for(estimator, len(table)), suggest_scheme(len(table))
     with steps("cross-validating the estimator") as show:
         quality = cross_validate(estimator, table, scheme=scheme, n_splits=N_FOLDS, on_fit=show)
-    errors = (
-        quality.pivot(index="model", columns="metric", values="value")
-        .sort_values(by=["rmse"])
-        .reset_index()
-    )
-    rmse = errors.set_index("model")["rmse"]
+    errors = quality.pivot(index="model", columns="metric", values="value").sort_values(by=["rmse"])
+    rmse = errors["rmse"]
     # an estimator that is worse than a constant is not written
     is_useful = bool(rmse["estimator"] < rmse[MEAN_GAP])
     if is_useful:
@@ -90,28 +86,22 @@ def fit(
                 "written": str(path) if is_useful else None,
             }
         )
-        if not is_useful:
-            raise typer.Exit(NO_ANSWER)
-        return
+        raise typer.Exit(0 if is_useful else NO_ANSWER)
     kinds = table["gap_kind"].unique()
     print_lines(f"fitted on {len(table)} networks; gap of {' and '.join(kinds)}")
     columns = ["model", "rmse", "mae", "pearson", "coverage"]
-    print_table(errors.filter(items=columns), f"Each network predicted from {fitted_on}")
+    table = errors.reset_index().filter(items=columns)
+    print_table(table, f"Each network predicted from {fitted_on}")
     if not is_useful:
         print_lines(
             f"no estimator: on held-out networks it errs by {rmse['estimator']:.3f}, the mean gap by "
             f"{rmse[MEAN_GAP]:.3f}. Add networks, or pass other readings (--measure)."
         )
         raise typer.Exit(NO_ANSWER)
-    linear = estimator.kernel_ is None
-    for name, coefficient in (
-        zip(estimator.feature_names_, estimator.coef_, strict=True) if linear else ()
-    ):
-        if name in estimator.log_features:
-            term = f"log {name}"
-        else:
-            term = name
-        print_lines(f"  {coefficient:+.4g} × {term}")
+    if estimator.kernel_ is None:
+        for name, coefficient in zip(estimator.feature_names_, estimator.coef_, strict=True):
+            term = f"log {name}" if name in estimator.log_features else name
+            print_lines(f"  {coefficient:+.4g} × {term}")
     print_lines(f"written: {path}")
     print_lines(f"next: gapscope gap predict {pool} NETWORK")
 
@@ -119,11 +109,10 @@ def fit(
 def _format_assessment(assessed: Mapping[Any, Any], level: float) -> list[str]:
     """Return gap and interval of one network, or the reason why there is no estimate."""
     if assessed["verdict"] != "inside":
-        reason = str(assessed["reason"])
-        remedy = []
-        if FAMILY in reason:
-            remedy = ["next: pass the family in the pool that it belongs to: --family NAME"]
-        return ["gap: no estimate", f"in domain: no, {reason}", *remedy]
+        lines = ["gap: no estimate", f"in domain: no, {assessed['reason']}"]
+        if FAMILY in lines[1]:
+            lines.append("next: pass the family in the pool that it belongs to: --family NAME")
+        return lines
     interval = f"{percent(level)} interval {assessed['low']:.3f} to {assessed['high']:.3f}"
     if assessed["reason"]:  # why the interval is infinite
         interval = f"no interval: {assessed['reason']} (--level sets its coverage)"
@@ -145,9 +134,7 @@ def _only_family(pool: Iterable[Record]) -> str | None:
 @app.command("predict")
 def predict(
     pool: Path = POOL,
-    networks: list[Path] = typer.Argument(
-        ..., metavar="NETWORK...", help=f"One or more: {NETWORK}."
-    ),
+    networks: list[Path] = typer.Argument(metavar="NETWORK...", help=f"One or more: {NETWORK}."),
     estimator: Path | None = typer.Option(
         None, help="Fitted estimator. Default: POOL/estimator.json."
     ),
@@ -188,9 +175,8 @@ def predict(
         [record_from_argument(network, options, family, load) for network in networks]
     )
     missing = {name: float("nan") for name in fitted.feature_names_ if name not in table}
-    answers = fitted.assess(pandas.DataFrame(table.assign(**missing)), level=level).to_dict(
-        "records"
-    )
+    assessed = fitted.assess(pandas.DataFrame(table.assign(**missing)), level=level)
+    answers = assessed.to_dict("records")
     if json:
         rows = [{"network": str(path), **row} for path, row in zip(networks, answers, strict=True)]
         print_json({"level": level, "answers": rows})
@@ -198,7 +184,6 @@ def predict(
         for path, row in zip(networks, answers, strict=True):
             if len(networks) > 1:
                 print_lines(f"{path}:")
-            for line in _format_assessment(row, level):
-                print_lines(line)
+            print_lines("\n".join(_format_assessment(row, level)))
     if any(row["verdict"] != "inside" for row in answers):
         raise typer.Exit(NO_ANSWER)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 def labels(
     target: Path = typer.Argument(
-        ...,
         help="module:function that returns (network, data) or (None, data); a table (CSV, JSON lines, Parquet); or a "
         "folder with one folder of pictures per class.",
     ),
@@ -50,7 +49,8 @@ def labels(
 
     check_outputs(html, csv, sources=(target, test))
     with handle_interrupts(resumes=False):
-        label_column, held_out = None, None
+        label_column = None
+        held_out = None
         if is_factory(target):
             network, data = call_factory(target, what="network or None")
             if test is not None:
@@ -72,12 +72,10 @@ def labels(
             time_budget=time_budget,
             seed=seed,
         )
-    if html is not None:
-        issues.write_html(html)
-        print_lines(f"written: {html}", err=True)
-    if csv is not None:
-        issues.to_csv(csv)
-        print_lines(f"written: {csv}", err=True)
+    for path, write in ((html, issues.write_html), (csv, issues.to_csv)):
+        if path is not None:
+            write(path)
+            print_lines(f"written: {path}", err=True)
     if json:
         print_json(issues)
     else:

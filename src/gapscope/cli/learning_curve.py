@@ -22,7 +22,8 @@ def _of_table(
     from gapscope.data.tables import read_table
 
     trained = import_object(source)
-    if _encodes_columns(trained):
+    encodes_columns = _encodes_columns(trained)
+    if encodes_columns:
         raw, notes = read_table(table)
         features, labels = split_target(raw, target, table)
         for note in notes:
@@ -41,7 +42,7 @@ def _of_table(
             name for name in features if str(name) == groups or str(name).startswith(f"{groups}_")
         ]
         features = features.drop(columns=encoded)
-    if _encodes_columns(trained) and features.shape[1] == 1:
+    if encodes_columns and features.shape[1] == 1:
         features = features.iloc[:, 0]  # a vectorizer of texts takes one per row
     return trained, (features, labels), column
 
@@ -108,7 +109,6 @@ def _print(curves: dict[str, Any]) -> None:
 
 def learning_curve(
     target: Path = typer.Argument(
-        ...,
         help="TOML grid, as for `gapscope pool run`; or module:function that returns (train_fn, data); with --data "
         "module:name of the training function (x, y) or estimator itself.",
     ),
@@ -171,9 +171,8 @@ def learning_curve(
             if curve.interrupted:
                 break
     if json:
-        print_json(
-            {"curves": [{"name": name, **curve.to_dict()} for name, curve in curves.items()]}
-        )
+        rows = [{"name": name, **curve.to_dict()} for name, curve in curves.items()]
+        print_json({"curves": rows})
     else:
         _print(curves)
     if any(curve.interrupted for curve in curves.values()):

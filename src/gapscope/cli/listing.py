@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 import typer
@@ -24,11 +23,11 @@ def _show(what: str, rows: list[dict[str, Any]], json: bool) -> None:
         print_rows(rows, unfolded=("name",))
 
 
-def _settings(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+def _settings(penalty: type) -> list[str]:
     """Return the settings with their defaults."""
     return [
         name if item.default is item.empty else f"{name}={item.default!r}"
-        for name, item in parameters.items()
+        for name, item in inspect.signature(penalty).parameters.items()
     ]
 
 
@@ -61,11 +60,7 @@ def penalties(json: bool = JSON) -> None:
     from gapscope.penalties.base import penalties as registered
 
     rows = [
-        {
-            "name": name,
-            "class": penalty.__name__,
-            "settings": _settings(inspect.signature(penalty).parameters),
-        }
+        {"name": name, "class": penalty.__name__, "settings": _settings(penalty)}
         for name, penalty in registered().items()
     ]
     _show("penalties", rows, json)

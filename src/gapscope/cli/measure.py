@@ -18,7 +18,7 @@ SAMPLES = typer.Option(None, help="Number of training samples to measure on. Def
 
 
 def measure(
-    network: Path = typer.Argument(..., help=f"One network: {NETWORK}."),
+    network: Path = typer.Argument(help=f"One network: {NETWORK}."),
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
     load: str | None = LOAD,
@@ -44,7 +44,7 @@ def measure(
 
 def compare(
     networks: list[Path] = typer.Argument(
-        ..., help=f"Two or more, trained on the same data: {NETWORK}."
+        help=f"Two or more, trained on the same data: {NETWORK}."
     ),
     measures: list[str] = NAMES,
     samples: int | None = SAMPLES,
@@ -66,11 +66,13 @@ def compare(
     from gapscope.leaderboard.comparison_run import compare as compare_networks
     from gapscope.leaderboard.ranking import rank_measures
 
-    loaded, data = {}, []
+    loaded = {}
+    data = []
     for source, name in zip(networks, distinct_names(networks), strict=True):
         loaded[name], training_data, _ = load_network(source, data_root, load)
         data.append(training_data)
-    train, board = as_samples(data[0]).first(samples), None
+    train = as_samples(data[0]).first(samples)
+    board = None
     if evidence is not None:
         with steps("evaluating measures") as show:
             board = rank_measures(evidence, on_measure=lambda name, done, of: show(done, of))
@@ -79,10 +81,8 @@ def compare(
         print_json(result)
         return
     print_lines("\n".join(result.verdict))
-    summary = result.summary()
+    table = result.summary()
     # networks as columns if they are fewer than the numbers, to fit a terminal
-    if len(summary) < len(summary.columns):
-        table = summary.T.rename_axis("").reset_index()
-    else:
-        table = summary.reset_index()
-    print_table(table, f"{len(train)} training samples")
+    if len(table) < len(table.columns):
+        table = table.T.rename_axis("")
+    print_table(table.reset_index(), f"{len(train)} training samples")

@@ -9,16 +9,14 @@ NO_ANSWER = 3
 NETWORK = "a weights file of a pool, a checkpoint for --load, or module:function that returns (network, training data)"
 DATA_ROOT = typer.Option(
     None,
-    "--data-root",
     help="Folder of the data sets. Default: GAPSCOPE_DATA, else the user cache.",
 )
 JSON = typer.Option(False, "--json", help="Print the results as JSON.")
-SIDE = typer.Option(64, "--side", help="Height and width of the pictures of a folder, in pixels.")
+SIDE = typer.Option(64, help="Height and width of the pictures of a folder, in pixels.")
 LABEL_COLUMN = typer.Option(None, "--target", help="Label column of a CSV file. Default: the last.")
 LOAD = typer.Option(
     None,
-    "--load",
     help="module:function that maps the path of a checkpoint to (network, training data).",
 )
-POOL = typer.Argument(..., help="Folder of a pool.")
+POOL = typer.Argument(help="Folder of a pool.")
 WORKERS = typer.Option(2, help="Number of processes, one thread each.")

@@ -68,19 +68,13 @@ def print_json(value: Result | Mapping[str, Any]) -> None:
     from gapscope.base.files import to_json
     from gapscope.results.result import Result
 
-    if isinstance(value, Result):
-        content = value.to_dict()
-    else:
-        content = value
+    content = value.to_dict() if isinstance(value, Result) else value
     typer.echo(to_json(_rounded(content), indent=1, null=True))
 
 
 def output_width(*, err: bool = False) -> int:
     """Return the width in characters of the terminal, or of COLUMNS (very wide if the output is piped without it)."""
-    if err:
-        stream = sys.stderr
-    else:
-        stream = sys.stdout
+    stream = sys.stderr if err else sys.stdout
     if stream.isatty() or os.environ.get("COLUMNS", "").isdigit():
         return shutil.get_terminal_size().columns
     return _PIPED
@@ -98,15 +92,11 @@ def make_console() -> Console:
 
 def _hanging_indent(line: str, width: int) -> int:
     """Return where the last cell of a line begins: below it, the line is continued."""
-    start = [match.end() for match in re.finditer(r"\s{2,}", line)]
-    if start:
-        indent = start[-1]
-    else:
-        indent = len(line) - len(line.lstrip())
+    indent = len(line) - len(line.lstrip())
+    for match in re.finditer(r"\s{2,}", line):
+        indent = match.end()
     # what begins in the right half is not continued below its own beginning
-    if indent <= 0.5 * width:
-        return indent
-    return 4
+    return indent if indent <= 0.5 * width else 4
 
 
 def print_lines(text: str, *, err: bool = False, color: str | None = None) -> None:
@@ -155,15 +145,15 @@ def print_markdown(text: str) -> None:
 def _cell(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(value)
-    if isinstance(value, float):
-        if value != value:
-            return "-"
-        if value.is_integer() and abs(value) < 1e6:
-            return f"{value:.0f}"
-        if 1e-2 <= abs(value) < 1e3 or value == 0:
-            return f"{value:.3f}"
-        return f"{value:.4g}"
-    return str(value)
+    if not isinstance(value, float):
+        return str(value)
+    if value != value:
+        return "-"
+    if value.is_integer() and abs(value) < 1e6:
+        return f"{value:.0f}"
+    if 1e-2 <= abs(value) < 1e3:
+        return f"{value:.3f}"
+    return f"{value:.4g}"
 
 
 def print_table(content: pandas.DataFrame, title: str) -> None:

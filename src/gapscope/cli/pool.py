@@ -20,9 +20,9 @@ app = typer.Typer(
 )
 
 GRID = typer.Argument(
-    ..., help="TOML file with the grid: tables base, [\\[cases]], axes, and a list measures."
+    help="TOML file with the grid: tables base, [\\[cases]], axes, and a list measures."
 )
-FOLDER = typer.Argument(..., help="Folder of the pool.")
+FOLDER = typer.Argument(help="Folder of the pool.")
 
 
 @app.command("run")
@@ -51,12 +51,16 @@ def run(
     from gapscope.data import find_dataset
     from gapscope.pools import Grid, Pool
 
-    specs, pool = Grid.from_toml(grid), Pool(folder)
+    specs = Grid.from_toml(grid)
+    pool = Pool(folder)
     for name in dict.fromkeys(spec.data.name for spec in specs):
         find_dataset(name, root=data_root)  # raise before the first line of output
     missing = len(pool.missing(specs, measures=specs.measures, retry_failed=retry_failed))
-    counts = f"{pluralize(len(specs), 'network')}, {len(specs) - missing} done, {missing} to run"
-    print_lines(f"{counts} with {pluralize(workers, 'worker')}", err=json)
+    print_lines(
+        f"{pluralize(len(specs), 'network')}, {len(specs) - missing} done, {missing} to run with "
+        f"{pluralize(workers, 'worker')}",
+        err=json,
+    )
     with handle_interrupts(resumes=True), progress(f"pool {folder}", missing) as show:
         records = pool.run(
             specs,
@@ -125,13 +129,9 @@ def show(folder: Path = FOLDER, json: bool = JSON) -> None:
     varied = [
         name for name in hyperparameter_columns(table) if table[name].astype(str).nunique() > 1
     ]
-    scores = [
-        name
-        for name in ("train_accuracy", "test_accuracy", "train_loss", "test_loss", "gap")
-        if name in table
-    ]
-    order = [name for name in ("name", "network.name", *varied, "status", *scores) if name in table]
-    columns = [name for name in dict.fromkeys(order) if not table[name].isna().all()]
+    scores = ("train_accuracy", "test_accuracy", "train_loss", "test_loss", "gap")
+    order = dict.fromkeys(("name", "network.name", *varied, "status", *scores))
+    columns = [name for name in order if name in table and not table[name].isna().all()]
     table = table[["id", *columns]]
     for column, ascending in (("name", True), ("test_accuracy", False)):  # the last one decides
         if column in table:
@@ -140,8 +140,8 @@ def show(folder: Path = FOLDER, json: bool = JSON) -> None:
         print_json({"folder": str(folder), "networks": table.to_dict("records")})
         return
     # the last part of a path such as training.epochs, unless two columns share it
-    short = {name: name.split(".")[-1] for name in table.columns}
-    unique = {name: part for name, part in short.items() if list(short.values()).count(part) == 1}
+    short = [name.split(".")[-1] for name in table.columns]
+    unique = {name: part for name, part in zip(table, short, strict=True) if short.count(part) == 1}
     print_table(table.rename(columns=unique), f"{pluralize(len(table), 'network')} of {folder}")
 
 
@@ -201,7 +201,6 @@ def _names(networks: list[Path], name: str | None) -> list[str]:
 def add(
     folder: Path = FOLDER,
     networks: list[Path] = typer.Argument(
-        ...,
         metavar="CHECKPOINT...",
         help="Files for --load; without it, one module:function per network.",
     ),
@@ -238,21 +237,26 @@ def add(
     from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.pools import Pool
 
-    networks, common = _check_checkpoints(networks, load), _parse_settings(settings)
+    networks = _check_checkpoints(networks, load)
+    common = _parse_settings(settings)
     names = _names(networks, name)
-    held_out = None
-    if test is not None:
-        held_out = call_function(test, needed="test data")
+    held_out = None if test is None else call_function(test, needed="test data")
     pool = Pool(folder)
     records: list[Record] = []
     with handle_interrupts(resumes=True), progress(f"pool {folder}", len(networks)) as announce:
         for path, each in zip(networks, names, strict=True):
-            network, data, own = (
-                call_with_settings(path) if load is None else call_with_settings(load, path)
-            )
-            about = {"test": held_out, "name": each, "family": family, "measures": measure or None}
+            source = (path,) if load is None else (load, path)
+            network, data, own = call_with_settings(*source)
             record = pool.add(
-                network, data, settings={**common, **own}, replace=replace, **about, progress=False
+                network,
+                data,
+                settings={**common, **own},
+                replace=replace,
+                test=held_out,
+                name=each,
+                family=family,
+                measures=measure or None,
+                progress=False,
             )
             records.append(record)
             announce(record)

@@ -23,12 +23,11 @@ def on_terminal() -> bool:
 def outcome(record: Record) -> str:
     """Describe the end of a run in one line."""
     network, data = record.spec["network"], record.spec.get("data")
+    run = f"{record.id}  "
     if data is None:  # trained elsewhere
-        run = f"{record.id}  {record.spec['name']} ({network['name']})"
+        run += f"{record.spec['name']} ({network['name']})"
     else:
-        run = (
-            f"{record.id}  {network['name']} on {data['name']}, label noise {data['label_noise']:g}"
-        )
+        run += f"{network['name']} on {data['name']}, label noise {data['label_noise']:g}"
     if record.status != "finished":
         return f"{run}: {record.status}: {record.message}"
     kind, gap = record.gap_kind, record.gap

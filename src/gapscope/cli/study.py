@@ -48,13 +48,10 @@ def list_studies(json: bool = JSON) -> None:
     """List the studies with their parts."""
     studies = {name: load_study(name) for name in available()}
     if json:
-        parts = {
-            name: {part.name: part.title for part in study.parts} for name, study in studies.items()
-        }
-        rows = [
-            {"name": name, "title": study.title, "parts": parts[name]}
-            for name, study in studies.items()
-        ]
+        rows: list[dict[str, Any]] = []
+        for name, study in studies.items():
+            parts = {part.name: part.title for part in study.parts}
+            rows.append({"name": name, "title": study.title, "parts": parts})
         print_json({"studies": rows})
         return
     for name, study in studies.items():
@@ -65,7 +62,7 @@ def list_studies(json: bool = JSON) -> None:
 
 @app.command("run")
 def run(
-    name: str = typer.Argument(..., help="Name of the study, such as forouzesh2021."),
+    name: str = typer.Argument(help="Name of the study, such as forouzesh2021."),
     scale: str = typer.Option(
         "small", help="'smoke' (seconds), 'small' (minutes on two cores) or 'paper'."
     ),
@@ -106,9 +103,7 @@ def _format_claims(study: Any, results: Path) -> str:
     """Format a study's claims, each outcome in the left margin."""
     lines = [f"{study.name}  {study.title}"]
     for outcome, sentence, ours in study.claims(results):
-        margin = "cannot"
-        if not outcome.startswith("cannot"):
-            margin = outcome
+        margin = "cannot" if outcome.startswith("cannot") else outcome
         lines.append(f"  {margin:<9}  {'(ours) ' if ours else ''}{sentence}")
     return "\n".join(lines)
 
