@@ -43,15 +43,15 @@ def test_a_pass_with_gradients_holds_every_activation(gradients: bool) -> None:
 
 def test_a_budget_is_a_share_of_free_memory_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2**20 <= memory_budget(CPU) <= 2**31
-    monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**24)
+    monkeypatch.setattr(chunking, "free_bytes", lambda: 2**24)
     assert memory_budget(CPU) == 2**22
     assert memory_budget(CPU, 2**21) == 2**21
-    monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 0)
+    monkeypatch.setattr(chunking, "free_bytes", lambda: 0)
     assert memory_budget(CPU) == 2**20
 
 
 def test_rows_are_a_power_of_two_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**22)  # a budget of 1 MiB
+    monkeypatch.setattr(chunking, "free_bytes", lambda: 2**22)  # a budget of 1 MiB
     assert rows_per_pass(None, lambda: torch.zeros(2**14), CPU) == 16
     assert rows_per_pass(None, lambda: torch.zeros(2**14 + 1), CPU) == 8
     assert rows_per_pass(None, lambda: torch.zeros(2**14), CPU, at_most=5) == 5
@@ -62,7 +62,7 @@ def test_rows_are_a_power_of_two_within_the_budget(monkeypatch: pytest.MonkeyPat
 def test_what_a_pass_holds_once_does_not_count_for_every_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**40)
+    monkeypatch.setattr(chunking, "free_bytes", lambda: 2**40)
 
     def rows(n: int) -> Callable[[], object]:
         # 128 MiB of its own, and 4 MiB a row
@@ -74,7 +74,7 @@ def test_what_a_pass_holds_once_does_not_count_for_every_row(
     assert rows_per_pass(None, rows(1), CPU) == 1
     assert rows_per_pass(None, rows(1), CPU, two_rows=rows(2)) == 32
     # 144 MiB: 16 left for rows
-    monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**29 + 4 * 2**24)
+    monkeypatch.setattr(chunking, "free_bytes", lambda: 2**29 + 4 * 2**24)
     assert rows_per_pass(None, rows(1), CPU, two_rows=rows(2)) == 4
     small = lambda: torch.zeros(2**18)  # noqa: E731
     assert (
@@ -108,7 +108,7 @@ def test_large_inputs_pay_one_sample_and_scarce_memory_makes_small_chunks(
     network, x = Counting(), torch.randn(600, 1000, generator=torch.Generator().manual_seed(0))
     plenty = network_outputs(network, x)
     assert network.seen == [1, 512, 88]
-    monkeypatch.setattr(chunking, "_free_on_cpu", lambda: 2**22)
+    monkeypatch.setattr(chunking, "free_bytes", lambda: 2**22)
     network.seen.clear()
     scarce = network_outputs(network, x)  # 8,000 bytes per sample: 131 of them, so 128
     assert network.seen == [1, 128, 128, 128, 128, 88]

@@ -245,8 +245,10 @@ def add(
     records: list[Record] = []
     with handle_interrupts(resumes=True), progress(f"pool {folder}", len(networks)) as announce:
         for path, each in zip(networks, names, strict=True):
-            source = (path,) if load is None else (load, path)
-            network, data, own = call_with_settings(*source)
+            if load is None:
+                network, data, own = call_with_settings(path)
+            else:
+                network, data, own = call_with_settings(load, path)
             record = pool.add(
                 network,
                 data,

@@ -46,9 +46,7 @@ class PeakBytes(TorchDispatchMode):
         key = storage._cdata
         if key not in self._storages:
             self._storages.add(key)
-            size = 0
-            if computed:
-                size = storage.nbytes()
+            size = storage.nbytes() if computed else 0
             self._current += size
             self.peak = max(self.peak, self._current)
             weakref.finalize(storage, self._free, key, size)
@@ -62,8 +60,8 @@ class PeakBytes(TorchDispatchMode):
 _READING_SECONDS = 0.1
 
 
-def _free_on_cpu() -> int:
-    """Return the available memory, at most `_READING_SECONDS` old."""
+def free_bytes() -> int:
+    """Return the memory that is available to this process on the CPU, at most `_READING_SECONDS` old."""
     return _read_free_on_cpu(int(time.monotonic() / _READING_SECONDS))
 
 
@@ -83,18 +81,13 @@ def _read_free_on_cpu(moment: int) -> int:
     return free
 
 
-def free_bytes() -> int:
-    """Return the memory that is available to this process on the CPU."""
-    return _free_on_cpu()
-
-
 def memory_budget(device: torch.device, at_most: int = 2**30) -> int:
     """Return a quarter of the free bytes, at most `at_most` and at least 1 MiB."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     else:
-        free = _free_on_cpu()
+        free = free_bytes()
     # a quarter of the free memory: allocators, workspaces and other processes also need memory.
     return max(2**20, min(at_most, free // 4))
 

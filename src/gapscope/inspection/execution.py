@@ -84,9 +84,7 @@ def distribute_over(group: Any = None) -> Iterator[None]:
             "torchrun, or measure without distribute_over."
         )
     size = torch.distributed.get_world_size(group)
-    members = None
-    if size > 1:
-        members = Processes(torch.distributed.get_rank(group), size, group)
+    members = Processes(torch.distributed.get_rank(group), size, group) if size > 1 else None
     token = _PROCESSES.set(members)
     try:
         yield

@@ -118,10 +118,7 @@ def first_pass(network: nn.Module, samples: Samples) -> FirstPass:
 
         def run() -> tuple[Any, bool]:
             x = given.clone()
-            if samples.form is None:
-                result = network(x)
-            else:
-                result = call_network(network, samples.form, x)
+            result = network(x) if samples.form is None else call_network(network, samples.form, x)
             return result, not torch.equal(x, given)
 
         try:
@@ -155,12 +152,9 @@ def _differ(outputs: Tensor, repeated: Tensor) -> bool:
         return True
     if not bool(torch.isfinite(outputs).all()):
         return False
-    scale = 0.0
-    if outputs.numel():
-        scale = float(outputs.abs().max())
-    if scale:
-        return bool((outputs - repeated).abs().max() > TOLERANCE * scale)
-    return False
+    if not bool(outputs.any()):
+        return False
+    return bool((outputs - repeated).abs().max() > TOLERANCE * float(outputs.abs().max()))
 
 
 def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> str:
@@ -249,9 +243,7 @@ def activation_of(network: nn.Module, samples: Samples, first: FirstPass) -> str
         has_one_per_label = outputs.ndim == 2
     if not within or not has_one_per_label or samples.kind == "positions":
         return ""
-    if _half_separates_better(network, samples):
-        return "sigmoid"
-    return ""
+    return "sigmoid" if _half_separates_better(network, samples) else ""
 
 
 def _half_separates_better(network: nn.Module, samples: Samples) -> bool:

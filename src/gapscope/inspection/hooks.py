@@ -80,10 +80,7 @@ def forward_hooks(
         # compiled code of torch.compile runs no hooks
         stack.enter_context(eager_mode())
         for name, module in modules.items():
-            if before:
-                register = module.register_forward_pre_hook
-            else:
-                register = module.register_forward_hook
+            register = module.register_forward_pre_hook if before else module.register_forward_hook
             stack.callback(register(partial(hook, name)).remove)
         yield
 

@@ -74,9 +74,7 @@ def check_no_batch_statistics(modules: Mapping[str, nn.Module]) -> None:
 
 def highest_precision_dtype(device: torch.device) -> torch.dtype:
     """Return the most precise floating-point type of a device."""
-    if device.type == "mps":
-        return torch.float32
-    return torch.float64
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 class Perturbation:
@@ -89,9 +87,7 @@ class Perturbation:
         """Return the changed values."""
         if not (values.is_floating_point() or values.is_complex()) or values.numel() == 0:
             return values
-        fan_in = 1.0
-        if values.ndim > 1:
-            fan_in = values.numel() / len(values)
+        fan_in = values.numel() / len(values) if values.ndim > 1 else 1.0
         scale = max(float(values.abs().square().mean().sqrt()), fan_in**-0.5)
         noise = torch.randn(values.shape, generator=self.generator)
         return values + self.size * scale * noise.to(values.device, values.dtype)
@@ -113,10 +109,7 @@ def _outputs_agree(network: nn.Module, x: Tensor) -> bool | None:
             return None
         reversed_rows = torch.arange(len(x) - 1, -1, -1, device=x.device)
         # Every second row, so that no neighbours are passed together. Two samples are passed one by one.
-        if len(x) > 2:
-            parts = [reversed_rows[1::2]]
-        else:
-            parts = reversed_rows.split(1)
+        parts = [reversed_rows[1::2]] if len(x) > 2 else reversed_rows.split(1)
         return all(_has_outputs(network, x[part], outputs[part]) for part in parts)
 
 

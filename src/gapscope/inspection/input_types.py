@@ -24,9 +24,7 @@ def in_network_types(network: Any, samples: Samples) -> Samples:
 
 def _cast(network: Any, samples: Samples) -> Samples:
     """Cast floating-point inputs to the type of the network's weights, with a note."""
-    dtype = None
-    if isinstance(network, nn.Module):
-        dtype = precision_of(network)
+    dtype = precision_of(network) if isinstance(network, nn.Module) else None
     inputs = samples.inputs
     if dtype is None or not inputs.is_floating_point() or inputs.dtype == dtype:
         return samples

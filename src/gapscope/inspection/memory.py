@@ -47,11 +47,12 @@ def requested_bytes(error: BaseException) -> int | None:
 
 def memory_message(error: BaseException, advice: str) -> str:
     """Return what was needed, what is free, and what to do."""
-    size, free = requested_bytes(error), free_bytes() / 1e9
-    needed = "More was needed"
-    if size is not None:
-        needed = f"A single array of {size / 1e9:.1f} GB was needed"
-    return f"The memory of this machine is full. {needed}; {free:.1f} GB are free. {advice}"
+    size = requested_bytes(error)
+    free = free_bytes() / 1e9
+    needed = "More" if size is None else f"A single array of {size / 1e9:.1f} GB"
+    return (
+        f"The memory of this machine is full. {needed} was needed; {free:.1f} GB are free. {advice}"
+    )
 
 
 @contextmanager

@@ -52,9 +52,7 @@ class ChannelMoments:
         if a == 0:
             self._mean, self._m2, self._m3, self._m4 = mean, zero, zero, zero
         total = a + b
-        delta = zero
-        if a:
-            delta = mean - self._mean
+        delta = mean - self._mean if a else zero
         if self.order == 4:
             # the third and fourth order need the lower sums before their update: highest order first
             m3 = (deviation * square).sum(1)

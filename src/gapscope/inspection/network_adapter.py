@@ -115,13 +115,14 @@ class NetworkAdapter(nn.Module):
         writes_input: bool = False,
     ) -> None:
         super().__init__()
-        self.network, self.form, self.squeezed = network, form, squeezed
-        self.class_axis, self.two_columns, self.next_position = (
-            class_axis,
-            two_columns,
-            next_position,
-        )
-        self.activation, self.writes_input = activation, writes_input
+        self.network = network
+        self.form = form
+        self.squeezed = squeezed
+        self.class_axis = class_axis
+        self.two_columns = two_columns
+        self.next_position = next_position
+        self.activation = activation
+        self.writes_input = writes_input
         self.n_positions = 1
         self.training = network.training
 
@@ -134,14 +135,12 @@ class NetworkAdapter(nn.Module):
         """Return the raw outputs of the inputs encoded in `x`."""
         if self.writes_input:
             x = x.clone()
-        outputs = raw_outputs(
-            self.network(x) if self.form is None else call_network(self.network, self.form, x)
-        )
+        result = self.network(x) if self.form is None else call_network(self.network, self.form, x)
+        outputs = raw_outputs(result)
         if self.activation:
             outputs = logits_of_probabilities(outputs, self.activation)
-        if (
-            self.squeezed
-        ):  # a network that squeezes its output also removes the axis of a single sample
+        # a network that squeezes its output also removes the axis of a single sample
+        if self.squeezed:
             outputs = outputs.reshape(-1, 1) if self.class_axis is None else outputs[:, None]
         if self.class_axis is not None:
             outputs = outputs.movedim(self.class_axis, 1).flatten(2)
@@ -155,21 +154,10 @@ class NetworkAdapter(nn.Module):
 
     def with_changes(self, **changes: Any) -> NetworkAdapter:
         """Return the same network with other settings of the adapter."""
-        settings = {name: getattr(self, name) for name in _SETTINGS} | changes
-        adapted = NetworkAdapter(self.network, **settings)
+        names = inspect.signature(NetworkAdapter).parameters
+        adapted = NetworkAdapter(**{name: getattr(self, name) for name in names} | changes)
         adapted.n_positions = self.n_positions
         return adapted
-
-
-_SETTINGS = (
-    "form",
-    "squeezed",
-    "class_axis",
-    "two_columns",
-    "next_position",
-    "activation",
-    "writes_input",
-)
 
 
 def class_axis(

@@ -73,10 +73,8 @@ def check_module(network: Any) -> None:
     if isinstance(network, type) and issubclass(network, nn.Module):
         got, advice = f"the class {network.__name__}", f"Pass an instance, {network.__name__}(...)."
     elif isinstance(network, type):
-        got, advice = (
-            f"the class {network.__name__}",
-            f"Pass an object of it, such as {network.__name__}().",
-        )
+        got = f"the class {network.__name__}"
+        advice = f"Pass an object of it, such as {network.__name__}()."
     elif isinstance(network, str | os.PathLike):
         got = f"the path {str(network)!r}"
         advice = (
@@ -92,10 +90,8 @@ def check_module(network: Any) -> None:
             "pred_probs=gapscope.out_of_sample(estimator, data) to find_label_issues, or a network of torch."
         )
     elif holder := _held_by(network):
-        got, advice = (
-            f"a {type(network).__name__}",
-            f"Pass the network that it holds, its attribute {holder}.",
-        )
+        got = f"a {type(network).__name__}"
+        advice = f"Pass the network that it holds, its attribute {holder}."
     elif type(network).__module__.startswith(("gapscope.training.", "gapscope.integrations.")):
         got = f"a {type(network).__name__}, which records a training run and holds no network"
         advice = "Pass the network that was trained."
@@ -167,10 +163,8 @@ def check_finite(network: nn.Module) -> None:
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         if has_finite_sum(tensor):
             continue
-        if isinstance(tensor, nn.Parameter):
-            invalid = ~torch.isfinite(tensor)
-        else:
-            invalid = tensor.isnan()
+        is_parameter = isinstance(tensor, nn.Parameter)
+        invalid = ~torch.isfinite(tensor) if is_parameter else tensor.isnan()
         if bool(invalid.any()):
             raise InvalidInput(
                 f"All weights must be finite; '{name}' holds NaN or infinity: training has diverged. Train again with "

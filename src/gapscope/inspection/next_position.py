@@ -145,17 +145,11 @@ def _loss_of(network: nn.Module, samples: Samples, rows: Tensor) -> Tensor | Non
 
 def token_ids(x: Tensor, form: InputLayout | None) -> Tensor | None:
     """Return the token ids of inputs in a layout ("input_ids", or the first ones); None if they are no integers."""
-    parts = (x,)
-    names: tuple[str, ...] = ()
+    ids = x
     if form is not None:
-        parts = form.unpack(x)
         names = form.names or ()
-    ids = parts[0]
-    if "input_ids" in names:
-        ids = parts[names.index("input_ids")]
-    if ids.is_floating_point() or ids.is_complex():
-        return None
-    return ids
+        ids = form.unpack(x)[names.index("input_ids") if "input_ids" in names else 0]
+    return None if ids.is_floating_point() or ids.is_complex() else ids
 
 
 def shifts_batch(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -81,9 +82,7 @@ def dtype_mismatch_message(error: BaseException) -> str:
     if match["b"] and dtype.endswith("Tensor") and needed in ("", _method(dtype)):
         return ""
     if needed and _method(dtype):
-        other = ""
-        if needed != "float":
-            other = ", or network.float() and x.float()"
+        other = "" if needed == "float" else ", or network.float() and x.float()"
         return (
             f"inputs must have the type of the network's weights, {needed}; got {_method(dtype)}. Use x.{needed}()"
             f"{other}."
@@ -221,12 +220,9 @@ def measurement_mode(
 
 def device_of(network: nn.Module) -> torch.device:
     """Return the device of the first parameter or buffer (the CPU if there is none)."""
-    tensor = next(network.parameters(), None)
-    if tensor is None:
-        tensor = next(network.buffers(), None)
-    if tensor is None:
-        return torch.device("cpu")
-    return tensor.device
+    for tensor in chain(network.parameters(), network.buffers()):
+        return tensor.device
+    return torch.device("cpu")
 
 
 def precision_of(network: nn.Module) -> torch.dtype | None:
@@ -254,10 +250,7 @@ def prepare_inputs(network: nn.Module, x: Tensor) -> Tensor:
             f"inputs and weights must have the same dtype; got {x.dtype} and {dtype}. "
             f"Use x.to({dtype}) or network.to({x.dtype.to_real()})."
         )
-    if x.is_inference():
-        x = x.clone()
-    else:
-        x = x.detach()
+    x = x.clone() if x.is_inference() else x.detach()
     return x.to(device_of(network))
 
 
@@ -297,14 +290,11 @@ def samples_per_pass(
         with torch.no_grad():
             return network(first)
 
-    two_rows = None
-    if len(x) > 1:
-        two_rows = partial(trial, two)
     return rows_per_pass(
         None,
         partial(trial, one),
         one.device,
-        two_rows=two_rows,
+        two_rows=partial(trial, two) if len(x) > 1 else None,
         at_most=at_most,
         bytes_at_most=bytes_at_most,
     )
@@ -317,13 +307,9 @@ def network_outputs(network: nn.Module, x: Tensor, *, chunk_size: int | None = N
 
     def outputs_of(stretch: slice) -> Tensor:
         rows = x[stretch]
+        chunks = [rows[part] for part in slices(len(rows), chunk_size)]
         with torch.no_grad():
-            return torch.cat(
-                [
-                    checked_outputs(network(rows[p]), len(rows[p]))
-                    for p in slices(len(rows), chunk_size)
-                ]
-            )
+            return torch.cat([checked_outputs(network(chunk), len(chunk)) for chunk in chunks])
 
     return compute_distributed(len(x), outputs_of)
 

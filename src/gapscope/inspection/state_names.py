@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from gapscope.base.options import with_prefix
+
 # Buffer of torch.optim.swa_utils.AveragedModel, which its network has not.
 COUNT = "n_averaged"
 
@@ -26,7 +28,7 @@ def renamed_state(network: nn.Module, state: Mapping[str, Any]) -> dict[str, Any
     shorter = {str(name): tensor for name, tensor in passed.items() if name != COUNT}
     while shorter and not shorter.keys() & current.keys():
         prefixes = _prefixes(shorter)
-        parts = [_without_prefix(shorter, prefix) for prefix in prefixes]
+        parts = [with_prefix(shorter, prefix) for prefix in prefixes]
         fitting = [part for part in parts if part.keys() <= current.keys()]
         if len(fitting) == 1:
             return fitting[0]
@@ -44,15 +46,6 @@ def renamed_state(network: nn.Module, state: Mapping[str, Any]) -> dict[str, Any
 def _prefixes(names: Iterable[str]) -> list[str]:
     """Return the first parts of names, with their dots."""
     return sorted({f"{name.partition('.')[0]}." for name in names if "." in name})
-
-
-def _without_prefix(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the tensors whose names have a prefix, without it."""
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in state.items()
-        if name.startswith(prefix)
-    }
 
 
 def _with_prefix(network: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:

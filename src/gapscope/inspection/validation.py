@@ -77,10 +77,9 @@ def unwrap_estimator(network: Any, data: Any) -> tuple[Any, Any]:
     Raises:
         InvalidInput: The pipeline is not fitted, or a skorch network is not initialized.
     """
-    if network is None or isinstance(network, nn.Module | type):
-        return network, data
-    module, steps = network_inside(network), _steps_of(network)
-    if steps and isinstance(module, nn.Module):
+    module = network_inside(network)
+    steps = _steps_of(network)
+    if steps and isinstance(module, nn.Module) and module is not network:
         return module, _transformed(steps[:-1], data)
     return module, data
 
@@ -151,10 +150,8 @@ class Ready:
         if self.n_outputs != 1 or not self.samples.is_classification:
             return self.network
         if isinstance(self.network, NetworkAdapter):
-            network = self.network
-        else:
-            network = NetworkAdapter(self.bare)
-        return network.with_changes(two_columns=True)
+            return self.network.with_changes(two_columns=True)
+        return NetworkAdapter(self.bare, two_columns=True)
 
     def adapt(self, data: Any, owner: str = "test") -> Ready:
         """Return the same network with a second data set (test, validation), in its own layout.
@@ -201,9 +198,7 @@ class Ready:
         """
         if initial_state is None:
             return None
-        prefix = ""
-        if isinstance(self.network_for(item), NetworkAdapter):
-            prefix = "network."
+        prefix = "network." if isinstance(self.network_for(item), NetworkAdapter) else ""
         state = own_state(self.bare, initial_state)
         return {prefix + name: tensor for name, tensor in state.items()}
 
@@ -243,13 +238,11 @@ def own_state(
     current = network.state_dict()
     state = renamed_state(network, initial_state)
     tensors = {name: value for name, value in current.items() if isinstance(value, Tensor)}
-    misfits: list[Any] = []
-    if whole:
-        misfits = [
-            name
-            for name, tensor in tensors.items()
-            if name not in state or state[name].shape != tensor.shape
-        ]
+    misfits: list[Any] = [
+        name
+        for name, tensor in tensors.items()
+        if whole and (name not in state or state[name].shape != tensor.shape)
+    ]
     misfits += [name for name in state if name not in current]
     if misfits:
         raise InvalidInput(
@@ -277,9 +270,8 @@ def matching_state(network: nn.Module, initial_state: Mapping[str, Any]) -> dict
     """
     state = own_state(network, initial_state, whole=True)
     for name, tensor in state.items():
-        if isinstance(tensor, Tensor) and tensor.is_floating_point():
-            if bool(tensor.isfinite().all()):
-                continue
+        is_number = isinstance(tensor, Tensor) and tensor.is_floating_point()
+        if is_number and not bool(tensor.isfinite().all()):
             raise InvalidInput(
                 f"initial_state must be finite; {name} holds NaN or infinity. Pass the state dictionary from before "
                 "training."
@@ -402,7 +394,8 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         return Ready(
             bare, bare, samples, outputs.shape[1], tuple(notes), mismatch=_stray_positions(samples)
         )
-    axis, mismatch = None, ""
+    axis = None
+    mismatch = ""
     predicted = predicts_next_of(bare, samples, first)
     if predicted is None:
         notes.append(UNDECIDED)
@@ -419,9 +412,8 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         mismatch = _stray_positions(samples)
     elif samples.is_dense:
         preferred = samples.class_axis
-        if preferred is None and not first.is_direct and outputs.ndim == 3:
-            preferred = -1  # objects with `logits` [n, tokens, classes]
-        if preferred is None and causal and outputs.ndim == 3:
+        # objects with `logits` [n, tokens, classes]
+        if preferred is None and (not first.is_direct or causal) and outputs.ndim == 3:
             preferred = -1
         try:
             axis = class_axis(outputs, samples.y, preferred)
@@ -463,15 +455,15 @@ def _adapt(network: Any, samples: Samples) -> Ready:
 def _adapt_again(network: NetworkAdapter, samples: Samples) -> Ready:
     """Run an adapted network on samples of its layout."""
     outputs = first_pass(network, replace(samples, form=None)).outputs
-    shape, mismatch = outputs.shape, ""
+    shape = outputs.shape
+    mismatch = ""
     if network.n_positions > 1:  # the adapter flattens classes and positions
         shape = torch.Size(
             (len(outputs), outputs.shape[1] // network.n_positions, network.n_positions)
         )
     samples = _align_next_position(network, samples.settled(shape))
-    positions = 1
-    if samples.targets is not None and samples.is_dense:
-        positions = samples.targets[0].numel()
+    is_dense = samples.targets is not None and samples.is_dense
+    positions = samples.y[0].numel() if is_dense else 1
     if positions not in (1, network.n_positions):
         mismatch = (
             f"labels have {positions} positions per sample, outputs have {network.n_positions}"

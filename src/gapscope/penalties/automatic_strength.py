@@ -49,10 +49,7 @@ KAPPA, POWER = 0.65, 1.5
 TOLERANCE = 0.06  # tau
 RISE, FALL = 0.8, 0.35  # g
 # P relative to its maximum below which the strength is cut, and the factor
-COLLAPSE, CUT = (
-    0.5,
-    0.25,
-)
+COLLAPSE, CUT = 0.5, 0.25
 N_SAMPLES, MIN_SAMPLES = 512, 100  # the estimated rate of label errors needs at least 100
 
 
@@ -187,7 +184,7 @@ class AutomaticStrength:
             self._predict_samples()
 
     def _add_samples(
-        self, parts: tuple[Tensor, ...], labels: Tensor, names: tuple[str, ...] = ()
+        self, parts: tuple[Tensor, ...], labels: Tensor, names: tuple[str, ...]
     ) -> None:
         """Add copies of the samples that are new."""
         shapes = [list(part.shape[1:]) for part in parts]
@@ -201,11 +198,8 @@ class AutomaticStrength:
             )
         self._names = names
         for *sample, label in zip(*parts, labels, strict=True):
-            key = hash(
-                b"".join(
-                    part.cpu().reshape(-1).view(torch.uint8).numpy().tobytes() for part in sample
-                )
-            )
+            parts_of_key = (part.cpu().reshape(-1).view(torch.uint8).numpy() for part in sample)
+            key = hash(b"".join(part.tobytes() for part in parts_of_key))
             if key not in self._hashes and len(self._labels) < N_SAMPLES:
                 self._hashes.add(key)
                 self._inputs.append(tuple(part.clone() for part in sample))

@@ -77,9 +77,7 @@ def strength_of(
             )
         start, least, most = LIMITS[penalty]
         # it imports the batches of penalties
-        from gapscope.penalties.automatic_strength import (
-            AutomaticStrength,
-        )
+        from gapscope.penalties.automatic_strength import AutomaticStrength
 
         rule = AutomaticStrength(start=start, least=least, most=most)
         return rule.strength, rule

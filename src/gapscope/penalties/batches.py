@@ -104,19 +104,9 @@ def _prepare(tensor: Tensor) -> Tensor:
         raise InvalidInput(
             f"A batch must hold at least one sample; got {list(tensor.shape)}. Skip empty batches."
         )
-    return (
-        tensor.clone()
-        if tensor.is_inference() and not torch.is_inference_mode_enabled()
-        else tensor
-    )
-
-
-def _prepare_targets(y: Any) -> Tensor:
-    if not isinstance(y, Tensor):
-        raise InvalidInput(
-            f"The targets of a batch must be a tensor; got {type(y).__name__}. Use torch.as_tensor(y)."
-        )
-    return _prepare(y)
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        return tensor.clone()
+    return tensor
 
 
 def as_batch(network: nn.Module, x: Any, y: Tensor | None) -> Batch:
@@ -126,7 +116,11 @@ def as_batch(network: nn.Module, x: Any, y: Tensor | None) -> Batch:
         InvalidInput: `x` is not a tensor, a mapping or a tuple of tensors, or `y` is no tensor.
     """
     if y is not None:
-        y = _prepare_targets(y)
+        if not isinstance(y, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(
+                f"The targets of a batch must be a tensor; got {type(y).__name__}. Use torch.as_tensor(y)."
+            )
+        y = _prepare(y)
     if isinstance(x, Tensor):
         return _batch(network, _prepare(x), y)
     keywords: dict[str, Any] = {}

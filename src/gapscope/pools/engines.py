@@ -92,9 +92,8 @@ def _ready_executor(workers: int) -> ProcessPoolExecutor:
             started = list((executor._processes or {}).values())
         # a broken executor terminates its workers, but would wait for one that is just starting
         _terminate(executor)
-        if any(
-            process.exitcode == 1 for process in started
-        ):  # an exception; a kill gives a negative code
+        # 1 is an exception; a kill gives a negative code
+        if any(process.exitcode == 1 for process in started):
             raise GapscopeError(
                 "Worker processes must be able to import the main script; they ended while they did so. Put what "
                 'starts the run behind `if __name__ == "__main__":`, in a file.'
@@ -154,11 +153,8 @@ def run_local(
             lost = [future for future in done if isinstance(future.exception(), BrokenProcessPool)]
             for future in done:
                 if future not in lost:
-                    yield (
-                        running.pop(future),
-                        None if future.exception() else future.result(),
-                        future.exception(),
-                    )
+                    error = future.exception()
+                    yield running.pop(future), None if error else future.result(), error
             if lost:
                 broken = True
                 for job in running.values():

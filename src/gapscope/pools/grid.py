@@ -75,7 +75,7 @@ class Grid:
                 )
             object.__setattr__(self, "measures", tuple(measures))
         check_range("max_networks", self.max_networks, 1)
-        for number, case in enumerate(self.cases):
+        for number, case in enumerate(cases):
             for path in case:
                 _check_path(path, f"cases[{number}]")
         axes = {path: as_python(values) for path, values in self.axes.items()}
@@ -90,9 +90,7 @@ class Grid:
                 raise InvalidInput(
                     f"axes['{path}'] must be a list with at least one value; got {values!r}. Use square brackets."
                 )
-        combinations = max(1, len(self.cases)) * math.prod(
-            len(values) for values in self.axes.values()
-        )
+        combinations = max(1, len(cases)) * math.prod(map(len, axes.values()))
         if combinations > self.max_networks:
             raise InvalidInput(
                 f"A grid must have at most {self.max_networks:,} combinations; this one has {combinations:,}. "

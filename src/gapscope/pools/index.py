@@ -148,18 +148,22 @@ class IndexedRecords:
             folder: Folder of the pool, named in the warning.
             stacklevel: Number of frames above this one that the warning points to.
         """
-        messages = list(self.notes)
-        if self.unreadable:
-            total = len(self.rows) + len(self.unreadable)
-            first = next(iter(self.unreadable.values()))
-            messages.append(unreadable_warning(len(self.unreadable), total, folder, first))
-        for message in messages:
-            warnings.warn(message, DamagedFileWarning, stacklevel=stacklevel + 1)
+        errors = list(self.unreadable.values())
+        warn_of_damage(folder, len(self.rows), errors, self.notes, stacklevel + 1)
 
 
-def unreadable_warning(count: int, total: int, folder: Path, first: str) -> str:
-    """Return the warning about records that cannot be read."""
-    return f"{count} of {total} records of {folder} are damaged and skipped; the first: {first}"
+def warn_of_damage(
+    folder: Path, n_read: int, errors: Sequence[str], notes: Sequence[str], stacklevel: int
+) -> None:
+    """Warn about corrupted histories, and once about the records that cannot be read."""
+    messages = list(notes)
+    if errors:
+        messages.append(
+            f"{len(errors)} of {n_read + len(errors)} records of {folder} are damaged and skipped; the first: "
+            f"{errors[0]}"
+        )
+    for message in messages:
+        warnings.warn(message, DamagedFileWarning, stacklevel=stacklevel + 1)
 
 
 def read_run(folder: Path) -> tuple[Record, str]:
@@ -262,11 +266,10 @@ def _empty() -> tuple[pandas.DataFrame, Mapping[str, Stamp]]:
 def _write(path: Path, rows: pandas.DataFrame, stamps: Iterable[Stamp]) -> None:
     import numpy
 
-    columns = {str(name): _pack_column(rows[name]) for name in rows.columns}
     content = {
         "ids": list(rows.index),
         "stamps": _pack(numpy.array(list(stamps))),
-        "columns": columns,
+        "columns": {str(name): _pack_column(rows[name]) for name in rows.columns},
     }
     body = json.dumps(content).encode()
     head = json.dumps({"schema": SCHEMA, "crc32": zlib.crc32(body)}).encode()
@@ -300,10 +303,9 @@ def load_index(folder: Path) -> IndexedRecords:
     unreadable: dict[str, str] = {}
     damaged: set[str] = set()
     for name in [name for name, stamp in stamps.items() if old_stamps.get(name) != stamp]:
-        run = folder / "runs" / name
         stamp = stamps[name]
         try:
-            record, note = read_run(run)
+            record, note = read_run(folder / "runs" / name)
         except UnreadableFile as error:
             unreadable[name] = str(error)
             if isinstance(error, DamagedFile):
@@ -312,20 +314,14 @@ def load_index(folder: Path) -> IndexedRecords:
         new.append(_row(record))
         if note:
             notes.append(note)
-        if (
-            note or max(*stamp[1:3], *stamp[5:7]) > newest_trusted
-        ):  # no stamp matches zeros: read again next time
-            stamps[name] = (0,) * len(stamp)
+        if note or max(*stamp[1:3], *stamp[5:7]) > newest_trusted:
+            stamps[name] = (0,) * len(stamp)  # no stamp matches zeros: read again next time
     n_gone = len(old_stamps) - len(unchanged)
     if new or n_gone:
-        parts = []
-        if unchanged:
-            parts = [rows.loc[unchanged]]
-        parts += [pandas.DataFrame(new).set_index("id")] if new else []
-        if parts:
-            rows = pandas.concat(parts).sort_index().infer_objects()
-        else:
-            rows = rows.loc[[]]
+        parts = [rows.loc[unchanged]] if unchanged else []
+        if new:
+            parts.append(pandas.DataFrame(new).set_index("id"))
+        rows = pandas.concat(parts).sort_index().infer_objects() if parts else rows.loc[[]]
         if max(len(new), n_gone) > max(MIN_NEW, MIN_NEW_FRACTION * len(rows)):
             with suppress(GapscopeError, OSError):  # the index of a read-only pool is not written
                 _write(folder / INDEX, rows, [stamps[name] for name in rows.index])

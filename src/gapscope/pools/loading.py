@@ -183,9 +183,11 @@ def record_network(
         "name": name,
         "network": {"name": family or type(unwrapped(network)).__name__},
     }
+    if hyperparameters:
+        spec["hp"] = hyperparameters
     return Record(
         id=added_id(name, hyperparameters),
-        spec=spec | ({"hp": hyperparameters} if hyperparameters else {}),
+        spec=spec,
         status="finished",
         scores=scores,
         readings=Readings(readings, readings.unmeasured, (*readings.notes, *notes)),

@@ -26,9 +26,7 @@ def lock_pool(folder: Path) -> Iterator[None]:
         lock.acquire()
         holder.write_text(str(os.getpid()))
     except filelock.Timeout:
-        number = ""
-        if holder.exists():
-            number = holder.read_text().strip()
+        number = holder.read_text().strip() if holder.exists() else ""
         raise GapscopeError(
             f"{folder} must be run by one process at a time; process {number or '?'} is running it. Wait for "
             "it, or use another folder."

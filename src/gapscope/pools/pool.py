@@ -29,7 +29,7 @@ from gapscope.base.files import make_folder, read_json, to_json, write_atomicall
 from gapscope.base.specs import RunSpec
 from gapscope.pools.added import id_without_settings, is_same_network, merge_records
 from gapscope.pools.engines import select_engine
-from gapscope.pools.index import INDEX, IndexedRecords, load_index, read_run, unreadable_warning
+from gapscope.pools.index import INDEX, IndexedRecords, load_index, read_run, warn_of_damage
 from gapscope.pools.lock import lock_pool
 from gapscope.pools.mirror import Mirror
 from gapscope.pools.worker import run_missing
@@ -104,9 +104,7 @@ class Pool:
         marker = self.folder / MARKER
         if marker.exists():
             content = read_json(marker)
-            schema = None
-            if isinstance(content, dict):
-                schema = content.get("schema")
+            schema = content.get("schema") if isinstance(content, dict) else None
             if not isinstance(schema, int):
                 raise DamagedFile(
                     f"{marker} is corrupted; it must contain the pool's schema. Delete it: the next run recreates it."
@@ -154,12 +152,7 @@ class Pool:
             else:
                 records.append(record)
                 notes += [note] if note else []
-        if errors:
-            notes.append(
-                unreadable_warning(len(errors), len(records) + len(errors), self.folder, errors[0])
-            )
-        for note in notes:
-            warnings.warn(note, DamagedFileWarning, stacklevel=2)
+        warn_of_damage(self.folder, len(records), errors, notes, stacklevel=2)
         return records
 
     def __iter__(self) -> Iterator[Record]:
@@ -194,13 +187,13 @@ class Pool:
         index = load_index(self.folder)
         counts = Counter[str]()
         for spec in specs:
-            state = "unreadable"
-            if spec.id not in index.unreadable:
-                state = index.status_of.get(spec.id)
-            if state is None:
-                state = "waiting"
-                if (self.run_folder(spec.id) / "checkpoint.safetensors").exists():
-                    state = "started"
+            if spec.id in index.unreadable:
+                state = "unreadable"
+            elif spec.id in index.status_of:
+                state = index.status_of[spec.id]
+            else:
+                checkpoint = self.run_folder(spec.id) / "checkpoint.safetensors"
+                state = "started" if checkpoint.exists() else "waiting"
             counts[state] += 1
         return PoolStatus(**counts)
 
@@ -287,9 +280,7 @@ class Pool:
 
         check_range("workers", workers, 1)
         run_jobs = select_engine(engine, address, gpus)
-        remote = None
-        if mirror is not None:
-            remote = Mirror(mirror)
+        remote = None if mirror is None else Mirror(mirror)
         if measures is None:
             measures = getattr(grid, "measures", None)
         specs = list(grid)
@@ -352,9 +343,7 @@ class Pool:
         if not replace and (existing := self._readable(network.id)) is not None:
             record = merge_records(existing, network)
         bare_id = id_without_settings(network)
-        bare = None
-        if bare_id is not None:
-            bare = self._readable(bare_id)
+        bare = None if bare_id is None else self._readable(bare_id)
         if bare is not None and is_same_network(bare, network):
             record = merge_records(bare, record)
             superseded = self.run_folder(bare.id)

@@ -43,21 +43,18 @@ def measure_record(
 ) -> Record:
     """Return the record with all requested measures, computing only the missing ones."""
     samples = problem.train.first(options.measure_samples)
-    history = bool(record.history)
-    names = [
-        item.name
-        for item in select_measures(
-            options.measures, samples, has_initial=True, has_history=history
-        )
-    ]
+    selected = select_measures(
+        options.measures, samples, has_initial=True, has_history=bool(record.history)
+    )
+    names = [item.name for item in selected]
     readings = list(record.readings)
     unmeasured = dict(record.unmeasured)
     context = {"initial_state": initial_state, "history": record.history}
     with memo_scope():
         for name in record.missing_measures(names):
-            own_options = {}
-            if name in options.measure_options:
-                own_options = {name: options.measure_options[name]}
+            own_options = {
+                key: value for key, value in options.measure_options.items() if key == name
+            }
             try:
                 readings.extend(measure(network, samples, [name], options=own_options, **context))
             except Exception as error:  # a failing measure must not lose the trained network

@@ -64,10 +64,9 @@ def resume(run: Trainer, folder: Path) -> list[dict[str, Any]]:
         # a checkpoint of another network, or an unreadable one, raises; a corrupted one is ignored with a warning
         if isinstance(error, UnreadableFile) and not isinstance(error, DamagedFile):
             raise
+        reason = f"{folder / CHECKPOINT} lacks what training needs."
         if isinstance(error, DamagedFile):
-            reason = error
-        else:
-            reason = f"{folder / CHECKPOINT} lacks what training needs."
+            reason = str(error)
         warnings.warn(
             f"{reason} Training in {folder} begins again.", DamagedFileWarning, stacklevel=3
         )

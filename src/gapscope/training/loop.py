@@ -44,10 +44,8 @@ class TrainingResult:
     history: Sequence[dict[str, Any]] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        last = ", ".join(
-            f"{name} {value:.4g}"
-            for name, value in (self.history[-1] if self.history else {}).items()
-        )
+        row = self.history[-1] if self.history else {}
+        last = ", ".join(f"{name} {value:.4g}" for name, value in row.items())
         return f"TrainingResult({self.status}: {self.stop_reason}; {last})"
 
 

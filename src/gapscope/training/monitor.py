@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -80,11 +81,9 @@ def _subset(
         is_stream = isinstance(getattr(data, "dataset", data), IterableDataset) and required is None
         samples = as_samples(data, at_most=n_samples if is_stream else None)
     if indices is None:
-        n = len(samples)
-        if n <= n_samples:
-            indices = torch.arange(n)
-        else:
-            indices = choose(n)
+        indices = torch.arange(len(samples))
+        if len(samples) > n_samples:
+            indices = choose(len(samples))
             samples = samples.subset(indices)
     if required is not None and len(samples) != len(indices):
         raise InvalidInput(
@@ -180,14 +179,8 @@ class Monitor(Recordings):
                 )
             alarm.set_indices(indices)
         if measures is None:
-            if checks:
-                measures = ("loss",)
-            else:
-                measures = DEFAULT_MEASURES
-        if checks:
-            self.checks = RunChecks(checks, self.samples)
-        else:
-            self.checks = None
+            measures = ("loss",) if checks else DEFAULT_MEASURES
+        self.checks = RunChecks(checks, self.samples) if checks else None
         self.max_time_fraction = max_time_fraction
         self.planned_epochs = epochs
         self.skipped = 0
@@ -257,9 +250,7 @@ class Monitor(Recordings):
 
     def state_dict(self) -> dict[str, Any]:
         """Return JSON-serializable values from which resumed training continues exactly."""
-        checks = {}
-        if self.checks is not None:
-            checks = {"checks": self.checks.state_dict()}
+        checks = {} if self.checks is None else {"checks": self.checks.state_dict()}
         return checks | {
             "epochs": list(self.epochs),
             "rows": [dict(row) for row in self.rows],
@@ -333,16 +324,12 @@ class Monitor(Recordings):
                 network = prepared.network
                 readings = self._measure(network, epoch)
                 numbers = readings.values()
+                samples = replace(prepared.samples, form=None)
                 if self.alarm is not None:
-                    numbers |= self.alarm.observe(
-                        network, replace(prepared.samples, form=None), epoch
-                    )
+                    numbers |= self.alarm.observe(network, samples, epoch)
                 if self.checks is not None:
-                    samples = replace(prepared.samples, form=None)
                     loss = evaluate(network, samples)["loss"]
-                    self.checks.observe(
-                        network, samples, loss, epoch, self._run_state(network, samples)
-                    )
+                    self.checks.observe(loss, epoch, self._run_state(network, samples))
         except Exception as error:  # an error of a measure must not end training
             if not self.rows:
                 raise
@@ -397,15 +384,21 @@ class Monitor(Recordings):
     def _measure(self, network: nn.Module, epoch: int) -> Readings:
         # the network is adapted to one input tensor here, so the samples are as well
         samples = replace(self.samples, form=None)
-        settings = {"options": self.options, "seed": self.seed}
+        run = partial(
+            measure,
+            data=samples,
+            measures=self.measures,
+            options=self.options,
+            seed=self.seed,
+            strict=True,
+            progress=False,
+        )
         if self.mode == "eval":
-            return measure(network, samples, self.measures, strict=True, progress=False, **settings)
+            return run(network)
         with inspection_mode(network, mode="train"):
             check_no_batch_statistics(dict(network.named_modules()))
             torch.manual_seed(derive_seed(self.seed, f"masks of epoch {epoch}"))
-            return measure(
-                _FixedMode(network), samples, self.measures, strict=True, progress=False, **settings
-            )
+            return run(_FixedMode(network))
 
     def _warn(self, epoch: int, error: Exception) -> None:
         if not self._warned:

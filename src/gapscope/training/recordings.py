@@ -75,9 +75,7 @@ class Recordings(Result):
             UnreadableFile: The file holds no recordings.
         """
         content = read_json(Path(path))
-        rows = None
-        if isinstance(content, dict):
-            rows = content.get("rows")
+        rows = content.get("rows") if isinstance(content, dict) else None
         if not isinstance(rows, list) or not all(
             isinstance(row, dict) and "epoch" in row for row in rows
         ):
@@ -163,13 +161,13 @@ class Cost:
         return math.nan
 
     def __str__(self) -> str:
-        share = ""
-        if not math.isnan(self.share):
-            share = f", {percent(self.share, 1)} of the time between them"
         if not self.recordings:
             return "no recordings"
         recordings = pluralize(self.recordings, "recording")
-        return f"{recordings} of {self.seconds_per_recording:.3g} s each{share}"
+        text = f"{recordings} of {self.seconds_per_recording:.3g} s each"
+        if not math.isnan(self.share):
+            text += f", {percent(self.share, 1)} of the time between them"
+        return text
 
 
 def is_affordable(
@@ -207,9 +205,6 @@ def is_affordable(
     if total > FREE_SECONDS:
         return False
     affordable = FREE_SECONDS * len(seconds) / max(sum(seconds), 1e-9)
-    if epochs is None:
-        # the free seconds are spread over so many epochs if their number is unknown
-        horizon = 100
-    else:
-        horizon = epochs
+    # the free seconds are spread over so many epochs if their number is unknown
+    horizon = 100 if epochs is None else epochs
     return affordable >= horizon or epoch >= last_epoch * horizon ** (1 / affordable)

@@ -89,10 +89,7 @@ class Trainer:
         self.settings = settings
         self.penalties = penalties
         # a monitor is saved and resumed with the run
-        if hasattr(on_epoch, "load_state_dict"):
-            self.monitor = on_epoch
-        else:
-            self.monitor = None
+        self.monitor = on_epoch if hasattr(on_epoch, "load_state_dict") else None
         self.device = device_of(network)
         self.mixed = settings.precision == "mixed"
         if self.mixed and self.device.type != "cuda":
@@ -155,12 +152,8 @@ class Trainer:
             outputs, loss, penalty, n_correct = self.step(x, y, indices)
             if on_batch is not None:
                 on_batch(indices, outputs)
-            sums = [
-                loss.double() * len(x),
-                penalty.double() * len(x),
-                n_correct.double().to(self.device),
-            ]
-            totals += torch.stack(sums)
+            n_correct = n_correct.double().to(self.device)
+            totals += torch.stack([loss.double() * len(x), penalty.double() * len(x), n_correct])
             # reading the sums waits for the device: every 50th step does
             if number % 50 == 49 and not bool(totals.isfinite().all()):
                 return None

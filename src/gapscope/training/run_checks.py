@@ -112,11 +112,7 @@ def convergence(run: RunState) -> Outcome:
     if not run.samples.is_classification:
         return NotChecked("needs class labels")
     if run.losses and not math.isfinite(run.losses[-1]):
-        return Finding(
-            "the training loss is not finite",
-            LOWER_IT,
-            fixes=LOWER,
-        )
+        return Finding("the training loss is not finite", LOWER_IT, fixes=LOWER)
     losses = [loss for loss in run.losses if math.isfinite(loss)]
     fall = recent_fall(losses)
     if not run.is_over and len(run.losses) < MIN_RECORDINGS:
@@ -154,9 +150,7 @@ def memorization(run: RunState) -> Outcome:
     if alarm is None:
         return NotChecked("pass monitor=, a gapscope.Monitor with an alarm")
     if alarm.raised:
-        best = ""
-        if alarm.peak is not None:
-            best = f"; the estimated best epoch is {alarm.peak}"
+        best = "" if alarm.peak is None else f"; the estimated best epoch is {alarm.peak}"
         return Finding(
             f"the overfitting alarm was raised at epoch {alarm.raised_at}{best}",
             "memorization has begun: correct the labels, or train with gapscope.GradientSimilarityPenalty; to choose "
@@ -293,22 +287,16 @@ class RunChecks:
         self.losses: list[float] = []
         self._kernel: float | None = None
 
-    def observe(
-        self, network: nn.Module, samples: Samples, loss: float, epoch: int, state: RunState
-    ) -> None:
+    def observe(self, loss: float, epoch: int, state: RunState) -> None:
         """Evaluate the checks at one recording.
 
         Args:
-            network: Network from one input tensor to outputs [n, K].
-            samples: Monitored samples in the form of the network.
             loss: Training loss of the monitored samples.
             epoch: Number of the epoch.
-            state: Alarm and counts of the monitor; the rest is completed here.
+            state: Network, samples, alarm and counts of the monitor; losses and kernel are completed here.
         """
         self.losses.append(loss)
-        state = replace(
-            state, network=network, samples=samples, losses=self.losses, kernel=self._kernel_score
-        )
+        state = replace(state, losses=self.losses, kernel=self._kernel_score)
         for code in self.codes:
             outcome = RUN_CHECKS[code].rule(state)
             self.outcomes[code] = outcome

@@ -110,17 +110,16 @@ class Alarm(ABC):
             _logger.warning("%r", self)
 
     def __repr__(self) -> str:
-        name = type(self).__name__
         if self.peak is None:
-            if self.raised_at is None:
-                return f"{name}(no verdict yet)"
-            return f"{name}(raised at {self.raised_at})"
-        if self.raised_at is None:
-            return f"{name}(not raised; estimated best epoch so far: {self.peak})"
-        return (
-            f"{name}(raised at epoch {self.raised_at}: {self.description} since epoch {self.peak}; "
-            "accuracy on new data has probably peaked there)"
-        )
+            state = "no verdict yet" if self.raised_at is None else f"raised at {self.raised_at}"
+        elif self.raised_at is None:
+            state = f"not raised; estimated best epoch so far: {self.peak}"
+        else:
+            state = (
+                f"raised at epoch {self.raised_at}: {self.description} since epoch {self.peak}; accuracy on new data "
+                "has probably peaked there"
+            )
+        return f"{type(self).__name__}({state})"
 
 
 def _encode(value: Any) -> Any:
@@ -194,10 +193,8 @@ class PeakAlarm(Alarm):
                 if self._best is None or smooth > self._best:
                     self._best = smooth
                     self.peak = epoch
-                if allowed and smooth < self._best - self.fall:
-                    self._below = self._below + 1
-                else:
-                    self._below = 0
+                is_below = allowed and smooth < self._best - self.fall
+                self._below = self._below + 1 if is_below else 0
                 if self._below >= self.patience:
                     self._raise(epoch)
         return {"alarm.value": value, "alarm.smoothed": smooth, "alarm.raised": float(self.raised)}

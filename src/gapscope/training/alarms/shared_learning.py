@@ -125,10 +125,7 @@ class SharedLearning(Alarm):
         epoch: int,
     ) -> dict[str, float]:
         """Update with one observation, and return its numbers by name."""
-        if self._best is None:
-            best = probabilities
-        else:
-            best = self._best
+        best = probabilities if self._best is None else self._best
         # both supports use the current neighbours
         p, q, support = label_support(probabilities, labels, neighbours, self.weight)
         fall = label_support(best, labels, neighbours, self.weight)[2] - support
@@ -138,10 +135,8 @@ class SharedLearning(Alarm):
             self.peak = epoch
         error = float(fall.std()) / len(fall) ** 0.5
         is_below = float(fall.mean()) > max(self.smallest_fall, self.threshold * error)
-        if is_below and conflict >= self.smallest_conflict:
-            self._below = self._below + 1
-        else:
-            self._below = 0
+        is_below &= conflict >= self.smallest_conflict
+        self._below = self._below + 1 if is_below else 0
         if self._below >= self.patience:
             self._raise(epoch)
         return {
