@@ -147,19 +147,18 @@ class MemorizationMonitor(TrainerCallback):
         self._test_level = level
 
     def __repr__(self) -> str:
-        flag = "not flagged"
+        text = "not flagged"
         if self.flagged_at is not None:
-            flag = f"memorization has begun at epoch {self.flagged_at:g}, accuracy on new data may still rise"
+            text = f"memorization has begun at epoch {self.flagged_at:g}, accuracy on new data may still rise"
+        text += f"; level {self.level:g}; {pluralize(len(self.rows), 'observation')}"
         p_values = [row["canary_p_value"] for row in self.rows if "canary_p_value" in row]
-        last = ""
         if p_values:
-            last = f", last p-value {p_values[-1]:.2g}"
-        canaries = ""
+            text += f", last p-value {p_values[-1]:.2g}"
         if self.canaries is not None:
-            canaries = f"; {self.canaries!r}"
-        observations = pluralize(len(self.rows), "observation")
-        missing = "".join(f"; no {part}: {reason}" for part, reason in self.unmeasured.items())
-        return f"MemorizationMonitor({flag}; level {self.level:g}; {observations}{last}{canaries}{missing})"
+            text += f"; {self.canaries!r}"
+        for part, reason in self.unmeasured.items():
+            text += f"; no {part}: {reason}"
+        return f"MemorizationMonitor({text})"
 
     @property
     def overhead_fraction(self) -> float:
@@ -290,10 +289,9 @@ class MemorizationMonitor(TrainerCallback):
     def _attempt(self, part: str, compute: Callable[[], dict[str, float]]) -> dict[str, float]:
         """Return the numbers of one part of a row; after an error none, and its reason is stored."""
         try:
-            numbers = compute()
+            return compute()
         except NotMeasurable as error:
             self.unmeasured[part] = str(error)
-            return {}
         except Exception as error:  # nothing in the monitor may end the training
             if part not in self.unmeasured:
                 warn_or_print(
@@ -301,8 +299,7 @@ class MemorizationMonitor(TrainerCallback):
                     "continues; this warning appears once."
                 )
             self.unmeasured[part] = f"{type(error).__name__}: {first_line(error)}"
-            return {}
-        return numbers
+        return {}
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -443,13 +440,8 @@ class MemorizationMonitor(TrainerCallback):
                 outputs = raw_outputs(model(**x))
                 value = log_probability_of_sampled(outputs, y, self.random, **self._form)
                 gradients = torch.autograd.grad(value, weights, allow_unused=True)
-            squares.append(
-                sum(
-                    gradient.double().square().sum()
-                    for gradient in gradients
-                    if gradient is not None
-                )
-            )
+            present = [gradient for gradient in gradients if gradient is not None]
+            squares.append(sum(gradient.double().square().sum() for gradient in present))
         return {"trained_fisher_trace": float(torch.stack(squares).mean())}
 
 

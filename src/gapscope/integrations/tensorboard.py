@@ -20,10 +20,8 @@ class TensorBoardSink:
     """
 
     def __init__(self, target: SummaryWriter | str | Path) -> None:
-        if isinstance(target, SummaryWriter):
-            self.writer = target
-        else:
-            self.writer = SummaryWriter(str(target))
+        is_writer = isinstance(target, SummaryWriter)
+        self.writer = target if is_writer else SummaryWriter(str(target))
 
     def __call__(self, epoch: int, numbers: Mapping[str, float]) -> None:
         """Write the numbers of one recording."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput
+from gapscope.inspection.checkpoints import graph_nodes
 
 # transformers before 4.53 looks at the model alone
 _IGNORES_MISSING_COUNT = [int(part) for part in version("transformers").split(".")[:2]] < [4, 53]
@@ -68,24 +69,12 @@ def accumulation_divisor(trainer: Any, options: Mapping[str, Any]) -> float:
         trainer: The Trainer.
         options: Keyword arguments of `compute_loss`.
     """
-    if is_left_to_loss(trainer, options):
-        return float(n_accumulated(trainer))
-    return 1.0
+    return float(n_accumulated(trainer)) if is_left_to_loss(trainer, options) else 1.0
 
 
 def _depends_on(loss: Tensor, leaf: Tensor) -> bool:
     """Return whether a loss was computed from this tensor."""
-    pending: list[Any] = [loss.grad_fn]
-    seen: set[Any] = set()
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if getattr(node, "variable", None) is leaf:
-            return True
-        pending += [following for following, _ in node.next_functions]
-    return False
+    return any(getattr(node, "variable", None) is leaf for node in graph_nodes(loss))
 
 
 def _loss_in(result: Any) -> Tensor:
@@ -106,9 +95,7 @@ def _process_factor(trainer: Any, options: Mapping[str, Any]) -> float:
         return 1.0
     if trainer.args.n_gpu > 1:
         return float(trainer.args.n_gpu)
-    replicas = 1
-    if hasattr(trainer, "get_tp_size"):
-        replicas = trainer.get_tp_size()
+    replicas = trainer.get_tp_size() if hasattr(trainer, "get_tp_size") else 1
     return float(trainer.accelerator.num_processes // replicas)
 
 

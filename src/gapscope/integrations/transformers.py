@@ -58,8 +58,7 @@ class MonitorCallback(TrainerCallback):
         self.stop = stop
 
     def _monitored(self, model: nn.Module) -> nn.Module:
-        has_mappings = self.monitor.samples.form is not None
-        if has_mappings:
+        if self.monitor.samples.form is not None:
             return model
         config = getattr(model, "config", None)  # plain modules have none
         return LogitsOnly(model, getattr(config, "pad_token_id", None))
@@ -113,10 +112,8 @@ class _PenaltyState(TrainerCallback):
 
     def _file(self, args: TrainingArguments, state: TrainerState) -> Path:
         # each process has other samples, and therefore another state
-        return (
-            checkpoint_folder(args, state)
-            / f"gapscope_penalty_{self.number}_{args.process_index}.safetensors"
-        )
+        name = f"gapscope_penalty_{self.number}_{args.process_index}.safetensors"
+        return checkpoint_folder(args, state) / name
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -37,7 +37,5 @@ class WandbSink:
         if not self._defined:
             run.define_metric("gapscope/*", step_metric="gapscope/epoch")
             self._defined = True
-        run.log(
-            {"gapscope/epoch": epoch}
-            | {f"gapscope/{name}": value for name, value in numbers.items()}
-        )
+        named = {"epoch": epoch, **numbers}
+        run.log({f"gapscope/{name}": value for name, value in named.items()})

@@ -27,9 +27,7 @@ def correlation_ratio(groups: Sequence[str], gaps: Sequence[float]) -> float:
     values = pandas.Series(gaps)
     total = float(values.var(ddof=0))
     between = float(values.groupby(list(groups)).transform("mean").var(ddof=0))
-    if total > 0:
-        return between / total
-    return 0.0
+    return between / total if total > 0 else 0.0
 
 
 def _grouping(view: PoolView, records: Sequence[Record]) -> str | None:
@@ -53,9 +51,8 @@ def _has(record: Record, key: str) -> bool:
 def curves(view: PoolView) -> dict[str, Any]:
     """Return training curves of finished networks, grouped by the most informative setting."""
     records = [record for record in view.finished if _has(record, "epoch")]
-    score = "loss"
-    if any(_has(record, "train_accuracy") for record in records):
-        score = "accuracy"
+    has_accuracy = any(_has(record, "train_accuracy") for record in records)
+    score = "accuracy" if has_accuracy else "loss"
     records = [record for record in records if _has(record, f"train_{score}")]
     if not records:
         return {"figures": []}
@@ -76,9 +73,8 @@ def curves(view: PoolView) -> dict[str, Any]:
             for row in record.history
             if "epoch" in row
         ]
-    rows = [
-        row for histories in groups.values() for history in histories.values() for row in history
-    ]
+    histories = [history for group in groups.values() for history in group.values()]
+    rows = [row for history in histories for row in history]
     values = [row[key] for row in rows for key in scores if math.isfinite(row.get(key, math.nan))]
     top = 1.0
     if values and score != "accuracy":

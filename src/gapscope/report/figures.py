@@ -49,10 +49,9 @@ def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
     scale = Scale.around(gaps)
     about = max(6, min(24, 2 * math.ceil(len(gaps) ** 0.5)))
     ticks = scale.ticks(about)
+    step = (scale.high - scale.low) / about
     if len(ticks) > 1:
         step = ticks[1] - ticks[0]
-    else:
-        step = (scale.high - scale.low) / about
     first = math.floor(scale.low / step)
     last = math.ceil(scale.high / step)
     edges = [k * step for k in range(first, last + 1)]
@@ -69,12 +68,8 @@ def gap_distribution(gaps: Sequence[float], gap_label: str) -> Markup:
     )
     for left, right, count in zip(edges[:-1], edges[1:], counts.tolist(), strict=True):
         if count:
-            plot.bar(
-                left,
-                right,
-                count,
-                title=f"{format_number(left)} to {format_number(right)}: {count}",
-            )
+            title = f"{format_number(left)} to {format_number(right)}: {count}"
+            plot.bar(left, right, count, title=title)
     return plot.render()
 
 
@@ -151,9 +146,7 @@ def correlation_strip(value: float, low: float, high: float, *, baseline: bool) 
         marks.append(
             tag("line", class_="grid" if tick else "zero", x1=at, x2=at, y1="0%", y2="100%")
         )
-    kind = "measure"
-    if baseline:
-        kind = "baseline"
+    kind = "baseline" if baseline else "measure"
     if math.isfinite(low):
         ends = {"x1": svg_percent(scale.percent(low)), "x2": svg_percent(scale.percent(high))}
         marks.append(tag("line", class_=f"interval {kind}", y1="50%", y2="50%", **ends))
@@ -182,10 +175,10 @@ def fit_with_band(
     from scipy.stats import linregress  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
     n = len(x)
-    spread = 0.0
-    if n:
-        spread = ((x - x.mean()) ** 2).sum()
-    if n < 3 or spread <= 1e-24 * (x**2).sum():
+    if n < 3:
+        return None
+    spread = ((x - x.mean()) ** 2).sum()
+    if spread <= 1e-24 * (x**2).sum():
         return None
     line: Any = linregress(x, y)
     # the slope's standard error is s / sqrt(spread)
@@ -231,12 +224,8 @@ def measure_against_gap(
         plot.curve(zip(xs, line.tolist(), strict=True), kind="fit")
     if titled:
         for value, gap, name in zip(values, gaps, names, strict=True):
-            plot.dot(
-                value,
-                gap,
-                title=f"{name}: {format_number(value)}, gap {format_fixed(gap)}",
-                radius=3.5,
-            )
+            title = f"{name}: {format_number(value)}, gap {format_fixed(gap)}"
+            plot.dot(value, gap, title=title, radius=3.5)
     else:
         plot.cloud(zip(values, gaps, strict=True))
     return plot.render()

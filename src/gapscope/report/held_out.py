@@ -48,8 +48,7 @@ def _check_ids(view: PoolView, held_out: pandas.DataFrame) -> None:
             f"held_out must have one row per network; got {len(held_out)} rows of {held_out.index.nunique()} networks. "
             "Pass predictions of one split, or of scheme='leave_one_out'."
         )
-    known = {record.id for record in view.finished}
-    unknown = [str(key) for key in held_out.index if key not in known]
+    unknown = [str(key) for key in held_out.index if key not in view.finished_rows.index]
     if unknown:
         raise InvalidInput(
             f"held_out must be indexed by ids of finished networks among the records; got {unknown[0]!r}. "

@@ -45,10 +45,6 @@ def _agreement(direction: str, low: float, high: float) -> str:
     return "opposite to the stated direction"
 
 
-def _finished_table(view: PoolView) -> pandas.DataFrame:
-    return view.table.loc[[record.id for record in view.finished]]
-
-
 def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
     """Return `correlations` of the varying readings with the gap, strongest tau first."""
     names = [
@@ -58,10 +54,8 @@ def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
     ]
     if not names:
         return None
-    table = _finished_table(view)
-    baseline = None
-    if BASELINE in view.readings:
-        baseline = BASELINE
+    table = view.finished_rows
+    baseline = BASELINE if BASELINE in view.readings else None
     # the time grows with resamples times networks squared, so large pools use fewer resamples
     resamples = max(
         MIN_RESAMPLES, min(RESAMPLES, int(RESAMPLES * (FULLY_RESAMPLED / len(table)) ** 2))
@@ -84,8 +78,7 @@ def leaderboard_verdicts(view: PoolView) -> dict[str, Verdict]:
         ):
             names.append(name)
     settings = varied_settings(view.table)
-    table = _finished_table(view)
-    table = table.loc[~has_unknown_settings(table)]
+    table = view.finished_rows.loc[~has_unknown_settings(view.finished_rows)]
     if not names or not settings or not len(table):
         return {}
     if len(set(configuration_ids(table, settings).tolist())) < MIN_CONFIGURATIONS:
@@ -112,7 +105,8 @@ def ranked_measures(
         return []
     rows: list[dict[str, Any]] = []
     for row in result.rename_axis("name").reset_index().to_dict("records"):
-        name, direction = row["name"], view.readings[row["name"]][0].direction
+        name = row["name"]
+        direction = view.readings[name][0].direction
         row |= {
             "title": view.titles[name],
             "baseline": row["is_baseline"],
@@ -152,7 +146,7 @@ def cards(view: PoolView, ranked: list[dict[str, Any]]) -> dict[str, Any]:
     # step between the plotted networks, above 1 in very large pools only: more dots slow a browser down
     every = math.ceil(dots / 30000)
     figures: list[dict[str, Any]] = []
-    table: Any = _finished_table(view)
+    table: Any = view.finished_rows
     for row in ranked:
         if row["name"] not in view.readings:
             continue
@@ -202,11 +196,7 @@ def guide(view: PoolView) -> list[dict[str, Any]]:
         errors = [
             reading.standard_error for reading in readings if reading.standard_error is not None
         ]
-        ends = ()
-        if values:
-            ends = (min(values), max(values))
-        error = None
-        if errors:
-            error = float(numpy.median(errors))
+        ends = (min(values), max(values)) if values else ()
+        error = float(numpy.median(errors)) if errors else None
         entry["numbers"].append({"name": name, "ends": ends, "standard_error": error})
     return list(entries.values())

@@ -78,29 +78,24 @@ def networks(view: PoolView) -> dict[str, Any]:
     n_rows = max(20, 9000 // len(columns))
     largest_gap = max((abs(record.gap) for record in view.all_finished), default=1.0) or 1.0
     table = view.all_rows.sort_values(by=["gap"], kind="stable").head(n_rows)
-    table = table.reindex(
-        columns=list(dict.fromkeys(["name", *(column.name for column in columns)]))
-    )
+    names = dict.fromkeys(["name", *(column.name for column in columns)])
+    table = table.reindex(columns=list(names))
     rows: list[dict[str, Any]] = []
     for key, row in zip(table.index, table.to_dict("records"), strict=True):
-        share = 0.0
-        if not math.isnan(row["gap"]):
-            share = max(0.0, row["gap"]) / largest_gap
+        share = 0.0 if math.isnan(row["gap"]) else max(0.0, row["gap"]) / largest_gap
         cells = [_cell(column, row[column.name]) for column in columns]
-        name = ""
-        if isinstance(row["name"], str):
-            name = row["name"]
+        name = row["name"] if isinstance(row["name"], str) else ""
         rows.append({"id": key, "name": name, "cells": cells, "share": f"{100 * share:.0f}%"})
     return {"heads": columns, "rows": rows, "of": len(view.all_records)}
 
 
 def _varied(view: PoolView) -> list[dict[str, Any]]:
-    table = view.all_rows.loc[[record.id for record in view.all_finished]]
     rows: list[dict[str, Any]] = []
     for column in view.varied:
         # a pool has many networks and few values; typed, since True == 1
         format_value = lru_cache(typed=True)(setting_value)
-        counts = Counter(map(format_value, sorted(table[column].tolist(), key=setting_order)))
+        values = view.all_finished_rows[column].tolist()
+        counts = Counter(map(format_value, sorted(values, key=setting_order)))
         ordered = list(counts.items())[:MAX_SHOWN]
         more = max(0, len(counts) - MAX_SHOWN)
         rows.append({"name": setting_name(column), "path": column, "values": ordered, "more": more})

@@ -75,6 +75,16 @@ class PoolView:
         return _finished(self.all_records)
 
     @cached_property
+    def all_finished_rows(self) -> pandas.DataFrame:
+        """Rows of `all_rows` of the networks in `all_finished`."""
+        return self.all_rows.loc[[record.id for record in self.all_finished]]
+
+    @cached_property
+    def finished_rows(self) -> pandas.DataFrame:
+        """Rows of `table` of the networks in `finished`."""
+        return self.table.loc[[record.id for record in self.finished]]
+
+    @cached_property
     def table(self) -> pandas.DataFrame:
         """Rows of `all_rows` of the networks in `records`."""
         return self.all_rows.loc[[record.id for record in self.records]]
@@ -82,18 +92,12 @@ class PoolView:
     @cached_property
     def varied(self) -> list[str]:
         """Settings that differ between finished networks."""
-        return hyperparameter_columns(
-            self.all_rows.loc[[record.id for record in self.all_finished]]
-        )
+        return hyperparameter_columns(self.all_finished_rows)
 
     @cached_property
     def n_without_settings(self) -> int:
         """Number of finished networks of which no settings are known."""
-        return int(
-            has_unknown_settings(
-                self.all_rows.loc[[record.id for record in self.all_finished]]
-            ).sum()
-        )
+        return int(has_unknown_settings(self.all_finished_rows).sum())
 
     @cached_property
     def _varied_in_all(self) -> list[str]:
@@ -102,9 +106,7 @@ class PoolView:
     @cached_property
     def gap_kind(self) -> str:
         """Kind of the gap: "accuracy" or "loss"."""
-        if self.finished:
-            return self.finished[0].gap_kind
-        return "accuracy"
+        return self.finished[0].gap_kind if self.finished else "accuracy"
 
     @property
     def gap_definition(self) -> str:
@@ -137,10 +139,7 @@ class PoolView:
         """Describe a network by its name, the settings that vary in the pool, or its id."""
         if key not in self._descriptions:
             row: Any = self.all_rows.loc[key]
-            if row["status"] == "finished":
-                columns = self.varied
-            else:
-                columns = self._varied_in_all
+            columns = self.varied if row["status"] == "finished" else self._varied_in_all
             # networks trained elsewhere have one
             name = row.get("name") if isinstance(row.get("name"), str) else ""
             self._descriptions[key] = (
@@ -151,10 +150,7 @@ class PoolView:
 
 def as_view(records: Iterable[Record] | Pool | PoolView) -> PoolView:
     """Return the view of records, or raise InvalidInput if there are none."""
-    if isinstance(records, PoolView):
-        view = records
-    else:
-        view = PoolView(records)
+    view = records if isinstance(records, PoolView) else PoolView(records)
     if not view.records:
         raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
     return view

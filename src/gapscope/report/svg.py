@@ -46,15 +46,10 @@ class Scale:
             for value in values
             if math.isfinite(value) and (value > 0 or not logarithmic)
         ]
-        if finite:
-            low = min(finite)
-            high = max(finite)
-        elif logarithmic:
-            low = 1.0
-            high = 10.0
-        else:
-            low = 0.0
-            high = 1.0
+        if not finite:
+            finite = [1.0, 10.0] if logarithmic else [0.0, 1.0]
+        low = min(finite)
+        high = max(finite)
         if logarithmic:
             margin = padding * math.log(high / low) or math.log(2)
             return cls(low * math.exp(-margin), high * math.exp(margin), logarithmic=True)
@@ -122,9 +117,7 @@ def tag(name: str, *content: str, **attributes: object) -> Markup:
 
 
 def _title(text: str) -> tuple[Markup, ...]:
-    if text:
-        return (tag("title", text),)
-    return ()
+    return (tag("title", text),) if text else ()
 
 
 def svg_percent(value: float) -> str:
@@ -152,10 +145,7 @@ class Plot:
         self.x_label = x_label
         self.y_label = y_label
         self.kind = kind
-        if y_ticks is None:
-            self.y_ticks = y.ticks(4)
-        else:
-            self.y_ticks = y_ticks
+        self.y_ticks = y.ticks(4) if y_ticks is None else y_ticks
         self.paths: list[Markup] = []
         self.marks: list[Markup] = []
 
@@ -235,9 +225,7 @@ class Plot:
         """Return the figure, with the names of the axes as page text around the drawing."""
         size: dict[str, object] = {"width": "100%", "height": "100%"}
         stretched = {"viewBox": f"0 0 {SIDE} {SIDE}", "preserveAspectRatio": "none"}
-        inner = ""
-        if self.paths:
-            inner = tag("svg", *self.paths, class_="paths", **stretched, **size)
+        inner = tag("svg", *self.paths, class_="paths", **stretched, **size) if self.paths else ""
         drawing = tag(
             "svg",
             *self._axes(),

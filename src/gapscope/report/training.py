@@ -88,13 +88,8 @@ def _number_figures(rows: Rows, moments: Mapping[str, int], across: Scale) -> li
             )
             plot.curve(points, kind="curve test")
             last = f"{format_number(points[-1][1])} at the end"
-            figures.append(
-                {
-                    "title": name,
-                    "count": last,
-                    "figure": _render_with_moments(plot, moments, plot.y.high),
-                }
-            )
+            figure = _render_with_moments(plot, moments, plot.y.high)
+            figures.append({"title": name, "count": last, "figure": figure})
     return figures
 
 

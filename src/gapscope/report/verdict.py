@@ -83,9 +83,8 @@ def _estimator_sentence(
     """State whether gaps can be estimated from training data in this pool."""
     if held_out is None:
         n = len(view.all_finished)
-        if n >= MIN_NETWORKS:
-            return ""
-        return f"Gap estimates need {MIN_NETWORKS} finished networks; this pool has {n}."
+        sentence = f"Gap estimates need {MIN_NETWORKS} finished networks; this pool has {n}."
+        return "" if n >= MIN_NETWORKS else sentence
     if MEAN_GAP not in errors:
         return ""
     error = root_mean_square(errors[ESTIMATOR])
@@ -175,20 +174,13 @@ def summary(
     """
     view = as_view(records)
     with numpy.errstate(over="ignore", invalid="ignore"):
-        result = ranked_correlations(view)
         measures = []
-        if result is not None:
+        if (result := ranked_correlations(view)) is not None:
             measures = result.rename_axis("measure").reset_index().to_dict("records")
         by_reading = leaderboard_verdicts(view)
 
-        def at_equal_settings(name: str) -> dict[str, Any] | None:
-            if name in by_reading:
-                return asdict(by_reading[name])
-            return None
-
-        errors = {}
-        if held_out is not None:
-            errors = held_out_errors(view, held_out)
+        at_equal_settings = {name: asdict(result) for name, result in by_reading.items()}
+        errors = {} if held_out is None else held_out_errors(view, held_out)
         best = next((row["measure"] for row in measures if not row["is_baseline"]), None)
         return {
             "status": dict(Counter(record.status for record in view.all_records)),
@@ -198,11 +190,11 @@ def summary(
                 {
                     "title": view.titles[row["measure"]],
                     **row,
-                    "at_equal_settings": at_equal_settings(row["measure"]),
+                    "at_equal_settings": at_equal_settings.get(row["measure"]),
                 }
                 for row in measures
             ],
-            "random_measure": at_equal_settings(RANDOM),
+            "random_measure": at_equal_settings.get(RANDOM),
             "networks": [_network(record, view, held_out) for record in view.all_records],
         }
 
@@ -212,8 +204,10 @@ def _network(record: Record, view: PoolView, held_out: pandas.DataFrame | None) 
         "id": record.id,
         "name": view.describe(record.id),
         "status": record.status,
+        "message": record.message,
+        "gap": record.gap,
+        **record.scores,
     }
-    row |= {"message": record.message, "gap": record.gap, **record.scores}
     if held_out is not None and record.id in held_out.index:
         row["estimate"] = held_out.loc[record.id].to_dict()
     return row

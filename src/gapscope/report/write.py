@@ -76,8 +76,10 @@ def write_report(
         ranked = ranked_measures(view, by_reading)
         best = next((row["name"] for row in ranked if not row["baseline"]), None)
         errors = {}
+        section = None
         if held_out is not None:
             errors = held_out_errors(view, held_out)
+            section = held_out_section(view, held_out, errors, estimator, level)
         page = render_page(
             "report.html",
             title=title,
@@ -87,9 +89,7 @@ def write_report(
             check=None
             if check is None
             else {"network": view.describe(check[0]), "result": check[1]},
-            held_out=None
-            if held_out is None
-            else held_out_section(view, held_out, errors, estimator, level),
+            held_out=section,
             verdict=verdict(view, held_out, errors, best, by_reading),
             ranking=ranked,
             folded=split_ranking(ranked),
