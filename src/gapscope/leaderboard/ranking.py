@@ -203,7 +203,6 @@ def verdicts(
     *,
     measures: Sequence[str] | None = None,
     hyperparameters: Sequence[str] | None = None,
-    target: str = "gap",
     n_permutations: int = 1000,
     n_bootstrap: int = 2000,
     seed: int = 0,
@@ -213,9 +212,9 @@ def verdicts(
 
     This is many times as fast. Parameters are those of `rank_measures`.
     """
-    table = network_table(source, measures=measures, hyperparameters=hyperparameters, target=target)
+    table = network_table(source, measures=measures, hyperparameters=hyperparameters)
     context = _LeaderboardContext(
-        table.sample(most_networks, seed), target, n_permutations, n_bootstrap, seed
+        table.sample(most_networks, seed), "gap", n_permutations, n_bootstrap, seed
     )
     columns = [context.values(name) for name in context.names]
     kendalls = _add_p_values(
