@@ -184,7 +184,7 @@ class AutomaticStrength:
             self._predict_samples()
 
     def _add_samples(
-        self, parts: tuple[Tensor, ...], labels: Tensor, names: tuple[str, ...]
+        self, parts: tuple[Tensor, ...], labels: Tensor, names: tuple[str, ...] = ()
     ) -> None:
         """Add copies of the samples that are new."""
         shapes = [list(part.shape[1:]) for part in parts]
