@@ -157,6 +157,9 @@ def test_networks_that_are_finished_are_returned_after_an_interrupt() -> None:
 
     result = gs.compare({**NETWORKS, "stopping": Stopping(5, 2)}, (X, Y), ["loss"])
     assert {row["network"] for row in result.to_pandas().to_dict("records")} == {"flat", "steep"}
+    assert result.interrupted and "Interrupted before stopping was finished." in result.verdict
+    assert result.unmeasured["stopping"]["loss"] == "stopped before it was finished"
+    assert gs.Comparison.from_json(result.to_json()).interrupted
     passes.clear()
     with pytest.raises(KeyboardInterrupt):
         gs.compare({"flat": NETWORKS["flat"], "stopping": Stopping(5, 2)}, (X, Y), ["loss"])
@@ -167,3 +170,77 @@ def test_an_error_names_the_network() -> None:
         gs.compare({**NETWORKS, "other": nn.Linear(4, 2)}, (X, Y), ["loss"])
     with pytest.raises(InvalidInput, match=r"^diverged: All weights must be finite"):
         gs.compare({**NETWORKS, "diverged": sharp(float("nan"))}, (X, Y), ["loss"])
+
+
+class Clock:
+    """CPU time that the networks of this file spend."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_comparison_keeps_the_budget_of_each_network_and_tells_what_it_omits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("time.process_time", clock)
+
+    class Slow(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            clock.now += 1e-3 * len(input)
+            return super().forward(input)
+
+    x = torch.randn(1200, 5, generator=torch.Generator().manual_seed(1))
+    data = (x, (x[:, 0] > 0).long())
+    result = gs.compare({"a": Slow(5, 2), "b": Slow(5, 2)}, data, time_budget=2.0)
+    assert clock.now < 2 * 3.0
+    reasons = result.unmeasured["a"]
+    assert "omitted to keep the budget of 2 s" in reasons["margin_signature"]
+    assert set(reasons) == set(result.unmeasured["b"])
+    assert {"accuracy", "parameter_count"} <= {row.measure for row in result}
+    text = repr(result)
+    assert "accuracy" in text and " of 1,200 samples" in text and "not measured: " in text
+
+
+def test_labels_that_do_not_fit_the_outputs_raise() -> None:
+    for labels in (Y + 5, torch.where(Y == 1, 255, Y)):
+        for names in (["loss", "accuracy"], None, ["loss", "ntk_trace"]):
+            with pytest.raises(InvalidInput, match="flat: Class labels must be smaller"):
+                gs.compare(NETWORKS, (X, labels), names)
+        assert gs.compare(NETWORKS, (X, labels), ["ntk_trace"]).of("ntk_trace")
+    with pytest.raises(InvalidInput, match="flat: needs targets"):
+        gs.compare(NETWORKS, X, ["loss"])
+    with pytest.raises(InvalidInput, match=r"flat: .*class labels.*steep: "):
+        gs.compare(NETWORKS, (X, X[:, :2]), ["accuracy"])
+
+
+class Noisy(nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input) + torch.rand(2)
+
+
+def test_notes_of_the_networks_are_printed_once() -> None:
+    result = gs.compare({**NETWORKS, "noisy": Noisy(5, 2)}, (X, Y), ["loss"])
+    (note,) = gs.measure(Noisy(5, 2), (X, Y), ["loss"]).notes
+    assert result.notes == (f"noisy: {note}",) and repr(result).count(note) == 1
+    sigmoid = nn.Sequential(nn.Linear(5, 2), nn.Sigmoid())
+    result = gs.compare({"a": sigmoid, "b": sigmoid}, (X, Y), ["ntk_trace"])
+    assert len(result.notes) == 1 and not result.notes[0].startswith("a")
+    assert gs.Comparison.from_json(result.to_json()).notes == result.notes
+
+
+def test_several_networks_are_named_in_a_tie() -> None:
+    """One measure ranks "a" first, the others are equal."""
+    a, b = nn.Linear(5, 2), nn.Linear(5, 2)
+    with torch.no_grad():
+        for network in (a, b):
+            network.weight.zero_()
+            network.bias.zero_()
+        b.bias[0] = 1.0
+    result = gs.compare(
+        {"a": a, "b": b}, (X, Y), ["ntk_trace", "input_jacobian_norm", "parameter_norm"]
+    )
+    assert sum(vote.first == "a" for vote in result.votes()) == 1
+    assert result.verdict[0].startswith("a and b are tied: none is ranked first by more than half")

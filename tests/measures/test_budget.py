@@ -16,7 +16,7 @@ from gapscope.base.samples import as_samples
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures import budget as planning
 from gapscope.measures import measurement as front_door
-from gapscope.measures.budget import Allocation, _fit_to_budget
+from gapscope.measures.budget import Allocation, _Durations, _fit_to_budget
 from gapscope.measures.measurement import _mean, _with_group_error, evaluate_on_subset, subsample
 from gapscope.measures.registry import (
     Measure,
@@ -131,11 +131,21 @@ def test_measures_that_trials_show_to_be_slow_are_omitted_unless_they_are_named(
 def test_the_most_expensive_measure_is_halved_until_all_fit() -> None:
     costs = {"ntk_trace": 0.1, "input_jacobian_norm": 0.05, "loss": 0.001}
     fewest = {name: SAMPLINGS[name].fewest for name in costs}
-    counts = _fit_to_budget(costs, fewest, 2000, 30.0)
+    seconds = _Durations(costs, {}, 2000)
+    counts = _fit_to_budget(seconds, costs, fewest, 30.0)
     assert counts == {"ntk_trace": 128, "input_jacobian_norm": 256, "loss": 2000}
-    assert _fit_to_budget(costs, fewest, 2000, 1e9) == dict.fromkeys(costs, 2000)
-    assert _fit_to_budget(costs, fewest, 2000, 1e-9) == fewest  # powers of two, as all parts are
-    assert _fit_to_budget({"loss": 1.0}, {"loss": 256}, 1024, 600.0) == {"loss": 512}
+    assert _fit_to_budget(seconds, costs, fewest, 1e9) == dict.fromkeys(costs, 2000)
+    assert _fit_to_budget(seconds, costs, fewest, 1e-9) == fewest  # powers of two, as all parts are
+    seconds = _Durations({"loss": 1.0}, {}, 1024)
+    assert _fit_to_budget(seconds, ["loss"], {"loss": 256}, 600.0) == {"loss": 512}
+
+
+def test_evaluations_are_repeated_on_all_samples_alone() -> None:
+    seconds = _Durations({"unit_sparsity": 0.01}, {"unit_sparsity": 10.0}, 2048)
+    assert seconds("unit_sparsity", 2048) == pytest.approx(204.8)
+    assert _fit_to_budget(seconds, ["unit_sparsity"], {"unit_sparsity": 256}, 11.0) == {
+        "unit_sparsity": 1024
+    }
 
 
 def test_fixed_cost_is_not_a_cost_per_sample(clock: Clock) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from gapscope.cli.options import DATA_ROOT, JSON, LOAD, NETWORK
 from gapscope.cli.output import print_json, print_lines, print_table
+
+if TYPE_CHECKING:
+    from gapscope.leaderboard.comparison import Comparison
 
 NAMES = typer.Option(
     [],
@@ -59,6 +63,9 @@ def compare(
     """Rank networks by every measure on the same training data, with intervals.
 
     With --evidence, only measures that predict the gap of those networks vote (see `gapscope leaderboard`).
+
+    Raises:
+        Exit: Ctrl-C ended it early (code 130).
     """
     from gapscope.base.samples import as_samples
     from gapscope.cli.arguments import distinct_names, load_network
@@ -79,10 +86,16 @@ def compare(
     result = compare_networks(loaded, train, measures or None, evidence=board)
     if json:
         print_json(result)
-        return
+    else:
+        _print_comparison(result, f"{len(train)} training samples")
+    if result.interrupted:
+        raise typer.Exit(130)
+
+
+def _print_comparison(result: Comparison, title: str) -> None:
     print_lines("\n".join(result.verdict))
     table = result.summary()
     # networks as columns if they are fewer than the numbers, to fit a terminal
     if len(table) < len(table.columns):
         table = table.T.rename_axis("")
-    print_table(table.reset_index(), f"{len(train)} training samples")
+    print_table(table.reset_index(), title)

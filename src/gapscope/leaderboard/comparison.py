@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import InvalidInput
 from gapscope.results.estimate import percent
-from gapscope.results.readings import BASELINE, Direction
+from gapscope.results.formatting import pluralize
+from gapscope.results.readings import BASELINE, Direction, missing_lines
 from gapscope.results.result import StoredRows, numbers_of, panels
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 EVIDENCE = "evidence"
 PREFIX = "m."
+# lines on estimates and on missing values, by judgment
+MAX_NOTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +160,15 @@ class _Vote:
 
     measure: str
     ranks: Mapping[str, float]
-    first: str | None  # None for a tie
+    firsts: Sequence[str]  # several for a tie
     is_separated: bool  # whether the interval of the first network overlaps no other
+
+    @property
+    def first(self) -> str | None:
+        """The network that is ranked first, None for a tie."""
+        if len(self.firsts) > 1:
+            return None
+        return self.firsts[0]
 
 
 def _vote(measure: str, numbers: Sequence[Sequence[ComparedReading]]) -> _Vote:
@@ -170,14 +180,14 @@ def _vote(measure: str, numbers: Sequence[Sequence[ComparedReading]]) -> _Vote:
     }
     firsts = [name for name, rank in ranks.items() if rank == min(ranks.values())]
     if len(firsts) > 1:
-        return _Vote(measure, ranks, None, False)
+        return _Vote(measure, ranks, firsts, False)
     is_separated = True
     for rows in numbers:
         best = next(row for row in rows if row.network == firsts[0])
         is_separated &= all(
             row.high < best.low or row.low > best.high for row in rows if row is not best
         )
-    return _Vote(measure, ranks, firsts[0], is_separated)
+    return _Vote(measure, ranks, firsts, is_separated)
 
 
 class Comparison(StoredRows[ComparedReading]):
@@ -192,12 +202,16 @@ class Comparison(StoredRows[ComparedReading]):
         level: Nominal coverage of the intervals.
         unmeasured: Network -> measure -> why it has no value.
         evidence: Evidence of the leaderboard; None without one.
+        notes: Remarks on the networks and the data, one sentence each.
+        interrupted: Whether Ctrl-C ended it; networks that were not finished are missing.
     """
 
     _kind, _keys = "a comparison", frozenset({"verdict", "unmeasured"})
     level: float
     unmeasured: dict[str, dict[str, str]]
     evidence: LeaderboardEvidence | None
+    notes: tuple[str, ...]
+    interrupted: bool
 
     def __new__(
         cls,
@@ -205,10 +219,21 @@ class Comparison(StoredRows[ComparedReading]):
         level: float = 0.95,
         unmeasured: Mapping[str, Mapping[str, str]] | None = None,
         evidence: LeaderboardEvidence | None = None,
+        *,
+        notes: Iterable[str] = (),
+        interrupted: bool = False,
     ) -> Comparison:
         """Collect the rows."""
         reasons = {name: dict(each) for name, each in (unmeasured or {}).items()}
-        return super().__new__(cls, rows, level=level, unmeasured=reasons, evidence=evidence)
+        return super().__new__(
+            cls,
+            rows,
+            level=level,
+            unmeasured=reasons,
+            evidence=evidence,
+            notes=tuple(notes),
+            interrupted=interrupted,
+        )
 
     @property
     def networks(self) -> list[str]:
@@ -291,14 +316,45 @@ class Comparison(StoredRows[ComparedReading]):
                 f"Training accuracies differ ({min(values):.3f} to {max(values):.3f}), so gaps are hard to compare: "
                 "a network that fits little has a small gap."
             )
-        for name, reasons in self.unmeasured.items():
-            if reasons:
-                lines.append(f"Not measured of {name}: {', '.join(reasons)}; reasons: .unmeasured.")
+        lines += self._about_samples()
+        lines += self._about_missing()
+        lines += self.notes
         if self.evidence is None and self.votes():
             lines.append(
                 "Whether these measures rank such networks is unknown; pass evidence=gs.rank_measures(POOL)."
             )
         return tuple(lines)
+
+    def _about_samples(self) -> list[str]:
+        """Return a sentence on the measures that are estimates, from subsets or by probes."""
+        measures: dict[str, list[str]] = {}
+        for row in self:
+            if row.note and not math.isnan(row.value):
+                measures.setdefault(row.note, []).append(row.measure.split(".")[0])
+        parts = [
+            f"{', '.join(dict.fromkeys(names))}: {note}"
+            for note, names in list(measures.items())[:MAX_NOTES]
+        ]
+        if len(measures) > MAX_NOTES:
+            parts.append("more notes: .to_pandas()")
+        return [f"{'; '.join(parts)}."] if parts else []
+
+    def _about_missing(self) -> list[str]:
+        """Return lines on networks and measures without values, with the reasons."""
+        finished = self.networks
+        unfinished = [name for name in self.unmeasured if name not in finished]
+        lines: list[str] = []
+        if self.interrupted:
+            lines.append(f"Interrupted before {' and '.join(unfinished)} was finished.")
+        by_reason: dict[tuple[str, str], list[str]] = {}
+        for network in finished:
+            for measure, reason in self.unmeasured.get(network, {}).items():
+                by_reason.setdefault((measure, reason), []).append(network)
+        reasons = {
+            measure if len(names) == len(finished) else f"{measure} of {', '.join(names)}": reason
+            for (measure, reason), names in by_reason.items()
+        }
+        return lines + missing_lines(reasons, MAX_NOTES)
 
     def _about_evidence(self) -> list[str]:
         """Return a sentence on the evidence for the measures, or on its absence."""
@@ -330,9 +386,10 @@ class Comparison(StoredRows[ComparedReading]):
         separated = [vote for vote in firsts[best] if vote.is_separated]
         count = f"{n_first} of {len(votes)} measures rank it first"
         if 2 * n_first <= len(votes):
-            tied = [name for name, voters in firsts.items() if voters] or self.order()[:2]
-            names = " and ".join(tied)
-            return f"{names} are tied: none is ranked first by more than half of the {len(votes)} measures."
+            tied = {name for vote in votes for name in vote.firsts}
+            names = " and ".join(name for name in firsts if name in tied)
+            measures = pluralize(len(votes), "measure")
+            return f"{names} are tied: none is ranked first by more than half of the {measures}."
         if not separated:
             return f"{best} is ahead, but no measure separates its interval from all others: {count}. Use more samples."
         names = ", ".join(vote.measure for vote in separated)
@@ -349,7 +406,14 @@ class Comparison(StoredRows[ComparedReading]):
         evidence = None
         if content.get("evidence"):
             evidence = LeaderboardEvidence.from_dict(content["evidence"])
-        return cls(rows, content["level"], content["unmeasured"], evidence)
+        return cls(
+            rows,
+            content["level"],
+            content["unmeasured"],
+            evidence,
+            notes=content.get("notes", ()),
+            interrupted=content.get("interrupted", False),
+        )
 
     def summary(self) -> pandas.DataFrame:
         """Return one row per network: first places, mean rank, size and training fit."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,15 +17,18 @@ from gapscope.base.budget import DEFAULT_BUDGET
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.type_guards import is_mapping
+from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, ready, refuse_estimator
 from gapscope.leaderboard.comparison import ComparedReading, Comparison, LeaderboardEvidence
-from gapscope.measures.budget import Allocation, Plan, plan_budget, reason
+from gapscope.measures.budget import OMITTED, Allocation, Plan, plan_budget, reason
 from gapscope.measures.measurement import (
+    STOPPED,
     Budget,
     check_options,
     evaluate_on_subset,
     interleaved_groups,
+    measures_by_name,
     select_applicable,
 )
 from gapscope.measures.registry import Measure
@@ -33,7 +37,8 @@ from gapscope.results.readings import BASELINE, Reading, Readings
 from gapscope.statistics.intervals import normal_quantile
 
 RANK_SIGNS = {"lower": 1.0, "higher": -1.0, "none": math.nan}
-DATA_NEEDS = {"inputs", "targets", "labels"}
+TARGETS = {"targets", "labels"}
+DATA_NEEDS = {"inputs", *TARGETS}
 
 
 class _ComparisonRun:
@@ -116,17 +121,25 @@ class _ComparisonRun:
         ]
 
 
-def _merge_plans(plans: Sequence[Plan]) -> dict[str, Allocation]:
-    """Return the number of samples per measure on which all networks can be compared."""
+def _merge_plans(plans: Sequence[Plan]) -> tuple[dict[str, Allocation], dict[str, str]]:
+    """Return the number of samples per measure on which all networks can be compared, and what is omitted.
+
+    A measure that does not fit the budget of one network is omitted for all of them.
+    """
+    omitted = {
+        name: why for plan in plans for name, why in plan.failed.items() if why.startswith(OMITTED)
+    }
     shares: dict[str, Allocation] = {}
     for plan in plans:
         for name, share in plan.shares.items():
+            if name in omitted:
+                continue
             other = shares.get(name, share)
             seconds = share.seconds + (other.seconds if name in shares else 0.0)
             shares[name] = Allocation(
                 min(share.n, other.n), share.options or other.options, seconds
             )
-    return shares
+    return shares, omitted
 
 
 def _rows(readings: Mapping[str, list[tuple[Reading, float]]], z: float) -> list[ComparedReading]:
@@ -166,7 +179,7 @@ def _rows(readings: Mapping[str, list[tuple[Reading, float]]], z: float) -> list
 def compare(
     networks: Mapping[str, nn.Module],
     data: Any,
-    measures: Sequence[str] | None = None,
+    measures: Sequence[str] | str | None = None,
     *,
     level: float = 0.95,
     options: Mapping[str, Mapping[str, Any]] | None = None,
@@ -180,7 +193,7 @@ def compare(
     The interval is value ± z * standard error: that of the measure if it has one, else the delete-a-group jackknife
     over ten interleaved groups of samples (an estimate, for measures that are smooth in the samples). If intervals
     overlap, these samples do not determine the order of the networks. Ctrl-C returns the finished networks, if these
-    are two or more.
+    are two or more, with `interrupted`.
 
     The direction that a paper states is no evidence. With a leaderboard of similar networks as `evidence`, only numbers
     with evidence there vote, in the direction that they have there, and the verdict begins with their partial
@@ -189,11 +202,13 @@ def compare(
     Args:
         networks: Name -> network, at least two.
         data: Training data, in any form that `measure` accepts.
-        measures: Names of measures; None runs the default measures. `parameter_count` is always added.
+        measures: Names of measures; None for the default ones, "all" for all that the data allow. `parameter_count` is
+            always added.
         level: Nominal coverage of the intervals, in (0, 1).
         options: Measure name -> keyword options of that measure; None for their defaults.
         seed: Seed of the measures that use noise, probes or subsets.
-        time_budget: CPU seconds per network, as for `measure`; all networks are measured on the same samples.
+        time_budget: CPU seconds per network, as for `measure`; all networks are measured on the same samples. Of
+            default measures those that do not fit the budget of one network are omitted for all.
         progress: Whether to show a progress bar after two seconds in interactive sessions.
         evidence: Leaderboard (`rank_measures`) of networks whose gap is known. None for a comparison without it.
 
@@ -201,7 +216,8 @@ def compare(
         One row per number and network, printed as one row per network with the verdict.
 
     Raises:
-        InvalidInput: There are fewer than two networks or samples, or `evidence` is no leaderboard.
+        InvalidInput: There are fewer than two networks or samples, labels do not fit the outputs, no named measure has
+            a value for any network, or `evidence` is no leaderboard.
         KeyboardInterrupt: Fewer than two networks were finished.
 
     >>> import gapscope as gs
@@ -230,18 +246,24 @@ def compare(
         )
     check_range("the number of samples", len(samples), 2)
     check_range("level", level, 0, 1, low_open=True, high_open=True)
-    if isinstance(measures, str):
-        measures = [measures]
+    named = measures_by_name(measures)
+    if named is not None:
+        measures = list(dict.fromkeys([*(item.name for item in named), BASELINE]))
     if time_budget == "auto":
-        time_budget = DEFAULT_BUDGET if measures is None else None
-    if measures is not None and BASELINE not in measures:
-        measures = [*measures, BASELINE]
+        time_budget = DEFAULT_BUDGET if named is None else None
+    needs = ()
+    if samples.targets is not None and (
+        named is None or any(TARGETS & set(item.needs) for item in named)
+    ):
+        needs = ("outputs",)
     # ten groups: a jackknife with nine degrees of freedom
     comparison = _ComparisonRun(options or {}, min(10, len(samples)), seed)
     if evidence is not None:
         evidence = LeaderboardEvidence.of(evidence)
     with eager_mode():
-        prepared = {name: _ready(name, network, samples) for name, network in networks.items()}
+        prepared = {
+            name: _ready(name, network, samples, needs) for name, network in networks.items()
+        }
         items, inapplicable = select_applicable(
             measures, next(iter(prepared.values())), has_initial=False
         )
@@ -255,20 +277,58 @@ def compare(
                 budget=time_budget,
                 options=comparison.options,
                 repeats=repeats,
+                dispensable=[item.name for item in items] if named is None else (),
                 shown=progress,
             )
             for name, subject in prepared.items()
         }
-        readings, unmeasured = _evaluate(prepared, items, plans, comparison, shown=progress)
-    return Comparison(_rows(readings, normal_quantile(level)), level, unmeasured, evidence)
+        result = _evaluate(prepared, items, plans, comparison, shown=progress)
+    for reasons in result.unmeasured.values():
+        reasons.update(inapplicable)
+    requested = {item.name for item in named or ()}
+    measured = {reading.measure for pairs in result.readings.values() for reading, _ in pairs}
+    reasons = [
+        f"{name}: {why}" for name, each in result.unmeasured.items() for why in each.values()
+    ]
+    if requested and not requested & measured and reasons:
+        raise InvalidInput(" ".join(dict.fromkeys(reasons)))
+    return Comparison(
+        _rows(result.readings, normal_quantile(level)),
+        level,
+        result.unmeasured,
+        evidence,
+        notes=_notes(prepared),
+        interrupted=result.interrupted,
+    )
 
 
-def _ready(name: str, network: nn.Module, samples: Samples) -> Ready:
+def _notes(prepared: Mapping[str, Ready]) -> list[str]:
+    """Return the notes of the networks, each once, with the names of the networks if not all have it."""
+    networks: dict[str, list[str]] = {}
+    for name, subject in prepared.items():
+        for note in subject.notes:
+            networks.setdefault(note, []).append(name)
+    return [
+        note if len(names) == len(prepared) else f"{', '.join(names)}: {note}"
+        for note, names in networks.items()
+    ]
+
+
+def _ready(name: str, network: nn.Module, samples: Samples, needs: Sequence[str]) -> Ready:
     """Return a network that runs on the samples; an error names it."""
     try:
-        return ready(network, samples)
+        return ready(network, samples, needs=needs)
     except GapscopeError as error:
         raise type(error)(f"{name}: {error}") from error
+
+
+@dataclass
+class _Evaluated:
+    """Readings with errors, and reasons for missing ones, of each network."""
+
+    readings: dict[str, list[tuple[Reading, float]]]
+    unmeasured: dict[str, dict[str, str]]
+    interrupted: bool = False
 
 
 def _evaluate(
@@ -278,21 +338,21 @@ def _evaluate(
     comparison: _ComparisonRun,
     *,
     shown: bool,
-) -> tuple[dict[str, list[tuple[Reading, float]]], dict[str, dict[str, str]]]:
-    """Return readings with errors, and reasons for missing ones, of each network."""
-    shares = _merge_plans(list(plans.values()))
+) -> _Evaluated:
+    """Evaluate all measures of all networks as planned."""
+    shares, omitted = _merge_plans(list(plans.values()))
     seconds = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
     if shown and seconds > SHOW_AFTER_SECONDS:
         notify(f"comparing {len(prepared)} networks: about {seconds:.0f} s", seconds)
-    result: dict[str, list[tuple[Reading, float]]] = {}
-    unmeasured = {name: dict(plan.failed) for name, plan in plans.items()}
+    result = _Evaluated({}, {name: {**plan.failed, **omitted} for name, plan in plans.items()})
     with progress("comparing", len(prepared) * len(items), shown=shown) as bar:
         for name, subject in prepared.items():
             pairs: list[tuple[Reading, float]] = []
+            unmeasured = result.unmeasured[name]
             try:
                 for item in items:
                     bar.step(f"{item.name} of {name}")
-                    if item.name not in unmeasured[name] and item.name in shares:
+                    if item.name not in unmeasured and item.name in shares:
                         why = subject.inapplicable_reason(item)
                         try:
                             if not why:
@@ -300,12 +360,14 @@ def _evaluate(
                         except Exception as error:  # a failing measure must not end the comparison
                             why = reason(error)
                         if why:
-                            unmeasured[name][item.name] = why
+                            unmeasured[item.name] = why
                     bar.advance()
             except KeyboardInterrupt:
-                if len(result) < 2:
+                if len(result.readings) < 2 or not may_be_partial():
                     raise
-                notify(f"interrupted; finished networks: {', '.join(result)}")
+                result.interrupted = True
                 break
-            result[name] = pairs
-    return result, {name: unmeasured[name] for name in result}
+            result.readings[name] = pairs
+    for name in prepared.keys() - result.readings.keys():
+        result.unmeasured[name] = {item.name: STOPPED for item in items}
+    return result

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +34,7 @@ GROWTH, CHEAPER, LARGER_TRIAL_FRACTION = 4, 0.8, 0.01
 # with more outputs than this, one backward pass per output needs an explicit request
 MANY_OUTPUTS = 4096
 ASK_FOR_IT = "Pass a larger budget, or name it"
+OMITTED = "omitted to keep the budget"
 
 
 @dataclass(frozen=True)
@@ -144,16 +146,31 @@ def _fewer(n: int) -> int:
     return 1 << max(0, (n - 1).bit_length() - 1)
 
 
+@dataclass(frozen=True)
+class _Durations:
+    """Estimated seconds of measures on n samples: `repeats` evaluations on all samples, one on a subset."""
+
+    per_sample: Mapping[str, float]
+    repeats: Mapping[str, float]
+    total: int
+
+    def __call__(self, name: str, n: int) -> float:
+        seconds = self.per_sample[name] * n
+        if n < self.total:
+            return seconds
+        return seconds * self.repeats.get(name, 1.0)
+
+
 def _fit_to_budget(
-    costs: Mapping[str, float], fewest: Mapping[str, int], total: int, budget: float
+    seconds: _Durations, names: Iterable[str], fewest: Mapping[str, int], budget: float
 ) -> dict[str, int]:
     """Halve the samples of the most expensive measure until all fit the budget."""
-    counts = dict.fromkeys(costs, total)
-    while sum(costs[name] * n for name, n in counts.items()) > budget:
+    counts = dict.fromkeys(names, seconds.total)
+    while sum(starmap(seconds, counts.items())) > budget:
         reducible = [name for name, n in counts.items() if _fewer(n) >= fewest[name]]
         if not reducible:
             break
-        most_expensive = max(reducible, key=lambda name: costs[name] * counts[name])
+        most_expensive = max(reducible, key=lambda name: seconds(name, counts[name]))
         counts[most_expensive] = _fewer(counts[most_expensive])
     return counts
 
@@ -196,18 +213,15 @@ def plan_budget(
     start = time.process_time()
     forward = _trial(_one_pass, ready, LARGER_TRIAL_FRACTION * budget).per_sample
     samplings = {item.name: item.sampling for item in items if item.sampling is not None}
-    counts = {name: repeats.get(name, 1.0) for name in samplings}
-    # seconds per sample of one evaluation, and of all evaluations on the fewest samples
+    # seconds per sample of one evaluation
     rough = {
         name: forward * sampling.passes(ready.n_outputs) for name, sampling in samplings.items()
     }
-    if (
-        total < 2 * TRIAL
-        or sum(rough[name] * counts[name] for name in rough) * total < SKIP_TRIAL_BELOW * budget
-    ):
+    roughly = _Durations(rough, repeats, total)
+    if total < 2 * TRIAL or sum(roughly(name, total) for name in rough) < SKIP_TRIAL_BELOW * budget:
         return Plan(shares, total)
     minimum = {
-        name: rough[name] * counts[name] * min(total, sampling.fewest) * _PASSES[sampling.kind]
+        name: roughly(name, min(total, sampling.fewest)) * _PASSES[sampling.kind]
         for name, sampling in samplings.items()
     }
     failed = _over_budget(minimum, budget, [name for name in dispensable if name not in options])
@@ -230,7 +244,7 @@ def plan_budget(
             except Exception as error:  # other errors would also occur on all samples
                 failed[item.name] = reason(error)
                 continue
-            costs[item.name] = counts[item.name] * cost.per_sample
+            costs[item.name] = cost.per_sample
             once += cost.once  # paid again, for passes of another size
     for item in items:
         if (
@@ -239,22 +253,24 @@ def plan_budget(
             and item.name not in options
         ):
             # a tenth of the budget for one measure whose cost grows faster than the number of samples
-            failed |= _superlinear_over_budget(item, ready, forward, 0.1 * budget, evaluate)
+            allowed = 0.1 * budget / repeats.get(item.name, 1.0)
+            failed |= _superlinear_over_budget(item, ready, forward, allowed, evaluate)
     # a fifth is reserved for errors of the trials, by judgment
     remaining = max(0.8 * (budget - once - (time.process_time() - start)), 0.05 * budget)
     fewest = {name: sampling.fewest for name, sampling in samplings.items()}
-    allotted = _fit_to_budget(costs, fewest, total, remaining)
+    duration = _Durations(costs, repeats, total)
+    allotted = _fit_to_budget(duration, costs, fewest, remaining)
     # the trials may be slower than the rough estimates: the most expensive measure leaves room for the others
-    while sum(costs[name] * n for name, n in allotted.items()) > remaining:
-        seconds = {name: costs[name] * n for name, n in allotted.items() if name in dispensable}
+    while sum(starmap(duration, allotted.items())) > remaining:
+        seconds = {name: duration(name, n) for name, n in allotted.items() if name in dispensable}
         if not seconds:
             break
         most_expensive = max(seconds, key=seconds.__getitem__)
         failed[most_expensive] = _too_expensive(budget, seconds[most_expensive])
         del costs[most_expensive]
-        allotted = _fit_to_budget(costs, fewest, total, remaining)
+        allotted = _fit_to_budget(duration, costs, fewest, remaining)
     for name, n in allotted.items():
-        shares[name] = replace(shares[name], n=n, seconds=n * costs[name])
+        shares[name] = replace(shares[name], n=n, seconds=duration(name, n))
     planned = {name: share for name, share in shares.items() if name not in failed}
     known = (share.seconds for share in planned.values() if not math.isnan(share.seconds))
     return Plan(planned, total, failed, once + sum(known))
@@ -262,7 +278,7 @@ def plan_budget(
 
 def _too_expensive(budget: float, seconds: float) -> str:
     return (
-        f"omitted to keep the budget of {budget:.3g} s: on the smallest informative subset it takes about "
+        f"{OMITTED} of {budget:.3g} s: on the smallest informative subset it takes about "
         f"{seconds:.2g} s, in addition to cheaper measures. {ASK_FOR_IT}"
     )
 
@@ -290,9 +306,7 @@ def _superlinear_over_budget(
     # at least one backward pass per output, each about two forward passes
     minimum = 2 * forward * ready.n_outputs * total
     if minimum > allowed:
-        return {
-            item.name: f"omitted to keep the budget: it takes at least {minimum:.2g} s. {ASK_FOR_IT}"
-        }
+        return {item.name: f"{OMITTED}: it takes at least {minimum:.2g} s. {ASK_FOR_IT}"}
     # double n until a cubic extrapolation fits the allowance (measure) or a linear one exceeds it (omit)
     while n < total:
         try:
@@ -307,7 +321,7 @@ def _superlinear_over_budget(
             return {}
         if seconds * (total / n) > allowed:
             return {
-                item.name: f"omitted to keep the budget: it took {seconds:.2g} s on {n} of {total:,} samples, and its "
+                item.name: f"{OMITTED}: it took {seconds:.2g} s on {n} of {total:,} samples, and its "
                 f"cost grows faster than their number. {ASK_FOR_IT}"
             }
         n *= 2

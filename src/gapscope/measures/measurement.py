@@ -151,7 +151,7 @@ SAME_STATE = (
 Budget = float | Literal["auto"] | None
 
 
-def _measures_by_name(names: Sequence[str] | str | None) -> list[Measure] | None:
+def measures_by_name(names: Sequence[str] | str | None) -> list[Measure] | None:
     """Return the measures with these names (None for "all" and None)."""
     if isinstance(names, str):
         names = [names]
@@ -164,7 +164,7 @@ def select_measures(
     names: Sequence[str] | None, samples: Samples, *, has_initial: bool, has_history: bool = False
 ) -> list[Measure]:
     """Return the measures with these names (for "all" and None those that the data allow)."""
-    if (chosen := _measures_by_name(names)) is not None:
+    if (chosen := measures_by_name(names)) is not None:
         return chosen
     known = [item for item in list_measures().values() if item.default or names is not None]
     return [
@@ -178,7 +178,7 @@ def select_applicable(
     names: Sequence[str] | None, ready: Ready, *, has_initial: bool, has_history: bool = False
 ) -> tuple[list[Measure], dict[str, str]]:
     """Return the applicable measures, and the reasons of inapplicable ones by name."""
-    if (selected := _measures_by_name(names)) is not None:
+    if (selected := measures_by_name(names)) is not None:
         return selected, {}
     chosen = []
     reasons = {}
@@ -278,7 +278,7 @@ def measure(
         measures, subject, has_initial=initial_state is not None, has_history=bool(history)
     )
     check_options(options, chosen, unmeasured)
-    has_names = _measures_by_name(measures) is not None
+    has_names = measures_by_name(measures) is not None
     if time_budget == "auto":
         time_budget = None
         if not has_names:

@@ -76,7 +76,7 @@ def _rows(readings: Sequence[Reading]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _missing_lines(unmeasured: Mapping[str, str], max_lines: int) -> list[str]:
+def missing_lines(unmeasured: Mapping[str, str], max_lines: int) -> list[str]:
     """List measures without a value, grouped by reason."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in unmeasured.items():
@@ -157,7 +157,7 @@ class Readings(StoredRows[Reading]):
         notes: Remarks on the measurement, one sentence each.
     """
 
-    _kind, _keys = "readings", frozenset({"rows", "notes"})
+    _kind, _keys = "readings", frozenset({"schema", "rows", "notes"})
     unmeasured: dict[str, str]
     notes: tuple[str, ...]
 
@@ -248,9 +248,7 @@ class Readings(StoredRows[Reading]):
         """Return rows, reasons for missing measures, and notes, in at most 15 lines."""
         rows = _rows(self)
         notes = [*(f"note: {note}" for note in self.notes[:3]), *([USAGE] if self else [])]
-        missing = _missing_lines(
-            self.unmeasured, max(1, MAX_LINES - len(notes) - min(len(rows), 9))
-        )
+        missing = missing_lines(self.unmeasured, max(1, MAX_LINES - len(notes) - min(len(rows), 9)))
         max_rows = MAX_LINES - len(notes) - len(missing) - 1
         rest = []
         if len(rows) > max_rows:
