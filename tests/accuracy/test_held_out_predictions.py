@@ -133,6 +133,21 @@ def test_a_training_function_spends_what_it_may(cost: float, spent: float) -> No
     assert result.to_numpy().sum(1) == pytest.approx(1) and result.calibration is not None
 
 
+def test_networks_that_do_not_fit_predict_without_a_refitted_layer() -> None:
+    def constant(x: Tensor, y: Tensor, steps_fraction: float = 1.0) -> nn.Module:
+        network = nn.Linear(5, 3)
+        nn.init.zeros_(network.weight)
+        nn.init.zeros_(network.bias)
+        return network
+
+    x = torch.tensor(X).float() + 5 * torch.tensor(Y)[:, None]
+    for cost, spent in ((0.0, 2.5), (1.0, 0.5), (2.0, 2.0)):
+        result = gs.out_of_sample(constant, (x, Y), cost=cost)
+        assert result.cost == spent and "continued" not in result.method
+        assert result.score == pytest.approx((Y == 0).mean())
+        assert "refitted" in result.notes[-1]
+
+
 def test_the_folds_of_a_training_function_are_those_of_a_loop() -> None:
     def least_squares(x: Tensor, y: Tensor) -> nn.Module:
         network = nn.Linear(5, 3, bias=False)

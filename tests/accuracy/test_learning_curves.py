@@ -303,6 +303,49 @@ def test_under_trained_subsets_give_no_prediction() -> None:
     ).abstained_because
 
 
+class _Constant:
+    """Training function that returns networks of constant outputs, as one that takes no step does."""
+
+    def __init__(self, n_outputs: int) -> None:
+        self.n_outputs = n_outputs
+
+    def __call__(self, x: Tensor, y: Tensor, steps_fraction: float = 1.0) -> nn.Module:
+        network = nn.Linear(x.shape[1], self.n_outputs)
+        nn.init.zeros_(network.weight)
+        nn.init.zeros_(network.bias)
+        return network
+
+
+def _blobs_with_targets() -> tuple[Tensor, Tensor]:
+    x, _ = two_blobs(200)
+    return x, 10 + x.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("data", [two_blobs(200, apart=4.0), _blobs_with_targets()])
+def test_a_refitted_layer_is_not_the_score_of_networks_that_do_not_fit(data: Any) -> None:
+    is_regression = data[1].is_floating_point()
+    train_fn = _Constant(1 if is_regression else 2)
+    truth = -100.0 if is_regression else float((data[1] == 0).double().mean())
+    result = gs.learning_curve(train_fn, data)
+    assert result.design == "half and quarter" and result.cost == 2.5
+    assert "refitted" in result.notes[-1] and "half and quarter" in result.notes[-1]
+    assert is_regression or result.low <= truth <= result.high
+    assert result.score <= max(run.training_score for run in result.trainings)
+    named = gs.learning_curve(train_fn, data, design="continued halves")
+    assert "half and quarter" in named.abstained_because and not named.interrupted
+    trained = gs.learning_curve(least_squares, data)
+    assert trained.design == "continued halves" and trained.cost == 2 and not trained.notes
+
+
+def test_outputs_must_fit_what_was_trained_on() -> None:
+    x = torch.randn(90, 4)
+    y = torch.arange(90) % 3
+    for data, n_outputs in (((x, y), 2), ((x, x[:, :2]), 1), ((x, x[:, :1]), 2)):
+        for verb in (gs.learning_curve, gs.out_of_sample):
+            with pytest.raises(InvalidInput, match="one output per"):
+                verb(_Constant(n_outputs), data)
+
+
 def test_a_falling_curve_is_named() -> None:
     def forgets(x: Tensor, y: Tensor) -> nn.Module:
         return least_squares(x, y if len(x) <= 60 else 1 - y)

@@ -19,10 +19,12 @@ twice the samples is 0.056 (last point 0.058, half of the observed slope per dou
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scipy.special import ndtri  # pyright: ignore[reportMissingTypeStubs]
 
+from gapscope.results.estimate import NORMAL_99_ONE_SIDED
 from gapscope.statistics.intervals import student_quantile
 
 # Of g in units of the headroom, and of later doublings: see the module. Fitted by
@@ -45,6 +47,26 @@ class SizedScore:
     trained_on: int
     mean: float
     variance: float
+
+    def is_clearly_below(self, other: SizedScore, by: float = 0.05) -> bool:
+        """Return whether the score is significantly below another (one-sided z-test, 1 %), and by more than a margin.
+
+        Args:
+            other: The other score.
+            by: The margin, by judgment.
+        """
+        error = math.sqrt(self.variance + other.variance)
+        return other.mean - self.mean > max(NORMAL_99_ONE_SIDED * error, by)
+
+
+def mean_of_runs(scores: Sequence[SizedScore]) -> SizedScore:
+    """Return the mean of the scores of independent runs."""
+    k = len(scores)
+    return SizedScore(
+        round(sum(item.trained_on for item in scores) / k),
+        sum(item.mean for item in scores) / k,
+        sum(item.variance for item in scores) / k**2,
+    )
 
 
 @dataclass(frozen=True)

@@ -288,7 +288,8 @@ def _of_training(
         steps = 1.0
     else:
         steps = SHORT_COST / 2
-    return continued(problem, n_classes, steps, seed)
+    # the cheapest method includes what it needs to be valid
+    return continued(problem, n_classes, steps, seed, is_last=steps == 1 or cost > 0)
 
 
 def _of_estimator(

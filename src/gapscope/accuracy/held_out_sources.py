@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gapscope.accuracy.continued_runs import continued_predictions
+from gapscope.accuracy.continued_runs import continued_predictions, describe_undertrained
+from gapscope.accuracy.extrapolation import SizedScore, mean_of_runs
 from gapscope.accuracy.row_selection import take_rows
+from gapscope.accuracy.scores import Scores, scores_of_predictions
 from gapscope.accuracy.subset_designs import Split, continued_halves, folds
 from gapscope.accuracy.subset_problems import NetworkProblem, run_configuration
 from gapscope.base.arrays import tensor_of
@@ -126,21 +128,45 @@ def _rng(seed: int, purpose: str) -> np.random.Generator:
     return np.random.default_rng(derive_seed(seed, purpose))
 
 
-def continued(problem: NetworkProblem, n_classes: int, steps: float, seed: int) -> Held:
-    """Return predictions of networks trained on one half each, continued on the other."""
-    splits = continued_halves(np.arange(len(problem)), steps, _rng(seed, "continued halves"))
-    scores = torch.empty(len(problem), n_classes, dtype=torch.float64)
+def continued(
+    problem: NetworkProblem, n_classes: int, steps: float, seed: int, *, is_last: bool = True
+) -> Held:
+    """Return predictions of networks trained on one half each, continued on the other.
+
+    Networks that are under-trained (`describe_undertrained`) predict the other half themselves.
+
+    Args:
+        problem: Training function with its data.
+        n_classes: Number of columns.
+        steps: Optimizer steps of each network, in multiples of a training run on all samples.
+        seed: Seed of the halves and runs.
+        is_last: Whether under-trained networks are used. Otherwise others are trained for all steps.
+    """
+    n = len(problem)
+    splits = continued_halves(np.arange(n), steps, _rng(seed, "continued halves"))
+    scores, own_scores = torch.empty(2, n, n_classes, dtype=torch.float64)
+    fits: list[SizedScore] = []
     for split in splits:
         network = problem.train(split.trained, derive_seed(seed, split.name), split.steps)
         rows = torch.from_numpy(split.scored)
-        part = continued_predictions(network, problem.samples.subset(rows))
-        scores[rows] = _columns(part, n_classes, problem.samples.y)
-    predictions, calibration = to_probabilities(scores, problem.samples.y.cpu())
-    if steps == 1:
-        name = "two halves, continued on each other"
+        fits.append(problem.score(network, split.trained).sized(split.trained))
+        rest = problem.samples.subset(rows)
+        scores[rows] = _columns(continued_predictions(network, rest), n_classes, rest.y)
+        own_scores[rows] = _outputs(network, rest, n_classes)
+    values = Scores(scores_of_predictions(scores, problem.samples, problem.spread))
+    reason = describe_undertrained(mean_of_runs(fits), values.sized(np.arange(n)), steps)
+    if reason and not is_last:
+        held = continued(problem, n_classes, 1.0, seed)
+        return replace(held, cost=held.cost + 2 * steps)
+    notes: tuple[str, ...] = ()
+    name = "two halves" if steps == 1 else "two short halves"
+    if reason:
+        scores = own_scores
+        notes = (f"{reason}. Their own outputs are used; train longer for better ones.",)
     else:
-        name = "two short halves, continued on each other"
-    return Held(name, 2 * steps, predictions, calibration)
+        name = f"{name}, continued on each other"
+    predictions, calibration = to_probabilities(scores, problem.samples.y.cpu())
+    return Held(name, 2 * steps, predictions, calibration, notes)
 
 
 def _columns(part: Tensor, n_classes: int, targets: Tensor) -> Tensor:

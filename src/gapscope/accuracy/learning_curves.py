@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from gapscope.accuracy.continued_runs import kernel_scores, move_towards_kernel
+from gapscope.accuracy.continued_runs import (
+    describe_undertrained,
+    kernel_scores,
+    move_towards_kernel,
+)
 from gapscope.accuracy.extrapolation import Expectation, extrapolate
 from gapscope.accuracy.forecast import check_prediction_data, count_duplicates
 from gapscope.accuracy.learning_curve_result import LearningCurve, SubsetRun
@@ -56,7 +61,6 @@ from gapscope.base.specs import RunSpec
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import is_estimator
 from gapscope.pools.from_spec import prepare_data
-from gapscope.results.estimate import NORMAL_99_ONE_SIDED
 from gapscope.results.formatting import describe_repeats
 from gapscope.results.progress import progress
 
@@ -145,39 +149,35 @@ def _run_cheapest_design(
         rest = LADDER[LADDER.index(design) + 1 :]
 
 
-def _is_lower(p: float, n_p: int, q: float, n_q: int) -> bool:
-    """Return whether p is significantly below q (one-sided z-test, 1 %) and by more than 0.05."""
-    error = math.sqrt(sum(max(v * (1 - v), 0) / n for v, n in ((p, n_p), (q, n_q))))
-    # significant, and at least 0.05 of the score by judgment
-    return q - p > max(NORMAL_99_ONE_SIDED * error, 0.05)
-
-
 def _run_continued(
     subset_runs: SubsetRuns, problem: NetworkProblem, design: Design, seed: int
-) -> Expectation:
-    r"""Return the score of halves continued on each other, moved towards that of an RBF ridge.
+) -> tuple[Expectation, str]:
+    r"""Return the score of halves continued on each other, moved towards that of an RBF ridge, and why it is invalid.
 
-    Its standard error is $\sqrt{v\,(1/n + 4 e^2)}$ with v the variance of the scores and e = `CONTINUED_ERROR`.
+    The reason is empty unless the networks are under-trained (`describe_undertrained`). The standard error is
+    $\sqrt{v\,(1/n + 4 e^2)}$ with v the variance of the scores and e = `CONTINUED_ERROR`.
     """
     splits = continued_halves(
         subset_runs.groups, design.cost / 2, _generator(seed, "continued halves")
     )
-    value = subset_runs.run(splits).mean
+    continued = subset_runs.run(splits)
+    value = continued.mean
+    own = subset_runs.training_score_of([split.name for split in splits])
     scores = np.concatenate([subset_runs.scores[split.name].values for split in splits])
     kernel = kernel_scores(problem.samples, splits, problem.spread)
     if kernel is not None:
         value = move_towards_kernel(value, *kernel)
     n = len(scores)
     variance = max(float(scores.var()), (1 - 1 / n) / n)
-    return Expectation(value, math.sqrt(variance * (1 / n + 4 * CONTINUED_ERROR**2)))
+    error = math.sqrt(variance * (1 / n + 4 * CONTINUED_ERROR**2))
+    return Expectation(value, error), describe_undertrained(own, continued, design.cost / 2)
 
 
-def _score_of_largest(subset_runs: SubsetRuns) -> Expectation:
+def _score_of_largest(subset_runs: SubsetRuns, design: Design) -> Expectation:
     """Return the mean score of the largest finished subset (not a prediction)."""
-    largest = max(run.trained_on for run in subset_runs.done.values())
-    score = subset_runs.score_of(
-        [run.name for run in subset_runs.done.values() if run.trained_on == largest]
-    )
+    runs = subset_runs.runs_of(design)
+    largest = max(run.trained_on for run in runs)
+    score = subset_runs.score_of([run.name for run in runs if run.trained_on == largest])
     return Expectation(score.mean, math.sqrt(score.variance))
 
 
@@ -251,8 +251,10 @@ def learning_curve(
 
     Training on a subset takes as many optimizer steps as on all samples if `train_fn` is a spec; a function should
     count steps, not epochs. Networks that fit their subset worse than those on larger subsets are
-    under-trained: there is no prediction then, and `abstained_because` has the reason. A note names a falling curve.
-    Ctrl-C returns the finished training runs, without a prediction.
+    under-trained: there is no prediction then, and `abstained_because` has the reason. A continued design refits the
+    last layer, so that it is valid only for networks that fit their own half as well. Otherwise "auto" goes on with
+    "half and quarter", at most the score on training samples, and a note says so; a design by name gives no prediction.
+    A note names a falling curve. Ctrl-C returns the finished training runs, without a prediction.
 
     Args:
         train_fn: A function (x, y) -> trained network, called with subsets of the data in the form of `data` (a mapping
@@ -324,6 +326,7 @@ def learning_curve(
             f"A learning curve needs {MIN_GROUPS} groups; got {numbers.max() + 1}. Use `gs.forecast_accuracy`."
         )
     is_r2 = problem.score_name == "R^2"
+    is_auto = design == AUTO
     if times is None:
         design = _choose_design(design, problem, groups, max_interval_width)
         used_design = DESIGNS.get(design, LADDER[0])
@@ -333,7 +336,9 @@ def learning_curve(
         splits = forward_in_time(times, len(problem))
     job = partial(train_and_score, problem, seed, numbers)
     note = ""
-    interruption = ""
+    undertrained = ""
+    unreliable = ""
+    is_interrupted = False
     with tempfile.TemporaryDirectory() as temporary:
         if cache_dir is not None:
             claim_cache(Path(cache_dir), problem, seed, numbers)
@@ -358,7 +363,19 @@ def learning_curve(
                         large, None, len(problem), is_fraction=subset_runs.are_fractions or is_r2
                     )
                 elif used_design.is_continued and isinstance(problem, NetworkProblem):
-                    result = _run_continued(subset_runs, problem, used_design, seed)
+                    result, undertrained = _run_continued(subset_runs, problem, used_design, seed)
+                    if undertrained and not is_auto:
+                        unreliable = (
+                            f"{undertrained}. Use design={LADDER[0].name!r}, or train longer"
+                        )
+                    elif undertrained:
+                        used_design = LADDER[0]
+                        _, result, _ = _run_cheapest_design(
+                            subset_runs, used_design.name, None, seed, is_r2
+                        )
+                        fits = [run.training_score for run in subset_runs.runs_of(used_design)]
+                        result = replace(result, value=min(result.value, max(fits)))
+                        note = f"{undertrained}. {used_design.name!r} predicts the score of the networks."
                 else:
                     used_design, result, note = _run_cheapest_design(
                         subset_runs, design, max_interval_width, seed, is_r2
@@ -366,9 +383,10 @@ def learning_curve(
             except KeyboardInterrupt:
                 if not subset_runs.done:
                     raise
-                result = _score_of_largest(subset_runs)
-                interruption = f"interrupted after {len(subset_runs.done)} training runs; cache_dir= keeps them."
-    return _curve(problem, subset_runs, used_design, result, note, interruption)
+                result = _score_of_largest(subset_runs, used_design)
+                is_interrupted = True
+                unreliable = f"interrupted after {len(subset_runs.done)} training runs; cache_dir= keeps them."
+    return _curve(problem, subset_runs, used_design, result, note, unreliable, is_interrupted)
 
 
 def _duplicates_note(problem: NetworkProblem | MetricProblem, groups: np.ndarray) -> str:
@@ -402,10 +420,11 @@ def _curve(
     design: Design,
     prediction: Expectation,
     note: str,
-    interruption: str,
+    unreliable: str,
+    is_interrupted: bool,
 ) -> LearningCurve:
     n = len(problem)
-    runs = tuple(subset_runs.done.values())
+    runs = subset_runs.runs_of(design)
     small, large = (
         min(runs, key=lambda run: run.trained_on),
         max(runs, key=lambda run: run.trained_on),
@@ -415,21 +434,16 @@ def _curve(
     else:
         notes = row_number_note(problem.samples.inputs, problem.samples.columns)
     notes.append(_duplicates_note(problem, subset_runs.groups))
-    unreliable = interruption
     if not design.is_continued and subset_runs.are_fractions:
-        if _is_lower(large.score, large.scored_on, small.score, small.scored_on):
+        scores = [subset_runs.score_of([run.name]) for run in (large, small)]
+        if scores[0].is_clearly_below(scores[1]):
             fall = f"{small.score:.3f} with {small.trained_on} samples, {large.score:.3f} with {large.trained_on}"
             notes.insert(0, f"The curve falls: {fall}.")
         # A smaller training set is fitted better, if training takes the steps that it needs. One that is fitted
         # significantly worse than the largest shows that it did not.
         counts_steps = not is_estimator(problem.train_fn)
-        if (
-            counts_steps
-            and not interruption
-            and _is_lower(
-                small.training_score, small.trained_on, large.training_score, large.trained_on
-            )
-        ):
+        fits = [subset_runs.training_score_of([run.name]) for run in (small, large)]
+        if counts_steps and not unreliable and fits[0].is_clearly_below(fits[1]):
             unreliable = (
                 f"{small.name} ({small.trained_on} samples) reached a training score of {small.training_score:.3f}, "
                 f"{large.name} ({large.trained_on}) {large.training_score:.3f}; subsets need as many optimizer steps "
@@ -455,9 +469,9 @@ def _curve(
         samples=n,
         design=design.name,
         cost=subset_runs.cost,
-        trainings=runs,
+        trainings=tuple(subset_runs.done.values()),
         abstained_because=unreliable,
         notes=tuple(text for text in notes if text),
-        interrupted=bool(interruption),
+        interrupted=is_interrupted,
         score_name=problem.score_name,
     )

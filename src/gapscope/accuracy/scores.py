@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from gapscope.accuracy.extrapolation import SizedScore
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.statistics.baselines import PRESENT
@@ -25,6 +26,20 @@ class Scores:
     def mean(self) -> float:
         """The score of all samples."""
         return float(self.values.mean())
+
+    def sized(self, groups: np.ndarray) -> SizedScore:
+        """Return the mean with its sampling variance, for as many training samples.
+
+        Args:
+            groups: Group of each sample.
+        """
+        if self.variance is not None:
+            variance = self.variance
+        elif len(self.values) != len(groups):
+            variance = 0.0  # one score of all samples, whose variance was not asked for
+        else:
+            variance = variance_of_mean(self.values, groups)
+        return SizedScore(len(groups), self.mean, variance)
 
 
 def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:

@@ -139,6 +139,7 @@ class NetworkProblem:
                 f"train_fn must return the trained network, a torch.nn.Module; it returned {type(network).__name__}. "
                 "Let it end with `return network`, or pass score= to score any other object."
             )
+        ready(network, part, needs=("outputs",))  # the outputs must fit what it was trained on
         return network
 
     def score(

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gapscope.accuracy.extrapolation import SizedScore
+from gapscope.accuracy.extrapolation import SizedScore, mean_of_runs
 from gapscope.accuracy.function_identity import identity_of, name_of
 from gapscope.accuracy.learning_curve_result import SubsetRun
 from gapscope.accuracy.scores import Scores, variance_of_mean
-from gapscope.accuracy.subset_designs import Split
+from gapscope.accuracy.subset_designs import Design, Split
 from gapscope.accuracy.subset_problems import MetricProblem, NetworkProblem
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
@@ -26,7 +26,10 @@ from gapscope.base.specs import RunSpec
 from gapscope.pools.jobs import run_cached
 from gapscope.results.progress import NullProgress
 
-IDENTITY_FILE, ANSWERS = "twin.json", "equal or fewer steps, scores and training score"
+IDENTITY_FILE, ANSWERS = (
+    "twin.json",
+    "equal or fewer steps, scores, training score and its variance",
+)
 
 
 def _recipe(train_fn: Any) -> str:
@@ -117,7 +120,12 @@ def train_and_score(
         unseen = problem.continued_score(model, split.scored)
     else:
         unseen = problem.score(model, split.scored, groups)
-    answer: dict[str, Any] = {"scores": unseen.values.tolist(), "training_score": training.mean}
+    fit = training.sized(groups[split.trained])
+    answer: dict[str, Any] = {
+        "scores": unseen.values.tolist(),
+        "training_score": fit.mean,
+        "training_variance": fit.variance,
+    }
     if unseen.variance is None:
         return answer
     return answer | {"variance": unseen.variance}
@@ -144,6 +152,7 @@ class SubsetRuns:
         self.is_kept = is_kept
         self.done: dict[str, SubsetRun] = {}
         self.scores: dict[str, Scores] = {}
+        self.training: dict[str, SizedScore] = {}
         self.splits: dict[str, Split] = {}
 
     def run(self, splits: Sequence[Split]) -> SizedScore:
@@ -177,6 +186,9 @@ class SubsetRuns:
         answer = read_json(path)
         scores = Scores(np.asarray(answer["scores"], dtype=float), answer.get("variance"))
         self.splits[split.name], self.scores[split.name] = split, scores
+        self.training[split.name] = SizedScore(
+            len(split.trained), answer["training_score"], answer["training_variance"]
+        )
         self.done[split.name] = SubsetRun(
             split.name,
             len(split.trained),
@@ -199,6 +211,18 @@ class SubsetRuns:
                 values, np.concatenate([self.groups[self.splits[name].scored] for name in names])
             )
         return SizedScore(trained_on, float(values.mean()), variance)
+
+    def training_score_of(self, names: Sequence[str]) -> SizedScore:
+        """Return the mean score of finished runs on the samples that they were trained on."""
+        return mean_of_runs([self.training[name] for name in names])
+
+    def runs_of(self, design: Design) -> tuple[SubsetRun, ...]:
+        """Return the finished runs of a design, without those of a continued one that was not valid."""
+        runs = tuple(self.done.values())
+        of_design = tuple(
+            run for run in runs if self.splits[run.name].is_continued == design.is_continued
+        )
+        return of_design or runs
 
     @property
     def are_fractions(self) -> bool:
