@@ -268,6 +268,7 @@ class CheckResult(Result):
             "total": self.total,
             "seconds": self.seconds,
             "interrupted": self.interrupted,
+            "notes": list(self.notes),
             "not_judged": self.not_judged,
             "account": None if self.account is None else to_builtin(self.account),
             "tried": to_builtin(self.tried) if isinstance(self.tried, TriedAdvice) else self.tried,
