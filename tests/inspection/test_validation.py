@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_outputs_with_positions_have_a_loss_and_an_accuracy(channels_first: bool
         "outputs have positions" in refused["loss"]
         and "outputs have positions" in refused["accuracy"]
     )
-    with pytest.raises(InvalidInput, match="accuracy outputs have positions"):
+    with pytest.raises(InvalidInput, match="fit the outputs: outputs have positions"):
         gs.measure(network, (x, y[:, 1, 0]), ["accuracy"])
 
 
@@ -390,3 +391,46 @@ def test_an_initial_state_of_another_network_is_refused() -> None:
             gs.measure(network, (X, Y), measures, initial_state=wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="is of type ndarray"):
         distance_from_initialization(network, initial_state=arrays)  # type: ignore[arg-type]
+
+
+def _fitted(
+    loss: Callable[[Tensor, Tensor], Tensor], n_outputs: int
+) -> tuple[nn.Sequential, Tensor, Tensor]:
+    """Return a small network after 60 steps, inputs, and labels of 0 and 1 [n, n_outputs]."""
+    torch.manual_seed(0)
+    x = torch.randn(300, 8)
+    labels = (x[:, :n_outputs] > 0).long()
+    network = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, n_outputs))
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss(network(x), labels.float()).backward()
+        optimizer.step()
+    return network.eval(), x, labels
+
+
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_outputs_fitted_to_zero_and_one_by_squared_error_are_no_logits(n_outputs: int) -> None:
+    network, x, labels = _fitted(F.mse_loss, n_outputs)
+    targets = labels.squeeze(1)
+    message = "the network was fitted to the numbers 0 and 1"
+    with pytest.raises(InvalidInput, match=message):
+        gs.measure(network, (x, targets), measures=["accuracy"])
+    measured = gs.measure(network, (x, targets), measures=["accuracy", "ntk_trace"], strict=False)
+    assert [reading.measure for reading in measured] == ["ntk_trace"]
+    last: Any = network[-1]
+    with torch.no_grad():
+        last.bias -= 0.5
+    right = ((network(x) > 0).long() == labels).double().mean()
+    assert gs.measure(network, (x, targets))["accuracy"].value == pytest.approx(float(right))
+
+
+@pytest.mark.parametrize("n_outputs", [1, 3])
+def test_logits_near_zero_and_one_are_logits(n_outputs: int) -> None:
+    network, x, labels = _fitted(F.binary_cross_entropy_with_logits, n_outputs)
+    last: Any = network[-1]
+    with torch.no_grad():
+        last.weight *= 0.05
+        last.bias *= 0.05
+        assert (network(x).abs() < 1).all()
+    assert "accuracy" in gs.measure(network, (x, labels.squeeze(1)))

@@ -28,6 +28,9 @@ from gapscope.inspection.timing import TRIAL
 # relative difference that rounding does not explain, of two passes over the same inputs, or of a sum of probabilities
 # from 1
 TOLERANCE = 1e-3
+# Outputs are fitted to 0 and 1 if 0.5 is right for five points more of the labels than 0, and their slope is near 1, as
+# of every least squares fit with an intercept.
+MIN_GAIN_AT_HALF, MAX_SLOPE_ERROR = 0.05, 0.3
 
 
 @dataclass(frozen=True)
@@ -246,14 +249,59 @@ def activation_of(network: nn.Module, samples: Samples, first: FirstPass) -> str
     return "sigmoid" if _half_separates_better(network, samples) else ""
 
 
-def _half_separates_better(network: nn.Module, samples: Samples) -> bool:
-    """Return whether all outputs are in [0, 1] and a threshold at 0.5 classifies better than one at 0."""
-    # 1,000 samples suffice to decide whether outputs in [0, 1] are probabilities
+def fitted_numbers_reason(network: nn.Module, samples: Samples, first: FirstPass) -> str:
+    """Return why outputs for labels are fitted to the numbers 0 and 1, and are no logits; empty if they may be logits.
+
+    A network that was trained on 0 and 1 by its squared error predicts the conditional mean: the labels have slope 1 on
+    its outputs and are separated at 0.5. Logits are separated at 0.
+
+    Args:
+        network: The network.
+        samples: Samples with targets.
+        first: Its first pass over them.
+    """
+    few = first.outputs
+    is_one_per_label = few.ndim == 2 or few.numel() == len(few)
+    if samples.kind == "classification":
+        is_one_per_label = few.numel() == len(few)
+    elif samples.kind != "multi-label":
+        return ""
+    # A fit of 0 and 1 stays near them. This spares most networks another pass.
+    if not is_one_per_label or not bool(((few > -1) & (few < 2)).all()):
+        return ""
+    outputs, targets = _outputs_of_part(network, samples)
+    at_half = (outputs > 0.5) == targets
+    at_zero = (outputs > 0) == targets
+    gains = (at_half.double() - at_zero.double()).mean(1)
+    if float(gains.mean()) < MIN_GAIN_AT_HALF:
+        return ""
+    variables = torch.stack([outputs.flatten(), targets.double().flatten()])
+    covariance = variables.cov()
+    slope = float(covariance[0, 1] / covariance[0, 0])
+    # 3.3 standard errors: 1 in 2,000 by chance
+    is_significant = float(gains.mean()) > 3.3 * float(gains.std()) / len(gains) ** 0.5
+    if not is_significant or abs(slope - 1) > MAX_SLOPE_ERROR:
+        return ""
+    right = [f"{100 * float(part.double().mean()):.0f} %" for part in (at_half, at_zero)]
+    return (
+        f"a threshold of 0.5 classifies {right[0]} of the samples correctly, and the threshold of logits, 0, "
+        f"{right[1]}: the network was fitted to the numbers 0 and 1. Subtract 0.5 from its outputs to measure "
+        'accuracies, pass gs.Samples(x, y, task="regression"), or train with binary cross-entropy'
+    )
+
+
+def _outputs_of_part(network: nn.Module, samples: Samples) -> tuple[Tensor, Tensor]:
+    """Return outputs [n, K] of at most 1,000 samples, and which labels are present."""
     part = samples.subset(torch.arange(min(len(samples), 1000)))
     adapted = NetworkAdapter(network, part.form, squeezed=part.kind == "classification")
     with inspection_mode(adapted):
         outputs = network_outputs(adapted, part.inputs).cpu()
-    targets = part.y.cpu().reshape(outputs.shape) > 0
+    return outputs.double(), part.y.cpu().reshape(outputs.shape) > 0
+
+
+def _half_separates_better(network: nn.Module, samples: Samples) -> bool:
+    """Return whether all outputs are in [0, 1] and a threshold at 0.5 classifies better than one at 0."""
+    outputs, targets = _outputs_of_part(network, samples)
     if not bool(((outputs >= 0) & (outputs <= 1)).all()):
         return False
     return bool(

@@ -22,6 +22,7 @@ from gapscope.inspection.first_pass import (
     activation_of,
     are_unit_rows,
     first_pass,
+    fitted_numbers_reason,
 )
 from gapscope.inspection.input_types import in_network_types
 from gapscope.inspection.network_adapter import NetworkAdapter, class_axis
@@ -213,7 +214,7 @@ class Ready:
         if self.samples.targets is None:
             return "needs targets; pass data as (x, y)"
         if self.mismatch:
-            return self.mismatch
+            return f"needs targets that fit the outputs: {self.mismatch}"
         return item.task_reason(self.samples.kind)
 
 
@@ -389,13 +390,14 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         notes.append(EMBEDDINGS)
     if activation:
         notes.append(PROBABILITIES[activation])
+        mismatch = ""
+    else:
+        mismatch = fitted_numbers_reason(bare, samples, first)
     is_plain = first.is_direct and not first.writes_input and not activation
     if outputs.ndim == 2 and samples.form is None and is_plain:
-        return Ready(
-            bare, bare, samples, outputs.shape[1], tuple(notes), mismatch=_stray_positions(samples)
-        )
+        mismatch = mismatch or _stray_positions(samples)
+        return Ready(bare, bare, samples, outputs.shape[1], tuple(notes), mismatch=mismatch)
     axis = None
-    mismatch = ""
     predicted = predicts_next_of(bare, samples, first)
     if predicted is None:
         notes.append(UNDECIDED)
