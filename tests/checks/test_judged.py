@@ -452,7 +452,8 @@ def test_an_error_of_the_network_in_a_later_pass_is_a_reason() -> None:
     assert [outcome.code for outcome in result.fine] == ["GS104"]
     assert (
         result.not_checked[0].reason
-        == "the network raised RuntimeError: no memory left on the card"
+        == "The network must run on all samples; Failing raised RuntimeError: no memory left on the card. Find the "
+        "samples that its forward refuses, and correct or drop them"
     )
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.inspection.outputs import dtype_mismatch_message
+from gapscope.inspection.network_errors import dtype_mismatch_message
 
 X = torch.randn(24, 5)
 

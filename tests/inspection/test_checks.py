@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.inspection.outputs import dtype_mismatch_message
+from gapscope.inspection.network_errors import dtype_mismatch_message
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(20) % 2

@@ -46,6 +46,10 @@ class NotMeasurable(GapscopeError, ValueError):
     """Measure without a value for this network and these data (such as no hidden layer)."""
 
 
+class NetworkFailed(GapscopeError, RuntimeError):
+    """Network that raised an error of its own on some of the samples."""
+
+
 class OutOfMemory(GapscopeError, MemoryError):
     """Work that needs more memory than there is."""
 

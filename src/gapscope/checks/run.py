@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -35,17 +34,12 @@ from gapscope.data.table_encoding import source_columns, unseen_values
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import estimator_task, is_estimator, unwrapped
+from gapscope.inspection.network_errors import explained_errors
 from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
 from gapscope.labels.raw_columns import refuse_words
 from gapscope.results.progress import progress
 from gapscope.statistics.integer_inputs import settle_integers
 from gapscope.training.loss_course import LOWER
-
-
-def _is_raised_in(network: nn.Module, error: Exception) -> bool:
-    """Return whether an error was raised in a function of the network, or below it."""
-    owners = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
-    return any(owner is module for owner in owners for module in network.modules())
 
 
 def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
@@ -67,15 +61,10 @@ def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
     else:
         network = nn.Module() if context.prepared is None else context.prepared.network
         try:
-            with explained_memory(), budget.enforced(network):
+            with explained_memory(), explained_errors(), budget.enforced(network):
                 outcome = check.function(context)
         except GapscopeError as error:
             outcome = NotChecked(str(error).rstrip("."))
-        except Exception as error:
-            # an id without an embedding is an error of the data (`check_arguments`)
-            if isinstance(error, IndexError) or not _is_raised_in(network, error):
-                raise
-            outcome = NotChecked(f"the network raised {type(error).__name__}: {error}")
     texts = {
         name: re.sub(r"(?<=\d)%", " %", text)
         for name, text in vars(outcome).items()

@@ -17,7 +17,8 @@ from gapscope.gradients.products import fast_products
 from gapscope.gradients.second_derivatives import bypassed
 from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint
 from gapscope.inspection.execution import exclusive
-from gapscope.inspection.outputs import as_real, explain_torch_errors
+from gapscope.inspection.network_errors import explained_errors
+from gapscope.inspection.outputs import as_real
 from gapscope.inspection.restoring import preserve_state, without_weight_hooks
 
 
@@ -112,7 +113,7 @@ def whole_gradient(
 
     Each is dense and real, zero if independent; a complex parameter has its real and imaginary parts.
     """
-    with explain_torch_errors(), without_weight_hooks(parameters):
+    with explained_errors(), without_weight_hooks(parameters):
         value = value if cotangent is None else _weighted([value], [cotangent])
         gradients = torch.autograd.grad(
             value, parameters, create_graph=create_graph, allow_unused=True
@@ -204,7 +205,7 @@ def input_gradient(
     """
     gradient = None
     if outputs.requires_grad:
-        with explain_torch_errors():
+        with explained_errors():
             (gradient,) = torch.autograd.grad(
                 outputs,
                 inputs,

@@ -31,7 +31,8 @@ from gapscope.gradients.layer_rules import (
 from gapscope.gradients.per_sample import dense_contribution, per_sample_jacobian
 from gapscope.gradients.refused_layers import Modules
 from gapscope.inspection.network_checks import check_trainable
-from gapscope.inspection.outputs import explain_torch_errors, raw_outputs
+from gapscope.inspection.network_errors import explained_errors
+from gapscope.inspection.outputs import raw_outputs
 from gapscope.inspection.substitution import NOTHING_SUBSTITUTED, ParameterSubstitution
 
 # Networks for which the warning about slow gradients was issued.
@@ -242,7 +243,7 @@ class Tape:
         if uncovered:
             _warn_slow_path(self, uncovered)
             sources = [self.substituted[parameter] for parameter in uncovered.values()]
-            with explain_torch_errors():
+            with explained_errors():
                 rows = per_sample_gradients(outputs, sources, cotangents, create_graph=create_graph)
             parts += [
                 dense_contribution(p, values)
@@ -269,7 +270,7 @@ class Tape:
         edges = [out.edge for call in calls for out in call.outputs]
         edges += [join.edge for broadcast in broadcasts for join in broadcast.joins]
         cotangents = cotangents.to(outputs.dtype)
-        with explain_torch_errors():
+        with explained_errors():
             derivatives = (
                 gradients_at([outputs], edges, [cotangents], create_graph=create_graph)
                 if edges

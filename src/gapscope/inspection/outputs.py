@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -17,18 +16,18 @@ from gapscope.base.errors import (
     GapscopeError,
     InvalidInput,
     NotMeasurable,
-    ReplaceLayer,
     describe_value,
 )
 from gapscope.base.input_checks import check_holds_numbers
 from gapscope.base.samples import slices
 from gapscope.base.type_guards import is_list_or_tuple
-from gapscope.inspection.checkpoints import REENTRANT, direct_checkpoints
+from gapscope.inspection.checkpoints import direct_checkpoints
 from gapscope.inspection.chunking import rows_per_pass
 from gapscope.inspection.execution import compute_distributed, exclusive
 from gapscope.inspection.known_layers import known_layers
 from gapscope.inspection.memoization import tensor_version
 from gapscope.inspection.network_checks import check_finite, check_hookable, unwrapped
+from gapscope.inspection.network_errors import explained_errors
 from gapscope.inspection.restoring import (
     preserve_state,
     renormalized_weights,
@@ -43,54 +42,6 @@ _FEW_ENTRIES, _FEW_TOKENS = 2**18, 2**8
 _LARGE, _FEW_ENTRIES_OF_LARGE = 2**20, 2**14
 # Names of outputs in a mapping: of Hugging Face and torchvision, then of encoders.
 _OUTPUT_NAMES = ("logits", "out", "sentence_embedding", "last_hidden_state")
-# Messages of torch about inputs and weights of different types.
-_OTHER_TYPE = re.compile(
-    r"must have the same dtype, but got (\w+) and (?P<a>\w+)|"
-    r"Input type \(([\w .:]+)\) and \w+ type \((?P<b>[\w .:]+)\)|expected scalar type \w+ but found (\w+)|"
-    r"expected .* to have type .* but got (\w+)|not implemented for '(Long|Int|Bool|Byte)'|"
-    r"RNN input dtype \(([\w.]+)\) does not match weight dtype \((?P<c>[\w.]+)\)|mixed dtype|"
-    "inputs must share same datatype"
-)
-# Methods of tensors that convert to floating-point types, by the names in messages of torch.
-_METHODS = {
-    "float": "float",
-    "float32": "float",
-    "double": "double",
-    "float64": "double",
-    "half": "half",
-    "float16": "half",
-    "bfloat16": "bfloat16",
-}
-# of torch, where an operation can be differentiated once
-_NO_DERIVATIVE = re.compile(r"the derivative for '(\w+)' is not implemented")
-
-
-def _method(name: str) -> str:
-    """Return the method that converts to a type, such as torch.cuda.HalfTensor or c10::BFloat16; empty if unknown."""
-    short = re.split(r"[.:]", name.lower())[-1].removesuffix("tensor")
-    return _METHODS.get(short, "")
-
-
-def dtype_mismatch_message(error: BaseException) -> str:
-    """Return the message for torch's errors about mismatched types (else empty)."""
-    match = _OTHER_TYPE.search(str(error))
-    if match is None:
-        return ""
-    dtype = next((part for part in match.groups() if part), "another")
-    needed = _method(match["a"] or match["b"] or match["c"] or "")
-    # torch.FloatTensor and torch.cuda.FloatTensor: the devices differ
-    if match["b"] and dtype.endswith("Tensor") and needed in ("", _method(dtype)):
-        return ""
-    if needed and _method(dtype):
-        other = "" if needed == "float" else ", or network.float() and x.float()"
-        return (
-            f"inputs must have the type of the network's weights, {needed}; got {_method(dtype)}. Use x.{needed}()"
-            f"{other}."
-        )
-    return (
-        f"inputs must have a type that the network's layers accept; got {dtype}. Use x.float() (x.astype(float) of an "
-        "array; for images divided by 255), or the type of the weights."
-    )
 
 
 @contextmanager
@@ -101,24 +52,6 @@ def eager_mode() -> Iterator[None]:
         return
     with exclusive(), torch.compiler.set_stance("force_eager"):
         yield
-
-
-@contextmanager
-def explain_torch_errors() -> Iterator[None]:
-    """Convert torch's errors about types and derivatives into InvalidInput and ReplaceLayer."""
-    try:
-        yield
-    except RuntimeError as error:
-        if message := dtype_mismatch_message(error):
-            raise InvalidInput(message) from error
-        if match := _NO_DERIVATIVE.search(str(error)):
-            raise ReplaceLayer(
-                f"Second derivatives are needed; torch has none of {match[1].removesuffix('_backward').strip('_')}. "
-                "Replace the layer that calls it by one of other operations, or freeze its weights."
-            ) from error
-        if "use_reentrant" not in str(error):
-            raise
-        raise ReplaceLayer(REENTRANT) from error
 
 
 @contextmanager
@@ -139,7 +72,7 @@ def _evaluation_mode(network: nn.Module) -> Iterator[None]:
         torch.inference_mode(False),
         torch.enable_grad(),
         _without_autocast(),
-        explain_torch_errors(),
+        explained_errors(),
     ):
         try:
             for module in training:
@@ -186,7 +119,7 @@ def inspection_mode(
                 without_weight_hooks(network.parameters()),
                 eager_mode(),
                 direct_checkpoints(),
-                explain_torch_errors(),
+                explained_errors(),
             ):
                 for parameter, *_ in parameters:
                     parameter.grad = None

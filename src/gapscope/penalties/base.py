@@ -27,7 +27,7 @@ from gapscope.inspection.network_checks import (
     check_trainable,
     unwrapped,
 )
-from gapscope.inspection.outputs import explain_torch_errors
+from gapscope.inspection.network_errors import explained_errors
 from gapscope.penalties.batches import Batch, as_batch
 from gapscope.results.catalogue import Catalogue
 
@@ -239,7 +239,7 @@ def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> 
             observations.append(observed)
             if isinstance(observed, Tape):
                 observed.outputs_of = batch.outputs_of
-        with explain_torch_errors():
+        with explained_errors():
             result = batch.network(inputs)
     outputs = batch.outputs_of(result)
     if not isinstance(outputs, Tensor):

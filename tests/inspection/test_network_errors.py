@@ -1,0 +1,61 @@
+"""Errors of the network's own code in later passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gapscope as gs
+from gapscope.base.errors import NetworkFailed
+from gapscope.inspection.network_errors import explained_errors
+
+X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(60) % 2
+
+
+class _Refusing(nn.Module):
+    """Raises KeyError on one sample, which is none of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if (x == X[50]).all(1).any():
+            raise KeyError("broken sample")
+        return self.layers(x)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda network: gs.measure(network, (X, Y), measures=["accuracy"]),
+        lambda network: gs.forecast_accuracy(network, (X, Y)),
+        lambda network: gs.estimate_accuracy(network, (X, Y)),
+        lambda network: gs.out_of_sample(network, (X, Y)),
+        lambda network: gs.find_label_issues(network, (X, Y)),
+        lambda network: gs.embed(network, X),
+        lambda network: gs.validated_accuracy(network, (X[30:], Y[30:]), (X[:30], Y[:30])),
+    ],
+)
+def test_a_later_error_of_the_network_is_one_message(call: Callable[[nn.Module], Any]) -> None:
+    with pytest.raises(NetworkFailed, match="_Refusing raised KeyError: 'broken sample'"):
+        call(_Refusing().eval())
+
+
+def test_errors_of_hooks_and_of_other_code_stay_as_they_are() -> None:
+    network = nn.Linear(2, 2)
+
+    def train() -> None:
+        network(torch.ones(1, 3))
+
+    with pytest.raises(ZeroDivisionError), explained_errors():
+        1 / 0  # noqa: B018
+    # called by a function of the user, who knows the network's errors
+    with pytest.raises(RuntimeError, match="cannot be multiplied") as caught, explained_errors():
+        train()
+    assert not isinstance(caught.value, NetworkFailed)
