@@ -42,7 +42,7 @@ def test_a_mark_is_refused_with_the_way_to_mark_it(
     y[:, 0] = mark
     with pytest.raises(InvalidInput) as caught:
         VERBS[verb]((x, y))
-    assert f"y.masked_fill(y == {mark}, -100)" in str(caught.value)
+    assert f"y.long().masked_fill(y == {mark}, -100)" in str(caught.value)
 
 
 def test_a_mark_of_the_test_samples_alone_is_refused(pictures: tuple[Tensor, Tensor]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -85,3 +87,17 @@ def test_errors_of_the_second_data_name_it(second: object) -> None:
     first = as_samples((torch.randn(4, 3), torch.tensor([0, 1, 0, 1])))
     with pytest.raises(InvalidInput, match=r"^validation: "):
         as_second(second, first, "validation")
+
+
+_X, _Y = torch.randn(6, 4), torch.arange(6) % 2
+_FORMS = [(_X, _Y), ((_X,), _Y), ({"x": _X}, _Y), {"x": _X, "labels": _Y}]
+
+
+@pytest.mark.parametrize("first", _FORMS)
+@pytest.mark.parametrize("second", _FORMS)
+def test_a_mapping_of_one_tensor_is_as_the_tensor(first: Any, second: Any) -> None:
+    known = as_samples(first)
+    read = as_second(second, known, "test")
+    assert (read.form is None) == (known.form is None)
+    assert getattr(read.form, "names", None) == getattr(known.form, "names", None)
+    assert torch.equal(read.inputs, _X)

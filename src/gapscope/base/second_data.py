@@ -138,10 +138,12 @@ def _with_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
 
 
 def _with_named_inputs_of(second: Samples, first: Samples, owner: str) -> Samples:
-    """Bring the inputs of a mapping into the order of the first."""
-    if first.form is None or second.form is None:
-        return second
-    names, known = second.form.names, first.form.names
+    """Bring the inputs of a mapping into the order of the first; a mapping of one tensor is as the tensor."""
+    names, known = (
+        None if samples.form is None else samples.form.names for samples in (second, first)
+    )
+    if first.has_one_input and second.has_one_input and None in (names, known):
+        return replace(second, form=first.form)
     if names is None or known is None or names == known:
         return second
     lacking = [name for name in known if name not in names]

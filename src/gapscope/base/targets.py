@@ -28,7 +28,7 @@ INTEGER_REGRESSION_NOTE = (
 )
 NEGATIVE_NOTE = (
     "Rows of integers with negative values are treated as regression targets. "
-    f"Where a value marks positions that do not count, such as -1: y.masked_fill(y == -1, {IGNORED})."
+    f"Where a value marks positions that do not count, such as -1: y.long().masked_fill(y == -1, {IGNORED})."
 )
 TWO_CLASSES_NOTE = (
     "Targets that are all 0.0 or 1.0 are treated as two classes. "
@@ -314,7 +314,7 @@ def mark_advice(label: int, labels: Tensor | None = None) -> str:
             return (
                 f"If 0 is the background and {label} the foreground of a mask, pass (y > 0).long()"
             )
-    return f"Mark positions that do not count by {IGNORED}: y.masked_fill(y == {label}, {IGNORED})"
+    return f"Mark positions that do not count by {IGNORED}: y.long().masked_fill(y == {label}, {IGNORED})"
 
 
 def check_label_shape(labels: Tensor, shape: Sequence[int]) -> None:
