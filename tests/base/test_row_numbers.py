@@ -82,3 +82,15 @@ def test_which_columns_number_the_rows() -> None:
     assert not row_number_note(torch.stack(columns[2:], 1))
     assert not row_number_note(torch.stack(columns, 1)[:5])
     assert not row_number_note(torch.rand(40, 3, 4)) and not row_number_note(["a"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.int32])
+def test_tensors_of_any_type_are_read(dtype: torch.dtype) -> None:
+    table = torch.stack([torch.zeros(60), torch.arange(60.0)], 1).to(dtype)
+    assert "Column 1 numbers" in row_number_note(table)[0]
+    assert row_number_note(table.to("meta")) == []
+
+
+def test_missing_numbers_do_not_count() -> None:
+    frame = pandas.DataFrame({"a": pandas.array([1, None] * 30, dtype="Int64"), "b": range(60)})
+    assert "Column b numbers" in row_number_note(frame)[0]

@@ -47,12 +47,13 @@ def _columns(inputs: Any) -> list[tuple[str, numpy.ndarray]]:
     """Return the columns of a table of numbers by name or index; none of other inputs, and of columns of text."""
     if library_of(inputs) == "pandas" and hasattr(inputs, "columns"):
         return [
-            (str(name), inputs.iloc[:, k].to_numpy())
+            (str(name), inputs.iloc[:, k].to_numpy(dtype=float, na_value=numpy.nan))
             for k, name in enumerate(inputs.columns)
             if inputs.iloc[:, k].dtype.kind in "iuf"
         ]
     if isinstance(inputs, Tensor):
-        is_real = not inputs.is_complex() and inputs.dtype != torch.bool
+        is_plain = inputs.layout == torch.strided and inputs.device.type != "meta"
+        is_real = is_plain and not inputs.is_complex() and inputs.dtype != torch.bool
     else:
         is_real = library_of(inputs) == "numpy" and inputs.dtype.kind in "iuf"
     if not is_real or inputs.ndim != 2:
@@ -60,11 +61,14 @@ def _columns(inputs: Any) -> list[tuple[str, numpy.ndarray]]:
     # a few rows show which columns may count
     head: Any = inputs[:MIN_ROWS]
     whole: list[bool] = (head == head.round()).all(0).tolist()
-    return [
-        (str(k), numpy.asarray(inputs[:, k].cpu() if isinstance(inputs, Tensor) else inputs[:, k]))
-        for k in range(inputs.shape[1])
-        if whole[k]
-    ]
+    columns: list[tuple[str, numpy.ndarray]] = []
+    for k, may_count in enumerate(whole):
+        if may_count:
+            column = inputs[:, k]
+            if isinstance(column, Tensor):
+                column = column.detach().double().cpu()
+            columns.append((str(k), numpy.asarray(column)))
+    return columns
 
 
 def row_number_note(inputs: Any, names: Sequence[str] = ()) -> list[str]:
