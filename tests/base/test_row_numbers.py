@@ -11,7 +11,8 @@ import torch
 
 import gapscope as gs
 from gapscope.base.row_numbers import is_identifier_name, is_index_name, row_number_note
-from gapscope.data.frames import encode_inputs, split_frame
+from gapscope.data.frames import encode_inputs
+from gapscope.data.table_targets import split_frame
 
 N = 60
 LABELS = numpy.repeat([0, 1, 2], N // 3)

@@ -12,7 +12,8 @@ import pytest
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.data.frames import WORDS, encode_frame, encode_inputs, split_frame
+from gapscope.data.frames import WORDS, encode_frame, encode_inputs
+from gapscope.data.table_targets import split_frame
 
 
 def test_text_becomes_indicators_and_gaps_are_filled() -> None:

@@ -13,7 +13,7 @@ import torch
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import as_samples
-from gapscope.data.frames import split_frame
+from gapscope.data.table_targets import split_frame
 
 TEXTS = [f"good text {k % 7} {'fine' if k % 2 else 'bad'} {k}" for k in range(60)]
 INTENTS = ["a", "b"] * 30

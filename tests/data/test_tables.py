@@ -6,10 +6,11 @@ import gzip
 import json
 from pathlib import Path
 
+import numpy
 import pandas
 import pytest
 
-from gapscope.base.errors import UnreadableFile
+from gapscope.base.errors import InvalidInput, UnreadableFile
 from gapscope.data.frames import encode_frame
 from gapscope.data.tables import read_cells, read_table
 
@@ -234,3 +235,32 @@ def test_dates_of_a_csv_file_are_days_and_may_be_missing(tmp_path: Path) -> None
     encoded, more = encode_frame(frame)
     assert encoded["when"].iloc[0] == 19723 and not encoded["when"].isna().any()
     assert "'NA'" in notes[0] and more[0] == "when: days since 1970."
+
+
+@pytest.mark.parametrize("separator", [",", "\t", ";"])
+def test_a_repeated_header_is_named(tmp_path: Path, separator: str) -> None:
+    text = "a,b\n1,x\n\n2,y\na,b\n3,z\n".replace(",", separator)
+    for read in (read_table, read_cells):
+        with pytest.raises(UnreadableFile, match="line 5 repeats the header"):
+            read(write(tmp_path, text.encode()))
+    frame = pandas.DataFrame({"a": ["1", "a", "2"], "b": ["x", "b", "y"]})
+    with pytest.raises(InvalidInput, match="row 2 repeats"):
+        encode_frame(frame)
+    assert len(read_table(write(tmp_path, b"1,x\n1,x\n1,x\n2,y\n"))[0]) == 4  # no header
+
+
+def test_comments_before_the_header_are_skipped_with_a_note(tmp_path: Path) -> None:
+    frame, notes = read_table(write(tmp_path, b"# made by a tool, 2020\n# v1\na,b\n1,x\n2,y\n"))
+    assert frame.to_dict("list") == {"a": [1, 2], "b": ["x", "y"]} and "2 lines" in notes[0]
+    frame, notes = read_table(write(tmp_path, b"# v1\n#a,b\n1,2.5\n3,4.5\n"))
+    assert frame["b"].tolist() == [2.5, 4.5] and "1 line" in notes[0]
+    with pytest.raises(UnreadableFile, match="line 4 has 3"):
+        read_table(write(tmp_path, b"# v1\na,b\n1,x\n2,y,z\n"))
+
+
+def test_arrays_of_numpy_are_named(tmp_path: Path) -> None:
+    numpy.savez(tmp_path / "a.npz", x=numpy.ones(3))
+    numpy.save(tmp_path / "a.npy", numpy.ones(3))
+    for name in ("a.npz", "a.npy"):
+        with pytest.raises(UnreadableFile, match="NumPy"):
+            read_table(tmp_path / name)

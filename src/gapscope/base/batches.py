@@ -26,6 +26,7 @@ from gapscope.base.columns import (
     stack_rows,
 )
 from gapscope.base.errors import InvalidInput, first_line
+from gapscope.base.file_paths import are_file_paths
 from gapscope.base.foreign_data import HASHED, TEXTS_READ, as_texts, hashed_words
 from gapscope.base.row_numbers import is_index_name
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
@@ -119,6 +120,10 @@ def _split_texts(
     others = [name for name in inputs if name not in texts]
     if any(is_column(inputs[name]) and not _numbers_rows(inputs[name]) for name in others):
         return {}, []
+    paths = [name for name, values in texts.items() if are_file_paths(values)]
+    if len(paths) < len(texts):
+        texts = {name: values for name, values in texts.items() if name not in paths}
+        others += paths
     return texts, others
 
 

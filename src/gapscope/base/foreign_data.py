@@ -7,6 +7,7 @@ from typing import Any, cast
 from gapscope.base.budget import MAX_BYTES
 from gapscope.base.columns import library_of
 from gapscope.base.errors import InvalidInput
+from gapscope.base.file_paths import refuse_file_paths
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 
 TEXT_COLUMNS = 4096
@@ -74,7 +75,15 @@ def as_frame(value: Any) -> Any:
 
 
 def hashed_words(texts: Any) -> Any:
-    """Return frequencies of words and pairs of words, hashed to columns; the same for every data set."""
+    """Return frequencies of words and pairs of words, hashed to columns; the same for every data set.
+
+    Args:
+        texts: One text per sample.
+
+    Raises:
+        InvalidInput: They are paths of files.
+    """
+    refuse_file_paths(texts)
     from sklearn.feature_extraction.text import HashingVectorizer  # pyright: ignore[reportMissingTypeStubs]
 
     vectorizer = cast("Any", HashingVectorizer)(n_features=TEXT_COLUMNS, ngram_range=(1, 2))

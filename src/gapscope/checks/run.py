@@ -28,9 +28,10 @@ from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_ch
 from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
 from gapscope.checks.trials import TriedAdvice, try_fixes
-from gapscope.data.frames import encode_inputs, split_frame
+from gapscope.data.frames import encode_inputs
 from gapscope.data.named_columns import column_by_name
 from gapscope.data.table_encoding import source_columns, unseen_values
+from gapscope.data.table_targets import split_frames
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import estimator_task, is_estimator, unwrapped
@@ -220,13 +221,14 @@ def check(
 
 def _split(network: Any, data: Any, test: Any, target: str | int) -> tuple[Any, Any]:
     """Return raw frames as pairs; integers are classes where a classifier was fitted to them."""
-    parts = [None if frame is None else split_frame(frame, target) for frame in (data, test)]
+    parts = split_frames(data, test, target)
     if is_estimator(network) and estimator_task(network) == "classifier":
-        parts = [
+        first, second = (
             part and (part[0], column_by_name(frame, target)[1])
             for part, frame in zip(parts, (data, test), strict=True)
-        ]
-    return parts[0], parts[1]
+        )
+        return first, second
+    return parts
 
 
 def _with_row_numbers(outcome: Outcome, context: Context) -> Outcome:

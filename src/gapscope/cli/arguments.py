@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,7 +162,11 @@ def varied_settings(specs: Sequence[RunSpec]) -> list[str]:
 
 
 def split_target(
-    table: pandas.DataFrame, target: str | None, path: Path
+    table: pandas.DataFrame,
+    target: str | None,
+    path: Path,
+    *,
+    like: pandas.Series | None = None,
 ) -> tuple[pandas.DataFrame, pandas.Series]:
     """Return the other columns and the labels of a table that was read from a file.
 
@@ -170,12 +174,13 @@ def split_target(
         table: Table of `read_table`.
         target: Column of the labels; None for the last one.
         path: Its file, for messages.
+        like: Labels of another file, by whose rule these are read.
 
     Raises:
         InvalidInput: There is no such column or no other, or labels are missing.
     """
     from gapscope.base.errors import InvalidInput, did_you_mean, join_names
-    from gapscope.data.frames import as_targets
+    from gapscope.data.table_targets import as_targets
     from gapscope.data.tables import MISSING_WORDS, SEPARATORS
 
     names = [str(name) for name in table]
@@ -205,41 +210,42 @@ def split_target(
             f"{target}: {word!r} is a class ({pluralize(n, 'sample')}), not a missing label.",
             err=True,
         )
-    labels, note = as_targets(labels)
-    if note:
+    labels, note = as_targets(labels, like)
+    if note and like is None:
         print_lines(note, err=True)
     return table.drop(columns=target), labels
 
 
 def read_labelled_table(
-    path: Path, target: str | None, *, like: pandas.DataFrame | None = None
+    path: Path, target: str | None, *, like: tuple[Any, Any] | None = None
 ) -> tuple[pandas.DataFrame, pandas.Series]:
     """Read a table as features, text and missing values encoded as numbers, and labels; notes are printed.
 
     Args:
         path: CSV, JSON or Parquet file (see `gapscope.data.tables.read_table`).
         target: Column of the labels; None for the last one.
-        like: Features of another file, whose columns are returned; its notes are not printed again.
+        like: Features and labels of another file, by whose rules this one is read; notes are not printed again.
 
     Raises:
         InvalidInput: There is no such file or column.
     """
     from gapscope.base.errors import InvalidInput
     from gapscope.data.frames import encode_frame
-    from gapscope.data.tables import read_table
+    from gapscope.data.tables import read_table, text_columns
 
     if not path.exists():
         raise InvalidInput(
             f"{path} must be a table (CSV, JSON lines, Parquet), a TOML grid or module:function; there is no such file."
         )
-    table, found = read_table(path)
-    columns, labels = split_target(table, target, path)
-    features, encoded = encode_frame(columns, like=like)
-    printed = [] if like is None else like.attrs.get("notes", [])
-    notes = [note for note in (*found, *encoded) if note not in printed]
+    first, first_labels = (None, None) if like is None else like
+    known: Mapping[str, Any] = {} if first is None else first.attrs
+    table, found = read_table(path, as_text=known.get("text", ()))
+    columns, labels = split_target(table, target, path, like=first_labels)
+    features, encoded = encode_frame(columns, like=first)
+    notes = [note for note in (*found, *encoded) if note not in known.get("notes", [])]
     for note in notes:
         print_lines(note, err=True)
-    features.attrs["notes"] = notes
+    features.attrs.update(notes=notes, text=text_columns(table))
     return features, labels
 
 

@@ -129,7 +129,7 @@ def _read_test(path: Path, column: str | None, data: Any) -> Any:
         return read_pictures(path, data.side, like=data)
     if column is None:  # the column of the training labels, wherever it stands in this file
         column = getattr(data[1], "name", None)
-    return read_labelled_table(path, column, like=data[0])
+    return read_labelled_table(path, column, like=data)
 
 
 def stored_network(weights: Path, data_root: str | None) -> tuple[Any, Any, dict[str, Any]]:

@@ -11,6 +11,8 @@ from gapscope.cli.options import JSON, LABEL_COLUMN, NO_ANSWER, SIDE
 from gapscope.cli.output import check_outputs, print_json, print_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas
 
 
@@ -37,11 +39,13 @@ def labels(
     from gapscope.cli.arguments import read_labelled_table, read_pictures, split_target
     from gapscope.cli.factories import call_factory, is_factory
     from gapscope.cli.progress import handle_interrupts
-    from gapscope.data.tables import read_table
+    from gapscope.data.tables import read_table, text_columns
     from gapscope.labels.label_issues import find_label_issues
 
-    def read(path: Path, column: str | None) -> tuple[pandas.DataFrame, str]:
-        table, notes = read_table(path)
+    def read(
+        path: Path, column: str | None, as_text: Sequence[str] = ()
+    ) -> tuple[pandas.DataFrame, str]:
+        table, notes = read_table(path, as_text=as_text)
         _, labels = split_target(table, column, path)
         for note in notes:
             print_lines(note, err=True)
@@ -62,7 +66,7 @@ def labels(
         else:
             network, (data, label_column) = None, read(target, column)
             if test is not None:
-                held_out, _ = read(test, label_column)
+                held_out, _ = read(test, label_column, text_columns(data))
         issues = find_label_issues(
             network,
             data,

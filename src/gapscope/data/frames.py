@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy
-import torch
 
-from gapscope.base.columns import as_numbers
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, join_names
+from gapscope.base.file_paths import are_file_paths, refuse_file_paths
 from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, as_frame, hashed_words
-from gapscope.base.label_numbers import is_far_above
 from gapscope.base.row_numbers import MIN_ROWS, is_identifier_name
-from gapscope.base.targets import IGNORED, are_amounts
-from gapscope.data.named_columns import column_by_name, labelled_table
+from gapscope.base.type_guards import is_list_or_tuple
+from gapscope.data.named_columns import labelled_table
+from gapscope.data.number_text import MAX_CATEGORIES, TextFormat, find_format, note_on_errors
 from gapscope.data.plain_columns import (
     are_numbers,
     arrays_as_columns,
     as_days,
+    holds_arrays,
     plain_column,
     refuse_unusable,
     with_column,
@@ -34,14 +34,12 @@ from gapscope.data.table_encoding import (
     fraction_of_single,
     indicators,
 )
+from gapscope.data.table_targets import NOTE, with_amounts
 from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
     import pandas
 
-# More different values are no classes: a column of text with more than half as many as rows holds names, and integers
-# are amounts, unless they are numbered from 0 or 1 without a gap.
-MAX_CATEGORIES = 20
 # names of the columns of hashed words
 WORDS = [f"words {number}" for number in range(1, TEXT_COLUMNS + 1)]
 
@@ -70,21 +68,75 @@ def _is_identifier(name: str, column: pandas.Series) -> bool:
     return column.nunique(dropna=False) == len(column)
 
 
-def _times_as_days(
-    frame: pandas.DataFrame, notes: list[str]
-) -> tuple[pandas.DataFrame, dict[Any, str]]:
-    """Replace dates and durations by days, add notes, and return the kinds of these columns by their names."""
+def _read_text(
+    frame: pandas.DataFrame,
+) -> tuple[pandas.DataFrame, dict[Any, TextFormat], dict[Any, str]]:
+    """Replace text that holds numbers or dates by these, and drop ambiguous dates and paths of files.
+
+    Returns:
+        The frame, the formats of the text that was read, and a note for each column.
+
+    Raises:
+        InvalidInput: No column is left.
+    """
+    formats: dict[Any, TextFormat] = {}
+    notes: dict[Any, str] = {}
+    for name in list(frame.columns):
+        column = frame[name]
+        text = find_format(column)
+        if text is not None and text.kind != "ambiguous":
+            formats[name] = text
+            values = text.values(column)
+            wrong = note_on_errors(column, values, f"{text.kind}s")
+            notes[name] = text.describe(column) + (f" Missing are {wrong}." if wrong else "")
+            frame = with_column(frame, name, values)
+        elif text is not None:
+            frame = frame.drop(columns=[name])
+            notes[name] = (
+                f"{name}: dropped, since day and month cannot be told apart in dates such as "
+                f"{column.dropna().iloc[0]!r}. Pass pandas.to_datetime(column, dayfirst=...)."
+            )
+        elif _is_varied(column) and are_file_paths(column):
+            if all(_numbers_rows(frame[other]) for other in frame if other != name):
+                refuse_file_paths(column, f"Column {str(name)!r}")
+            frame = frame.drop(columns=[name])
+            notes[name] = f"{name}: dropped, since it holds paths of files."
+    if frame.columns.empty:
+        raise InvalidInput(" ".join(["Got no usable columns.", *notes.values()]))
+    return frame, formats, notes
+
+
+def _is_varied(column: pandas.Series) -> bool:
+    """Return whether a column has more different values than one of categories."""
+    if are_numbers(column) or holds_arrays(column):
+        return False
+    return column.nunique() > min(MAX_CATEGORIES, len(column) // 2)
+
+
+def _times_as_days(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, dict[Any, str]]:
+    """Replace dates and durations by days, and return the kinds of these columns by their names."""
     times: dict[Any, str] = {}
     for name in frame.columns:
         days, kind = as_days(frame[name])
         if days is not None:
             frame = with_column(frame, name, days)
             times[name] = kind
+    return frame, times
+
+
+def _notes_on_times(times: dict[Any, str]) -> list[str]:
+    """Return the notes about dates and durations that became days."""
+    notes: list[str] = []
     for kind, unit in (("date", "days since 1970"), ("duration", "durations, in days")):
         named = [str(name) for name, found in times.items() if found == kind]
         if named:
             notes.append(f"{', '.join(named)}: {unit}.")
-    return frame, times
+    return notes
+
+
+def _numbers_rows(column: pandas.Series) -> bool:
+    """Return whether a column numbers or identifies the rows."""
+    return _is_row_number(column) or _is_identifier(str(column.name), column)
 
 
 def _encodings_of_arrays(
@@ -136,6 +188,7 @@ def encode_frame(
     """
     if list(frame.columns) == WORDS:  # encoded already
         return frame, ()
+    _check_no_header(frame)
     # the columns of a second part are those of the first, whatever its own rows look like
     if like is not None:
         encoding = encoding_of(like)
@@ -143,6 +196,24 @@ def encode_frame(
             return _words(encoding.own_columns(frame))
         return encoding.apply(frame)
     return _first_encoding(frame)
+
+
+def _check_no_header(frame: pandas.DataFrame) -> None:
+    """Raise InvalidInput if a row repeats the names of the columns, as in files that were joined."""
+    if frame.shape[1] < 2:
+        return
+    rows = numpy.ones(len(frame), dtype=bool)
+    for k, name in enumerate(frame.columns):
+        column = frame.iloc[:, k]
+        if are_numbers(column) or not rows.any():
+            return
+        rows &= (column.astype(object) == name).to_numpy(dtype=bool, na_value=False)
+    found = numpy.flatnonzero(rows)
+    if len(found):
+        raise InvalidInput(
+            f"Rows must hold values; row {join_names(found + 1)} repeats the names of the columns. Remove it, such as "
+            f"by frame.drop(frame.index[{found[0]}]), and read the columns again as numbers."
+        )
 
 
 def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, ...]]:
@@ -155,7 +226,8 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
     frame, arrays = arrays_as_columns(with_plain_columns(frame))
     if arrays:
         notes.append(f"{', '.join(map(str, arrays))}: one column per number of its arrays.")
-    frame, times = _times_as_days(frame, notes)
+    frame, formats, text_notes = _read_text(frame)
+    frame, times = _times_as_days(frame)
     empty = [name for name in frame if frame[name].isna().all()]
     frame = frame.drop(columns=empty)
     if empty:
@@ -163,21 +235,19 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
     text = [name for name in frame if not are_numbers(frame[name])]
     refuse_unusable(frame.drop(columns=text))
     names = [name for name in text if frame[name].nunique() > max(MAX_CATEGORIES, len(frame) // 2)]
-    numbering = [
-        name
-        for name in frame
-        if _is_row_number(frame[name]) or _is_identifier(str(name), frame[name])
-    ]
+    numbering = [name for name in frame if _numbers_rows(frame[name])]
     others = set(frame.columns) - set(names) - set(numbering)
     are_texts = bool(names) and not others
     if not names and not others:  # at least one column must remain
         numbering = []
     frame = frame.drop(columns=numbering)
+    notes += [note for name, note in text_notes.items() if name not in numbering]
     if numbering:
         listed = ", ".join(str(name) or "a column without a name" for name in numbering)
         notes.append(
             f"{listed}: omitted, since it numbers or identifies the rows, which can give the label away."
         )
+    notes += _notes_on_times({name: kind for name, kind in times.items() if name in frame})
     if are_texts:
         words, word_notes = _words([frame[name] for name in frame])
         columns = [ColumnEncoding(str(name), "text", dtypes[str(name)], ()) for name in frame]
@@ -214,7 +284,13 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
     columns = _encodings_of_arrays(arrays, numbers, dtypes)
     of_arrays = {output for column in columns for output in column.outputs}
     columns += [
-        ColumnEncoding(str(name), times.get(name, "number"), dtypes[str(name)], (name,))
+        ColumnEncoding(
+            str(name),
+            times.get(name, "number"),
+            dtypes[str(name)],
+            (name,),
+            text=formats.get(name),
+        )
         for name in numbers
         if name not in of_arrays
     ]
@@ -246,40 +322,22 @@ def encode_inputs(
     """
     data, test = labelled_table(data), labelled_table(test)
     frame = _frame_of(data)
-    if frame is None:
-        return data, test, ()
-    columns, notes = encode_frame(frame)
+    note = ""
     if reads_amounts:
-        data, test, note = _with_amounts(data, test)
-        notes += (note,) if note else ()
+        data, test, note = with_amounts(data, test, are_columns=frame is not None)
+    if is_list_or_tuple(data) and len(data) == 2:
+        note = note or getattr(data[1], "attrs", {}).get(NOTE, "")
+    target_notes = (note,) if note else ()
+    if frame is None:
+        return data, test, target_notes
+    columns, notes = encode_frame(frame)
+    notes += target_notes
     second = _frame_of(test)
     if second is not None:
         second, found = encode_frame(second, like=columns)
         test = (_without_word_names(second), test[1])
         notes += tuple(note for note in found if note not in notes)
     return (_without_word_names(columns), data[1]), test, notes
-
-
-def _with_amounts(data: Any, test: Any) -> tuple[Any, Any, str]:
-    """Return pairs with integer targets as numbers if they are amounts far above their number, and a note."""
-    import pandas
-
-    targets = as_frame(data[1])
-    if not isinstance(targets, pandas.Series | numpy.ndarray) or targets.ndim != 1:
-        return data, test, ""
-    column = pandas.Series(targets, name=getattr(targets, "name", None) or "targets")
-    if not len(column) or not pandas.api.types.is_integer_dtype(column) or column.isna().any():
-        return data, test, ""
-    labels = torch.tensor(column.to_numpy(dtype="int64"))
-    is_amount = is_far_above(int(labels.max()), column.nunique()) and are_amounts(labels)
-    if not is_amount or bool((labels == IGNORED).any()):
-        return data, test, ""
-    numbers, note = as_targets(column)
-    if not note:
-        return data, test, ""
-    if isinstance(test, tuple | list) and len(test) == 2 and test[1] is not None:
-        test = (test[0], numpy.asarray(as_frame(test[1]), dtype=float))
-    return (data[0], numbers), test, note
 
 
 def _without_word_names(columns: pandas.DataFrame) -> Any:
@@ -297,55 +355,3 @@ def _frame_of(data: Any) -> pandas.DataFrame | None:
     if hasattr(frame, "select_dtypes"):
         return frame
     return None
-
-
-def as_targets(column: pandas.Series) -> tuple[pandas.Series, str]:
-    """Return a column of labels or targets, integers that are amounts as numbers, and a note about it (else empty).
-
-    Args:
-        column: Column of a table.
-
-    Raises:
-        InvalidInput: It numbers or names the rows.
-    """
-    import pandas
-
-    if column.dtype == object and not column.isna().any():
-        values = as_numbers(column.to_numpy())
-        if values.dtype != object:
-            column = pandas.Series(values, column.index, name=column.name)
-    is_text = pandas.api.types.is_string_dtype(column)
-    is_integer = pandas.api.types.is_integer_dtype(column) and not column.isna().any()
-    if not (is_text or is_integer) or not len(column):
-        return column, ""
-    n = column.nunique()
-    counts = is_integer and int(column.min()) in (0, 1) and column.max() - column.min() < n
-    if n == len(column) >= MIN_ROWS and (is_text or counts):
-        raise InvalidInput(
-            f"Column {str(column.name)!r} must hold labels; it has another value in each of the {n} rows, as numbers "
-            "and names of rows have. Name the column of the labels."
-        )
-    if is_text or counts or n <= MAX_CATEGORIES:
-        return column, ""
-    low, high = int(column.min()), int(column.max())
-    note = f"{column.name}: {n:,} integers from {low:,} to {high:,}, read as numbers "
-    note += "(regression); text would be classes."
-    return column.astype(float), note
-
-
-def split_frame(frame: Any, target: str | int) -> tuple[Any, pandas.Series]:
-    """Return the columns other than the target, and the target, of data with named columns (see `as_targets`).
-
-    Args:
-        frame: Data with a value per sample in each column: a table of pandas, polars or Arrow, a mapping, a list of
-            dictionaries, or a Dataset.
-        target: Column of the labels or targets.
-
-    Returns:
-        A frame of the other columns, or a mapping of them where they hold token ids or pictures; and the column.
-
-    Raises:
-        InvalidInput: The data have no named columns, or no such column or no other.
-    """
-    inputs, labels = column_by_name(frame, target)
-    return inputs, as_targets(labels)[0]

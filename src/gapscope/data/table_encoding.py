@@ -11,6 +11,7 @@ import numpy
 from gapscope.base.columns import unique_names
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
+from gapscope.data.number_text import TextFormat, find_format, has_text, note_on_errors
 from gapscope.data.plain_columns import (
     are_numbers,
     array_values,
@@ -55,6 +56,7 @@ class ColumnEncoding:
         levels: Values of a category, one per output; of an array the indices of its numbers that were kept.
         width: Number of numbers of an array.
         single: Fraction of the rows of a category whose value no other row has.
+        text: How its text held numbers or dates; None if it was no such text.
     """
 
     name: str
@@ -64,6 +66,26 @@ class ColumnEncoding:
     levels: tuple[Any, ...] = ()
     width: int = 1
     single: float = 0.0
+    text: TextFormat | None = None
+
+    def read(self, column: pandas.Series) -> tuple[pandas.Series, list[str]]:
+        """Return a column of another table with text as numbers or dates, as in the first, and a note on wrong cells.
+
+        Args:
+            column: Column of the other table; other columns are only made plain.
+        """
+        plain = plain_column(column)
+        if self.kind not in ("number", "date") or not has_text(plain):
+            return plain, []
+        text = self.text or find_format(plain) or TextFormat(self.kind)
+        # without a unit in the first table numbers with one have another meaning
+        if text.kind != self.kind or (self.text is None and any(text.affix)):
+            return plain, []
+        values = text.values(plain)
+        note = note_on_errors(plain, values)
+        if note and 2 * values.count() < plain.count():
+            return plain, []
+        return values, [f"{self.name}: missing in the second table are {note}."] if note else []
 
 
 @dataclass(frozen=True)
@@ -152,7 +174,10 @@ class TableEncoding:
 
         blocks: dict[Hashable, numpy.ndarray] = {}
         unseen: list[UnseenValues] = []
-        for encoding, column in zip(self.columns, self.own_columns(frame), strict=True):
+        notes: list[str] = []
+        for encoding, own in zip(self.columns, self.own_columns(frame), strict=True):
+            column, found = encoding.read(own)
+            notes += found
             blocks.update(zip(encoding.outputs, _encoded(encoding, column).T, strict=True))
             unseen += _unseen(encoding, column)
         encoded = pandas.DataFrame(blocks, index=frame.index)[list(self.outputs)]
@@ -163,7 +188,6 @@ class TableEncoding:
             for encoding in self.columns
             if encoding.kind == "category" and not encoded[list(encoding.outputs)].to_numpy().any()
         ]
-        notes: list[str] = []
         if unknown:
             notes.append(
                 f"{', '.join(unknown)}: the second table has none of the values that the first has."
@@ -239,9 +263,8 @@ def fraction_of_single(column: pandas.Series) -> float:
     return float((counts == 1).sum()) / max(len(column), 1)
 
 
-def _unseen(encoding: ColumnEncoding, column: pandas.Series) -> list[UnseenValues]:
+def _unseen(encoding: ColumnEncoding, plain: pandas.Series) -> list[UnseenValues]:
     """Return the values of a category that the first table lacks (none, or one entry)."""
-    plain = plain_column(column)
     if encoding.kind != "category" or plain.isna().all() or holds_arrays(plain):
         return []
     is_new = (level_numbers(plain, encoding.levels) < 0) & plain.notna().to_numpy()
@@ -308,12 +331,11 @@ def _level_text(value: Any) -> str:
     return str(value)
 
 
-def _encoded(encoding: ColumnEncoding, column: pandas.Series) -> numpy.ndarray:
-    """Return a column of the second table as numbers [n, outputs]."""
-    plain = plain_column(column)
+def _encoded(encoding: ColumnEncoding, plain: pandas.Series) -> numpy.ndarray:
+    """Return a plain column of the second table as numbers [n, outputs]."""
     if plain.isna().all():
         missing = 0.0 if encoding.kind == "category" else numpy.nan
-        return numpy.full((len(column), len(encoding.outputs)), missing)
+        return numpy.full((len(plain), len(encoding.outputs)), missing)
     if encoding.kind == "category" and not holds_arrays(plain):
         return indicators(plain, encoding.levels)
     if encoding.kind == "array":
@@ -331,7 +353,7 @@ def _encoded(encoding: ColumnEncoding, column: pandas.Series) -> numpy.ndarray:
         example = str(plain.dropna().iloc[0])[:60]
         raise InvalidInput(
             f"Column {encoding.name!r} of the second table must hold {NOUNS[encoding.kind]}, as in the first "
-            f"({encoding.dtype}); got {column.dtype}, such as {example!r}. Prepare both in the same way."
+            f"({encoding.dtype}); got {plain.dtype}, such as {example!r}. Prepare both in the same way."
         )
     return values[:, None]
 
@@ -341,11 +363,9 @@ def _values(encoding: ColumnEncoding, plain: pandas.Series) -> numpy.ndarray | N
     import pandas
 
     is_text = not are_numbers(plain) and as_days(plain)[0] is None
-    convert = {
-        "number": pandas.to_numeric,
-        "date": pandas.to_datetime,
-        "duration": pandas.to_timedelta,
-    }[encoding.kind]
+    if is_text and encoding.kind == "date":
+        return None
+    convert = pandas.to_timedelta if encoding.kind == "duration" else pandas.to_numeric
     try:
         if is_text and encoding.kind == "number":
             plain = plain.map(

@@ -7,19 +7,18 @@ missing numbers. Lines with more or fewer fields than the others are refused, be
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import re
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.columns import unique_names
-from gapscope.base.errors import MissingExtra, UnreadableFile, first_line
-from gapscope.data.plain_columns import are_dates_as_text
+from gapscope.base.errors import MissingExtra, UnreadableFile, first_line, join_names
+from gapscope.data.file_text import read_text
+from gapscope.data.plain_columns import are_dates_as_text, are_numbers
 from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
@@ -35,68 +34,6 @@ DECIMAL_COMMA = r"[-+]?\d+(,\d+)?"
 # the first line by which some spreadsheet programs learn the separator
 _SEPARATOR_LINE = re.compile(r"\s*\"?sep=([,;\t|])\"?[ ,;\t|]*(\n|$)", re.IGNORECASE)
 JSON_ENDINGS = (".json", ".jsonl", ".ndjson")
-BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-NOT_TEXT = {
-    b"PK\x03\x04": "a spreadsheet or zip file",
-    b"\xd0\xcf\x11\xe0": "an old spreadsheet file",
-}
-
-
-def _read_bytes(path: Path) -> bytes:
-    """Return the content of a file, unpacked if it is gzipped."""
-    try:
-        content = path.read_bytes()
-        if content.startswith(b"\x1f\x8b"):
-            return gzip.decompress(content)
-        return content
-    except FileNotFoundError:
-        raise UnreadableFile(
-            f"{path} must be a table; there is no such file. Check the path."
-        ) from None
-    except IsADirectoryError:
-        raise UnreadableFile(
-            f"{path} must be a table; it is a folder. Pass the path of a file."
-        ) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise UnreadableFile(
-            f"{path} must be a table that can be read; reading it failed: {error}."
-        ) from None
-
-
-def _decode(content: bytes, path: Path) -> tuple[str, str]:
-    """Return the text of a file, and its encoding if that is not UTF-8."""
-    kind = next((kind for start, kind in NOT_TEXT.items() if content.startswith(start)), None)
-    if kind is not None:
-        raise UnreadableFile(
-            f"{path} must be a CSV or Parquet file; it is {kind}. Save the table as CSV (UTF-8)."
-        )
-    marked = next(
-        (name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark)), None
-    )
-    # text in UTF-16 without a mark has a zero in nearly every second byte
-    half = len(content[:4000]) // 2
-    zeros = [content[:4000][start::2].count(0) for start in (0, 1)]
-    if marked is None and max(zeros) > 0.4 * half:
-        marked = "utf-16-le"
-        if zeros[0] > zeros[1]:
-            marked = "utf-16-be"
-    try:
-        text = content.decode(marked or "utf-8")
-        encoding = "UTF-16"
-        if marked in (None, "utf-8-sig"):
-            encoding = ""
-    except UnicodeDecodeError:
-        if marked is not None:
-            raise UnreadableFile(
-                f"{path} must be text; its {marked} is damaged. Save it as CSV (UTF-8)."
-            ) from None
-        text = content.decode("cp1252", errors="replace")
-        encoding = "Latin-1 (Windows-1252)"
-    if "\0" in text:
-        raise UnreadableFile(
-            f"{path} must be a CSV or Parquet file; it holds bytes that are no text. Pass another file."
-        )
-    return text.replace("\r\n", "\n").replace("\r", "\n"), encoding
 
 
 def _rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -171,12 +108,45 @@ def _parse(text: str, separator: str, path: Path, **options: Any) -> pandas.Data
         ) from None
 
 
+def _without_comments(text: str) -> tuple[str, int]:
+    """Return a text whose first lines are blank where they are comments, and their number.
+
+    A comment of as many fields as the lines below is the header, unless they have one.
+    """
+    lines = text.split("\n")
+    n = next((k for k, line in enumerate(lines) if line.strip() and not line.startswith("#")), 0)
+    body = "\n".join(lines[n:])
+    if not n or not lines[n - 1].startswith("#"):
+        return text, 0
+    separator = _find_separator(body)
+    rows = _first_rows(body, separator)
+    last = next(csv.reader([lines[n - 1]], delimiter=separator))
+    if len(last) == len(rows[0]) > 1 and _lacks_header(rows):
+        n -= 1
+        body = "\n".join(lines[n:])
+    return "\n" * n + body, sum(bool(line.strip()) for line in lines[:n])
+
+
+def _check_one_header(text: str, separator: str, path: Path) -> None:
+    """Raise UnreadableFile if a line repeats the header, as in files that were joined."""
+    lines = [line.replace('"', "").replace(" ", "") for line in text.split("\n")]
+    header = next(line for line in lines if line)
+    repeated = [number for number, line in enumerate(lines, start=1) if line == header][1:]
+    if not repeated or separator not in header or _lacks_header(_first_rows(text, separator)):
+        return
+    subject, rest = f"line {repeated[0]} repeats", "it"
+    if len(repeated) > 1:
+        subject, rest = f"lines {join_names(repeated)} repeat", "them"
+    raise UnreadableFile(f"{path}: {subject} the header. Remove {rest}.")
+
+
 def _load_text(path: Path) -> tuple[str, str, int, list[str]]:
     """Return text, separator, number of extra fields per row and notes of a CSV file."""
-    text, encoding = _decode(_read_bytes(path), path)
+    text, encoding = read_text(path)
     named = _SEPARATOR_LINE.match(text)
     if named is not None:  # its line stays, blank, so that numbers of lines are those of the file
         text = "\n" * named.group(0).count("\n") + text[named.end() :]
+    text, comments = _without_comments(text)
     if not text.strip():
         raise UnreadableFile(f"{path} must hold a table; it is empty. Pass another file.")
     try:
@@ -184,12 +154,17 @@ def _load_text(path: Path) -> tuple[str, str, int, list[str]]:
             separator = named.group(1)
         else:
             separator = _find_separator(text)
+        _check_one_header(text, separator, path)
         extra = _extra_fields(text, separator, path)
     except csv.Error as error:
         raise UnreadableFile(
             f"{path} must be a CSV file; {error}. Is a quote not closed?"
         ) from None
     notes: list[str] = []
+    if comments:
+        notes.append(
+            f"{path}: skipped the first {pluralize(comments, 'line')}, since # marks comments."
+        )
     if encoding:
         notes.append(f"{path} is read as {encoding}, not UTF-8.")
     if separator != ",":
@@ -360,7 +335,7 @@ def _read_json(path: Path) -> pandas.DataFrame:
     """Return objects as rows; keys of nested objects become columns such as "meta.source"."""
     import pandas
 
-    text, _ = _decode(_read_bytes(path), path)
+    text, _ = read_text(path)
     try:
         content = _json_rows(text)
         if isinstance(content, dict):
@@ -374,7 +349,18 @@ def _read_json(path: Path) -> pandas.DataFrame:
     return frame.rename(columns=str)
 
 
-def read_table(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
+def text_columns(table: pandas.DataFrame) -> tuple[str, ...]:
+    """Return the names of the columns that hold text, which a second file must hold as well (see `read_table`).
+
+    Args:
+        table: The table.
+    """
+    return tuple(str(name) for name in table if not are_numbers(table[name]))
+
+
+def read_table(
+    path: str | Path, *, as_text: Collection[str] = ()
+) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     """Return a table with a row per line, and notes about everything that was guessed.
 
     Columns of numbers are numeric; empty cells are missing. "NA" and similar words are missing numbers in columns of
@@ -383,13 +369,12 @@ def read_table(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     Args:
         path: CSV file (UTF-8, UTF-16 or Latin-1; commas, semicolons, tabs or vertical bars; also gzipped), JSON
             (.jsonl, .ndjson, .json: one object per line, a list of objects, or columns) or Parquet.
+        as_text: Columns of a CSV file whose numbers stay text, because they are text in the first file.
 
     Raises:
         UnreadableFile: The file is missing, empty or no table, or its lines differ in their number of fields.
         MissingExtra: It is a Parquet file, and pyarrow is not installed.
     """
-    import pandas
-
     path = Path(path)
     if _is_parquet(path):
         found: list[str] = []
@@ -410,9 +395,12 @@ def read_table(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
         else:
             names = ["row", *first[0]]
     options: dict[str, Any] = {}
+    # text in a second file too, where all of its cells may look like numbers
+    columns = names or [str(name) for name in first[0]]
+    dtype = {k if names else name: str for k, name in enumerate(columns) if name.strip() in as_text}
     if names is not None:
         options = {"header": None, "names": range(len(names)), "skiprows": 1 if extra else 0}
-    frame = _parse(text, separator, path, na_values=[""], low_memory=False, **options)
+    frame = _parse(text, separator, path, na_values=[""], low_memory=False, dtype=dtype, **options)
     frame.columns = [str(name).strip() for name in (names or frame.columns)]
     # pandas names columns without a name like this
     unnamed = [re.fullmatch(r"(Unnamed: \d+)?", name) is not None for name in frame.columns]
@@ -422,7 +410,9 @@ def read_table(path: str | Path) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     frame = _named_once(frame, path, notes)
     for name in frame.columns:
         column = frame[name]
-        if not pandas.api.types.is_numeric_dtype(column) and not column.isna().all():
+        if name in as_text:
+            frame = frame.assign(**{name: column.str.strip()})
+        elif not are_numbers(column) and not column.isna().all():
             column, note = _clean_text(column.astype(object), separator != ",")
             frame = frame.assign(**{name: column})
             notes += [f"{name}: {note}."] if note else []

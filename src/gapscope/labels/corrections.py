@@ -14,8 +14,9 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED, labels_on_grid
-from gapscope.data.frames import encode_inputs, split_frame
+from gapscope.data.frames import encode_inputs
 from gapscope.data.named_columns import lacks_labels
+from gapscope.data.table_targets import split_frame
 from gapscope.data.tables import Cells, read_cells
 from gapscope.results.csv_files import from_csv_cell
 

@@ -20,8 +20,9 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import SOFT_NOTE, require_targets
 from gapscope.base.type_guards import is_list
-from gapscope.data.frames import encode_inputs, split_frame
-from gapscope.data.named_columns import lacks_labels
+from gapscope.data.frames import encode_inputs
+from gapscope.data.named_columns import column_by_name, lacks_labels
+from gapscope.data.table_targets import split_frames
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import check_module
 from gapscope.inspection.validation import settled_by, unwrap_estimator
@@ -333,9 +334,7 @@ def _encoded(
 ) -> tuple[Any, Any, tuple[str, ...]]:
     """Return data and test set with columns of numbers in place of raw frames, and notes about what was changed."""
     if target is not None:
-        data = split_frame(data, target)
-        if test is not None:
-            test = split_frame(test, target)
+        data, test = split_frames(data, test, target)
     elif hasattr(as_frame(data), "select_dtypes"):
         raise InvalidInput(
             f"Got a {type(data).__name__} alone; labels are needed. Name their column, target='label', or pass "
@@ -512,8 +511,8 @@ def find_label_issues(
         given = features
     given_test = test
     if target is not None:
-        given = split_frame(data, target)[0]
-        given_test = test if test is None else split_frame(test, target)[0]
+        given = column_by_name(data, target)[0]
+        given_test = test if test is None else column_by_name(test, target)[0]
     data, test, notes = _encoded(source, data, target, test)
     budget = CpuBudget(time_budget)
     issues, _ = _assess(source, data, features, labels, pred_probs, seed, budget)
