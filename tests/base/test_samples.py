@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy
+import pandas
 import pytest
 import torch
 from torch import Tensor
@@ -374,3 +375,38 @@ def test_samples_of_frames_have_their_names_and_axis() -> None:
 def test_names_are_no_regression_targets() -> None:
     with pytest.raises(InvalidInput, match="must be numbers; got the names high, low"):
         Samples(ROWS, ["low", "high", "low", "low"], task="regression")
+
+
+SEVERAL = torch.tensor([[0.0, 1.0], [1.0, 1.0], [-100.0, 0.0], [1.0, 0.0]])
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        SEVERAL,
+        SEVERAL.double().numpy(),
+        SEVERAL.masked_fill(SEVERAL == -100, torch.nan),
+        pandas.DataFrame(SEVERAL.numpy(), columns=["a", "b"]),
+    ],
+)
+def test_several_labels_of_which_some_are_missing_are_refused(targets: Any) -> None:
+    for task in (None, "multi-label"):
+        with pytest.raises(InvalidInput, match="1 of 8 are missing"):
+            as_samples((torch.randn(4, 3), targets), task=task)
+    frame = pandas.DataFrame(SEVERAL.masked_fill(SEVERAL == -100, torch.nan).numpy())
+    with pytest.raises(InvalidInput, match="1 of 8 are missing"):
+        as_samples((pandas.DataFrame(torch.randn(4, 3).numpy()), frame))
+
+
+def test_unlabelled_floats_of_two_classes_are_omitted_as_integers_are() -> None:
+    samples = as_samples((X, torch.tensor([0.0, 1.0, -100.0, 1.0, 0.0, 1.0, 0.0])))
+    assert samples.is_classification and len(samples) == 6
+    numbers = as_samples((X, torch.tensor([0.5, 1.0, -100.0, 1.0, 0.0, 1.0, 0.0])))
+    assert numbers.kind == "regression" and len(numbers) == 7
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_signs_in_several_columns_are_noted(dtype: torch.dtype) -> None:
+    signs = torch.where(SEVERAL > 0, 1, -1).to(dtype)
+    samples = as_samples((torch.randn(4, 3), signs)).settled((4, 2))
+    assert samples.kind == "regression" and "pass y > 0" in samples.notes[-1]

@@ -28,7 +28,7 @@ from gapscope.accuracy.held_out_sources import (
     numbered_classes,
     out_of_bag,
 )
-from gapscope.accuracy.row_selection import as_rows, n_rows
+from gapscope.accuracy.row_selection import as_rows, count_repeats, n_rows
 from gapscope.accuracy.scores import target_variance, variance_of_mean
 from gapscope.accuracy.subset_designs import group_numbers
 from gapscope.accuracy.subset_problems import NetworkProblem, check_no_run, takes_steps_fraction
@@ -37,7 +37,6 @@ from gapscope.base.arrays import tensor_of
 from gapscope.base.columns import column_names
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.foreign_data import as_frame
-from gapscope.base.row_numbers import row_number_note
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
@@ -143,7 +142,10 @@ def out_of_sample(
     if samples.kind == "positions":
         return _of_positions(source, samples, groups is not None, seed)
     if groups is None:
-        samples = replace(samples, notes=(*samples.notes, *_note_on_repeats(samples)))
+        samples = replace(
+            samples,
+            notes=(*samples.notes, *_note_on_repeats(len(exact_repeats(samples)), len(samples))),
+        )
     targets = samples.y.cpu()
     if targets.dtype == torch.int64:
         n_classes = max(int(targets.max()) + 1, len(samples.class_names))
@@ -204,13 +206,12 @@ def _of_positions(source: Any, samples: Samples, has_groups: bool, seed: int) ->
     return replace(result, task="positions", samples=n, groups=n, positions=index.numpy())
 
 
-def _note_on_repeats(samples: Samples) -> tuple[str, ...]:
-    """Return a note if many samples are predicted from copies of themselves."""
-    repeats = len(exact_repeats(samples))
-    if repeats < MIN_REPEATS * len(samples):
+def _note_on_repeats(repeats: int, n: int) -> tuple[str, ...]:
+    """Return a note if many of n samples are predicted from copies of themselves."""
+    if repeats < max(MIN_REPEATS * n, 1):
         return ()
     return (
-        f"{describe_repeats(repeats, len(samples))} and can be predicted from it. Pass groups= with one label per "
+        f"{describe_repeats(repeats, n)} and can be predicted from it. Pass groups= with one label per "
         "distinct input, if new data do not repeat these.",
     )
 
@@ -296,7 +297,8 @@ def _of_estimator(
     estimator: Any, data: Any, groups: Any, cost: float, seed: int
 ) -> HeldOutPredictions:
     """Return the held-out predictions of an estimator with scikit-learn's interface."""
-    x, y = as_rows(data)
+    rows = as_rows(data, estimator)
+    x, y = rows.inputs, rows.targets
     if y is None:
         raise InvalidInput(
             "An estimator needs data as a pair (x, y); got a Dataset. Pass its inputs and targets."
@@ -308,7 +310,7 @@ def _of_estimator(
         raise InvalidInput(
             f"Held-out prediction needs {MIN_SAMPLES} samples or more; got {n}. Pass more."
         )
-    numbers = _groups(groups, n)
+    numbers = _groups(rows.per_row(groups), n)
     classes: tuple[Any, ...] = ()
     n_classes = 0
     if is_classifier and truth.ndim == 2 and truth.shape[1] > 1:
@@ -332,8 +334,11 @@ def _of_estimator(
         targets = truth
     else:
         targets = truth.astype(float).reshape(n, -1)
-    notes = tuple(row_number_note(x))
-    return _result(held, targets, classes, numbers, groups is not None, notes)
+    notes = rows.notes
+    if groups is None:
+        notes += _note_on_repeats(count_repeats(x), n)
+    result = _result(held, targets, classes, numbers, groups is not None, notes)
+    return replace(result, rows=rows.kept)
 
 
 def _result(

@@ -18,7 +18,7 @@ from gapscope.accuracy.continued_runs import (
     move_towards_kernel,
 )
 from gapscope.accuracy.extrapolation import Expectation, extrapolate
-from gapscope.accuracy.forecast import check_prediction_data, count_duplicates
+from gapscope.accuracy.forecast import check_prediction_data
 from gapscope.accuracy.learning_curve_result import LearningCurve, SubsetRun
 from gapscope.accuracy.scores import target_variance
 from gapscope.accuracy.subset_designs import (
@@ -54,7 +54,6 @@ from gapscope.accuracy.subset_runs import SubsetRuns, claim_cache, train_and_sco
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.randomness import derive_seed
-from gapscope.base.row_numbers import row_number_note
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import as_samples
 from gapscope.base.specs import RunSpec
@@ -318,8 +317,7 @@ def learning_curve(
     problem = _problem_of(train_fn, data, score, data_root)
     check_sample_order(data, groups, "groups")
     check_sample_order(data, times, "times")
-    if isinstance(problem, NetworkProblem):
-        groups, times = (problem.samples.per_sample(values) for values in (groups, times))
+    groups, times = (problem.per_sample(values) for values in (groups, times))
     numbers = group_numbers(groups, len(problem))
     if numbers.max() + 1 < MIN_GROUPS:
         raise InvalidInput(
@@ -390,10 +388,10 @@ def learning_curve(
 
 
 def _duplicates_note(problem: NetworkProblem | MetricProblem, groups: np.ndarray) -> str:
-    """Return a warning about repeated samples (empty without any, with groups, or for data in other forms)."""
-    if isinstance(problem, MetricProblem) or len(np.unique(groups)) < len(problem):
+    """Return a warning about repeated samples (empty without any, or with groups)."""
+    if len(np.unique(groups)) < len(problem):
         return ""
-    n_duplicates = count_duplicates(problem.samples)[0]
+    n_duplicates = problem.n_repeats
     if not n_duplicates:
         return ""
     return (
@@ -429,11 +427,7 @@ def _curve(
         min(runs, key=lambda run: run.trained_on),
         max(runs, key=lambda run: run.trained_on),
     )
-    if isinstance(problem, MetricProblem):
-        notes = row_number_note(problem.inputs)
-    else:
-        notes = row_number_note(problem.samples.inputs, problem.samples.columns)
-    notes.append(_duplicates_note(problem, subset_runs.groups))
+    notes = [*problem.notes, _duplicates_note(problem, subset_runs.groups)]
     if not design.is_continued and subset_runs.are_fractions:
         scores = [subset_runs.score_of([run.name]) for run in (large, small)]
         if scores[0].is_clearly_below(scores[1]):

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from gapscope.base.arrays import tensor_of
 from gapscope.base.columns import check_row_order
 from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.base.row_numbers import row_number_note
 from gapscope.base.samples import Samples, as_samples
+from gapscope.base.targets import IGNORED, labelled_rows, refuse_missing
 from gapscope.base.type_guards import is_list_or_tuple
+from gapscope.inspection.network_checks import estimator_task, is_estimator
 
 ROWS = (
     "a pair (x, y) of arrays, tensors, frames (pandas, polars), Arrow tables, sparse matrices or lists, a mapping of "
@@ -27,6 +33,22 @@ def n_rows(value: Any) -> int:
     if shape:
         return int(shape[0])
     return len(value)
+
+
+def count_repeats(inputs: Any) -> int:
+    """Return the number of rows that repeat another one (0 for inputs that are no table, array or list)."""
+    import pandas
+
+    if isinstance(inputs, Mapping | Dataset) or hasattr(inputs, "tocsr"):
+        return 0
+    try:
+        frame = inputs
+        if not isinstance(inputs, pandas.DataFrame):
+            values = np.asarray(inputs)
+            frame = pandas.DataFrame(values.reshape(len(values), -1))
+        return int(frame.duplicated().sum())
+    except (TypeError, ValueError):  # objects that cannot be compared, or of different sizes
+        return 0
 
 
 def take_rows(value: Any, indices: np.ndarray) -> Any:
@@ -58,27 +80,87 @@ def inputs_of(samples: Samples) -> Any:
     return dict(zip(samples.form.names, parts, strict=True))
 
 
-def as_rows(data: Any) -> tuple[Any, Any]:
+@dataclass(frozen=True)
+class Rows:
+    """Rows of data in the form in which they were passed, without those that have no label.
+
+    Attributes:
+        inputs: Inputs.
+        targets: Targets; None for a Dataset.
+        notes: Notes about omitted rows.
+        kept: Row number of each row in the data that were passed, if some were omitted; else None.
+        n_passed: Number of rows that were passed.
+    """
+
+    inputs: Any
+    targets: Any
+    notes: tuple[str, ...] = ()
+    kept: np.ndarray | None = None
+    n_passed: int = 0
+
+    def per_row(self, values: Any) -> Any:
+        """Return one value per row, from one per row that was passed.
+
+        Args:
+            values: A column, such as groups; None is returned.
+        """
+        if values is None or self.kept is None or len(values) != self.n_passed:
+            return values
+        return take_rows(values, self.kept)
+
+
+def as_rows(data: Any, estimator: Any = None) -> Rows:
     """Return inputs and targets as they were passed, without conversion.
 
     A Dataset stays whole: the inputs are the Dataset, the targets None. A mapping with labels, a loader and Samples are
-    read into tensors.
+    read into tensors. Rows with the label -100 are omitted: integers [n], and those of a classifier in any form.
+
+    Args:
+        data: The data.
+        estimator: What is fitted. Targets of regressors are numbers, of which none is omitted.
 
     Raises:
-        InvalidInput: The data have no targets or another form, or inputs and targets differ in length.
+        InvalidInput: The data have no targets or another form, no label, or some of several labels per sample are
+            missing; or inputs and targets differ in length.
     """
+    rows = _as_rows(data)
+    if rows.targets is None:
+        return rows
+    kind = estimator_task(estimator, rows.targets) if is_estimator(estimator) else ""
+    values = np.asarray(rows.targets)
+    if kind == "regressor" or values.dtype.kind not in ("ifO" if kind else "i"):
+        return rows
+    is_missing = np.asarray(values == IGNORED, dtype=bool).reshape(len(values), -1)
+    if is_missing.shape[1] != 1:
+        if kind:
+            refuse_missing(torch.from_numpy(is_missing))
+        return rows
+    notes: list[str] = []
+    is_labelled = labelled_rows(tensor_of(np.where(is_missing[:, 0], IGNORED, 0)), notes)
+    if not notes:
+        return rows
+    kept = np.flatnonzero(is_labelled.numpy())
+    x, y = (take_rows(part, kept) for part in (rows.inputs, rows.targets))
+    if rows.kept is not None:
+        kept = rows.kept[kept]
+    return Rows(x, y, (*rows.notes, *notes), kept, rows.n_passed or len(values))
+
+
+def _as_rows(data: Any) -> Rows:
+    """Return all rows of the data (see `as_rows`)."""
     if isinstance(data, Dataset):
         if not hasattr(data, "__len__"):
             raise InvalidInput(
                 f"data must have a length; got a {type(data).__name__} without one. Read it into a list."
             )
-        return data, None
+        return Rows(data, None)
     if isinstance(data, Samples | DataLoader | Mapping):
         samples = as_samples(data)
-        return inputs_of(samples), samples.y
+        kept = None if samples.rows is None else samples.rows.cpu().numpy()
+        return Rows(inputs_of(samples), samples.y, samples.notes, kept, samples.n_rows)
     if not is_list_or_tuple(data) or len(data) != 2:
         raise InvalidInput(f"data must be {ROWS}; got {type(data).__name__}. Pass (x, y).")
     x, y = data
     check_same_length("inputs", n_rows(x), "targets", n_rows(y))
     check_row_order(x, y)
-    return x, y
+    return Rows(x, y, tuple(row_number_note(x)))

@@ -15,15 +15,24 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.accuracy.continued_runs import continued_predictions
-from gapscope.accuracy.row_selection import as_rows, inputs_of, n_rows, take_rows
+from gapscope.accuracy.row_selection import (
+    Rows,
+    as_rows,
+    count_repeats,
+    inputs_of,
+    n_rows,
+    take_rows,
+)
 from gapscope.accuracy.scores import Scores, block_jackknife, scores_of_predictions
 from gapscope.base.errors import InvalidInput, call_user_code
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
+from gapscope.base.targets import AMOUNTS_NOTE
 from gapscope.base.task import class_logits
 from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
+from gapscope.labels.duplicates import exact_repeats
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.loop import train
@@ -114,6 +123,24 @@ class NetworkProblem:
         return len(self.samples)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes about the data. How many classes there are is settled by the outputs, which fit the targets."""
+        return tuple(note for note in self.samples.notes if note != AMOUNTS_NOTE)
+
+    def per_sample(self, values: Any) -> Any:
+        """Return one value per sample, from one per row of the data.
+
+        Args:
+            values: A column, such as groups; None is returned.
+        """
+        return self.samples.per_sample(values)
+
+    @property
+    def n_repeats(self) -> int:
+        """Number of samples whose inputs repeat those of another one."""
+        return len(exact_repeats(self.samples))
+
+    @property
     def task(self) -> str:
         """Return "classification" or "regression"."""
         if self.samples.is_classification:
@@ -179,8 +206,7 @@ class MetricProblem:
 
     Attributes:
         train_fn: Function, `RunSpec` or estimator.
-        inputs: Inputs, see `as_rows`.
-        targets: Targets; None for a Dataset.
+        rows: Inputs and targets, see `as_rows`.
         score_function: Function (object, inputs, targets) -> one score, or one per sample.
         task: "classification" or "regression" for an estimator with its own score, else "own metric".
         score_name: Name of the score.
@@ -188,29 +214,46 @@ class MetricProblem:
     """
 
     train_fn: Any
-    inputs: Any
-    targets: Any
+    rows: Rows
     score_function: ScoreFunction
     task: str
     score_name: str
     root: str | Path | None = None
 
     def __len__(self) -> int:
-        return n_rows(self.inputs)
+        return n_rows(self.rows.inputs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes about the data."""
+        return self.rows.notes
+
+    @property
+    def n_repeats(self) -> int:
+        """Number of samples whose inputs repeat those of another one."""
+        return count_repeats(self.rows.inputs)
+
+    def per_sample(self, values: Any) -> Any:
+        """Return one value per sample, from one per row of the data.
+
+        Args:
+            values: A column, such as groups; None is returned.
+        """
+        return self.rows.per_row(values)
 
     def train(self, indices: np.ndarray, seed: int, steps: float) -> Any:
         """Return what the function trains on a subset."""
         train_fn = equal_steps(self.train_fn, len(self), len(indices), steps)
-        x = take_rows(self.inputs, indices)
-        y = take_rows(self.targets, indices)
+        x = take_rows(self.rows.inputs, indices)
+        y = take_rows(self.rows.targets, indices)
         return run_configuration(train_fn, x, y, seed, self.root)
 
     def score(self, model: Any, indices: np.ndarray, groups: np.ndarray | None = None) -> Scores:
         """Return the score of each sample, or one score with its jackknife variance (None without groups)."""
 
         def of(rows: np.ndarray) -> np.ndarray:
-            x = take_rows(self.inputs, rows)
-            y = take_rows(self.targets, rows)
+            x = take_rows(self.rows.inputs, rows)
+            y = take_rows(self.rows.targets, rows)
             with torch.no_grad():
                 value = call_user_code("score", self.score_function, model, x, y)
             return _checked(value, len(rows), self.score_name)
@@ -261,35 +304,36 @@ class EstimatorScore:
 
 def estimator_problem(estimator: Any, data: Any) -> MetricProblem:
     """Return the problem of an estimator that is scored by accuracy or R^2."""
-    x, y = as_rows(data)
+    rows = as_rows(data, estimator)
+    y = rows.targets
     if y is None:
         raise InvalidInput(
             "An estimator needs data as a pair (x, y); got a Dataset. Pass its inputs and targets."
         )
     if estimator_task(estimator, y) == "classifier":
-        return MetricProblem(estimator, x, y, EstimatorScore(True), "classification", "accuracy")
+        return MetricProblem(estimator, rows, EstimatorScore(True), "classification", "accuracy")
     variance = np.asarray(y, dtype=float).reshape(n_rows(y), -1).var(0)
     if not (variance > 0).all():
         raise InvalidInput(
             "Regression targets must differ; all are equal in a column. Drop this column."
         )
-    return MetricProblem(estimator, x, y, EstimatorScore(False, variance), "regression", "R^2")
+    return MetricProblem(estimator, rows, EstimatorScore(False, variance), "regression", "R^2")
 
 
 def metric_problem(
     train_fn: Any, data: Any, score: ScoreFunction | str, root: str | Path | None
 ) -> MetricProblem:
     """Return the problem of a function or estimator with a score of the user."""
-    x, y = as_rows(data)
+    rows = as_rows(data, train_fn)
     if isinstance(score, str):
-        return MetricProblem(train_fn, x, y, _scorer(score), "own metric", score, root)
+        return MetricProblem(train_fn, rows, _scorer(score), "own metric", score, root)
     if not callable(score):
         raise InvalidInput(
             "score must be a function (object, inputs, targets) or the name of a scorer of scikit-learn, such as "
             f"'f1_macro'; got {score!r}."
         )
     name = str(getattr(score, "__name__", type(score).__name__))
-    return MetricProblem(train_fn, x, y, score, "own metric", name, root)
+    return MetricProblem(train_fn, rows, score, "own metric", name, root)
 
 
 def _scorer(name: str) -> Any:

@@ -65,7 +65,7 @@ def _digest(problem: NetworkProblem | MetricProblem, groups: np.ndarray) -> str:
     if isinstance(problem, MetricProblem):
         # only hashed, and never read again
         try:
-            content = _content((problem.inputs, problem.targets))
+            content = _content((problem.rows.inputs, problem.rows.targets))
         except Exception as error:
             raise InvalidInput(
                 f"With cache_dir= data must be of types that pickle takes, because they are hashed; got {error}. Pass "

@@ -281,8 +281,8 @@ def _check_no_missing_labels(value: Any) -> None:
     n_missing = int(missing.to_numpy().sum() if hasattr(missing, "to_numpy") else missing.sum())
     if n_missing and value.ndim > 1:
         raise InvalidInput(
-            f"Every position needs a label; {n_missing} of {value.size} are missing. Number the labels, with -100 "
-            "where a position does not count."
+            f"Every sample needs a value in each column; {n_missing} of {value.size} are missing. Drop these samples, "
+            "or pass one column at a time. In labels of positions (tokens, pixels), -100 marks one that does not count."
         )
     if n_missing:
         raise InvalidInput(

@@ -21,15 +21,17 @@ from gapscope.base.precision import reading
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.targets import (
     AMOUNTS_NOTE,
-    IGNORED,
     INTEGER_REGRESSION_NOTE,
     SIGN_NAMES,
     TASK_NOTES,
     are_amounts,
     are_signs,
+    check_none_missing,
     check_targets,
     is_zero_one,
+    labelled_rows,
     labels_of_positions,
+    note_on_signs,
     parse_targets,
     require_targets,
 )
@@ -389,17 +391,11 @@ class Samples:
             if raw.is_floating_point():
                 return replace(self, unsettled=None)
             return replace(self, targets=raw.long(), notes=notes, unsettled=None)
-        is_missing = raw == IGNORED
-        if bool(is_missing.any()) and is_zero_one(raw[~is_missing]):
-            raise InvalidInput(
-                f"Several labels per sample need a value for each; {int(is_missing.sum())} of {raw.numel()} are -100. "
-                "Drop these samples, or pass one label at a time: (x, y[:, k])."
-            )
+        check_none_missing(raw)
         if not is_zero_one(raw) and tuple(output_shape[1:]) == tuple(raw.shape[1:]):
             targets = raw.to(torch.get_default_dtype())
-            return replace(
-                self, targets=targets, notes=(*notes, INTEGER_REGRESSION_NOTE), unsettled=None
-            )
+            note = note_on_signs(raw) or INTEGER_REGRESSION_NOTE
+            return replace(self, targets=targets, notes=(*notes, note), unsettled=None)
         return replace(self, unsettled=None)
 
 
@@ -489,16 +485,8 @@ def as_samples(
         unsettled = None if is_matrix_of_numbers else raw
     samples_rows, n_rows = collated.rows, collated.n_rows
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
-        is_labelled = targets != IGNORED
-        if len(targets) and not bool(is_labelled.any()):
-            raise InvalidInput(
-                f"Some samples need a label; all {len(targets)} are -100, which marks missing ones. Pass labels, or "
-                "inputs alone."
-            )
+        is_labelled = labelled_rows(targets, notes)
         if len(is_labelled) == len(inputs) and not bool(is_labelled.all()):
-            notes.append(
-                f"{int((~is_labelled).sum())} of {len(is_labelled)} samples have the label -100 and are ignored."
-            )
             inputs, targets = inputs[is_labelled], targets[is_labelled]
             n_rows = n_rows or len(is_labelled)
             if samples_rows is None:

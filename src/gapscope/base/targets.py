@@ -47,6 +47,10 @@ WHOLE_NOTE = (
     "Targets are a few whole numbers in floating point: they are treated as regression targets. "
     "For classes pass them as integers."
 )
+SIGNS_NOTE = (
+    "Targets of -1 and 1 in several columns are treated as regression targets. "
+    "For several labels per sample pass y > 0."
+)
 WHOLE_POSITIONS_NOTE = (
     "Whole numbers in floating point, one per position, are read as class labels."
 )
@@ -56,6 +60,7 @@ TASK_NOTES = (
     MULTI_LABEL_NOTE,
     NEGATIVE_NOTE,
     ONE_HOT_NOTE,
+    SIGNS_NOTE,
     SOFT_NOTE,
     TWO_CLASSES_NOTE,
     WHOLE_NOTE,
@@ -97,6 +102,17 @@ def are_signs(targets: Tensor) -> bool:
     return bool((targets.abs() == 1).all() & (targets == -1).any())
 
 
+def note_on_signs(targets: Tensor) -> str:
+    """Return the note about a matrix of -1 and 1 (else an empty string).
+
+    Args:
+        targets: Targets [n, K].
+    """
+    if targets.shape[1] < 2 or not bool((targets.abs() == 1).all()):
+        return ""
+    return SIGNS_NOTE if bool((targets < 0).any() & (targets > 0).any()) else ""
+
+
 def is_one_hot(targets: Tensor) -> bool:
     """Return whether a matrix of zeros and ones has exactly one 1 in each row."""
     return targets.ndim == 2 and targets.shape[1] > 1 and bool((targets.long().sum(1) == 1).all())
@@ -117,6 +133,8 @@ def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) ->
         raise InvalidInput(
             f"targets must be real; got {targets.dtype}. Pass real and imaginary parts as columns."
         )
+    if kind in (None, "multi-label") and targets.is_floating_point():
+        check_none_missing(targets)
     if kind is not None:
         return _parse_as(targets, kind)
     if targets.ndim == 2 and targets.shape[1] > 1 and is_zero_one(targets):
@@ -130,7 +148,7 @@ def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) ->
         if targets.ndim == 2 and targets.shape[1] == 1:
             return targets[:, 0]
         if targets.ndim == 2 and bool(((targets < 0) & (targets != IGNORED)).any()):
-            notes.append(NEGATIVE_NOTE)
+            notes.append(note_on_signs(targets) or NEGATIVE_NOTE)
             return targets.to(torch.get_default_dtype())
         return targets
     if targets.ndim > 2 and bool((targets == targets.round()).all()):
@@ -138,7 +156,7 @@ def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) ->
         return targets.long()
     if targets.ndim == 1:
         targets = targets[:, None]
-    if targets.shape[1:] == (1,) and is_zero_one(targets):
+    if targets.shape[1:] == (1,) and is_zero_one(targets[targets != IGNORED]):
         notes.append(TWO_CLASSES_NOTE)
         return targets[:, 0].long()
     note = _note_about_classes(targets)
@@ -166,6 +184,8 @@ def _note_about_classes(targets: Tensor) -> str:
         n_values = count_values(targets[:, 0])
         are_few = is_whole and 1 < n_values <= min(MAX_WHOLE, len(targets) // 3)
         return WHOLE_NOTE if are_few else ""
+    if note := note_on_signs(targets):
+        return note
     sums = targets.double().sum(1)
     are_probabilities = bool((targets >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all())
     return SOFT_NOTE if are_probabilities else ""
@@ -299,6 +319,59 @@ def check_targets(targets: Tensor) -> None:
             f"Class labels must be 0 or larger; got {int(wrong.min())}. Number the classes 0, 1, 2, ..., mark missing "
             f'labels by {IGNORED}, or pass gs.Samples(x, y, task="regression").'
         )
+
+
+def labelled_rows(labels: Tensor, notes: list[str]) -> Tensor:
+    """Return whether each sample has a label, and add a note if some have none.
+
+    Args:
+        labels: Labels [n]; -100 is no class.
+        notes: List to which the note is appended.
+
+    Raises:
+        InvalidInput: No sample has a label.
+    """
+    is_labelled = labels != IGNORED
+    n = len(labels)
+    n_labelled = int(is_labelled.sum())
+    if n and not n_labelled:
+        raise InvalidInput(
+            f"Some samples need a label; all {n} are {IGNORED}, which marks missing ones. Pass labels, or inputs alone."
+        )
+    if n_labelled < n:
+        notes.append(f"{n - n_labelled} of {n} samples have the label {IGNORED} and are ignored.")
+    return is_labelled
+
+
+def refuse_missing(is_missing: Tensor) -> None:
+    """Raise InvalidInput if some of several labels per sample are missing.
+
+    Args:
+        is_missing: Whether each label is missing, [n, K].
+
+    Raises:
+        InvalidInput: A label is missing.
+    """
+    n = int(is_missing.sum())
+    if n:
+        raise InvalidInput(
+            f"Several labels per sample need a value for each; {n} of {is_missing.numel()} are missing (NaN or "
+            f"{IGNORED}). Drop these samples, or pass one label at a time, (x, y[:, k]), as integers with {IGNORED} "
+            "where it is missing."
+        )
+
+
+def check_none_missing(targets: Tensor) -> None:
+    """Raise InvalidInput if a matrix holds several labels per sample, zeros and ones, of which some are missing.
+
+    Args:
+        targets: Targets as passed; NaN and -100 are missing labels.
+    """
+    if targets.ndim != 2 or targets.shape[1] < 2:
+        return
+    is_missing = (targets == IGNORED) | targets.isnan()
+    if bool(is_missing.any()) and is_zero_one(targets[~is_missing]):
+        refuse_missing(is_missing)
 
 
 def mark_advice(label: int, labels: Tensor | None = None) -> str:

@@ -56,14 +56,15 @@ class EstimatorScores:
         self.is_regression = samples.kind == "regression"
         self.inputs, self.labels = _pair(data)
         self._row_of_class: dict[int, int] = {}
+        self._rows = samples.original(torch.arange(len(samples))).numpy()
         if samples.kind == "classification":
-            rows = samples.original(torch.arange(len(samples))).tolist()
-            self._row_of_class = dict(zip(samples.y.tolist(), rows, strict=True))
-        predicted = _predicted(estimator, self.inputs)
-        self.correct = torch.zeros(len(self.labels), dtype=torch.float64)
+            self._row_of_class = dict(zip(samples.y.tolist(), self._rows.tolist(), strict=True))
+        predicted = _predicted(estimator, take_rows(self.inputs, self._rows))
+        labels = _take_labels(self.labels, self._rows)
+        self.correct = torch.zeros(len(samples), dtype=torch.float64)
         if not self.is_regression:
-            self.correct = fraction_correct(predicted, self.labels)
-        self.train_score = self._score(predicted, self.labels)
+            self.correct = fraction_correct(predicted, labels)
+        self.train_score = self._score(predicted, labels)
         self._on_test: tuple[Any, Any] | None = None
         if test is not None:
             inputs, labels = _pair(test)
@@ -125,8 +126,8 @@ class EstimatorScores:
         """
         if not self.can_scale:
             return False
-        n = min(len(self.labels), ROWS_OF_SCALE)
-        order = numpy.random.default_rng(0).permutation(len(self.labels))[:n]
+        n = min(len(self._rows), ROWS_OF_SCALE)
+        order = self._rows[numpy.random.default_rng(0).permutation(len(self._rows))[:n]]
         even, odd = order[::2], order[1::2]
         scaled = _standardized(take_rows(self.inputs, order))
         labels = _take_labels(self.labels, even)
@@ -140,7 +141,7 @@ class EstimatorScores:
             return True  # such as a category that one half alone holds: nothing speaks against it
         changed = raw != standardized
         if self.is_regression:
-            spread = numpy.asarray(self.labels, dtype=float).std(0)
+            spread = numpy.asarray(_take_labels(self.labels, self._rows), dtype=float).std(0)
             # at least a hundredth of the spread of the targets: refitting alone changes predictions by rounding
             changed = numpy.abs(raw - standardized) > 0.01 * spread
         return float(changed.mean()) > MIN_CHANGED

@@ -20,7 +20,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.label_numbers import check_class_numbers, check_no_mark
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
-from gapscope.base.targets import IGNORED, labels_on_grid
+from gapscope.base.targets import IGNORED, check_none_missing, labels_on_grid
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import BACKWARD_CHUNK_SIZE
@@ -266,6 +266,8 @@ def require_scores(scores: Mapping[str, Tensor], samples: Samples) -> None:
             advice = (
                 f'{advice} If the targets are no classes, pass gs.Samples(x, y, task="regression").'
             )
+        if samples.unsettled is not None:
+            check_none_missing(samples.unsettled)
         raise InvalidInput(
             "Without a network, positions are predicted from token ids, pictures [n, C, H, W] or features [n, ..., d]; "
             f"got inputs {list(samples.inputs.shape)}. {advice}"
