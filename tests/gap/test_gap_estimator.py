@@ -21,7 +21,10 @@ from gapscope.gap.gap_estimator import GapEstimator
         GapEstimator(),
         GapEstimator(kind="ridge"),
         GapEstimator(kind="gaussian_process", interval="none"),
-    ]
+    ],
+    expected_failed_checks=lambda estimator: {
+        "check_dataframe_column_names_consistency": "columns are matched by name, others are ignored"
+    },
 )
 @pytest.mark.filterwarnings("ignore:Skipping check")
 def test_scikit_learns_own_checks(estimator: GapEstimator, check: object) -> None:
@@ -299,3 +302,37 @@ def test_readings_that_are_no_finite_numbers_are_named() -> None:
         _estimator().fit(table.assign(kappa=[numpy.nan, *table["kappa"].iloc[1:]]), table["gap"])
     with pytest.raises(InvalidInput, match="named columns"):
         _estimator().fit(table[list(READINGS)].to_numpy(), table["gap"])
+
+
+def test_columns_are_matched_by_name() -> None:
+    table = networks(30)
+    X = table[list(READINGS)]
+    fitted = GapEstimator().fit(X, table["gap"])
+    expected = fitted.predict(X)
+    for other in (X[X.columns[::-1]], X.assign(more=1.0)):
+        assert fitted.predict(other).tolist() == expected.tolist()
+        assert fitted.assess(other)["prediction"].tolist() == expected.tolist()
+    with pytest.raises(InvalidInput, match="column 'size'"):
+        fitted.predict(X.drop(columns="size"))
+    with pytest.raises(InvalidInput, match="'zeta', 'kappa', 'size' occur repeatedly"):
+        fitted.predict(pandas.concat([X, X], axis=1))
+
+
+def test_gaps_that_do_not_fit_the_rows_raise() -> None:
+    table = networks(30)
+    X, y = table[list(READINGS)], table["gap"]
+    fitted = GapEstimator().fit(X, y)
+    cases = {
+        "matched by position": (X, y[::-1]),
+        "Swap them": (y, X),
+        "contains NaN": (X, y.where(y.index > 3)),
+        "inconsistent numbers of samples": (X, y[:5]),
+    }
+    for message, (first, second) in cases.items():
+        for call in (GapEstimator().fit, fitted.score):
+            with pytest.raises(InvalidInput, match=message):
+                call(first, second)
+    with pytest.raises(InvalidInput, match="could not convert string"):
+        GapEstimator().fit(X, ["a"] * 30)
+    with pytest.raises(InvalidInput, match="not fitted"):
+        GapEstimator().predict(X)

@@ -167,3 +167,17 @@ def test_what_is_no_record_is_refused(networks: Any, tmp_path: Path) -> None:
         gs.write_report(networks, tmp_path / "report.html", title="networks")
     with pytest.raises(InvalidInput, match="must be records"):
         gs.rank_measures(networks)
+
+
+def test_the_records_of_a_pool_are_read_from_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "abc").mkdir(parents=True)
+    some_record().write(tmp_path / "runs" / "abc")
+    for source in (tmp_path, str(tmp_path), gs.Pool(tmp_path)):
+        assert list(records_to_pandas(source).index) == ["abc"]
+        assert gs.gap.reading_columns(source) == []
+        with pytest.raises(InvalidInput, match="finite in every finished network"):
+            gs.gap.cross_validate_pool(source)
+    with pytest.raises(InvalidInput, match="pool folder"):
+        gs.gap.cross_validate_pool(tmp_path / "runs")
+    with pytest.raises(InvalidInput, match="got int"):
+        gs.gap.suggest_estimator([1])  # type: ignore[list-item]

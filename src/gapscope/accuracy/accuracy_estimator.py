@@ -18,12 +18,8 @@ from gapscope.base.files import read_json, to_json, write_output
 from gapscope.base.samples import Samples
 from gapscope.base.tables import check_columns
 from gapscope.batch_norm.refresh import with_data_statistics
-from gapscope.gap.gap_estimator import (
-    GapEstimator,
-    check_stored,
-    estimator_from_dict,
-    estimator_to_dict,
-)
+from gapscope.gap.gap_estimator import GapEstimator
+from gapscope.gap.stored import check_stored, estimator_from_dict, estimator_to_dict
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
 from gapscope.labels.noise_rate import clean_accuracy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -11,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput
 from gapscope.base.tables import check_columns
-from gapscope.results.records import Record, records_to_pandas
+from gapscope.results.records import Record, as_records, records_to_pandas
 from gapscope.statistics.intervals import configuration_ids
 
 if TYPE_CHECKING:
@@ -26,16 +27,16 @@ SETTINGS = ("data.", "network.", "training.", "hp.")
 
 
 @check_arguments
-def reading_columns(records: Iterable[Record]) -> list[str]:
+def reading_columns(records: str | Path | Iterable[Record]) -> list[str]:
     """Return the names of the readings that a gap may be estimated from, as measured.
 
     Readings with two values or more among the finished networks, without their standard errors.
 
     Args:
-        records: Records of a pool.
+        records: Records of networks; a pool, or its folder.
     """
     values: dict[str, set[float]] = {}
-    for record in records:
+    for record in as_records(records):
         if record.status == "finished":
             for reading in record.readings:
                 values.setdefault(reading.name, set()).add(reading.value)
@@ -199,7 +200,10 @@ def default_readings(names: Sequence[str]) -> list[str]:
 
 @check_arguments
 def suggest_estimator(
-    records: Sequence[Record], *, features: Sequence[str] | None = None, kind: str | None = None
+    records: str | Path | Iterable[Record],
+    *,
+    features: Sequence[str] | None = None,
+    kind: str | None = None,
 ) -> GapEstimator:
     """Return an unfitted GapEstimator for the readings of these records.
 
@@ -212,7 +216,7 @@ def suggest_estimator(
     `complete_rows(table, estimator.features)`.
 
     Args:
-        records: Records of a pool, or one row per network as from `records_to_pandas`.
+        records: Records of networks; a pool, or its folder.
         features: Names of the readings to use instead.
         kind: A kind of GapEstimator; None takes "gaussian_process" for the readings of the kernel, else "ridge".
 
@@ -221,7 +225,7 @@ def suggest_estimator(
     """
     from gapscope.gap.gap_estimator import GapEstimator
 
-    finished = [record for record in records if record.status == "finished"]
+    finished = [record for record in as_records(records) if record.status == "finished"]
     table = records_to_pandas(finished)
     if features is None:
         names = reading_columns(finished)

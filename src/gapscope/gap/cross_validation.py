@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -14,7 +15,7 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.gap.columns import complete_rows, finite_rows, suggest_estimator
 from gapscope.gap.gap_estimator import GapEstimator
 from gapscope.results.progress import progress
-from gapscope.results.records import Record, records_to_pandas
+from gapscope.results.records import Record, as_records, records_to_pandas
 from gapscope.statistics.correlations import pearson_correlation
 from gapscope.statistics.intervals import bootstrap_weights, percentile_interval
 
@@ -293,7 +294,7 @@ def with_interval_for(estimator: GapEstimator, n: int) -> GapEstimator:
 
 @check_arguments
 def cross_validate_pool(
-    records: Sequence[Record], *, on_fit: Callable[[int, int], None] | None = None
+    records: str | Path | Iterable[Record], *, on_fit: Callable[[int, int], None] | None = None
 ) -> tuple[GapEstimator, pandas.DataFrame]:
     """Fit the suggested estimator on a pool, and cross-validate it.
 
@@ -302,9 +303,10 @@ def cross_validate_pool(
     networks, and one row per network as from `cross_val_predict`.
 
     Args:
-        records: Records of a pool.
+        records: Records of networks; a pool, or its folder.
         on_fit: Called after each fit with the numbers of fits done and of all.
     """
+    records = as_records(records)
     estimator = suggest_estimator(records)
     table = complete_rows(records_to_pandas(records), estimator.features or [])
     estimator = with_interval_for(estimator, len(table))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from inspect import signature
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
 from jaxtyping import Float, Int
 from sklearn.base import BaseEstimator, RegressorMixin  # pyright: ignore[reportMissingTypeStubs]
+from sklearn.exceptions import NotFittedError  # pyright: ignore[reportMissingTypeStubs]
 from sklearn.utils.validation import (  # pyright: ignore[reportMissingTypeStubs]
     check_is_fitted,  # pyright: ignore[reportUnknownVariableType]
     validate_data,  # pyright: ignore[reportUnknownVariableType]
@@ -17,39 +18,61 @@ from sklearn.utils.validation import (  # pyright: ignore[reportMissingTypeStubs
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import (
-    DamagedFile,
     InvalidInput,
-    UnreadableFile,
     check_choice,
     check_range,
+    join_names,
 )
 from gapscope.base.files import read_json, to_json, write_output
-from gapscope.base.renamed import RENAMED
 from gapscope.base.tables import check_columns
-from gapscope.base.type_guards import is_dict, is_list_or_tuple
 from gapscope.gap.columns import finite_rows, log_transform
 from gapscope.gap.fits import (
     KINDS,
     ApplicabilityDomain,
-    Kernel,
     fit_coefficients,
     fit_kernel,
     join_reasons,
 )
+from gapscope.gap.stored import estimator_from_dict, estimator_to_dict
 from gapscope.results.estimate import percent
 from gapscope.results.progress import progress
-from gapscope.results.result import to_builtin
 from gapscope.statistics.intervals import configuration_ids, jackknife_plus
 
 if TYPE_CHECKING:
     import pandas
 
 Array = numpy.ndarray
-# of stored estimators
-SCHEMA = 2
-# parameters of older files: intervals from a part of the networks, and stated signs of coefficients
-REMOVED = ("calibration_share", "calibration_fraction", "directions")
 INTERVALS = ("jackknife+", "cv+", "none")
+
+
+# what `fit` needs, for scikit-learn's own messages
+USAGE = "Pass X, a table with one row of finite readings per network, and y, its gaps."
+
+
+class NotFitted(InvalidInput, NotFittedError):
+    """The estimator has not been fitted."""
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Convert scikit-learn's errors about readings and gaps into InvalidInput."""
+    try:
+        yield
+    except InvalidInput:
+        raise
+    except ValueError as error:
+        raise InvalidInput(f"{' '.join(str(error).split()).rstrip('.')}. {USAGE}") from error
+
+
+def _check_rows(X: Any, y: Any) -> None:
+    """Raise InvalidInput for swapped arguments, and for gaps in another order than the rows of X."""
+    if getattr(X, "ndim", 0) == 1 and getattr(y, "ndim", 0) == 2:
+        raise InvalidInput(
+            f"X must be a table and y one gap per row; got shapes {list(X.shape)} and {list(y.shape)}. Swap them."
+        )
+    from gapscope.base.columns import check_row_order  # it loads torch
+
+    check_row_order(X, y)
 
 
 class GapEstimator(RegressorMixin, BaseEstimator):
@@ -154,6 +177,16 @@ class GapEstimator(RegressorMixin, BaseEstimator):
                 if self.error_scale:
                     needed = [self.error_scale]
             check_columns(X, [*features, *needed])
+            fitted_names = getattr(self, "feature_names_in_", ())
+            if "y" not in fitting and len(fitted_names):
+                features = list(fitted_names)
+                check_columns(X, features)
+            repeated = [name for name in features if list(X.columns).count(name) > 1]
+            if repeated:
+                raise InvalidInput(
+                    f"X must have one column of each name; {join_names(map(repr, repeated))} occur repeatedly. "
+                    "Drop or rename the others."
+                )
             if features:
                 columns = X[features]
             else:
@@ -179,7 +212,8 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             "ensure_all_finite": finite,
             **fitting,
         }
-        return validate_data(self, columns, **options)  # pyright: ignore[reportUnknownVariableType]
+        with _explained():
+            return validate_data(self, columns, **options)  # pyright: ignore[reportUnknownVariableType]
 
     def _readings(self, X: Any, *, finite: bool = True) -> tuple[Array, Array]:
         """Return readings of new networks, transformed for the fit, and untransformed."""
@@ -196,14 +230,17 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             y: Gap of each network, [n], finite numbers in one unit.
 
         Raises:
-            InvalidInput: A parameter is out of range, a column is missing or not numeric, a reading is not finite.
+            InvalidInput: A parameter is out of range, a column is missing or not numeric, a reading or gap is not
+                finite, or X and y have the same index in another order.
         """
         self.check_parameters()
+        _check_rows(X, y)
         readings, y = self._checked(X, True, y=y, y_numeric=True, ensure_min_samples=2)
         names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(readings.shape[1])])
         self.feature_names_ = tuple(str(name) for name in names)
         x = log_transform(readings, self.feature_names_, self.log_features, finite=True)
-        y = numpy.asarray(y, dtype=float)
+        with _explained():
+            y = numpy.asarray(y, dtype=float)
         families = {column: sorted(set(values)) for column, values in self._families_of(X).items()}
         if self.kind == "gaussian_process":
             self.kernel_ = fit_kernel(x, y)
@@ -293,8 +330,29 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         Args:
             X: Table, one row per network, with the columns of the fit.
         """
-        check_is_fitted(self)
+        self._check_fitted()
         return self._estimates(self._readings(X)[0])
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R^2 of the estimated gaps.
+
+        Args:
+            X: Table, one row per network, with the columns of the fit.
+            y: Gap of each network, [n].
+            sample_weight: Weight of each network, [n]; None for equal ones.
+        """
+        self._check_fitted()
+        _check_rows(X, y)
+        with _explained():
+            return float(super().score(X, y, sample_weight))
+
+    def _check_fitted(self) -> None:
+        try:
+            check_is_fitted(self)
+        except NotFittedError:
+            raise NotFitted(
+                f"Got a {type(self).__name__} that is not fitted. Call fit(X, y) first, or load one."
+            ) from None
 
     def predict_interval(self, X: Any, level: float = 0.9) -> Float[Array, "m 2"]:
         """Return the lower and upper end of an interval for the gap of each network.
@@ -310,7 +368,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         Raises:
             InvalidInput: level is not between 0 and 1.
         """
-        check_is_fitted(self)
+        self._check_fitted()
         check_range("level", level, 0, 1, low_open=True, high_open=True)
         x = self._readings(X)[0]
         return self._interval(x, self._spread(X, x), level)
@@ -334,7 +392,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """
         import pandas
 
-        check_is_fitted(self)
+        self._check_fitted()
         x, readings = self._readings(X, finite=False)
         families = self._families_of(X)
         reasons = [
@@ -342,7 +400,8 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         ]
         verdicts = ["outside" if reason else "inside" for reason in reasons]
         return pandas.DataFrame(
-            {"verdict": verdicts, "reason": reasons}, index=getattr(X, "index", None)
+            {"verdict": verdicts, "reason": reasons},
+            index=X.index if hasattr(X, "columns") else None,
         )
 
     def assess(self, X: Any, *, level: float = 0.9, refuse: bool = True) -> pandas.DataFrame:
@@ -381,7 +440,7 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         Args:
             path: File to write; an existing one is replaced.
         """
-        check_is_fitted(self)
+        self._check_fitted()
         write_output(path, to_json(estimator_to_dict(self), indent=1) + "\n")
 
     @classmethod
@@ -392,110 +451,3 @@ class GapEstimator(RegressorMixin, BaseEstimator):
             path: File that `save` wrote.
         """
         return estimator_from_dict(read_json(Path(path)), str(path), cls)
-
-
-def estimator_to_dict(estimator: GapEstimator) -> dict[str, Any]:
-    """Return all parameters and fitted values of an estimator, for JSON."""
-    values = {name: getattr(estimator, name) for name in signature(type(estimator)).parameters}
-    parameters = {
-        name: list(value) if is_list_or_tuple(value) else value for name, value in values.items()
-    }
-    if estimator.features is not None:
-        parameters["features"] = [str(name) for name in estimator.features]
-    fitted = {
-        "intercept": estimator.intercept_,
-        "coefficients": estimator.coef_.tolist(),
-        "feature_names": list(estimator.feature_names_),
-        "named": hasattr(estimator, "feature_names_in_"),
-        "left_out": estimator.left_out_.tolist(),
-        "residuals": estimator.residuals_.tolist(),
-        "region": to_builtin(estimator.region_),
-    }
-    if estimator.kernel_ is not None:
-        fitted["kernel"] = to_builtin(estimator.kernel_)
-    return {"schema": SCHEMA, "what": "gap estimator", "parameters": parameters, "fitted": fitted}
-
-
-def check_stored(content: Any, path: str | Path, what: str, schema: int) -> None:
-    """Raise unless a file holds an estimator of this kind that this version can read."""
-    if not is_dict(content) or content.get("what") != what:
-        article = "a"
-        if what.startswith("a"):
-            article = "an"
-        raise UnreadableFile(
-            f"{path} must hold {article} {what}; it does not. Fit one and save it there."
-        )
-    stored = content.get("schema")
-    if not isinstance(stored, int):
-        raise DamagedFile(
-            f"{path} is damaged (it has no 'schema' that is a number). Fit the estimator again."
-        )
-    if stored > schema:
-        raise UnreadableFile(
-            f"{path} must have schema {schema} or older; got {stored}, written by a newer gapscope. "
-            "Upgrade gapscope, or fit the estimator again."
-        )
-
-
-def estimator_from_dict(content: Any, path: str, kind: type[GapEstimator]) -> GapEstimator:
-    """Return the estimator with the values that `estimator_to_dict` returned."""
-    check_stored(content, path, "gap estimator", SCHEMA)
-    try:
-        parameters: dict[str, Any] = {
-            str(RENAMED["GapEstimator"].get(name, name)): value
-            for name, value in content["parameters"].items()
-            if name not in REMOVED
-        }
-        estimator = kind(**parameters)
-        estimator.check_parameters()
-        _restore(estimator, content["fitted"])
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise DamagedFile(f"{path} is damaged ({error}). Fit the estimator again.") from None
-    return estimator
-
-
-def _restore(estimator: Any, fitted: Mapping[str, Any]) -> None:
-    estimator.intercept_ = float(fitted["intercept"])
-    estimator.coef_ = numpy.array(fitted["coefficients"], dtype=float)
-    if estimator.kind == "gaussian_process":
-        estimator.kernel_ = Kernel.from_dict(fitted["kernel"])
-    else:
-        estimator.kernel_ = None
-    estimator.feature_names_ = tuple(fitted["feature_names"])
-    estimator.n_features_in_ = len(estimator.feature_names_)
-    if fitted["named"]:
-        estimator.feature_names_in_ = numpy.array(estimator.feature_names_, dtype=object)
-    estimator.left_out_ = numpy.array(fitted["left_out"], dtype=float).reshape(
-        -1, 1 + len(estimator.coef_)
-    )
-    estimator.residuals_ = numpy.array(fitted["residuals"], dtype=float).reshape(-1)
-    estimator.region_ = ApplicabilityDomain.from_dict(fitted["region"])
-    metadata = (*estimator.families, *estimator.clusters)
-    names = [
-        *(estimator.features or ()),
-        *estimator.log_features,
-        *metadata,
-        *estimator.feature_names_,
-    ]
-    if not all(isinstance(name, str) for name in names) or set(estimator.families) != set(
-        estimator.region_.families
-    ):
-        raise ValueError("names of readings and families must be texts and agree")
-    numbers = (estimator.intercept_, estimator.coef_, estimator.left_out_, estimator.residuals_)
-    if not all(numpy.isfinite(part).all() for part in numbers):
-        raise ValueError("a coefficient, refit or residual is not finite")
-    if estimator.kernel_ is None:
-        basis = estimator.n_features_in_
-    else:
-        basis = len(estimator.kernel_.points)
-    if len(estimator.coef_) != basis:
-        raise ValueError(f"{basis} readings or networks and {len(estimator.coef_)} coefficients")
-    readings = {estimator.n_features_in_, len(estimator.region_.names), len(estimator.region_.low)}
-    if estimator.kernel_ is not None:
-        readings.add(len(estimator.kernel_.centre))
-    if len(readings) > 1:
-        raise ValueError(f"{estimator.n_features_in_} readings, and a region of other readings")
-    if len(estimator.left_out_) != len(estimator.residuals_):
-        raise ValueError(
-            f"{len(estimator.left_out_)} refits and {len(estimator.residuals_)} residuals"
-        )

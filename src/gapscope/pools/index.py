@@ -15,7 +15,6 @@ import base64
 import json
 import os
 import time
-import warnings
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -24,14 +23,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapscope.base.errors import DamagedFile, DamagedFileWarning, GapscopeError, UnreadableFile
+from gapscope.base.errors import DamagedFile, GapscopeError, UnreadableFile
 from gapscope.base.files import atomic_writer
 from gapscope.results.records import (
     RECORD,
     Record,
-    read_with_warning,
+    read_run,
     record_to_row,
     records_to_pandas,
+    warn_of_damage,
 )
 
 if TYPE_CHECKING:
@@ -150,30 +150,6 @@ class IndexedRecords:
         """
         errors = list(self.unreadable.values())
         warn_of_damage(folder, len(self.rows), errors, self.notes, stacklevel + 1)
-
-
-def warn_of_damage(
-    folder: Path, n_read: int, errors: Sequence[str], notes: Sequence[str], stacklevel: int
-) -> None:
-    """Warn about corrupted histories, and once about the records that cannot be read."""
-    messages = list(notes)
-    if errors:
-        messages.append(
-            f"{len(errors)} of {n_read + len(errors)} records of {folder} are damaged and skipped; the first: "
-            f"{errors[0]}"
-        )
-    for message in messages:
-        warnings.warn(message, DamagedFileWarning, stacklevel=stacklevel + 1)
-
-
-def read_run(folder: Path) -> tuple[Record, str]:
-    """Read the record of a run, and a note if its history is corrupted (see `Record.read`)."""
-    record, note = read_with_warning(folder)
-    if record.id != folder.name:
-        raise UnreadableFile(
-            f"{folder} must have the name of its network, {record.id}; is it a copy?"
-        )
-    return record, note
 
 
 def _stamp(path: str) -> Stamp:

@@ -29,13 +29,13 @@ from gapscope.base.files import make_folder, read_json, to_json, write_atomicall
 from gapscope.base.specs import RunSpec
 from gapscope.pools.added import id_without_settings, is_same_network, merge_records
 from gapscope.pools.engines import select_engine
-from gapscope.pools.index import INDEX, IndexedRecords, load_index, read_run, warn_of_damage
+from gapscope.pools.index import INDEX, IndexedRecords, load_index
 from gapscope.pools.lock import lock_pool
 from gapscope.pools.mirror import Mirror
 from gapscope.pools.worker import run_missing
 from gapscope.results.formatting import pluralize
 from gapscope.results.readings import SCHEMA
-from gapscope.results.records import RECORD, Record, check_record_id
+from gapscope.results.records import RECORD, Record, check_record_id, read_records
 
 if TYPE_CHECKING:
     import pandas
@@ -141,19 +141,7 @@ class Pool:
 
     def records(self) -> list[Record]:
         """Return all readable records, sorted by id (one `DamagedFileWarning` for the others)."""
-        records: list[Record] = []
-        notes: list[str] = []
-        errors: list[str] = []
-        for path in sorted(self.folder.glob("runs/*/record.json")):
-            try:
-                record, note = read_run(path.parent)
-            except UnreadableFile as error:
-                errors.append(str(error))
-            else:
-                records.append(record)
-                notes += [note] if note else []
-        warn_of_damage(self.folder, len(records), errors, notes, stacklevel=2)
-        return records
+        return read_records(self.folder)
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records())

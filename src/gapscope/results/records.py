@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import (
     DamagedFile,
     DamagedFileWarning,
@@ -244,26 +245,85 @@ def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def records_to_pandas(records: Iterable[Record]) -> pandas.DataFrame:
+def warn_of_damage(
+    folder: Path, n_read: int, errors: Sequence[str], notes: Sequence[str], stacklevel: int
+) -> None:
+    """Warn about corrupted histories, and once about the records that cannot be read."""
+    messages = list(notes)
+    if errors:
+        messages.append(
+            f"{len(errors)} of {n_read + len(errors)} records of {folder} are damaged and skipped; the first: "
+            f"{errors[0]}"
+        )
+    for message in messages:
+        warnings.warn(message, DamagedFileWarning, stacklevel=stacklevel + 1)
+
+
+def read_run(folder: Path) -> tuple[Record, str]:
+    """Read the record of a run, and a note if its history is corrupted (see `Record.read`)."""
+    record, note = read_with_warning(folder)
+    if record.id != folder.name:
+        raise UnreadableFile(
+            f"{folder} must have the name of its network, {record.id}; is it a copy?"
+        )
+    return record, note
+
+
+def read_records(folder: Path, stacklevel: int = 2) -> list[Record]:
+    """Return all readable records of a pool's folder, sorted by id (one warning for the others)."""
+    records: list[Record] = []
+    notes: list[str] = []
+    errors: list[str] = []
+    for path in sorted(folder.glob("runs/*/record.json")):
+        try:
+            record, note = read_run(path.parent)
+        except UnreadableFile as error:
+            errors.append(str(error))
+        else:
+            records.append(record)
+            notes += [note] if note else []
+    warn_of_damage(folder, len(records), errors, notes, stacklevel + 1)
+    return records
+
+
+def as_records(source: str | Path | Iterable[Record]) -> list[Record]:
+    """Return the records of a pool, of its folder, or of a list.
+
+    Raises:
+        InvalidInput: A folder is no pool, or an item is no record.
+    """
+    if isinstance(source, str | Path):
+        folder = Path(source)
+        if not (folder / "runs").is_dir():
+            raise InvalidInput(
+                f"{folder} must be a pool folder; it holds no runs. Create one with: gapscope pool run."
+            )
+        return read_records(folder, stacklevel=3)
+    records = list(source)
+    for record in records:
+        if not isinstance(record, Record):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(
+                "Networks must be records, as record_network returns them, a pool, or its folder; got "
+                f"{describe_value(record)}."
+            )
+    return records
+
+
+@check_arguments
+def records_to_pandas(records: str | Path | Iterable[Record]) -> pandas.DataFrame:
     """Return one row per network: settings, scores, gap and readings, indexed by id.
 
     A reading's column has the reading's name; its standard error, if any, is in `<name>.se`.
 
     Args:
-        records: Records of the networks, one row each.
+        records: Records of the networks, one row each; a pool, or its folder.
 
     Raises:
         InvalidInput: One of them is no record.
     """
     import pandas
 
-    rows: list[dict[str, Any]] = []
-    for record in records:
-        if not isinstance(record, Record):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidInput(
-                f"Networks must be records, as record_network returns them; got {describe_value(record)}."
-            )
-        rows.append(record_to_row(record))
+    rows = [record_to_row(record) for record in as_records(records)]
     if not rows:
         return pandas.DataFrame(columns=["status", "gap"], index=pandas.Index([], name="id"))
     return pandas.DataFrame(rows).set_index("id")
