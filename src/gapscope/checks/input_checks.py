@@ -8,8 +8,10 @@ from torch import Tensor
 from gapscope.checks.context import Context
 from gapscope.checks.costs import cost_of_scales, thinned
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
+from gapscope.results.estimate import percent
 from gapscope.results.formatting import format_number
 from gapscope.statistics.baselines import sample_features
+from gapscope.statistics.row_groups import MAX_ENTRIES, MIN_FRACTION, median_group_size
 
 # Largest spread of a column relative to the typical one (or the reverse), mean relative to spread, and typical
 # spread.
@@ -106,13 +108,27 @@ def name_columns(context: Context, columns: list[int]) -> str:
 # fewer rows repeat by chance, by judgment
 MIN_ROWS = 30
 
+GROUPED = (
+    "pass groups= to gapscope.out_of_sample or gapscope.learning_curve, and split by groups; accuracies by "
+    "leave-one-out and by random splits are too high"
+)
 
-@register_check("GS108", title="neighbouring rows are nearly equal", seconds=0.1, information=True)
+
+@register_check("GS108", title="rows are not independent", seconds=0.1, information=True)
 def order_of_rows(context: Context) -> Outcome:
-    """Report rows that resemble the next one more than others of the same label, such as sliding windows."""
+    """Report rows in groups of nearly equal ones, and rows that resemble the next one, such as sliding windows."""
     n = len(context.everything)
     if n < MIN_ROWS:
         return NotChecked(f"needs {MIN_ROWS} samples or more")
+    if context.everything.inputs.numel() <= MAX_ENTRIES:
+        labels = context.everything.y.cpu() if context.is_classifier else None
+        features = sample_features(context.everything).float()
+        fraction, size = median_group_size(features, labels, seed=context.seed) or (0.0, 1)
+        if fraction >= MIN_FRACTION:
+            return Finding(
+                f"{percent(fraction)} of the rows have several near copies, in groups of about {size}",
+                f"rows of one person, object or recording belong together: {GROUPED}",
+            )
     # of a stretch in order, for evenly spaced samples are not neighbours
     part = context.everything.first(2 * len(thinned(n)))
     features = sample_features(part).float()
@@ -139,6 +155,5 @@ def order_of_rows(context: Context) -> Outcome:
         return Fine(text)
     return Finding(
         text,
-        "rows are in order (windows, time, one person after the other): split by blocks, pass groups= to "
-        "gapscope.learning_curve; accuracies by leave-one-out and by random splits are too high",
+        f"rows are in order (windows, time, one person after the other): {GROUPED}",
     )

@@ -34,7 +34,7 @@ TARGETS = ("ggplot2 diamonds price", "ISLR Wage wage -logwage", "ISLR Carseats S
 Data = tuple[Tensor, Tensor]
 
 
-def _tables() -> Iterator[tuple[str, Data]]:
+def tables() -> Iterator[tuple[str, Data]]:
     """Yield name and data of every table; targets are real [n, 1]."""
     for name in RULE["judged"]["tables"]:
         yield name, load("tables", name, "", "")
@@ -86,7 +86,7 @@ def is_different(train: Data, test: Data) -> bool:
 def cases() -> list[dict[str, Any]]:
     """Return one row per table, seed and kind of test samples."""
     found: list[dict[str, Any]] = []
-    for name, (x, y) in _tables():
+    for name, (x, y) in tables():
         for seed in range(SEEDS):
             generator = torch.Generator().manual_seed(derive_seed(seed, f"moved test {name}"))
             order = torch.randperm(len(x), generator=generator)[:MAX_ROWS]

@@ -1,0 +1,48 @@
+"""Groups of nearly equal rows, such as repeated recordings of one person, in any order."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+# Rows that are compared with all others; numbers of rows times columns above which none are (a second of one core).
+QUERIES, MAX_ENTRIES = 400, 20_000_000
+# A row has near copies if, from its second neighbour on, one of its first 50 is 2.5 times as far as the one before. Of
+# independent rows in m dimensions the ratio of the distances of neighbours k and k + 1 is r with a probability of
+# r^(-mk). Chosen on 26 tables: at most .22 of their rows have near copies (docs/checks/gs108.md).
+NEIGHBOURS, JUMP, MIN_FRACTION = 50, 2.5, 0.5
+
+
+def median_group_size(
+    features: Float[Tensor, "n d"], labels: Int[Tensor, " n"] | None = None, *, seed: int = 0
+) -> tuple[float, int] | None:
+    """Return the fraction of rows with several near copies, and their median number of copies, the row included.
+
+    Rows are compared with all others by Euclidean distances. None if there are too many rows, or if these groups may be
+    the classes themselves: fewer than three groups per class.
+
+    Args:
+        features: Standardized features.
+        labels: Class of each row; None for regression.
+        seed: Seed of the rows that are compared.
+    """
+    n, d = features.shape
+    if n * d > MAX_ENTRIES:
+        return None
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randperm(n, generator=generator)[:QUERIES]
+    distances = torch.cdist(features[rows], features)
+    near = distances.topk(min(n, NEIGHBOURS + 2), largest=False).values[:, 1:]
+    # exact copies are no near ones
+    floor = 1e-6 * distances.median()
+    jumps = torch.where(near[:, 1:-1] > floor, near[:, 2:] / near[:, 1:-1], 0.0)
+    largest, position = jumps.max(1)
+    has_copies = largest >= JUMP
+    fraction = float(has_copies.double().mean())
+    if not bool(has_copies.any()):
+        return fraction, 1
+    size = 3 + int(position[has_copies].median())
+    if labels is not None and n / size < 3 * len(labels.unique()):
+        return None
+    return fraction, size
