@@ -1,0 +1,41 @@
+"""Groups of nearly equal rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import gapscope as gs
+from gapscope.statistics.row_groups import median_group_size
+
+
+def _groups(size: int, noise: float) -> tuple[Tensor, Tensor]:
+    """Return 300 rows in groups, in random order, and the number of each group."""
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.arange(300 // size).repeat_interleave(size)
+    numbers = numbers[torch.randperm(len(numbers), generator=generator)]
+    centres = torch.randn(len(numbers) // size, 8, generator=generator)
+    return centres[numbers] + noise * torch.randn(len(numbers), 8, generator=generator), numbers
+
+
+@pytest.mark.parametrize("size", [3, 5, 10])
+def test_groups_are_found_in_any_order(size: int) -> None:
+    x, numbers = _groups(size, 0.02)
+    found = median_group_size(x)
+    assert found is not None
+    assert found[0] > 0.9
+    assert found[1] == size
+    # few groups per class may be the classes
+    assert median_group_size(x, numbers) is None
+    labels = numbers % 2
+    finding = gs.check(None, (x, labels), only=["GS108"]).findings[0]
+    assert f"near copies, in groups of about {size}" in finding.evidence
+
+
+def test_independent_and_repeated_rows_are_no_groups() -> None:
+    x = torch.randn(300, 8, generator=torch.Generator().manual_seed(0))
+    for rows in (x, x[torch.arange(300) // 10], (3 * x).round()):
+        found = median_group_size(rows)
+        assert found is not None
+        assert found[0] < 0.1
