@@ -32,6 +32,8 @@ def median_group_size(
         return None
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randperm(n, generator=generator)[:QUERIES]
+    # in double precision, for products of matrices leave distances of equal rows of the root of the precision
+    features = features.double()
     distances = torch.cdist(features[rows], features)
     near = distances.topk(min(n, NEIGHBOURS + 2), largest=False).values[:, 1:]
     # exact copies are no near ones
