@@ -67,11 +67,10 @@ def test_text_and_missing_values_become_numbers(
 
 
 def test_a_second_file_gets_the_columns_of_the_first(tmp_path: Path) -> None:
-    first, _ = read_labelled_table(
-        _write(tmp_path / "a.csv", ["1,red,x,0", "2,blue,y,1"] * 30), None
-    )
+    pair = read_labelled_table(_write(tmp_path / "a.csv", ["1,red,x,0", "2,blue,y,1"] * 30), None)
+    first = pair[0]
     second, _ = read_labelled_table(
-        _write(tmp_path / "b.csv", ["1,green,x,0", "2,blue,z,1"] * 30), None, like=first
+        _write(tmp_path / "b.csv", ["1,green,x,0", "2,blue,z,1"] * 30), None, like=pair
     )
     assert list(second) == list(first)
     assert second.iloc[0][["colour_blue", "colour_red"]].sum() == 0.0

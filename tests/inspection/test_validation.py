@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pandas
 import pytest
 import torch
 import torch.nn.functional as F
@@ -434,3 +435,15 @@ def test_logits_near_zero_and_one_are_logits(n_outputs: int) -> None:
         last.bias *= 0.05
         assert (network(x).abs() < 1).all()
     assert "accuracy" in gs.measure(network, (x, labels.squeeze(1)))
+
+
+def test_an_unused_category_is_named() -> None:
+    labels = pandas.Series(pandas.Categorical(["b", "c"] * 20, categories=["a", "b", "c"]))
+    with pytest.raises(InvalidInput, match="'a' has no sample"):
+        ready(nn.Linear(3, 2), (torch.rand(40, 3), labels), needs=("outputs",))
+    ready(nn.Linear(3, 3), (torch.rand(40, 3), labels), needs=("outputs",))
+    ready(
+        nn.Linear(3, 2),
+        (torch.rand(40, 3), labels.cat.reorder_categories(["b", "c", "a"])),
+        needs=("outputs",),
+    )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.targets import IGNORED, are_amounts, count_values, mark_advice
 
 MAX_UNUSED_CLASSES = 1000
@@ -42,6 +42,29 @@ def check_class_numbers(labels: Tensor) -> None:
         raise InvalidInput(
             f"Got the label {largest} and only {n_classes} classes. Number the classes 0, 1, 2, ..., "
             "or pass floating-point targets if these are amounts."
+        )
+
+
+def check_no_unused_category(labels: Tensor, names: Sequence[str], n_outputs: int) -> None:
+    """Raise InvalidInput if named classes without a sample number the others beyond the outputs.
+
+    Args:
+        labels: Class labels [n].
+        names: Names of the classes; empty for none.
+        n_outputs: Outputs of the network; one is that of two classes.
+
+    Raises:
+        InvalidInput: There are such classes.
+    """
+    if len(names) <= max(n_outputs, 2):
+        return
+    counts = torch.bincount(labels[labels >= 0], minlength=len(names))
+    unused = [repr(name) for code, name in enumerate(names) if not counts[code]]
+    if unused and bool(counts[max(n_outputs, 2) :].any()):
+        raise InvalidInput(
+            f"The network must have one output per category; it has {n_outputs}, and the labels have {len(names)} "
+            f"categories, of which {join_names(unused)} {'has' if len(unused) == 1 else 'have'} no sample. "
+            "Remove them, y.cat.remove_unused_categories(), or change the last layer."
         )
 
 

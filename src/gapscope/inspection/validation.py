@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, first_line
+from gapscope.base.label_numbers import check_no_unused_category
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_labels, require_targets
@@ -361,6 +362,8 @@ def _check_outputs(prepared: Ready) -> None:
     targets = require_targets(prepared.samples.targets)
     if prepared.mismatch:
         raise InvalidInput(f"Targets must fit the outputs; {prepared.mismatch}.")
+    if prepared.samples.kind == "classification":
+        check_no_unused_category(targets, prepared.samples.class_names, prepared.n_outputs)
     prepared.samples.task.check_outputs(targets, prepared.n_outputs)
 
 
