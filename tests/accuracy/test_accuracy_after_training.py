@@ -79,6 +79,9 @@ def test_initial_weights_that_are_not_known_are_resampled_with_one_seed(trained:
     assert drawn.initial == "resampled" and "Initial weights were resampled" in repr(drawn)
     assert given.estimate is not None and drawn.estimate is not None
     assert drawn.estimate == estimate_accuracy(network, train).estimate
+    assert "all training samples" in str(drawn.notes)
+    known = estimate_accuracy(network, train, n_training=len(train))
+    assert "all training samples" not in str(known.notes)
     assert abs(drawn.estimate.value - given.estimate.value) < 0.05
 
 

@@ -281,3 +281,15 @@ def test_a_function_on_a_raw_frame_is_told_of_the_score_and_a_class_of_its_objec
         gs.learning_curve(lambda x, y: LogisticRegression().fit(x, y), (frame, Y))
     with pytest.raises(InvalidInput, match=r"such as LogisticRegression\(\)"):
         gs.learning_curve(LogisticRegression, (X, Y))
+
+
+def test_a_named_scorer_needs_an_estimator() -> None:
+    with pytest.raises(InvalidInput, match=r"'accuracy'.*needs an estimator.*Linear"):
+        gs.learning_curve(lambda x, y: nn.Linear(6, 2), (X, Y), score="accuracy")
+    trained = gs.learning_curve(lambda x, y: Ridge().fit(x, y), (X, Y), score="r2")
+    assert trained.score_name == "r2"
+
+
+def test_swapped_arguments_are_named_without_their_values() -> None:
+    with pytest.raises(InvalidInput, match=r"got tuple.*before the data"):
+        gs.learning_curve((X, Y), Ridge())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from gapscope.accuracy.validated import (
     effective_samples,
     labels_per_sample,
 )
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.statistics.intervals import paired_difference_interval
 
 Data = tuple[Tensor, Tensor]
@@ -223,3 +224,38 @@ def test_how_many_labels_a_sample_counts_for() -> None:
     assert labels_per_sample(right.double().mean(1).numpy(), 5) == pytest.approx(5, rel=0.05)
     assert labels_per_sample(right[:, 0].double().numpy(), 5) == pytest.approx(1, rel=0.01)
     assert labels_per_sample(torch.ones(50).double().numpy(), 5) == 5
+
+
+class _Scaled(nn.Module):
+    """Network whose outputs are multiplied by a factor, or probabilities."""
+
+    def __init__(self, factor: float | None, n_outputs: int = 2) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, n_outputs)
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = self.layer(x)
+        return outputs.softmax(1) if self.factor is None else outputs * self.factor
+
+
+def test_outputs_that_are_not_finite_give_no_answer() -> None:
+    validation, train = blobs(40, 0), blobs(60, 1)
+    result = gs.validated_accuracy(_Scaled(math.nan), validation, train)
+    assert "40 of 40 samples" in result.abstained_because and math.isnan(result.score)
+    assert "nan" not in str(result)
+    with pytest.raises(InvalidInput, match=r"baseline: .*40 of 40"):
+        gs.validated_accuracy(linear(0.0), validation, train, baseline=_Scaled(math.nan))
+    three = (validation[0], torch.arange(40) % 3), (train[0], torch.arange(60) % 3)
+    with pytest.raises(InvalidInput, match=r"baseline: .*one output per class"):
+        gs.validated_accuracy(_Scaled(1.0, 3), *three, baseline=linear(0.0))
+    ranking = gs.rank_networks({"nan": _Scaled(math.nan), "linear": linear(0.0)}, train)
+    assert set(ranking.not_ranked) == {"nan"}
+    for verb in (gs.learning_curve, gs.out_of_sample):
+        with pytest.raises(GapscopeError, match="must be finite"):
+            verb(lambda x, y: _Scaled(math.nan), train)
+
+
+def test_notes_of_the_prepared_network_are_kept() -> None:
+    result = gs.validated_accuracy(_Scaled(None), blobs(40, 0), blobs(60, 1))
+    assert any("probabilities" in note for note in result.notes)

@@ -304,3 +304,9 @@ def test_a_structured_array_is_a_table() -> None:
 def test_arrays_of_booleans_get_the_advice_of_an_array() -> None:
     with pytest.raises(InvalidInput, match=r"x\.astype\(float\)"):
         as_samples((X > 0, Y))
+
+
+def test_a_frame_that_holds_its_labels_is_not_told_to_encode_them() -> None:
+    whole = frame().assign(label=np.where(Y > 0, "yes", "no"))
+    with pytest.raises(InvalidInput, match=r"frame\.drop\(columns='label'\), frame\['label'\]"):
+        gs.forecast_accuracy(None, whole)

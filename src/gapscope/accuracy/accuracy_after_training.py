@@ -53,8 +53,10 @@ OTHER_TASKS = (
     "gs.check(network, data, test=...)."
 )
 RESAMPLED = (
-    "Initial weights were resampled, and these samples taken for all training samples; pass initial_state=, the state "
-    "dictionary before training."
+    "Initial weights were resampled; pass initial_state=, the state dictionary before training."
+)
+ALL_SAMPLES = (
+    "These samples were taken for all training samples; if they are a part, pass n_training=."
 )
 
 
@@ -299,6 +301,8 @@ def estimate_accuracy(
     if initial_state is None:
         initial = "resampled"
         notes = (RESAMPLED,)
+        if n_training is None:
+            notes = (RESAMPLED, ALL_SAMPLES)
     estimate = AccuracyEstimate(
         task=samples.kind,
         score=math.nan,

@@ -248,10 +248,11 @@ def forecast_accuracy(
 ) -> AccuracyForecast:
     r"""Forecast the accuracy of a network on new data, before it is trained.
 
-    Every row of the result predicts each training sample from all others (leave-one-out, in closed form). Four rows
-    never see the network: the most frequent class, nearest neighbours, linear ridge and RBF ridge. Two rows use the
-    network at its current weights, untrained or pretrained: ridge regression on its last hidden features and on its
-    neural tangent kernel (`gapscope.functional.kernel_leave_one_out`). The forecast is the mean of the RBF and NTK
+    Rows of the result predict each training sample from all others (leave-one-out, in closed form), except "most
+    frequent class", the share of that class in all samples. Four rows never see the network: the most frequent class,
+    nearest neighbours, linear ridge and RBF ridge. Two rows use the network at its current weights, untrained or
+    pretrained: ridge regression on its last hidden features and on its neural tangent kernel
+    (`gapscope.functional.kernel_leave_one_out`). The forecast is the mean of the RBF and NTK
     rows; if the hidden features are significantly better than the RBF kernel, as those of pretrained networks are, it
     is the mean of the two rows of the network, above a million parameters that of the features alone, and the NTK is
     not computed. Otherwise the NTK of more than a million parameters is an estimate, "NTK (estimate)": unbiased, from

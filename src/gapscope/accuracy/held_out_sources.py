@@ -16,7 +16,11 @@ from gapscope.accuracy.extrapolation import SizedScore, mean_of_runs
 from gapscope.accuracy.row_selection import take_rows
 from gapscope.accuracy.scores import Scores, scores_of_predictions
 from gapscope.accuracy.subset_designs import Split, continued_halves, folds
-from gapscope.accuracy.subset_problems import NetworkProblem, run_configuration
+from gapscope.accuracy.subset_problems import (
+    NetworkProblem,
+    comparable_outputs,
+    run_configuration,
+)
 from gapscope.base.arrays import tensor_of
 from gapscope.base.columns import label_column, library_of
 from gapscope.base.errors import InvalidInput, call_user_code
@@ -196,8 +200,7 @@ def _outputs(network: nn.Module, samples: Samples, n_classes: int) -> Tensor:
             f"The outputs of the trained network make these targets {subject.samples.task}; they were taken as "
             f'{samples.task}. Pass gs.Samples(x, y, task="{subject.samples.kind}").'
         )
-    with inspection_mode(subject.network):
-        outputs = network_outputs(subject.network, subject.samples.inputs).double().cpu()
+    outputs = comparable_outputs(subject).cpu()
     outputs = outputs.reshape(len(outputs), -1)
     if samples.y.is_floating_point():
         return outputs

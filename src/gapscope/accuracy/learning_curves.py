@@ -191,9 +191,11 @@ def _problem_of(
         advice = "To evaluate one network use gs.forecast_accuracy or gs.estimate_accuracy."
         if isinstance(train_fn, type):
             advice = f"Pass an object of the class, such as {train_fn.__name__}()."
+        if callable(data) or is_estimator(data):
+            advice = "Pass it before the data: gs.learning_curve(train_fn, data)."
+        got = train_fn.__name__ if isinstance(train_fn, type) else type(train_fn).__name__
         raise InvalidInput(
-            f"train_fn must be a function (x, y) -> trained object, an estimator or a RunSpec; got {train_fn!r:.80}. "
-            f"{advice}"
+            f"train_fn must be a function (x, y) -> trained object, an estimator or a RunSpec; got {got}. {advice}"
         )
     if data is None:
         if not isinstance(train_fn, RunSpec):

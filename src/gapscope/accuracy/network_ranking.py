@@ -31,6 +31,7 @@ from gapscope.accuracy.ranking_result import (
     instantiate,
     name_candidates,
 )
+from gapscope.accuracy.subset_problems import comparable_outputs
 from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import (
@@ -205,6 +206,8 @@ def _evaluate(
             instance, samples, settings["n_outputs"], instance.initialization, seeds[0]
         )
     prepared = ready(network, samples, needs=() if rbf is None else ("outputs",))
+    if rbf is not None:
+        comparable_outputs(prepared)
     # S uses all samples if it is what the order is by, else those of the other scores
     if rbf is None:
         few = samples

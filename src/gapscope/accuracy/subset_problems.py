@@ -24,14 +24,14 @@ from gapscope.accuracy.row_selection import (
     take_rows,
 )
 from gapscope.accuracy.scores import Scores, block_jackknife, scores_of_predictions
-from gapscope.base.errors import InvalidInput, call_user_code
+from gapscope.base.errors import InvalidInput, NotMeasurable, call_user_code
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.targets import AMOUNTS_NOTE
 from gapscope.base.task import class_logits
 from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.outputs import inspection_mode, network_outputs
-from gapscope.inspection.validation import ready
+from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import exact_repeats
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.training.alarms.base import Alarm
@@ -183,6 +183,23 @@ class NetworkProblem:
         return Scores(scores_of_predictions(continued_predictions(model, rest), rest, self.spread))
 
 
+def comparable_outputs(subject: Ready) -> Tensor:
+    """Return a network's outputs, in float64.
+
+    Raises:
+        NotMeasurable: Some are NaN or infinite, so that they predict nothing.
+    """
+    with inspection_mode(subject.network):
+        outputs = network_outputs(subject.network, subject.samples.inputs).double()
+    is_valid = (outputs < math.inf).reshape(len(outputs), -1).all(1)  # a class may have -inf
+    if not bool(is_valid.all()):
+        raise NotMeasurable(
+            f"Outputs must be finite; those of {int((~is_valid).sum())} of {len(outputs)} samples are NaN or infinite. "
+            "Lower the learning rate, or correct the forward pass."
+        )
+    return outputs
+
+
 def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.ndarray:
     """Return each sample's score: 1 if correct else 0 (several labels: the fraction), its R² for regression."""
     subject = ready(network, samples)
@@ -190,8 +207,7 @@ def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.nda
         raise InvalidInput(
             f"A learning curve needs one label or row of targets per sample: {subject.mismatch}."
         )
-    with inspection_mode(subject.network):
-        outputs = network_outputs(subject.network, subject.samples.inputs).double()
+    outputs = comparable_outputs(subject)
     if samples.kind == "multi-label":
         return samples.task.correct(outputs.cpu(), subject.samples.y.cpu()).double().mean(1).numpy()
     predictions: Tensor = (
@@ -211,6 +227,7 @@ class MetricProblem:
         task: "classification" or "regression" for an estimator with its own score, else "own metric".
         score_name: Name of the score.
         root: Folder of the data sets of a `RunSpec`.
+        is_named: Whether the score is a scorer of scikit-learn, by name.
     """
 
     train_fn: Any
@@ -219,6 +236,7 @@ class MetricProblem:
     task: str
     score_name: str
     root: str | Path | None = None
+    is_named: bool = False
 
     def __len__(self) -> int:
         return n_rows(self.rows.inputs)
@@ -254,6 +272,12 @@ class MetricProblem:
         def of(rows: np.ndarray) -> np.ndarray:
             x = take_rows(self.rows.inputs, rows)
             y = take_rows(self.rows.targets, rows)
+            if self.is_named and not is_estimator(model):
+                raise InvalidInput(
+                    f"score={self.score_name!r} is the name of a scorer, which needs an estimator; train_fn returned "
+                    f"{type(model).__name__}. Pass score=None for accuracy or R^2 of a network, or a function (object, "
+                    "inputs, targets)."
+                )
             with torch.no_grad():
                 value = call_user_code("score", self.score_function, model, x, y)
             return _checked(value, len(rows), self.score_name)
@@ -326,7 +350,7 @@ def metric_problem(
     """Return the problem of a function or estimator with a score of the user."""
     rows = as_rows(data, train_fn)
     if isinstance(score, str):
-        return MetricProblem(train_fn, rows, _scorer(score), "own metric", score, root)
+        return MetricProblem(train_fn, rows, _scorer(score), "own metric", score, root, True)
     if not callable(score):
         raise InvalidInput(
             "score must be a function (object, inputs, targets) or the name of a scorer of scikit-learn, such as "

@@ -3,7 +3,7 @@ r"""Validation accuracy with control variates."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from gapscope.accuracy.forecast import count_duplicates
 from gapscope.accuracy.scores import scores_of_predictions, target_variance
 from gapscope.accuracy.subset_problems import sample_scores
 from gapscope.base.arguments import check_arguments
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.base.second_data import join_samples
 from gapscope.base.targets import require_targets
@@ -82,6 +82,8 @@ class ValidatedAccuracy(Answer):
 
     @property
     def _details(self) -> tuple[str, ...]:
+        if math.isnan(self.plain.value):
+            return ()
         lines = [
             f"  validation samples alone: {self._format_estimate(self.plain)}",
             f"  {self.samples} samples, equal to {self.effective_samples:.0f} (correlation {self.correlation:.2f})",
@@ -271,12 +273,27 @@ def validated_accuracy(
     """
     prepared = ready(network, train, needs=("outputs",))
     trained_on = prepared.samples
-    held_out = prepared.adapt(validation, "validation").samples
+    adapted = prepared.adapt(validation, "validation")
+    held_out = adapted.samples
     _check(held_out, "validation")
     _check(trained_on, "train")
     spread = target_variance(held_out)
-    scores = sample_scores(network, held_out, spread)
     both = join_samples(held_out, trained_on)
+    result = ValidatedAccuracy(
+        task=held_out.kind,
+        score=math.nan,
+        score_name=held_out.task.score_name,
+        plain=IntervalEstimate(math.nan, math.nan, math.nan),
+        correlation=math.nan,
+        samples=len(held_out),
+        effective_samples=math.nan,
+        duplicates=count_duplicates(both)[0] - count_duplicates(trained_on)[0],
+        notes=tuple(dict.fromkeys((*prepared.notes, *adapted.notes))),
+    )
+    try:
+        scores = sample_scores(network, held_out, spread)
+    except NotMeasurable as error:
+        return replace(result, abstained_because=str(error))
     # leave-one-out results of an RBF ridge on all samples
     features = sample_features(both)
     control = np.zeros(len(both))
@@ -289,23 +306,25 @@ def validated_accuracy(
     plain = AdjustedMean(float(scores.mean()), float(scores.var(ddof=1)) / m, 1.0, 0.0)
     difference = None
     if baseline is not None:
-        difference = _paired_difference(scores, sample_scores(baseline, held_out, spread), classes)
+        try:
+            ready(baseline, held_out, needs=("outputs",))
+            of_baseline = sample_scores(baseline, held_out, spread)
+        except (InvalidInput, NotMeasurable) as error:
+            raise InvalidInput(f"baseline: {error}") from error
+        difference = _paired_difference(scores, of_baseline, classes)
     is_fraction = held_out.kind != "regression"
     factor = 1.0
     if held_out.kind == "multi-label":
         factor = labels_per_sample(scores, held_out.y.shape[1])
     low, high = _interval(is_fraction, item, m, effective * factor)
     plain_ends = _interval(is_fraction, plain, m, m * factor)
-    return ValidatedAccuracy(
-        task=held_out.kind,
+    return replace(
+        result,
         score=min(max(item.value, 0.0), 1.0) if is_fraction else item.value,
         low=low,
         high=high,
-        score_name=held_out.task.score_name,
         plain=IntervalEstimate(plain.value, *plain_ends),
         correlation=item.correlation,
-        samples=m,
         effective_samples=effective,
         difference=difference,
-        duplicates=count_duplicates(both)[0] - count_duplicates(trained_on)[0],
     )

@@ -79,6 +79,11 @@ def _frame_numbers(value: Any) -> Any:
             "Encode them first, one column per value: pandas.get_dummies(frame, dtype=float). For token ids "
             "tokenize them."
         )
+        if value.ndim > 1:
+            name = repr(
+                columns.columns[-1] if columns.columns[-1] in text_columns else text_columns[-1]
+            )
+            advice = f"If {name} holds the labels, pass (frame.drop(columns={name}), frame[{name}]). {advice}"
         if any(values.dtype.kind in "mM" for _, values in invalid):
             advice = "Turn times into numbers first, for example (frame[name] - frame[name].min()).dt.total_seconds()."
         elif any(values.map(is_row_of_numbers).all() for _, values in invalid):

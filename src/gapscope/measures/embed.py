@@ -288,8 +288,8 @@ def embed(
 
     Args:
         network: A network in any form that `gapscope.measure` takes.
-        data: Inputs, with or without targets, in any form that `gapscope.measure` takes. Samples with the label -100
-            are omitted.
+        data: Inputs, with or without targets, in any form that `gapscope.measure` takes. Labels are not read:
+            samples with the label -100 have features as well.
         layer: Name of a module, as in `network.named_modules()`, whose output holds the features; None for the place
             above.
         pooling: Reduction over positions (tokens, pixels): "mean", "first" (a class token), "last", or "none" for
