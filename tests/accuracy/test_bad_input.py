@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pandas
 import pytest
 import torch
+from sklearn.tree import DecisionTreeClassifier
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
@@ -121,3 +124,35 @@ def test_the_kernel_of_a_network_that_diverged_is_no_row() -> None:
     assert any("kernel must be finite" in note for note in forecast.notes)
     ranking = gs.rank_networks({"diverged": network, "other": nn.Sequential(nn.Linear(4, 2))}, data)
     assert not any("LinAlgError" in note for notes in ranking.notes.values() for note in notes)
+
+
+class RandomStream(IterableDataset[Any]):
+    """A stream in another order each time."""
+
+    def __iter__(self) -> Any:
+        x, y = data()
+        rows = torch.randperm(N)
+        yield from zip(x[rows], y[rows], strict=True)
+
+
+@pytest.mark.parametrize("source", [None, DecisionTreeClassifier()], ids=["kernels", "estimator"])
+def test_held_out_predictions_need_rows_in_a_fixed_order(source: Any) -> None:
+    for stream in (RandomStream(), DataLoader(RandomStream(), batch_size=8)):
+        with pytest.raises(InvalidInput, match="another order each time"):
+            gs.out_of_sample(source, stream)
+
+
+def test_a_learning_curve_of_an_estimator_reads_hugging_face_data() -> None:
+    datasets = pytest.importorskip("datasets")
+    x, y = data()
+    columns = {f"x{i}": x[:, i].tolist() for i in range(4)}
+    found = gs.learning_curve(
+        DecisionTreeClassifier(random_state=0),
+        datasets.Dataset.from_dict(columns | {"label": y.tolist()}),
+    )
+    expected = gs.learning_curve(
+        DecisionTreeClassifier(random_state=0), (pandas.DataFrame(columns), y.numpy())
+    )
+    assert found.to_dict() == expected.to_dict()
+    with pytest.raises(InvalidInput, match="none is named"):
+        gs.learning_curve(DecisionTreeClassifier(), datasets.Dataset.from_dict(columns))

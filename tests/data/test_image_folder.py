@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from gapscope.base.errors import DataNotFound, UnreadableFile
 from gapscope.base.samples import as_samples
@@ -40,6 +40,40 @@ def test_classes_are_folders_and_pixels_have_their_colours(root: Path) -> None:
     assert problem.test.y.tolist() == [0, 1]
     expected = torch.tensor([COLOURS["cat"]]).float()[..., None, None] / 255
     assert torch.equal(problem.train.inputs[1::2], expected.expand(3, 3, 4, 4))
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF")
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_pictures_are_upright_as_their_camera_says(tmp_path: Path, orientation: int) -> None:
+    pixels = numpy.zeros((8, 8, 3), dtype=numpy.uint8)
+    pixels[:4, :4] = 255
+    pixels[:4, 4:] = 128
+    picture = Image.fromarray(pixels)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    (tmp_path / "a").mkdir()
+    picture.save(tmp_path / "a" / "0.png", exif=exif)
+    (found, _) = ImageFolder(tmp_path, side=8)[0]
+    upright = numpy.asarray(ImageOps.exif_transpose(Image.open(tmp_path / "a" / "0.png")))
+    assert torch.equal(found, torch.tensor(upright).permute(2, 0, 1) / 255)
+    assert (orientation == 1) == bool(numpy.array_equal(upright, pixels))
+    picture.save(tmp_path / "a" / "0.png", exif=b"Exif\0\0II*\0no such data")
+    assert torch.equal(
+        ImageFolder(tmp_path, side=8)[0][0], torch.tensor(pixels).permute(2, 0, 1) / 255
+    )
+
+
+def test_modes_of_pictures_have_the_colours_of_rgb(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    picture = Image.new("RGB", (8, 8), (200, 100, 50))
+    for mode, ending in (("CMYK", "jpg"), ("P", "png"), ("RGBA", "png"), ("L", "png")):
+        picture.convert(mode).save(tmp_path / "a" / f"{mode}.{ending}", quality=100)
+    found = {Path(path).stem: ImageFolder(tmp_path, side=4)[row][0] * 255
+             for row, (path, _) in enumerate(ImageFolder(tmp_path, side=4).samples)}  # fmt: skip
+    colours = torch.tensor([200.0, 100.0, 50.0])[:, None, None].expand(3, 4, 4)
+    assert torch.allclose(found["CMYK"], colours, atol=3)
+    assert torch.equal(found["RGBA"], colours) and torch.allclose(found["P"], colours, atol=26)
+    assert torch.allclose(found["L"], torch.tensor(124.0), atol=1)
 
 
 def test_wide_images_are_cropped_to_their_middle(root: Path) -> None:

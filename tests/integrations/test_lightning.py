@@ -3,6 +3,7 @@
 # ruff: noqa: E402
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,17 @@ def test_a_resumed_fit_resumes_with_the_state_of_the_penalty(tmp_path: Path) -> 
     assert any(not torch.equal(fresh[name], value) for name, value in unbroken.state_dict().items())
     with pytest.raises(InvalidInput, match="checkpoint, 1; got 0"):
         PenaltyCallback().load_state_dict(PenaltyCallback(resumed).state_dict())
+
+
+def test_a_penalty_that_the_training_step_does_not_compute_is_warned_of(tmp_path: Path) -> None:
+    penalty = GradientSimilarityPenalty(0.01)
+    with pytest.warns(UserWarning, match="GradientSimilarityPenalty: not computed") as caught:
+        fit(tmp_path, PenaltyCallback(penalty), epochs=3)
+    assert sum("not computed" in str(each.message) for each in caught) == 1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(tmp_path, PenaltyCallback(penalty), epochs=2, make=lambda: Penalized(penalty))
+    assert not any("not computed" in str(each.message) for each in caught)
 
 
 def test_several_callbacks_of_one_trainer_have_states_of_their_own(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
@@ -165,6 +167,42 @@ def test_a_layer_is_read_before_what_follows_changes_it(change: Any) -> None:
     values = layer(X).detach()
     assert torch.equal(gs.embed(network, X, layer="layer"), values)
     assert torch.equal(gs.embed(network, X), change(values.clone()))
+
+
+LABELS = torch.arange(N)
+LOADERS: dict[str, dict[str, Any]] = {
+    "shuffled": {"shuffle": True},
+    "drop_last": {"drop_last": True},
+    "weighted": {"sampler": WeightedRandomSampler([1.0] * N, N)},
+    "batch sampler": {"batch_sampler": [[3, 1], [0, 2], list(range(4, N))]},
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_rows_of_another_order_than_that_of_the_loader_are_warned_of(name: str) -> None:
+    options: dict[str, Any] = LOADERS[name]
+    if "batch_sampler" not in options:
+        options = {**options, "batch_size": 5}
+    loader = DataLoader(TensorDataset(X, LABELS), **options)
+    network = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    with pytest.warns(UserWarning, match="read in order") as caught:
+        features = gs.embed(network, loader)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(features, gs.embed(network, DataLoader(TensorDataset(X, LABELS))))
+
+
+class RandomStream(IterableDataset[Any]):
+    """A stream in another order each time."""
+
+    def __iter__(self) -> Any:
+        yield from X[torch.randperm(N)]
+
+
+def test_a_stream_in_random_order_has_no_rows() -> None:
+    with pytest.raises(InvalidInput, match="another order each time"):
+        gs.embed(nn.Linear(6, 4), DataLoader(RandomStream(), batch_size=4))
 
 
 def test_the_input_of_the_head_is_read_before_it_changes() -> None:

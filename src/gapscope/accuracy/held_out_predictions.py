@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 
 from gapscope.accuracy.forecast import check_prediction_data
 from gapscope.accuracy.held_out_positions import hold_out_positions
@@ -106,7 +107,8 @@ def out_of_sample(
         Probabilities or predicted targets of all samples, their score with a 90 % interval, and their calibration.
 
     Raises:
-        InvalidInput: The data have no targets, fewer than 12 samples, or a form that the source cannot predict; the
+        InvalidInput: The data have no targets, fewer than 12 samples, another order each time they are read, or a form
+            that the source cannot predict; the
             source is a training run (a monitor, its recordings, a trainer), which has trained on its samples; or
             `groups` or features have the index of the data in another order.
 
@@ -217,7 +219,8 @@ def _note_on_repeats(repeats: int, n: int) -> tuple[str, ...]:
 
 
 def _check(samples: Samples) -> None:
-    """Raise InvalidInput unless there are enough samples with targets that can be predicted."""
+    """Raise InvalidInput unless there are enough samples, in a fixed order, with targets that can be predicted."""
+    samples.original(())
     what = "Held-out prediction"
     if samples.kind not in ("multi-label", "positions"):
         check_prediction_data(samples, what, MIN_SAMPLES)
@@ -297,6 +300,10 @@ def _of_estimator(
     estimator: Any, data: Any, groups: Any, cost: float, seed: int
 ) -> HeldOutPredictions:
     """Return the held-out predictions of an estimator with scikit-learn's interface."""
+    if isinstance(data, DataLoader | IterableDataset):
+        data = as_samples(data)
+    if isinstance(data, Samples):
+        data.original(())  # rows mean nothing if the order changes
     rows = as_rows(data, estimator)
     x, y = rows.inputs, rows.targets
     if y is None:

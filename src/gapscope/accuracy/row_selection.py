@@ -8,15 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from gapscope.base.arrays import tensor_of
-from gapscope.base.columns import check_row_order
+from gapscope.base.batches import LABEL_NAMES
+from gapscope.base.columns import check_row_order, library_of
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED, labelled_rows, refuse_missing
-from gapscope.base.type_guards import is_list_or_tuple
+from gapscope.base.type_guards import has_length, is_list_or_tuple, is_mapping
+from gapscope.base.user_data import check_length
+from gapscope.data.named_columns import lacks_labels
+from gapscope.data.table_targets import split_frame
 from gapscope.inspection.network_checks import estimator_task, is_estimator
 
 ROWS = (
@@ -148,13 +152,15 @@ def as_rows(data: Any, estimator: Any = None) -> Rows:
 
 def _as_rows(data: Any) -> Rows:
     """Return all rows of the data (see `as_rows`)."""
-    if isinstance(data, Dataset):
-        if not hasattr(data, "__len__"):
-            raise InvalidInput(
-                f"data must have a length; got a {type(data).__name__} without one. Read it into a list."
-            )
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        check_length(data)
         return Rows(data, None)
-    if isinstance(data, Samples | DataLoader | Mapping):
+    if library_of(data) == "datasets" and has_length(data) and not is_mapping(data):
+        if message := lacks_labels(data):
+            raise InvalidInput(message)
+        names: list[str] = getattr(data, "column_names", [])
+        data = split_frame(data, next(name for name in LABEL_NAMES if name in names))
+    if isinstance(data, Samples | DataLoader | Mapping | IterableDataset):
         samples = as_samples(data)
         kept = None if samples.rows is None else samples.rows.cpu().numpy()
         return Rows(inputs_of(samples), samples.y, samples.notes, kept, samples.n_rows)

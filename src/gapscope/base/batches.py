@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -25,11 +24,12 @@ from gapscope.base.columns import (
     stack_label_tensors,
     stack_rows,
 )
-from gapscope.base.errors import InvalidInput, first_line
+from gapscope.base.errors import InvalidInput
 from gapscope.base.file_paths import are_file_paths
 from gapscope.base.foreign_data import HASHED, TEXTS_READ, as_texts, hashed_words
 from gapscope.base.row_numbers import is_index_name
-from gapscope.base.type_guards import is_list_or_tuple, is_mapping
+from gapscope.base.type_guards import has_length, is_list_or_tuple, is_mapping
+from gapscope.base.user_data import PICTURES, batches_of
 
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 MAX_STREAMED = 500_000
@@ -38,11 +38,6 @@ LABEL_NAMES = ("labels", "label", "targets", "target", "y")
 FORMS = (
     "a tensor x, a pair (x, y) of tensors, numpy arrays or pandas objects, a mapping of inputs with 'labels', Samples, "
     "a Dataset, a list of samples (x, y) or a DataLoader"
-)
-PICTURES = (
-    "Samples must be tensors of one shape; got PIL pictures. Convert each in the data set, as the network needs it: "
-    "torch.tensor(numpy.array(picture.convert('RGB').resize((64, 64)))).permute(2, 0, 1) / 255. A folder of pictures "
-    "is read by gapscope.data.ImageFolder."
 )
 
 
@@ -293,47 +288,25 @@ def length_of(inputs: Inputs) -> int:
     return lengths.pop()
 
 
-def _has_length(batches: Any) -> bool:
-    """Return whether the number of batches is known (a DataLoader of a stream only seems to have one)."""
-    try:
-        return len(batches) >= 0
-    except TypeError:
-        return False
-
-
 def _read_batches(batches: Iterable[Any], at_most: int | None) -> list[CollatedData]:
     """Collate batches until there are `at_most` samples, or raise InvalidInput for a stream that does not end."""
     parts: list[CollatedData] = []
     n = 0
-    try:
-        for batch in batches:
-            parts.append(collate_batch(batch))
-            if parts[-1].targets is not None and not parts[-1].targets.ndim:
-                raise InvalidInput(
-                    "A loader must yield batches; this one yields single samples (batch_size=None). Pass its data set, "
-                    "or set its batch_size."
-                )
-            n += length_of(parts[-1].inputs)
-            if at_most is not None and n >= at_most:
-                break
-            if n >= MAX_STREAMED and not _has_length(batches):
-                raise InvalidInput(
-                    f"A stream of unknown length must end; {n} samples were read. Pass the first n of it, for example "
-                    "list(itertools.islice(stream, n)), or a data set with a length."
-                )
-    except (TypeError, RuntimeError, ValueError, AttributeError) as error:
-        if isinstance(error, InvalidInput) or "_utils/collate.py" not in "".join(
-            traceback.format_exception(error)
-        ):
-            raise
-        message = first_line(error).rstrip(".")
-        if "PIL." in message:
-            raise InvalidInput(PICTURES) from error
-        raise InvalidInput(
-            "All samples must have tensors of one shape, which can be stacked; torch's collate function raised "
-            f"{type(error).__name__}: {message}. Convert, pad or crop the samples in the data set, or pass a "
-            "DataLoader with a collate_fn."
-        ) from error
+    for batch in batches_of(batches):
+        parts.append(collate_batch(batch))
+        if parts[-1].targets is not None and not parts[-1].targets.ndim:
+            raise InvalidInput(
+                "A loader must yield batches; this one yields single samples (batch_size=None). Pass its data set, "
+                "or set its batch_size."
+            )
+        n += length_of(parts[-1].inputs)
+        if at_most is not None and n >= at_most:
+            break
+        if n >= MAX_STREAMED and not has_length(batches):
+            raise InvalidInput(
+                f"A stream of unknown length must end; {n} samples were read. Pass the first n of it, for example "
+                "list(itertools.islice(stream, n)), or a data set with a length."
+            )
     return parts
 
 

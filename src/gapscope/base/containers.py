@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,17 @@ from gapscope.base.loader_order import is_sequential, plan_reading
 from gapscope.base.own_classes import own_class_names
 from gapscope.base.random_streams import kept_random_states
 from gapscope.base.targets import IGNORED
-from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
+from gapscope.base.type_guards import has_length, is_list, is_list_or_tuple, is_mapping
+from gapscope.base.user_data import (
+    CHANGING_NOTE,
+    N_READ_AGAIN,
+    batches_of,
+    change_between_reads,
+    check_length,
+    notes_on_numbers,
+    read_sample,
+    with_one_worker,
+)
 
 # Samples that a collate function gets together and one by one: of as many, sorted by length, some change their places.
 N_COMPARED = 16
@@ -95,19 +105,42 @@ def _read_in_order(loader: Any, at_most: int | None) -> CollatedData:
     return collated
 
 
+def _from_data_set(data: Any, at_most: int | None) -> CollatedData:
+    """Read a data set once, without moving random states."""
+    check_length(data)
+    return _from_loader(DataLoader(data, batch_size=256), at_most)
+
+
 def _from_loader(loader: Any, at_most: int | None) -> CollatedData:
     """Read a loader once, without moving random states."""
+    check_length(loader.dataset)
     with kept_random_states(loader.generator):
         is_stream = isinstance(loader.dataset, IterableDataset)
+        notes = notes_on_numbers(loader.dataset)
+        if is_stream:
+            loader, notes = with_one_worker(loader)
         if not is_stream and not is_sequential(loader):
             collated = _read_in_order(loader, at_most)
         else:
             collated = join_batches(loader, at_most)
         if is_stream:
             collated.has_order = _repeats_first_batch(loader, collated)
-        elif loader.batch_sampler is not None and not _keeps_rows(loader, collated, at_most):
+            collated.notes += notes
+            return collated
+        if loader.batch_sampler is not None and not _keeps_rows(loader, collated, at_most):
             collated.has_order = False
+        again = _first_rows(loader, collated, N_READ_AGAIN)
+        if change_between_reads(loader.dataset, again):
+            notes = [*notes, CHANGING_NOTE]
+        collated.notes += notes
         return collated
+
+
+def _first_rows(loader: Any, collated: CollatedData, n: int) -> list[int]:
+    """Return the first n row numbers that were read."""
+    if collated.rows is None:
+        return list(range(min(n, len(loader.dataset))))
+    return [int(row) for row in collated.rows[:n]]
 
 
 def _keeps_rows(loader: Any, collated: CollatedData, at_most: int | None) -> bool:
@@ -120,7 +153,7 @@ def _keeps_rows(loader: Any, collated: CollatedData, at_most: int | None) -> boo
     is_whole = at_most is None and collated.rows is None
     if is_whole and length_of(collated.inputs) != len(loader.dataset):
         return False
-    items = [loader.dataset[row] for row in range(min(N_COMPARED, len(loader.dataset)))]
+    items = [read_sample(loader.dataset, row) for row in _first_rows(loader, collated, N_COMPARED)]
     try:
         together = collate_batch(loader.collate_fn(items))
         single = [collate_batch(loader.collate_fn([item])) for item in items]
@@ -163,7 +196,7 @@ def _begin_alike(padded: Tensor, single: Tensor) -> bool:
 
 def _repeats_first_batch(loader: Any, collated: CollatedData) -> bool:
     """Return whether a stream that is read again begins with the same samples."""
-    again = next(iter(loader), None)
+    again = next(batches_of(loader), None)
     if again is None:
         return True  # it can be read only once
     first = columns_of(collate_batch(again).inputs)
@@ -188,7 +221,7 @@ def _is_data_set(data: Any) -> bool:
     """Return whether an object is a data set by its methods alone, as torch's DataLoader takes it."""
     if is_list_or_tuple(data) or isinstance(data, str | bytes):
         return False
-    return hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    return hasattr(data, "__getitem__") and has_length(data)
 
 
 def _yields_batches(data: Any) -> bool:
@@ -275,7 +308,7 @@ def _collate(data: Any, at_most: int | None) -> CollatedData:
     if isinstance(data, DataLoader):
         return _from_loader(data, at_most)
     if isinstance(data, Dataset) or _is_list_of_samples(data):
-        return _from_loader(DataLoader(cast("Dataset[Any]", data), batch_size=256), at_most)
+        return _from_data_set(data, at_most)
     if library_of(data) == "datasets":
         if is_mapping(data):
             raise InvalidInput(
@@ -284,15 +317,15 @@ def _collate(data: Any, at_most: int | None) -> CollatedData:
         if not hasattr(data, "__len__"):
             return join_batches(data.with_format("torch").iter(256), at_most)
         if data.format["type"] == "custom":  # a function of the user: set_transform
-            return _from_loader(DataLoader(data, batch_size=256), at_most)
+            return _from_data_set(data, at_most)
         return _hugging_face(data)
     if is_list(data) and data and all(is_mapping(item) for item in data):
         if _is_batch(data[0]):
             return join_batches(data, at_most)
-        return _from_loader(DataLoader(cast("Dataset[Any]", data), batch_size=256), at_most)
+        return _from_data_set(data, at_most)
     if not is_column(data) and not is_mapping(data):
         if _is_data_set(data):
-            return _from_loader(DataLoader(cast("Dataset[Any]", data), batch_size=256), at_most)
+            return _from_data_set(data, at_most)
         if hasattr(data, "__next__"):
             raise InvalidInput(
                 f"data must be readable more than once; a {type(data).__name__} is not. Pass list(data) if it yields "

@@ -16,10 +16,11 @@ from torch.utils.data import (
     DataLoader,
     RandomSampler,
     SequentialSampler,
-    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+
+from gapscope.base.user_data import RowNote, Rows
 
 N_PASSES = 10
 """Passes over the data set after which a sampler of unknown type has shown its rows; it may go on for ever."""
@@ -84,8 +85,10 @@ def plan_reading(loader: DataLoader[Any], at_most: int | None) -> ReadingPlan:
     """
     dataset: Any = loader.dataset
     n = len(dataset)
-    notes = [
-        "The loader does not yield its data set in order: the data set was read in order instead."
+    notes: list[str] = [
+        RowNote(
+            "The loader does not yield its data set in order: the data set was read in order instead."
+        )
     ]
     if loader.batch_sampler is None:
         ordered = DataLoader(dataset, batch_size=None, collate_fn=loader.collate_fn)
@@ -95,7 +98,9 @@ def plan_reading(loader: DataLoader[Any], at_most: int | None) -> ReadingPlan:
     if rows is not None:
         n_rows = len(rows)
         notes.append(
-            f"{n_rows} of {n} samples were read: those that the sampler of the loader yields."
+            RowNote(
+                f"{n_rows} of {n} samples were read: those that the sampler of the loader yields."
+            )
         )
     if at_most is not None and at_most < n_rows:
         part = (
@@ -109,7 +114,7 @@ def plan_reading(loader: DataLoader[Any], at_most: int | None) -> ReadingPlan:
             rows = rows[part]
         n_rows = at_most
     ordered = DataLoader(
-        dataset if rows is None else Subset(dataset, rows.tolist()),
+        dataset if rows is None else Rows(dataset, rows.tolist()),
         batch_size=loader.batch_size or 256,
         collate_fn=loader.collate_fn,
         num_workers=loader.num_workers,

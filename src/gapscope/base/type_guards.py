@@ -27,3 +27,11 @@ def is_list(value: object) -> TypeIs[list[Any]]:
 def is_list_or_tuple(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
     """Return whether a value is a list or a tuple."""
     return isinstance(value, list | tuple)
+
+
+def has_length(value: Any) -> bool:
+    """Return whether a value has a length: some classes have a `__len__` that fails, such as loaders of streams."""
+    try:
+        return len(value) >= 0
+    except (TypeError, NotImplementedError, AssertionError):
+        return False

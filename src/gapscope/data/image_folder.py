@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -74,13 +75,25 @@ def _as_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def _upright(image: Image.Image) -> Image.Image:
+    """Return an image as viewers show it, rotated as its EXIF data say."""
+    from PIL import ImageOps
+
+    try:
+        return ImageOps.exif_transpose(image)
+    except (SyntaxError, ValueError, TypeError, KeyError, struct.error):  # damaged EXIF data
+        return image
+
+
 def _pixels(path: Path, side: int) -> Tensor:
     """Read an image as uint8 [3, side, side], scaled and cropped to the middle."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         with Image.open(path) as image:
-            square = ImageOps.fit(_as_rgb(image), (side, side), method=Image.Resampling.BILINEAR)
+            square = ImageOps.fit(
+                _as_rgb(_upright(image)), (side, side), method=Image.Resampling.BILINEAR
+            )
     except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
         raise UnreadableFile(
             f"{path} must be a complete image; reading it failed: {error}. Remove it."

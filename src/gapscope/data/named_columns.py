@@ -14,7 +14,8 @@ from gapscope.base.errors import InvalidInput, did_you_mean, join_names
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.own_classes import own_class_names
 from gapscope.base.row_numbers import is_index_name
-from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
+from gapscope.base.type_guards import has_length, is_list, is_list_or_tuple, is_mapping
+from gapscope.base.user_data import read_sample
 
 if TYPE_CHECKING:
     import pandas
@@ -53,7 +54,7 @@ def named_columns(data: Any) -> dict[str, Any] | None:
             f"data must be one split of the DatasetDict; it has {', '.join(data)}. Pass data['train']."
         )
     if library_of(data) == "datasets":
-        if not hasattr(data, "__len__"):
+        if not has_length(data):
             raise InvalidInput(
                 f"Columns by name need data of a known length; got a stream, {type(data).__name__}. Pass list(data)."
             )
@@ -64,25 +65,23 @@ def named_columns(data: Any) -> dict[str, Any] | None:
         return {str(name): stack_columns(value, str(name)) for name, value in data.items()}
     if is_list(data) and data and all(is_mapping(row) for row in data):
         return _of_rows(data)
-    if isinstance(data, Dataset) and hasattr(data, "__len__") and hasattr(data, "__getitem__"):
+    if isinstance(data, Dataset) and has_length(data):
         n = len(data)  # pyright: ignore[reportArgumentType]
-        if n and is_mapping(data[0]):
-            return _of_rows([data[row] for row in range(n)])
+        if n and is_mapping(read_sample(data, 0)):
+            return _of_rows([read_sample(data, row) for row in range(n)])
     return None
 
 
 def _names_without_reading(data: Any) -> list[str]:
     """Return the names of the columns of data that are no table, from their first sample; none for other data."""
     if library_of(data) == "datasets":
-        is_split = hasattr(data, "__len__") and not hasattr(data, "keys")
+        is_split = has_length(data) and not hasattr(data, "keys")
         return list(data.column_names) if is_split else []
-    if isinstance(data, Dataset) and not (
-        hasattr(data, "__len__") and hasattr(data, "__getitem__")
-    ):
+    if isinstance(data, Dataset) and not has_length(data):
         return []
     if isinstance(data, Dataset) or is_list(data):
         sized: Any = data
-        data = sized[0] if len(sized) else None
+        data = read_sample(sized, 0) if len(sized) else None
     return [str(name) for name in data] if is_mapping(data) else []
 
 
@@ -98,7 +97,7 @@ def labelled_table(data: Any) -> Any:
     label = next((name for name in LABEL_NAMES if name in names), None)
     if label is None or not len(data):
         return data
-    first = data if is_mapping(data) else data[0]
+    first = data if is_mapping(data) else read_sample(data, 0)
     cells = {str(name): cell for name, cell in first.items() if name != label}
     if is_mapping(data):
         is_column = all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch import nn
@@ -87,7 +88,15 @@ class MonitorCallback(pl.Callback):
 class PenaltyCallback(pl.Callback):
     """Callback that stores the state of penalties in Lightning's checkpoints.
 
-    The training step adds the penalties to the loss. A resumed fit then ends with the weights of the unbroken one. With
+    It does not add the penalties: the training step does, and a penalty that it has not computed in the first epoch is
+    warned of. With `penalty` an attribute of the LightningModule::
+
+        def training_step(self, batch, index):
+            x, y = batch
+            outputs, value = self.penalty.forward_with_penalty(self.network, x, y)
+            return F.cross_entropy(outputs, y) + value
+
+    A resumed fit then ends with the weights of the unbroken one. With
     several processes all resume the state of the first.
 
     Args:
@@ -98,11 +107,33 @@ class PenaltyCallback(pl.Callback):
     def __init__(self, *penalties: Penalty, name: str = "") -> None:
         self.penalties = penalties
         self.name = name
+        self._passes_before: list[int] | None = None
 
     @property
     def state_key(self) -> str:
         """Key of the state in Lightning's checkpoints."""
         return _state_key(self, self.name)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Count the passes of every penalty before the fit."""
+        self._passes_before = [penalty.n_passes for penalty in self.penalties]
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Warn of penalties that the training step has not computed in the first epoch."""
+        before, self._passes_before = self._passes_before or [], None
+        unused = [
+            type(penalty).__name__
+            for penalty, passes in zip(self.penalties, before, strict=False)
+            if penalty.n_passes == passes
+        ]
+        if unused and trainer.is_global_zero:
+            warnings.warn(
+                f"{join_names(unused)}: not computed in the first epoch, so it has no effect. PenaltyCallback only "
+                "stores its state: add it to the loss in training_step, outputs, value = "
+                "penalty.forward_with_penalty(network, x, y).",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every penalty, for Lightning's checkpoint."""

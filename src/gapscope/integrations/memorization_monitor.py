@@ -27,6 +27,7 @@ from gapscope.base.errors import (
     require_extra,
 )
 from gapscope.base.random_streams import make_generator
+from gapscope.base.type_guards import has_length
 from gapscope.inspection.network_checks import unwrapped
 from gapscope.inspection.next_position import UNDECIDED, own_loss, predicts_next
 from gapscope.inspection.outputs import raw_outputs
@@ -426,7 +427,7 @@ class MemorizationMonitor(TrainerCallback):
         if trainer.is_fsdp_enabled:
             raise NotMeasurable("needs whole weights; those of FSDP are sharded")
         data = trainer.train_dataset
-        if not hasattr(data, "__len__"):
+        if not has_length(data):
             raise NotMeasurable(
                 f"needs training data with a length; got a stream, {type(data).__name__}"
             )

@@ -14,7 +14,7 @@ from gapscope.base.batches import LABEL_NAMES
 from gapscope.base.columns import library_of
 from gapscope.base.errors import InvalidInput, describe_value, join_names
 from gapscope.base.targets import IGNORED
-from gapscope.base.type_guards import is_list, is_list_or_tuple, is_mapping
+from gapscope.base.type_guards import has_length, is_list, is_list_or_tuple, is_mapping
 
 
 class DataWithCanaries(Dataset):
@@ -69,7 +69,7 @@ def _together(values: list[Any]) -> Any:
 
 def check_data(data: Any, n_samples: int) -> None:
     """Raise InvalidInput unless data have a length and samples by index, at least `n_samples`."""
-    has_samples = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    has_samples = has_length(data) and hasattr(data, "__getitem__")
     is_of_columns = is_mapping(data) or isinstance(data, tuple) or library_of(data) == "pandas"
     if not has_samples or is_of_columns or isinstance(data, str):
         advice = "Pass list(data) if the samples fit into memory."

@@ -18,6 +18,7 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range, descri
 from gapscope.base.files import atomic_writer, make_folder
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.samples import Samples, as_samples, slices
+from gapscope.base.user_data import RowNote
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.hooks import copied_calls
 from gapscope.inspection.memoization import memoize
@@ -300,11 +301,13 @@ def embed(
             the options (not of the code of `forward`); the same call then reads them. None stores nothing.
 
     Returns:
-        Features [n, d] in the network's precision, at least float32, on the CPU.
+        Features [n, d] in the network's precision, at least float32, on the CPU. Rows are in the order of the data set,
+        also if its loader shuffles (with a warning).
 
     Raises:
-        InvalidInput: The network does not run on the inputs, has no module of this name or no last layer with one
-            input per sample, or the features are not finite or the same for all samples.
+        InvalidInput: The data come in another order each time they are read; the network does not run on the inputs,
+            has no module of this name or no last layer with one input per sample; or the features are not finite or
+            the same for all samples.
         NotWritten: `cache_dir` cannot be written.
 
     >>> import gapscope as gs
@@ -321,6 +324,10 @@ def embed(
         check_range("batch_size", batch_size, 1)
     network, data = unwrap_estimator(network, data)
     samples = as_samples(data, with_targets=False)
+    samples.original(())  # rows mean nothing if the order changes
+    for note in samples.notes:
+        if isinstance(note, RowNote):
+            warnings.warn(note, UserWarning, stacklevel=3)
     inputs = Samples(
         samples.inputs, form=samples.form, columns=samples.columns, notes=samples.notes
     )

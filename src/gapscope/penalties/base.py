@@ -113,12 +113,14 @@ class Penalty(ABC):
         counts_calls: Whether the number of calls is part of its state.
         strength: Factor of the penalty.
         automatic: Rule that sets the strength during training; None if it is fixed.
+        n_passes: Number of times that the penalty has been computed in this process.
     """
 
     needs_targets: bool = False
     counts_calls: bool = False
     strength: float
     automatic: StrengthRule | None = None
+    n_passes: int = 0
     _calls: int = 0
     _probes: ProbeSource | None = None
 
@@ -250,6 +252,7 @@ def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> 
     total = outputs.new_zeros(())
     for penalty, observed in zip(penalties, observations, strict=True):
         total = total + penalty.value(batch.network, inputs, outputs, batch.targets, observed)
+        penalty.n_passes += 1
     for penalty in penalties:
         if penalty.automatic is not None:
             penalty.automatic.after_pass(

@@ -11,13 +11,14 @@ from typing import Any, Literal, Self
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset, Subset
+from torch.utils.data import Dataset, IterableDataset
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range, describe_value
 from gapscope.base.files import to_json
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
+from gapscope.base.user_data import Rows, check_length
 from gapscope.inspection.independence import check_no_batch_statistics
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.output_names import numbered_as_outputs
@@ -73,8 +74,9 @@ def _subset(
 
     indices = None
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        check_length(data)
         indices = choose(len(data))  # type: ignore[arg-type]
-        data = Subset(data, indices.tolist())
+        data = Rows(data, indices.tolist())
     # restores the global random states, which loaders and random augmentation change
     with inspection_mode(nn.Identity()):
         # a stream is read only as far as necessary: it may not end
