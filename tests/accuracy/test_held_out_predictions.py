@@ -458,3 +458,29 @@ def test_an_interval_of_r_squared_ends_at_1() -> None:
     y = x[:, 0] + 1e-4 * np.random.default_rng(1).standard_t(1, size=20)
     result = gs.out_of_sample(None, (x, y))
     assert result.score <= result.high <= 1
+
+
+@pytest.mark.parametrize("source", [None, "a function"])
+def test_numbers_of_classes_without_a_sample_have_no_probability(source: Any) -> None:
+    gaps = np.array([0, 5, 10])[Y]
+    if source is None:
+        dense, sparse = (gs.out_of_sample(None, (X, labels)) for labels in (Y, gaps))
+        assert sparse.score == dense.score and sparse.method == dense.method
+        np.testing.assert_allclose(sparse.to_numpy()[:, [0, 5, 10]], dense.to_numpy(), atol=1e-9)
+        assert sparse.calibration is not None and dense.calibration is not None
+        assert str(sparse.calibration) == str(dense.calibration)
+    else:
+        sparse = gs.out_of_sample(_eleven_outputs, (torch.tensor(X).float(), gaps))
+    empty = np.setdiff1d(np.arange(11), [0, 5, 10])
+    assert sparse.to_numpy().shape == (120, 11) and not sparse.to_numpy()[:, empty].any()
+
+
+def _eleven_outputs(x: Tensor, y: Tensor) -> nn.Module:
+    torch.manual_seed(0)
+    network = nn.Linear(5, 11)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.1)
+    for _ in range(50):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x), y).backward()
+        optimizer.step()
+    return network

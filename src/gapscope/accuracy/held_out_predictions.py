@@ -105,6 +105,8 @@ def out_of_sample(
 
     Returns:
         Probabilities or predicted targets of all samples, their score with a 90 % interval, and their calibration.
+        Labels that are numbers count columns, so that `y` indexes them: a number without a sample has a column of
+        zeros.
 
     Raises:
         InvalidInput: The data have no targets, fewer than 12 samples, another order each time they are read, or a form

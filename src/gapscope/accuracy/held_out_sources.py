@@ -51,11 +51,20 @@ class Held:
 
 
 def to_probabilities(scores: Tensor, targets: Tensor) -> tuple[Tensor, Calibration | None]:
-    """Return calibrated probabilities and their calibration (regression: the scores, and None)."""
+    """Return calibrated probabilities and their calibration (regression: the scores, and None).
+
+    Classes without a sample have the probability 0: they neither share the softmax nor change the calibration.
+    """
     if targets.is_floating_point():
         return scores, None
-    calibration = fit_calibration(scores, targets)
-    return calibration.probabilities(scores), calibration
+    if targets.ndim > 1:
+        calibration = fit_calibration(scores, targets)
+        return calibration.probabilities(scores), calibration
+    present, numbers = targets.unique(return_inverse=True)
+    calibration = fit_calibration(scores[:, present], numbers)
+    probabilities = torch.zeros_like(scores)
+    probabilities[:, present] = calibration.probabilities(scores[:, present])
+    return probabilities, calibration
 
 
 def _error(predictions: Tensor, targets: Tensor) -> float:
