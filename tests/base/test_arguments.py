@@ -225,3 +225,13 @@ def test_token_ids_without_an_embedding_are_one_message() -> None:
     for function in (gs.measure, gs.check, gs.find_label_issues, gs.out_of_sample):
         with pytest.raises(InvalidInput, match="below its num_embeddings"):
             function(Words(), data)
+
+
+def test_variable_arguments_are_checked_one_by_one() -> None:
+    @check_arguments
+    def total(*numbers: float) -> float:
+        return sum(numbers)
+
+    assert total(1, 2.5) == 3.5 and total() == 0
+    with pytest.raises(InvalidInput, match="numbers must be a number; got 'a'"):
+        total(1, "a")  # type: ignore[arg-type]

@@ -228,3 +228,13 @@ def test_a_misspelled_module_gets_a_message(tmp_path: Path) -> None:
     callback = MonitorCallback(Monitor(make_data(), ["loss"], n_samples=24), module="nett")
     with pytest.raises(InvalidInput, match=r"of Module; got 'nett'\. Did you mean 'net'"):
         fit(tmp_path, callback, epochs=1)
+
+
+def test_what_is_no_monitor_or_penalty_raises_at_once() -> None:
+    data = torch.randn(8, 3), torch.arange(8) % 2
+    with pytest.raises(InvalidInput, match="monitor must be a Monitor"):
+        MonitorCallback(data)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="penalties must be a Penalty"):
+        PenaltyCallback(0.01)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="penalties must be a Penalty"):
+        PenaltyCallback([GradientSimilarityPenalty(0.01)])  # type: ignore[arg-type]

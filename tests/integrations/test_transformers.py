@@ -280,3 +280,8 @@ def test_a_resumed_training_resumes_with_the_state_of_its_penalties(tmp_path: Pa
     assert {path.name for path in checkpoint.glob("gapscope_penalty*")} == {
         "gapscope_penalty_0_0.safetensors", "gapscope_penalty_1_0.safetensors",
     }  # fmt: skip
+
+
+def test_what_is_no_monitor_raises_at_once() -> None:
+    with pytest.raises(InvalidInput, match="monitor must be a Monitor"):
+        MonitorCallback((torch.randn(8, 3), torch.arange(8) % 2))  # type: ignore[arg-type]

@@ -393,3 +393,32 @@ def test_wrong_use_in_an_own_loop_says_what_to_call() -> None:
         Monitor(data, ["loss"], sinks="log.csv")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"gapscope\.Monitor of the training; got list"):
         check(network, data, monitor=[1, 2])
+
+
+def test_a_state_of_another_monitor_raises_or_is_named() -> None:
+    x, y = torch.randn(20, 3), torch.arange(20) % 2
+    saved = Monitor((x, y), ["loss"])
+    saved.observe(nn.Linear(3, 2), 1)
+    state = saved.state_dict()
+    with pytest.raises(InvalidInput, match="it has no epochs, rows, readings, alarm, but a"):
+        Monitor((x, y), ["loss"]).load_state_dict({"a": 1})
+    with pytest.raises(InvalidInput, match="monitor of loss; this one has loss, accuracy"):
+        Monitor((x, y), ["loss", "accuracy"]).load_state_dict(state)
+    for other in ((x[:10], y[:10]), (x + 1, y), (x, 1 - y)):
+        with pytest.warns(UserWarning, match="monitor of other samples: its recordings are kept"):
+            Monitor(other, ["loss"]).load_state_dict(state)
+    same = Monitor((x, y), ["loss"])
+    same.load_state_dict(json.loads(to_json(state)))
+    assert same.epochs == [1]
+    # as stored before measures and samples were part of it
+    same.load_state_dict({name: state[name] for name in ("epochs", "rows", "readings", "alarm")})
+
+
+def test_notes_of_the_network_are_printed() -> None:
+    x, y = torch.randn(20, 3), torch.arange(20) % 2
+    monitor = Monitor((x, y), ["loss"])
+    network = nn.Sequential(nn.Linear(3, 2), nn.Sigmoid())
+    for epoch in (1, 2):
+        monitor.observe(network, epoch)
+    (note,) = measure(network, (x, y), ["loss"]).notes
+    assert repr(monitor).count(f"note: {note}") == 1

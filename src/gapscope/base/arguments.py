@@ -9,7 +9,7 @@ import inspect
 import operator
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import UnionType
@@ -184,13 +184,25 @@ def _checks(function: Callable[..., Any]) -> dict[str, list[Kind]]:
     names = vars(builtins) | vars(sys.modules[function.__module__])
     checks: dict[str, list[Kind]] = {}
     for parameter in inspect.signature(function).parameters.values():
-        is_variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if is_variadic or not isinstance(parameter.annotation, str):
+        if parameter.kind is parameter.VAR_KEYWORD or not isinstance(parameter.annotation, str):
             continue
         kinds = _kinds(ast.parse(parameter.annotation, mode="eval").body, names)
         if kinds is not None:
             checks[parameter.name] = kinds
     return checks
+
+
+def _check(name: str, value: Any, kinds: Sequence[Kind]) -> None:
+    """Raise InvalidInput if there are kinds of values and none of them accepts this one."""
+    if not kinds or any(kind.accepts(value) for kind in kinds):
+        return
+    words = " or ".join(dict.fromkeys(kind.words for kind in kinds))
+    # an array or a frame by its shape; others on one line
+    has_shape = bool(getattr(value, "shape", ()))
+    shown = describe_value(value) if has_shape else " ".join(repr(value).split())
+    if len(shown) > LONGEST_VALUE:
+        shown = shown[:LONGEST_VALUE] + "..."
+    raise InvalidInput(f"{name} must be {words}; got {shown} ({type(value).__name__}).")
 
 
 # Message of torch's embedding about an id that it has no row for.
@@ -224,15 +236,9 @@ def check_arguments(function: F) -> F:
         except TypeError:
             return function(*args, **kwargs)  # whose message is the usual one
         for name, value in arguments.items():
-            kinds = checks().get(name, ())
-            if kinds and not any(kind.accepts(value) for kind in kinds):
-                words = " or ".join(dict.fromkeys(kind.words for kind in kinds))
-                # an array or a frame by its shape; others on one line
-                has_shape = bool(getattr(value, "shape", ()))
-                shown = describe_value(value) if has_shape else " ".join(repr(value).split())
-                if len(shown) > LONGEST_VALUE:
-                    shown = shown[:LONGEST_VALUE] + "..."
-                raise InvalidInput(f"{name} must be {words}; got {shown} ({type(value).__name__}).")
+            is_variadic = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+            for item in value if is_variadic else (value,):
+                _check(name, item, checks().get(name, ()))
         try:
             return function(*args, **kwargs)
         except IndexError as error:

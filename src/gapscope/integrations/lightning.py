@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, did_you_mean, join_names, require_extra
 from gapscope.penalties.base import Penalty
 from gapscope.training.monitor import Monitor
@@ -34,6 +35,7 @@ class MonitorCallback(pl.Callback):
         name: Name of the state in checkpoints. Several callbacks of one trainer need different names.
     """
 
+    @check_arguments
     def __init__(
         self, monitor: Monitor, *, module: str | None = None, stop: bool = False, name: str = ""
     ) -> None:
@@ -104,6 +106,7 @@ class PenaltyCallback(pl.Callback):
         name: Name of the state in checkpoints. Several callbacks of one trainer need different names.
     """
 
+    @check_arguments
     def __init__(self, *penalties: Penalty, name: str = "") -> None:
         self.penalties = penalties
         self.name = name

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gapscope.base.arguments import check_arguments
 from gapscope.base.batches import LABEL_NAMES
 from gapscope.base.errors import InvalidInput, require_extra
 from gapscope.base.files import read_json, to_json, write_atomically
@@ -53,6 +54,7 @@ class MonitorCallback(TrainerCallback):
     then tokens equal to the config's `pad_token_id` are masked.
     """
 
+    @check_arguments
     def __init__(self, monitor: Monitor, *, stop: bool = False) -> None:
         self.monitor = monitor
         self.stop = stop

@@ -6,15 +6,15 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Literal, Self
+from functools import cached_property, partial
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset
 
 from gapscope.base.arguments import check_arguments
-from gapscope.base.errors import InvalidInput, check_choice, check_range, describe_value
+from gapscope.base.errors import InvalidInput, check_choice, check_range, describe_value, join_names
 from gapscope.base.files import to_json
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
@@ -33,9 +33,11 @@ from gapscope.results.result import plot_lines
 from gapscope.training.alarms.base import Alarm, make_alarm
 from gapscope.training.recordings import (
     Cost,
+    FixedMode,
     GuardedSink,
     Recordings,
     Sink,
+    digest_of,
     is_affordable,
     warn_or_print,
 )
@@ -44,20 +46,6 @@ from gapscope.training.run_checks import MIN_RECORDINGS, RunChecks, RunState
 # The kernel of Szolnoky et al. 2022 is n x n, and far cheaper to factorize than the one of all outputs.
 DEFAULT_OPTIONS = {"ntk_logdet": {"outputs": "traced"}}
 DEFAULT_MEASURES = ("ntk_trace", "ntk_logdet")
-
-
-class _FixedMode(nn.Module):
-    """Network that ignores changes of its mode, such as those by measures."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def train(self, mode: bool = True) -> Self:
-        return self
-
-    def forward(self, x: Any) -> Any:
-        return self.network(x)
 
 
 def _subset(
@@ -213,10 +201,12 @@ class Monitor(Recordings):
                     f"sinks must be a list of functions (epoch, numbers); got {describe_value(sink)} in it."
                 )
         self.sinks = [GuardedSink(sink) for sink in sinks]
+        self._targets = self.samples.targets
         super().__init__([], [])
         self.readings: list[Readings] = []
         self._spans: list[tuple[float, float]] = []
         self._warned = False
+        self.notes: tuple[str, ...] = ()
 
     def __call__(self, network: nn.Module, row: dict[str, Any]) -> None:
         """Record if due, and add the numbers to the epoch's row, as `gapscope.train` asks of `on_epoch`."""
@@ -248,6 +238,7 @@ class Monitor(Recordings):
             with torch.inference_mode(False):
                 self.samples = numbered_as_outputs(network, self.samples)
                 prepared = ready(network, self.samples)
+                self.notes = prepared.notes
                 self.alarm.begin(prepared.network, replace(prepared.samples, form=None))
 
     def state_dict(self) -> dict[str, Any]:
@@ -258,18 +249,43 @@ class Monitor(Recordings):
             "rows": [dict(row) for row in self.rows],
             "readings": [readings.to_dict() for readings in self.readings],
             "alarm": None if self.alarm is None else self.alarm.state_dict(),
+            "measures": list(self.measures),
+            "samples": self._digest,
         }
+
+    @cached_property
+    def _digest(self) -> str:
+        """Hash of the monitored samples, inputs and targets as passed."""
+        return digest_of(self.samples.inputs, self._targets)
 
     @check_arguments
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the state that `state_dict` of a monitor with the same alarm returned.
+        """Load the state that `state_dict` of a monitor with the same settings returned.
 
         Args:
-            state: What `state_dict` of a monitor with the same alarm returned.
+            state: What `state_dict` of a monitor with the same data, measures and alarm returned.
 
         Raises:
-            InvalidInput: The state was saved with an alarm and this monitor has none, or the reverse.
+            InvalidInput: It is no state of a monitor, or one with other measures, with an alarm where this monitor has
+                none, or the reverse.
         """
+        missing = [name for name in ("epochs", "rows", "readings", "alarm") if name not in state]
+        if missing:
+            raise InvalidInput(
+                f"state must be what Monitor.state_dict returned; it has no {join_names(missing)}, but "
+                f"{join_names(list(state)[:4]) or 'nothing'}. Pass monitor.state_dict()."
+            )
+        measures = list(state.get("measures", self.measures))
+        if measures != list(self.measures):
+            raise InvalidInput(
+                f"Got the state of a monitor of {join_names(measures)}; this one has {join_names(self.measures)}. "
+                "Use the measures that it was saved with."
+            )
+        if state.get("samples", self._digest) != self._digest:
+            warn_or_print(
+                "The state is that of a monitor of other samples: its recordings are kept, and later ones are of these "
+                "samples. Pass the data, n_samples and seed that it was saved with."
+            )
         alarm_state = state["alarm"]
         if (alarm_state is None) != (self.alarm is None):
             raise InvalidInput(
@@ -323,6 +339,7 @@ class Monitor(Recordings):
             with torch.inference_mode(False):
                 self.samples = numbered_as_outputs(network, self.samples)
                 prepared = ready(network, self.samples)
+                self.notes = prepared.notes
                 network = prepared.network
                 readings = self._measure(network, epoch)
                 numbers = readings.values()
@@ -400,7 +417,7 @@ class Monitor(Recordings):
         with inspection_mode(network, mode="train"):
             check_no_batch_statistics(dict(network.named_modules()))
             torch.manual_seed(derive_seed(self.seed, f"masks of epoch {epoch}"))
-            return run(_FixedMode(network))
+            return run(FixedMode(network))
 
     def _warn(self, epoch: int, error: Exception) -> None:
         if not self._warned:
@@ -455,4 +472,5 @@ class Monitor(Recordings):
             lines.append(f"{skipped} skipped, to take at most {limit} of the time")
         if self.checks is not None:
             lines += self.checks.lines
+        lines += [f"note: {note}" for note in self.notes[:3]]
         return "\n".join(lines)

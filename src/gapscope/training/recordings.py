@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import UnreadableFile
@@ -93,6 +95,33 @@ class Recordings(Result):
             name: [row[name] for row in self.rows] for name in (self.rows[0] if self.rows else ())
         }
         return plot_lines(self.epochs, columns, marked={})
+
+
+class FixedMode(nn.Module):
+    """Network that ignores changes of its mode, such as those by measures."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def train(self, mode: bool = True) -> Self:
+        """Leave the mode as it is."""
+        return self
+
+    def forward(self, x: Any) -> Any:
+        """Return the outputs of the network."""
+        return self.network(x)
+
+
+def digest_of(*tensors: Tensor | None) -> str:
+    """Return a hash of the types, shapes and values of tensors."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        if tensor is not None:
+            values = tensor.detach().cpu().contiguous().flatten()
+            digest.update(f"{tensor.dtype} {list(tensor.shape)}".encode())
+            digest.update(values.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 Sink = Callable[[int, Mapping[str, float]], None]
