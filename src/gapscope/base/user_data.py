@@ -91,7 +91,12 @@ def batches_of(loader: Iterable[Any]) -> Iterator[Any]:
     except MemoryError:
         raise
     except Exception as error:
-        _explain(loader, n_batches, error)
+        try:
+            _explain(loader, n_batches, error)
+        except RuntimeError as late:  # torch's signal handler for dead workers raises anywhere
+            if isinstance(late, GapscopeError):
+                raise
+            _explain(loader, n_batches, late)
 
 
 def _explain(loader: Any, n_batches: int, error: Exception) -> NoReturn:
@@ -107,8 +112,8 @@ def _explain(loader: Any, n_batches: int, error: Exception) -> NoReturn:
             f"{_reason(error)} Convert, pad or crop the samples in the data set, or pass a DataLoader with a "
             "collate_fn."
         ) from error
-    # a sample that ended a worker would end this process
-    if "exited unexpectedly" not in str(error) and "killed by signal" not in str(error):
+    # what a worker raised begins with "Caught"; a sample that ended a worker would end this process
+    if not n_workers or str(error).startswith("Caught "):
         _find_sample(loader, n_batches)
     advice = "Correct its data set or collate_fn."
     if n_workers:
