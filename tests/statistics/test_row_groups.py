@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 import gapscope as gs
@@ -39,3 +43,26 @@ def test_independent_and_repeated_rows_are_no_groups() -> None:
         found = median_group_size(rows)
         assert found is not None
         assert found[0] < 0.1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda data: gs.forecast_accuracy(None, data),
+        lambda data: gs.out_of_sample(None, data),
+        lambda data: gs.find_label_issues(None, data),
+        lambda data: gs.learning_curve(LogisticRegression(), data),
+    ],
+)
+def test_functions_that_hold_out_single_samples_note_groups(
+    call: Callable[[tuple[Tensor, Tensor]], Any],
+) -> None:
+    x, numbers = _groups(10, 0.02)
+    assert "100 % of the samples have several near copies" in str(call((x, numbers % 2)))
+    independent = torch.randn(300, 8, generator=torch.Generator().manual_seed(0))
+    assert "near copies" not in str(call((independent, numbers % 2)))
+
+
+def test_groups_that_are_passed_are_not_noted() -> None:
+    x, numbers = _groups(10, 0.02)
+    assert "near copies" not in str(gs.out_of_sample(None, (x, numbers % 2), groups=numbers))

@@ -43,6 +43,7 @@ from gapscope.results.formatting import pluralize
 from gapscope.results.progress import notify
 from gapscope.results.result import axes_or_new
 from gapscope.statistics.baselines import feature_matrix, linear_ridge
+from gapscope.statistics.row_groups import LEFT_ONE_OUT, grouped_rows_note
 
 if TYPE_CHECKING:
     import pandas
@@ -297,12 +298,12 @@ def estimate_accuracy(
             f"its narrowest layer has {pluralize(width, 'unit')}, and {MIN_WIDTH} are needed"
         )
     initial = "given"
-    notes = ()
+    notes = grouped_rows_note(samples, LEFT_ONE_OUT)
     if initial_state is None:
         initial = "resampled"
-        notes = (RESAMPLED,)
         if n_training is None:
-            notes = (RESAMPLED, ALL_SAMPLES)
+            notes = (ALL_SAMPLES, *notes)
+        notes = (RESAMPLED, *notes)
     estimate = AccuracyEstimate(
         task=samples.kind,
         score=math.nan,

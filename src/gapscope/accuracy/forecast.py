@@ -51,6 +51,7 @@ from gapscope.statistics.baselines import (
 )  # fmt: skip
 from gapscope.statistics.integer_inputs import settle_integers
 from gapscope.statistics.kernel_ridge import ClassScores, are_unequal, class_scores
+from gapscope.statistics.row_groups import LEFT_ONE_OUT, grouped_rows_note
 
 # three samples in the smallest subset, a quarter
 MIN_SAMPLES = 12
@@ -362,6 +363,8 @@ def make_forecast(
     if samples.kind == "positions":
         return _forecast_positions(network if features is None else features, samples, head, seed)
     notes = [*samples.notes, *encoded]
+    if with_curve:
+        notes += grouped_rows_note(samples, LEFT_ONE_OUT)
     if samples.is_classification:
         n_classes = int(samples.y.max()) + 1
     else:

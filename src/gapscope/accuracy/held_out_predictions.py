@@ -53,6 +53,7 @@ from gapscope.statistics.baselines import sample_features
 from gapscope.statistics.integer_inputs import settle_integers
 from gapscope.statistics.intervals import normal_quantile, power_of_two, wilson_interval
 from gapscope.statistics.leave_group_out import N_FOLDS
+from gapscope.statistics.row_groups import LEFT_ONE_OUT, grouped_rows_note
 
 # as for a forecast; one group cannot be predicted from others
 MIN_SAMPLES, MIN_GROUPS = 12, 2
@@ -148,7 +149,11 @@ def out_of_sample(
     if groups is None:
         samples = replace(
             samples,
-            notes=(*samples.notes, *_note_on_repeats(len(exact_repeats(samples)), len(samples))),
+            notes=(
+                *samples.notes,
+                *_note_on_repeats(len(exact_repeats(samples)), len(samples)),
+                *grouped_rows_note(samples, LEFT_ONE_OUT),
+            ),
         )
     targets = samples.y.cpu()
     if targets.dtype == torch.int64:

@@ -395,7 +395,7 @@ def _duplicates_note(problem: NetworkProblem | MetricProblem, groups: np.ndarray
         return ""
     n_duplicates = problem.n_repeats
     if not n_duplicates:
-        return ""
+        return problem.near_copies_note
     return (
         f"{describe_repeats(n_duplicates, len(problem))}, so that subsets are scored on copies of their own samples. "
         "Remove them, or pass groups=."

@@ -34,6 +34,7 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import exact_repeats
 from gapscope.pools.from_spec import network_from_spec, prepare_data
+from gapscope.statistics.row_groups import SCORED_ON_COPIES, grouped_rows_note
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.loop import train
 from gapscope.training.randomness import reproducible
@@ -139,6 +140,11 @@ class NetworkProblem:
     def n_repeats(self) -> int:
         """Number of samples whose inputs repeat those of another one."""
         return len(exact_repeats(self.samples))
+
+    @property
+    def near_copies_note(self) -> str:
+        """Note on samples most of which have near copies, else empty."""
+        return "".join(grouped_rows_note(self.samples, SCORED_ON_COPIES))
 
     @property
     def task(self) -> str:
@@ -250,6 +256,17 @@ class MetricProblem:
     def n_repeats(self) -> int:
         """Number of samples whose inputs repeat those of another one."""
         return count_repeats(self.rows.inputs)
+
+    @property
+    def near_copies_note(self) -> str:
+        """Note on rows most of which have near copies, else empty; of tables of numbers alone."""
+        if len(getattr(self.rows.inputs, "shape", ())) != 2:
+            return ""
+        try:
+            samples = as_samples((self.rows.inputs, self.rows.targets))
+        except InvalidInput:  # the estimator takes text, missing numbers, or targets of its own kind
+            return ""
+        return "".join(grouped_rows_note(samples, SCORED_ON_COPIES))
 
     def per_sample(self, values: Any) -> Any:
         """Return one value per sample, from one per row of the data.

@@ -50,6 +50,7 @@ from gapscope.labels.spent_budget import with_spent_budget
 from gapscope.measures.embed import features_of_samples
 from gapscope.statistics.baselines import RBF, LooRow, rbf_spectrum, sample_features
 from gapscope.statistics.integer_inputs import settle_integers
+from gapscope.statistics.row_groups import grouped_rows_note
 
 # by judgment: one error is then 2 % of the labels
 MIN_SAMPLES = 50
@@ -178,6 +179,9 @@ def _ranked(
         issues = replace(issues, notes=(*issues.notes, note))
     if has_inputs and samples.is_classification:
         issues, noise = refuse_repeats(samples, issues, noise)
+    if has_inputs:
+        note = grouped_rows_note(samples, "An error that the copies share cannot be found.")
+        issues = replace(issues, notes=(*issues.notes, *note))
     return issues, noise
 
 

@@ -6,12 +6,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from gapscope.base.samples import Samples
+from gapscope.statistics.baselines import sample_features
+
 # Rows that are compared with all others; numbers of rows times columns above which none are (a second of one core).
 QUERIES, MAX_ENTRIES = 400, 20_000_000
 # A row has near copies if, from its second neighbour on, one of its first 50 is 2.5 times as far as the one before. Of
 # independent rows in m dimensions the ratio of the distances of neighbours k and k + 1 is r with a probability of
 # r^(-mk). Chosen on 26 tables: at most .22 of their rows have near copies (docs/checks/gs108.md).
 NEIGHBOURS, JUMP, MIN_FRACTION = 50, 2.5, 0.5
+
+_OF_OTHERS = "If new data are of other groups (patients, objects, recordings), pass groups= "
+LEFT_ONE_OUT = (
+    f"Leave-one-out predicts them from each other. {_OF_OTHERS}to gapscope.out_of_sample."
+)
+SCORED_ON_COPIES = f"Subsets are scored on copies of their own samples. {_OF_OTHERS.rstrip()}."
 
 
 def median_group_size(
@@ -48,3 +57,23 @@ def median_group_size(
     if labels is not None and n / size < 3 * len(labels.unique()):
         return None
     return fraction, size
+
+
+def grouped_rows_note(samples: Samples, consequence: str) -> tuple[str, ...]:
+    """Return the note on samples most of which have near copies; none for others and for positions.
+
+    Args:
+        samples: The samples, with targets.
+        consequence: What follows and what to do, sentences.
+    """
+    if samples.kind == "positions" or samples.inputs.numel() > MAX_ENTRIES:
+        return ()
+    labels = None
+    if samples.is_classification:
+        labels = samples.y.cpu()
+    fraction, size = median_group_size(sample_features(samples), labels) or (0.0, 1)
+    if fraction < MIN_FRACTION:
+        return ()
+    return (
+        f"{100 * fraction:.0f} % of the samples have several near copies, in groups of about {size}. {consequence}",
+    )
