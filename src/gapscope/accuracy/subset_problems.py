@@ -264,7 +264,7 @@ class MetricProblem:
             return ""
         try:
             samples = as_samples((self.rows.inputs, self.rows.targets))
-        except InvalidInput:  # the estimator takes text, missing numbers, or targets of its own kind
+        except InvalidInput:  # text, missing numbers, or targets of another kind
             return ""
         return "".join(grouped_rows_note(samples, SCORED_ON_COPIES))
 
