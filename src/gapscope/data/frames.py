@@ -207,7 +207,7 @@ def _check_no_header(frame: pandas.DataFrame) -> None:
         column = frame.iloc[:, k]
         if are_numbers(column) or not rows.any():
             return
-        rows &= (column.astype(object) == name).to_numpy(dtype=bool, na_value=False)
+        rows &= [isinstance(cell, str) and cell == name for cell in column]
     found = numpy.flatnonzero(rows)
     if len(found):
         raise InvalidInput(
