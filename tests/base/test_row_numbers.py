@@ -74,6 +74,24 @@ def test_estimators_get_the_note() -> None:
         assert any("Column n numbers the rows" in note for note in result.notes)
 
 
+@pytest.mark.parametrize("name", ["index", "Unnamed: 0", "customer_id"])
+@pytest.mark.parametrize("kind", [pandas.DataFrame, "pyarrow"])
+def test_identifiers_with_gaps_are_noted_of_frames(name: str, kind: Any) -> None:
+    frame = pandas.DataFrame({"a": NOISE[:, 0], name: 3 * numpy.arange(N), "b": NOISE[:, 1]})
+    data: Any = (
+        frame if kind != "pyarrow" else pytest.importorskip("pyarrow").Table.from_pandas(frame)
+    )
+    note = f"Column {name} identifies the rows"
+    assert note in row_number_note(data)[0]
+    assert not row_number_note(frame.rename(columns={name: "height"}))
+    assert not row_number_note(frame.assign(**{name: 1}))
+    if kind != "pyarrow":
+        from sklearn.neighbors import KNeighborsClassifier
+
+        curve = gs.learning_curve(KNeighborsClassifier(1), (data, LABELS))
+        assert any(note in text for text in curve.notes)
+
+
 def test_which_columns_number_the_rows() -> None:
     counted = torch.arange(40)
     columns = [counted.flip(0), counted[torch.randperm(40)] + 7, 2 * counted, counted / 2]

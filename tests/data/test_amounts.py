@@ -51,3 +51,10 @@ def test_codes_of_classes_stay_classes(prices: pandas.DataFrame) -> None:
     missing = prices["price"].where(prices["age"] > 0, -100)
     _, y = encode_inputs((x, missing))[0]
     assert y.dtype.kind == "i"
+
+
+def test_the_note_on_integers_is_kept_with_a_named_target(prices: pandas.DataFrame) -> None:
+    checked = gs.check(None, prices, target="price", only=["GS101"])
+    issues = gs.find_label_issues(None, prices, target="price", time_budget=1)
+    for result in (checked, issues):
+        assert sum("read as numbers (regression)" in note for note in result.notes) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,47 @@ def test_omitted_dates_have_one_note() -> None:
     for column in (frame["when"], frame["when"].dt.strftime("%d/%m/%Y")):
         _, notes = encode_frame(frame.assign(when=column))
         assert len(notes) == 1 and "omitted" in notes[0]
+
+
+MIXED: list[tuple[list[object], list[float]]] = [
+    ([str(2 * k) if k % 2 else 2 * k for k in range(N)], [2.0 * k for k in range(N)]),
+    ([str(k % 3) if k % 2 else k % 3 for k in range(N)], [float(k % 3) for k in range(N)]),
+    (
+        [Decimal(k) if k % 2 else f"{k}.5" for k in range(N)],
+        [k if k % 2 else k + 0.5 for k in range(N)],
+    ),
+    # three decimals after a comma, beside numbers of their size
+    (
+        [f"{3 * k},125" if k % 2 else 3 * k + 0.125 for k in range(N)],
+        [3 * k + 0.125 for k in range(N)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("cells", "values"), MIXED)
+def test_text_beside_numbers_is_read_as_numbers(cells: list[object], values: list[float]) -> None:
+    column = pandas.Series(cells, dtype=object, name="c")
+    frame = pandas.DataFrame({"c": column, "x": OTHER})
+    encoded, notes = encode_frame(frame)
+    assert encoded["c"].tolist() == values and "read as numbers" in notes[0]
+    frame.loc[3, "c"] = None
+    assert encode_frame(frame)[0]["c"].tolist()[4:] == values[4:]
+    for targets in (column, column.to_numpy(), cells):
+        (_, y), (_, second), notes = encode_inputs(
+            (OTHER[:, None], targets), (OTHER[:4, None], targets[:4])
+        )
+        assert y.tolist() == values and list(second) == values[:4] and "read as" in notes[0]
+        assert (y.dtype == "int64") == (len(set(values)) == 3 and second.dtype == "int64")
+
+
+def test_a_number_and_its_text_are_one_category() -> None:
+    cells = pandas.Series(["a", 1, "1", 1.0] * (N // 4), dtype=object)
+    encoded, _ = encode_frame(pandas.DataFrame({"c": cells, "x": OTHER}))
+    assert [name for name in encoded if name != "x"] == ["c_1", "c_a"]
+    second, _ = encode_frame(pandas.DataFrame({"c": ["1", 1], "x": [0, 0]}), like=encoded)
+    assert second["c_1"].tolist() == [1, 1]
+
+
+def test_long_whole_numbers_with_an_error_are_codes() -> None:
+    cells = ["n/a", *(f"{10 ** (15 + k % 4) + k}" for k in range(1, N))]
+    assert find_format(pandas.Series(cells)) is None

@@ -264,3 +264,19 @@ def test_arrays_of_numpy_are_named(tmp_path: Path) -> None:
     for name in ("a.npz", "a.npy"):
         with pytest.raises(UnreadableFile, match="NumPy"):
             read_table(tmp_path / name)
+
+
+def test_codes_with_leading_zeros_stay_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("zip,n,t\n00501,1.05,10:07\n02134,20,11:00\n90210,3,09:01\n")
+    table, _ = read_table(path)
+    assert table["zip"].tolist() == ["00501", "02134", "90210"]
+    assert table["n"].tolist() == [1.05, 20, 3]
+    path.write_text("zip,n\n00501,1\nNA,2\n")
+    assert read_table(path)[0]["zip"].tolist() == ["00501", "NA"]
+
+
+def test_truth_values_may_be_missing(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\nTrue,1\n,2\nFalse,3\n")
+    assert read_table(path)[0]["a"].fillna(-1).tolist() == [1, -1, 0]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gapscope.base.columns import library_of
 from gapscope.base.errors import join_names
+from gapscope.base.foreign_data import as_frame
 
 MIN_ROWS = 10
 """Fewer rows may be numbered by chance, or on purpose."""
@@ -41,6 +42,23 @@ def is_identifier_name(name: str) -> bool:
     return is_index_name(name) or any(
         pattern.fullmatch(name) is not None for pattern in (_IDENTIFIER, _ENDING)
     )
+
+
+def is_identifier(name: str, column: Any) -> bool:
+    """Return whether a column has the name of an identifier and a different value in each row (no decimals).
+
+    Args:
+        name: Name of the column.
+        column: Column of a table of pandas.
+    """
+    if len(column) < MIN_ROWS or not is_identifier_name(name):
+        return False
+    if column.dtype.kind == "f" and not (column.dropna() % 1 == 0).all():
+        return False
+    try:
+        return column.nunique(dropna=False) == len(column)
+    except TypeError:  # cells that are lists
+        return False
 
 
 def _columns(inputs: Any) -> list[tuple[str, numpy.ndarray]]:
@@ -72,7 +90,9 @@ def _columns(inputs: Any) -> list[tuple[str, numpy.ndarray]]:
 
 
 def row_number_note(inputs: Any, names: Sequence[str] = ()) -> list[str]:
-    """Return the note about columns of a table that hold consecutive integers, one per row (none without any).
+    """Return the notes about columns of a table that number or identify the rows (none without any).
+
+    They hold consecutive integers, or a frame names them so and each row has another value.
 
     Args:
         inputs: Inputs in any form: a matrix or a frame is a table.
@@ -81,15 +101,27 @@ def row_number_note(inputs: Any, names: Sequence[str] = ()) -> list[str]:
     shape = getattr(inputs, "shape", ())
     if len(shape) != 2 or shape[0] < MIN_ROWS or shape[1] < 2:
         return []
+    inputs = as_frame(inputs)
     found: list[str] = []
     for name, values in _columns(inputs):
         if values[0] % 1 == 0 and (numpy.diff(numpy.sort(values)) == 1).all():
             found.append(names[int(name)] if names else name)
-    if not found:
+    identifiers = [
+        str(name)
+        for k, name in enumerate(getattr(inputs, "columns", ()))
+        if str(name) not in found and is_identifier(str(name), inputs.iloc[:, k])
+    ]
+    return _note(found, "number", "consecutive integers") + _note(
+        identifiers, "identify", "another value in each"
+    )
+
+
+def _note(names: Sequence[str], verb: str, what: str) -> list[str]:
+    if not names:
         return []
-    subject = f"Column {found[0]} numbers"
-    if len(found) > 1:
-        subject = f"Columns {join_names(found)} number"
+    subject = f"Columns {join_names(names)} {verb}"
+    if len(names) == 1:
+        subject = f"Column {names[0]} {'numbers' if verb == 'number' else 'identifies'}"
     return [
-        f"{subject} the rows (consecutive integers), which can give the label away. Remove them from the inputs."
+        f"{subject} the rows ({what}), which can give the label away. Remove them from the inputs."
     ]

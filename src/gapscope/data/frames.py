@@ -10,10 +10,16 @@ import numpy
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.file_paths import are_file_paths, refuse_file_paths
 from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, as_frame, hashed_words
-from gapscope.base.row_numbers import MIN_ROWS, is_identifier_name
+from gapscope.base.row_numbers import MIN_ROWS, is_identifier
 from gapscope.base.type_guards import is_list_or_tuple
 from gapscope.data.named_columns import labelled_table
-from gapscope.data.number_text import MAX_CATEGORIES, TextFormat, find_format, note_on_errors
+from gapscope.data.number_text import (
+    MAX_CATEGORIES,
+    TextFormat,
+    find_format,
+    has_numbers_in_text,
+    note_on_errors,
+)
 from gapscope.data.plain_columns import (
     are_numbers,
     arrays_as_columns,
@@ -33,6 +39,7 @@ from gapscope.data.table_encoding import (
     encoding_of,
     fraction_of_single,
     indicators,
+    level_text,
 )
 from gapscope.data.table_targets import NOTE, with_amounts
 from gapscope.results.formatting import pluralize
@@ -55,17 +62,6 @@ def _is_row_number(column: pandas.Series) -> bool:
     ):
         return False
     return bool((numpy.diff(column.to_numpy(dtype=float)) == 1).all())
-
-
-def _is_identifier(name: str, column: pandas.Series) -> bool:
-    """Return whether a column has the name of an identifier and a different value in each row (no decimals)."""
-    import pandas
-
-    if len(column) < MIN_ROWS or not is_identifier_name(name):
-        return False
-    if pandas.api.types.is_float_dtype(column) and not (column.dropna() % 1 == 0).all():
-        return False
-    return column.nunique(dropna=False) == len(column)
 
 
 def _read_text(
@@ -101,6 +97,8 @@ def _read_text(
                 refuse_file_paths(column, f"Column {str(name)!r}")
             frame = frame.drop(columns=[name])
             notes[name] = f"{name}: dropped, since it holds paths of files."
+        elif has_numbers_in_text(column):  # 1 and "1" are one category
+            frame = with_column(frame, name, column.map(level_text, na_action="ignore"))
     if frame.columns.empty:
         raise InvalidInput(" ".join(["Got no usable columns.", *notes.values()]))
     return frame, formats, notes
@@ -136,7 +134,7 @@ def _notes_on_times(times: dict[Any, str]) -> list[str]:
 
 def _numbers_rows(column: pandas.Series) -> bool:
     """Return whether a column numbers or identifies the rows."""
-    return _is_row_number(column) or _is_identifier(str(column.name), column)
+    return _is_row_number(column) or is_identifier(str(column.name), column)
 
 
 def _encodings_of_arrays(

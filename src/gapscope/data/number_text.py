@@ -9,8 +9,9 @@ from __future__ import annotations
 import numbers
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -30,6 +31,8 @@ MIN_CODE = 5
 """Digits of whole numbers of one length that are codes where other cells are text."""
 MIN_PHONE = 7
 """Digits of whole numbers with a plus or in groups of one length, as of phone numbers."""
+MAX_DIGITS = 15
+"""Whole numbers of more digits are codes: floating point does not tell them apart."""
 ERRORS = re.compile(r"\W*|.*\d.*|#.*|(?i:missing|unknown|none|null|nan?|n/a|error|tbd|empty|void)")
 """Cells that are no category beside a few numbers: wrong numbers, and words for missing ones."""
 _CURRENCY = (
@@ -81,7 +84,11 @@ class TextFormat:
         import pandas
 
         parse: Callable[[str], Any] = self._iso_date if self.kind == "date" else self._number
-        parsed = {cell: parse(_plain(cell)) for cell in column.dropna().unique()}
+        is_number = self.kind == "number" and not any(self.affix)
+        parsed = {
+            cell: _finite(cell) if is_number and not isinstance(cell, str) else parse(_plain(cell))
+            for cell in column.dropna().unique()
+        }
         cells = column.astype(object).map(parsed)
         if self.kind == "date":
             dates = pandas.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
@@ -123,7 +130,8 @@ class TextFormat:
         if self.kind == "date":
             row = values.index[values.dt.day.to_numpy().argmax()]  # a day that is no month
         else:
-            row = max(values.index, key=lambda row: len(str(column.iloc[row])))
+            is_text = [isinstance(cell, str) for cell in column]
+            row = max(values.index, key=lambda row: (is_text[row], len(str(column.iloc[row]))))
         cell, value = column.iloc[row], values[row]
         if self.kind == "date":
             return f"{column.name}: read as dates ({str(cell)!r} is {value.date()})."
@@ -149,6 +157,11 @@ class _Parts:
         plain = self.number.translate({ord(mark): None for mark in marks})
         value = float(plain.replace(point, "."))
         return -value if self.sign in ("-", "−", "(") else value
+
+
+def _finite(cell: Any) -> float:
+    value = float(cell)
+    return value if numpy.isfinite(value) else numpy.nan
 
 
 def _plain(cell: Any) -> str:
@@ -178,8 +191,19 @@ def has_text(column: pandas.Series) -> bool:
     if are_numbers(column) or isinstance(column.dtype, pandas.CategoricalDtype):
         return False
     types = set(map(type, column.dropna()))
-    is_usable = all(issubclass(each, str | numbers.Real) and each is not bool for each in types)
+    is_usable = all(
+        issubclass(each, str | numbers.Real | Decimal) and each is not bool for each in types
+    )
     return is_usable and any(issubclass(each, str) for each in types)
+
+
+def has_numbers_in_text(column: pandas.Series) -> bool:
+    """Return whether a column holds numbers beside text, so that its text is not meant to be categories.
+
+    Args:
+        column: Column of a table.
+    """
+    return has_text(column) and not all(isinstance(cell, str) for cell in column.dropna())
 
 
 def find_format(column: pandas.Series) -> TextFormat | None:
@@ -194,14 +218,16 @@ def find_format(column: pandas.Series) -> TextFormat | None:
     counts.pop("", None)
     if not counts:
         return None
-    return _date_format(counts) or _number_format(counts)
+    real = {_plain(cell) for cell in column.dropna() if not isinstance(cell, str)}
+    return _date_format(counts) or _number_format(counts, real)
 
 
 def _share(counts: Counter[str], cells: Sequence[str]) -> float:
     return sum(counts[cell] for cell in cells) / counts.total()
 
 
-def _number_format(counts: Counter[str]) -> TextFormat | None:
+def _number_format(counts: Counter[str], real: Collection[str]) -> TextFormat | None:
+    """Return how cells hold numbers, of which some are no text (`real`); None for other text."""
     parts = {cell: found for cell in counts if (found := _split(cell)) is not None}
     affixes: Counter[tuple[str, str]] = Counter()
     for cell, found in parts.items():
@@ -215,17 +241,35 @@ def _number_format(counts: Counter[str]) -> TextFormat | None:
         numeric[point] = [
             cell
             for cell, found in parts.items()
-            if found.affix == affix and not numpy.isnan(found.value(point))
+            if found.affix == affix and (cell in real or not numpy.isnan(found.value(point)))
         ]
         shares[point] = _share(counts, numeric[point])
     point = max(shares, key=shares.__getitem__)
     if shares[point] < MIN_SHARE:
         return None
+    if real and shares["."] == shares[","]:
+        point = _point_like_numbers(
+            [parts[cell] for cell in numeric[point] if cell not in real], real
+        )
     known = [parts[cell] for cell in numeric[point]]
     others = [cell for cell in counts if cell not in set(numeric[point])]
-    if _are_codes(known, others) or (affix == ("", "") and _are_categories(known, others)):
+    is_plain = affix == ("", "")
+    if _are_codes(known, others) or (is_plain and _are_categories(known, others, bool(real))):
         return None
     return TextFormat("number", point, affix)
+
+
+def _point_like_numbers(text: Sequence[_Parts], real: Collection[str]) -> str:
+    """Return the decimal mark with which text is of the size of numbers of its column, a point if both are."""
+    size = numpy.log1p(numpy.median([abs(_finite(cell)) for cell in real]))
+    if not text:
+        return "."
+    return min(
+        (".", ","),
+        key=lambda mark: abs(
+            numpy.log1p(numpy.median([abs(part.value(mark)) for part in text])) - size
+        ),
+    )
 
 
 def _are_codes(known: Sequence[_Parts], others: Sequence[str]) -> bool:
@@ -233,6 +277,8 @@ def _are_codes(known: Sequence[_Parts], others: Sequence[str]) -> bool:
     if any(re.match(r"0\d", part.number) for part in known):
         return True
     lengths = {len(part.digits) for part in known}
+    if any(part.number.isdigit() and len(part.digits) > MAX_DIGITS for part in known):
+        return True
     if any(part.sign == "+" and len(part.digits) >= MIN_PHONE for part in known):
         return True
     if (
@@ -247,13 +293,16 @@ def _are_codes(known: Sequence[_Parts], others: Sequence[str]) -> bool:
     return bool(others) and (has_codes or (len(lengths) == 1 and min(lengths) >= MIN_CODE))
 
 
-def _are_categories(known: Sequence[_Parts], others: Sequence[str]) -> bool:
-    """Return whether numbers without currency or unit may be categories, or text on purpose."""
+def _are_categories(known: Sequence[_Parts], others: Sequence[str], is_mixed: bool) -> bool:
+    """Return whether numbers without currency or unit may be categories, or text on purpose.
+
+    Where some cells are numbers, the others are text by chance (`is_mixed`).
+    """
     if any(not re.fullmatch(r"\d*\.?\d*([eE][-+]?\d+)?", part.number) for part in known):
         return False  # separators
     if len(known) <= MAX_CATEGORIES:
-        return not others or not all(map(ERRORS.fullmatch, others))
-    return not others and all(part.number.isdigit() for part in known)
+        return not (others or is_mixed) or not all(map(ERRORS.fullmatch, others))
+    return not (others or is_mixed) and all(part.number.isdigit() for part in known)
 
 
 def _date_format(counts: Counter[str]) -> TextFormat | None:

@@ -245,11 +245,11 @@ def level_numbers(column: pandas.Series, levels: Sequence[Any]) -> numpy.ndarray
         column: Column of a table.
         levels: Values; they are matched by value, then by their text.
     """
-    by_text = {_level_text(level): k for k, level in reversed(list(enumerate(levels)))}
+    by_text = {level_text(level): k for k, level in reversed(list(enumerate(levels)))}
     by_value = {level: k for k, level in enumerate(levels)}
     codes: dict[Any, int] = {}
     for value in column.dropna().unique():
-        codes[value] = by_value.get(value, by_text.get(_level_text(value), -1))
+        codes[value] = by_value.get(value, by_text.get(level_text(value), -1))
     return column.astype(object).map(codes).fillna(-1).to_numpy(dtype=int)
 
 
@@ -270,7 +270,7 @@ def _unseen(encoding: ColumnEncoding, plain: pandas.Series) -> list[UnseenValues
     is_new = (level_numbers(plain, encoding.levels) < 0) & plain.notna().to_numpy()
     if not is_new.any():
         return []
-    values = plain[is_new].map(_level_text).value_counts()
+    values = plain[is_new].map(level_text).value_counts()
     names = tuple(str(value) for value in values.index)
     return [UnseenValues(encoding.name, names, int(is_new.sum()), len(plain), encoding.single)]
 
@@ -324,7 +324,7 @@ def category_names(
     return [[next(unique) for _ in levels] for _, levels in categories]
 
 
-def _level_text(value: Any) -> str:
+def level_text(value: Any) -> str:
     """Return a value as text; whole numbers without decimals, so that 1.0 is 1."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))

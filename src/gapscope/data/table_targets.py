@@ -15,7 +15,13 @@ from gapscope.base.row_numbers import MIN_ROWS
 from gapscope.base.targets import IGNORED, are_amounts
 from gapscope.base.type_guards import is_list_or_tuple
 from gapscope.data.named_columns import column_by_name
-from gapscope.data.number_text import MAX_CATEGORIES, find_format, has_text, note_on_errors
+from gapscope.data.number_text import (
+    MAX_CATEGORIES,
+    find_format,
+    has_numbers_in_text,
+    has_text,
+    note_on_errors,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -34,8 +40,10 @@ def _amounts_in_text(
     """
     known = None if like is None else like.attrs.get(FORMAT)
     text = find_format(column) if known is None else known
-    is_amount = known is not None or column.nunique() > MAX_CATEGORIES
-    if text is None or text.kind != "number" or not is_amount or not has_text(column):
+    if text is None or text.kind != "number" or not has_text(column):
+        return None
+    is_mixed = has_numbers_in_text(column)
+    if known is None and not is_mixed and column.nunique() <= MAX_CATEGORIES:
         return None
     numbers = text.values(column)
     wrong = note_on_errors(column, numbers)
@@ -43,7 +51,12 @@ def _amounts_in_text(
         raise InvalidInput(
             f"{column.name}: {wrong}. Every sample needs a target: correct these cells, or remove the rows."
         )
-    note = text.describe(column).removesuffix(".") + ", regression."
+    note = text.describe(column)
+    is_few = known is None and is_mixed and numbers.nunique() <= MAX_CATEGORIES
+    if (is_few and (numbers % 1 == 0).all()) or (like is not None and like.dtype == "int64"):
+        numbers = numbers.astype("int64")  # classes
+    else:
+        note = note.removesuffix(".") + ", regression."
     numbers.attrs.update({FORMAT: text, NOTE: note})
     return numbers, note
 
@@ -62,9 +75,9 @@ def as_targets(
     """
     import pandas
 
-    amounts = _amounts_in_text(column, like)
-    if amounts is not None:
-        return amounts
+    from_text = _amounts_in_text(column, like)
+    if from_text is not None:
+        return from_text
 
     if column.dtype == object and not column.isna().any():
         values = as_numbers(column.to_numpy())
@@ -86,7 +99,9 @@ def as_targets(
     low, high = int(column.min()), int(column.max())
     note = f"{column.name}: {n:,} integers from {low:,} to {high:,}, read as numbers "
     note += "(regression); text would be classes."
-    return column.astype(float), note
+    amounts = column.astype(float)
+    amounts.attrs[NOTE] = note
+    return amounts, note
 
 
 def split_frame(
@@ -132,7 +147,7 @@ def with_amounts(data: Any, test: Any, *, are_columns: bool) -> tuple[Any, Any, 
     if not is_list_or_tuple(data) or len(data) != 2:
         return data, test, ""
     targets = as_frame(data[1])
-    is_text_list = is_list_or_tuple(targets) and all(isinstance(cell, str) for cell in targets)
+    is_text_list = is_list_or_tuple(targets) and any(isinstance(cell, str) for cell in targets)
     if not is_text_list and not isinstance(targets, pandas.Series | numpy.ndarray):
         return data, test, ""
     if getattr(targets, "ndim", 1) != 1 or not len(targets):
@@ -153,5 +168,5 @@ def with_amounts(data: Any, test: Any, *, are_columns: bool) -> tuple[Any, Any, 
         return data, test, ""
     if is_list_or_tuple(test) and len(test) == 2 and test[1] is not None:
         second = as_targets(pandas.Series(as_frame(test[1]), name=column.name), numbers)[0]
-        test = (test[0], second.to_numpy(dtype=float))
+        test = (test[0], second.to_numpy(dtype="int64" if numbers.dtype == "int64" else float))
     return (data[0], numbers), test, note

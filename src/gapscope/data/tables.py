@@ -271,6 +271,8 @@ def _clean_text(column: pandas.Series, has_decimal_commas: bool) -> tuple[pandas
     """Return a column of text without surrounding spaces, or as numbers if its words are missing numbers."""
     import pandas
 
+    if all(isinstance(cell, bool) for cell in column.dropna()):
+        return column.astype(float), ""
     cells = column.str.strip()
     note = ""
     if not cells.equals(column):
@@ -279,6 +281,8 @@ def _clean_text(column: pandas.Series, has_decimal_commas: bool) -> tuple[pandas
     rest = cells[~is_word].dropna()
     if is_word.any() and are_dates_as_text(rest):
         return cells.where(~is_word), _note_on_words(cells[is_word])
+    if rest.str.fullmatch(r"0\d+").any():  # codes
+        return cells, note
     if has_decimal_commas and len(rest) and rest.str.fullmatch(DECIMAL_COMMA).all():
         rest, note = rest.str.replace(",", "."), "decimal commas"
     try:
@@ -400,7 +404,11 @@ def read_table(
     dtype = {k if names else name: str for k, name in enumerate(columns) if name.strip() in as_text}
     if names is not None:
         options = {"header": None, "names": range(len(names)), "skiprows": 1 if extra else 0}
-    frame = _parse(text, separator, path, na_values=[""], low_memory=False, dtype=dtype, **options)
+    options |= {"na_values": [""], "low_memory": False}
+    if re.search(r"(?<![\d.:/-])0\d", text):  # perhaps ZIP codes, which lose their zeros as numbers
+        cells = _parse(text, separator, path, dtype=str, **options)
+        dtype |= {name: str for name in cells if cells[name].str.fullmatch(r"\s*0\d+\s*").any()}
+    frame = _parse(text, separator, path, dtype=dtype, **options)
     frame.columns = [str(name).strip() for name in (names or frame.columns)]
     # pandas names columns without a name like this
     unnamed = [re.fullmatch(r"(Unnamed: \d+)?", name) is not None for name in frame.columns]
