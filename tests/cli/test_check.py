@@ -197,7 +197,7 @@ def test_pool_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ("function", "facts"),
     [
         ("unlabelled", ["targets"]),
-        ("wrong_shape", ["[140, 6]"]),
+        ("wrong_shape", ["first 8 samples, [8, 6]"]),
         ("raises", ["KeyError", "missing key", "line"]),
         ("nothing", ["nothing"]),
     ],

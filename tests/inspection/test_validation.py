@@ -262,7 +262,7 @@ def test_a_compiled_network_is_measured_through_the_original() -> None:
         (
             nn.Linear(5, 2),
             (X, Y),
-            r"must run on the inputs; Linear on \[8, 4\] raised RuntimeError: mat1 and mat2",
+            r"must run on the inputs; Linear on the first 8 samples, \[8, 4\], raised RuntimeError: mat1 and mat2",
         ),
         (mlp(), ((X * 255).long(), Y), r"use x.float\(\) / 255"),
         (

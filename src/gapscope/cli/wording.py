@@ -21,6 +21,8 @@ IN_A_SHELL = {
     "a larger time_budget=, or None for no limit": "a larger --time-budget",
     "a larger time_budget": "a larger --time-budget",
     "in result.label_issues": "that `gapscope labels` lists",
+    "pass groups= to gapscope.out_of_sample or gapscope.learning_curve": "pass --groups to `gapscope learning-curve`",
+    "pass groups= to gapscope.out_of_sample": "pass --groups to `gapscope learning-curve`",
     "pass groups= to gapscope.learning_curve": "pass --groups to `gapscope learning-curve`",
     "gapscope.learning_curve": "`gapscope learning-curve`",
     "gapscope.embed": "gapscope.embed in Python",

@@ -182,12 +182,13 @@ def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> st
     elif samples.form is not None and samples.form.names:
         signature = ", ".join(inspect.signature(network.forward).parameters)
         hint = f"It was called with {', '.join(samples.form.names)}; its forward takes {signature}."
+    first = x[:TRIAL]
     if samples.form is not None:
-        shape = [list(part.shape) for part in samples.form.unpack(x[:TRIAL])]
+        shape = [list(part.shape) for part in samples.form.unpack(first)]
     else:
-        shape = list(x[:TRIAL].shape)
-    result = f"{type(network).__name__} on {shape} raised {type(error).__name__}: {message}"
-    return f"The network must run on the inputs; {result}. {hint}"
+        shape = list(first.shape)
+    result = f"{type(network).__name__} on the first {len(first)} samples, {shape}, raised {type(error).__name__}"
+    return f"The network must run on the inputs; {result}: {message}. {hint}"
 
 
 NOT_FINITE = "Some outputs are NaN or infinite."
