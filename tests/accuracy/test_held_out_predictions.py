@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.accuracy.subset_designs import folds
-from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.base.randomness import derive_seed
 from gapscope.statistics.baselines import feature_matrix, linear_ridge, rbf_ridge
 from gapscope.statistics.calibration import fit_calibration
@@ -484,3 +484,26 @@ def _eleven_outputs(x: Tensor, y: Tensor) -> nn.Module:
         nn.functional.cross_entropy(network(x), y).backward()
         optimizer.step()
     return network
+
+
+class _NotFinite(nn.Module):
+    """Network with finite features and outputs that are NaN."""
+
+    def __init__(self, kernel: int = 0) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(2, 4, kernel, padding=1) if kernel else nn.Linear(5, 8)
+        self.last = nn.Conv1d(4, 3, 1) if kernel else nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first(x).relu()) * float("nan")
+
+
+def test_a_network_whose_outputs_are_nan_has_no_answer() -> None:
+    x = torch.tensor(X).float()
+    for network, data in (
+        (_NotFinite(), (x, Y)),
+        (_NotFinite(), (x, x[:, :3])),
+        (_NotFinite(3), (torch.randn(20, 2, 6), torch.randint(3, (20, 6)))),
+    ):
+        with pytest.raises(NotMeasurable, match="Outputs must be finite"):
+            gs.out_of_sample(network, data)

@@ -245,3 +245,34 @@ def test_large_networks_are_ranked_by_features_without_the_ntk(
         "large": False,
     }
     assert list(ranking.notes) == ["large"] and "no NTK row" in str(ranking.notes["large"])
+
+
+class Unfit(nn.Module):
+    """Network whose outputs are random, or NaN for the first sample."""
+
+    def __init__(self, noise: float, last: float) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 4))
+        self.noise = noise
+        self.last = last
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layers(x)
+        y = y + self.noise * torch.randn_like(y)
+        return torch.where((x == X[0]).all(1, keepdim=True), self.last * y, y)
+
+
+def test_networks_that_are_random_nan_or_frozen_are_named_with_the_reason() -> None:
+    candidates = {
+        "sound": Unfit(0.0, 1.0),
+        "random": Unfit(1.0, 1.0),
+        "nan": Unfit(0.0, float("nan")),
+        "frozen": Unfit(0.0, 1.0).requires_grad_(False),
+    }
+    ranking = rank_networks(candidates, (X, Y), initializations=2)
+    print(ranking, ranking.not_ranked, ranking.notes)
+    assert "two passes" in ranking.notes["random"] and "two passes" in repr(ranking)
+    assert "sound" not in ranking.notes
+    assert "finite" in ranking.not_ranked["nan"]
+    assert "no trainable weights" in ranking.not_ranked["frozen"]
+    assert "NTK" not in ranking.not_ranked["frozen"]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import gapscope as gs
+from gapscope.base.errors import InvalidInput
 from gapscope.checks.account import cap_costs, order_findings
 from gapscope.checks.expected import Expected
 from gapscope.results.estimate import IntervalEstimate
@@ -138,3 +139,16 @@ def test_an_expected_accuracy_that_is_shown_was_judged() -> None:
     assert result.headline.startswith(
         "Not judged: whether these data allow a higher accuracy (GS401"
     )
+
+
+@pytest.mark.parametrize("codes", ["GS102", "GS102,GS105"])
+def test_one_text_names_checks(codes: str) -> None:
+    data = torch.rand(40, 3), torch.arange(40) % 2
+    for name in ("only", "ignore"):
+        text, listed = (
+            gs.check(None, data, **{name: value}).to_dict() for value in (codes, codes.split(","))
+        )
+        for part in ("findings", "fine", "not_checked", "total"):
+            assert text[part] == listed[part]
+    with pytest.raises(InvalidInput, match="Got check 'GS9'"):
+        gs.check(None, data, only="GS9")

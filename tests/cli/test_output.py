@@ -16,6 +16,7 @@ import typer
 import gapscope.cli as gapscope_cli
 from gapscope.cli.output import print_lines, print_markdown
 from gapscope.cli.pipes import TolerantStream
+from gapscope.cli.wording import in_a_shell
 from support.commands import gapscope
 from support.json_output import check_json, documented
 
@@ -219,3 +220,15 @@ def test_advice_of_results_is_in_words_of_the_command_line(
     )
     print_markdown("`gapscope.learning_curve`")  # pages of codes are about the functions
     assert capsys.readouterr().out == "`gapscope.learning_curve`\n"
+
+
+@pytest.mark.parametrize(
+    ("python", "shell"),
+    [
+        ("Use `gapscope.embed`.", "Use `gapscope.embed` in Python."),
+        ("Use gapscope.embed.", "Use `gapscope.embed` in Python."),
+        ("Use `gapscope.learning_curve`.", "Use `gapscope learning-curve`."),
+    ],
+)
+def test_backticks_enclose_what_stands_in_place_of_a_function(python: str, shell: str) -> None:
+    assert in_a_shell(python) == shell

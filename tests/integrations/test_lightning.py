@@ -238,3 +238,10 @@ def test_what_is_no_monitor_or_penalty_raises_at_once() -> None:
         PenaltyCallback(0.01)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="penalties must be a Penalty"):
         PenaltyCallback([GradientSimilarityPenalty(0.01)])  # type: ignore[arg-type]
+
+
+def test_an_end_by_an_alarm_needs_one() -> None:
+    data = torch.rand(8, 3), torch.arange(8) % 2
+    with pytest.raises(InvalidInput, match="stop=True needs an alarm"):
+        MonitorCallback(Monitor(data), stop=True)
+    assert MonitorCallback(Monitor(data, alarm="joint"), stop=True).stop

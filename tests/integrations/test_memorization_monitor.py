@@ -402,3 +402,9 @@ def test_what_is_no_trainer_is_refused(trainer: Any) -> None:
     for function in (MemorizationMonitor, add_memorization_monitor):
         with pytest.raises(InvalidInput, match="Trainer"):
             function(trainer)
+
+
+def test_an_end_by_the_flag_needs_canaries(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, bert_classifier(), SENTENCES)
+    with pytest.raises(InvalidInput, match="stop=True needs canaries"):
+        MemorizationMonitor(trainer, stop=True)

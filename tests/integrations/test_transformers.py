@@ -285,3 +285,10 @@ def test_a_resumed_training_resumes_with_the_state_of_its_penalties(tmp_path: Pa
 def test_what_is_no_monitor_raises_at_once() -> None:
     with pytest.raises(InvalidInput, match="monitor must be a Monitor"):
         MonitorCallback((torch.randn(8, 3), torch.arange(8) % 2))  # type: ignore[arg-type]
+
+
+def test_an_end_by_an_alarm_needs_one() -> None:
+    data = torch.rand(8, 3), torch.arange(8) % 2
+    with pytest.raises(InvalidInput, match="stop=True needs an alarm"):
+        MonitorCallback(Monitor(data), stop=True)
+    assert MonitorCallback(Monitor(data, alarm="joint"), stop=True).stop

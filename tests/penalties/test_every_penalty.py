@@ -159,3 +159,32 @@ def test_the_penalty_of_the_docs_stands_as_it_is(monkeypatch: pytest.MonkeyPatch
     assert float(penalty(torch.nn.Identity(), logits.detach())) == pytest.approx(
         0.3 * (math.log(4) - entropy)
     )
+
+
+@every_penalty
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (torch.zeros(5, dtype=torch.int64), "one per sample, 12"),
+        (torch.zeros(24, 3), "one per sample, 12"),
+        (torch.tensor(1), "one per sample, 12"),
+        (torch.arange(12), "smaller than the number of classes, 3; got 11"),
+        (torch.arange(12) % 3 - 1, r"must lie in \[0, 2\]; got -1"),
+    ],
+)
+def test_targets_that_do_not_fit_the_batch_are_refused(
+    kind: str, targets: torch.Tensor, message: str
+) -> None:
+    network = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    x = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(InvalidInput, match=message):
+        _made(kind)(network, x, targets)
+    fitting = torch.where(torch.arange(12) < 4, -100, torch.arange(12) % 3)
+    assert bool(_made(kind)(network, x, fitting).isfinite())
+
+
+def test_flattened_targets_of_positions_fit() -> None:
+    network = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    x = torch.randn(5, 7, 4, generator=torch.Generator().manual_seed(0))
+    for targets in (torch.arange(35) % 3, torch.arange(35).reshape(5, 7) % 3):
+        assert bool(_made("gradient_similarity")(network, x, targets).isfinite())

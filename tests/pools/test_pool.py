@@ -285,3 +285,11 @@ def test_a_grid_is_counted_before_it_is_built() -> None:
         Grid(axes=axes)
     assert Grid(axes=axes, max_networks=10**9).axes == axes
     assert len(Grid.from_dict({"axes": {"seed": [1, 2]}, "max_networks": 2})) == 2
+
+
+@pytest.mark.parametrize("specs", [5, None, "digits", [5], {"a": 1}, RunSpec()])
+def test_what_is_no_grid_is_refused_with_what_is_needed(tmp_path: Path, specs: Any) -> None:
+    pool = Pool(tmp_path / "pool")
+    for function in (pool.run, pool.status, pool.missing):
+        with pytest.raises(InvalidInput, match="must be a Grid or a list"):
+            function(specs)

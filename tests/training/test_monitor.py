@@ -422,3 +422,12 @@ def test_notes_of_the_network_are_printed() -> None:
         monitor.observe(network, epoch)
     (note,) = measure(network, (x, y), ["loss"]).notes
     assert repr(monitor).count(f"note: {note}") == 1
+
+
+@pytest.mark.parametrize("codes", ["GS302", "GS302, GS203", "GS301"])
+def test_one_text_names_checks(codes: str) -> None:
+    assert Monitor(make_samples(), checks=codes).checks is not None
+    listed = Monitor(make_samples(), checks=codes.split(", "))
+    assert repr(Monitor(make_samples(), checks=codes)) == repr(listed)
+    with pytest.raises(InvalidInput, match="Got 'GS9'; checks of a monitor"):
+        Monitor(make_samples(), checks="GS9")

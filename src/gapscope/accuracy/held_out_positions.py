@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.accuracy.held_out_sources import NO_SIGNAL, Held, to_probabilities
+from gapscope.accuracy.subset_problems import comparable_outputs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.measures.positions import (
@@ -88,6 +89,7 @@ def hold_out_positions(source: Any, samples: Samples, *, seed: int) -> HeldPosit
 
     Raises:
         InvalidInput: The source is of another kind, its features do not fit, or nothing predicts the positions.
+        NotMeasurable: The network has outputs that are NaN or infinite.
     """
     if not (source is None or isinstance(source, nn.Module | Tensor | np.ndarray)):
         raise InvalidInput(
@@ -96,6 +98,8 @@ def hold_out_positions(source: Any, samples: Samples, *, seed: int) -> HeldPosit
         )
     network = source if isinstance(source, nn.Module) else None
     prepared, samples, positions = prepare_positions(network, samples, seed=seed)
+    if prepared is not None:
+        comparable_outputs(prepared)
     scores, notes = position_scores(prepared, samples, positions)
     if prepared is not None:
         notes = [*prepared.notes, *notes]

@@ -32,7 +32,12 @@ from gapscope.accuracy.held_out_sources import (
 from gapscope.accuracy.row_selection import as_rows, count_repeats, n_rows
 from gapscope.accuracy.scores import target_variance, variance_of_mean
 from gapscope.accuracy.subset_designs import group_numbers
-from gapscope.accuracy.subset_problems import NetworkProblem, check_no_run, takes_steps_fraction
+from gapscope.accuracy.subset_problems import (
+    NetworkProblem,
+    check_no_run,
+    comparable_outputs,
+    takes_steps_fraction,
+)
 from gapscope.base.arguments import check_arguments
 from gapscope.base.arrays import tensor_of
 from gapscope.base.columns import column_names
@@ -114,6 +119,7 @@ def out_of_sample(
             that the source cannot predict; the
             source is a training run (a monitor, its recordings, a trainer), which has trained on its samples; or
             `groups` or features have the index of the data in another order.
+        NotMeasurable: The network has outputs that are NaN or infinite.
 
     >>> import gapscope as gs
     >>> train = gs.load_dataset("digits").train.first(300)
@@ -251,6 +257,7 @@ def _of_network(
 ) -> Held:
     """Return the predictions of a network's features, or of the inputs if it has fitted these labels."""
     prepared = ready(network, samples)
+    comparable_outputs(prepared)
     inputs = sample_features(samples)
     if inputs.shape[1]:
         kernels = input_kernels(inputs, "inputs")

@@ -157,7 +157,12 @@ def _loo(
     }  # fmt: skip
     used = add_network_rows(rows, notes, prepared, n_classes, options, budget, None)
     is_trainable = any(parameter.requires_grad for parameter in prepared.bare.parameters())
-    if used is None or len(rows) == 1 or not is_trainable:
+    if not is_trainable:
+        raise InvalidInput(
+            "it has no trainable weights (all are frozen, requires_grad=False, or there are none), so that it has no "
+            "training to forecast. Unfreeze those that are trained, or pass (network, 'new') for a new last layer."
+        )
+    if used is None or len(rows) == 1:
         raise InvalidInput(notes[-1])
     by_name = {row.name: row for row in rows}
     combined = combine_rows(rows, targets, large=is_large(prepared.bare))
@@ -206,6 +211,7 @@ def _evaluate(
             instance, samples, settings["n_outputs"], instance.initialization, seeds[0]
         )
     prepared = ready(network, samples, needs=() if rbf is None else ("outputs",))
+    own_notes = tuple(note for note in prepared.notes if note not in samples.notes)
     if rbf is not None:
         comparable_outputs(prepared)
     # S uses all samples if it is what the order is by, else those of the other scores
@@ -222,7 +228,7 @@ def _evaluate(
     }
     if rbf is None:
         return _Scores(
-            numbers, _sensitivities(instance, few, seeds, settings), training_only, (), ()
+            numbers, _sensitivities(instance, few, seeds, settings), training_only, (), own_notes
         )
     with memo_scope():
         readings, combined, notes = _loo(
@@ -235,7 +241,8 @@ def _evaluate(
     ):
         with contextlib.suppress(GapscopeError):
             sensitivities = _sensitivities(instance, few, seeds, settings)
-    return _Scores(numbers | readings, sensitivities, training_only, combined, tuple(notes))
+    notes = tuple(dict.fromkeys((*own_notes, *notes)))
+    return _Scores(numbers | readings, sensitivities, training_only, combined, notes)
 
 
 def _ties(

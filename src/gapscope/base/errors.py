@@ -150,11 +150,20 @@ def check_range(
         return
     left = "(-inf"
     if low is not None:
-        left = f"{'(' if low_open else '['}{low}"
+        left = f"{'(' if low_open else '['}{_shorten(low)}"
     right = "inf)"
     if high is not None:
-        right = f"{high}{')' if high_open else ']'}"
+        right = f"{_shorten(high)}{')' if high_open else ']'}"
     raise InvalidInput(f"{parameter} must lie in {left}, {right}; got {value}.")
+
+
+def _shorten(value: float | int) -> str:
+    """Return a number with four decimals if it has more and they suffice."""
+    text = str(value)
+    rounded = f"{value:.4f}"
+    if len(text) > len(rounded) and float(rounded):
+        return rounded
+    return text
 
 
 def check_same_length(first: str, n_first: int, second: str, n_second: int) -> None:

@@ -49,6 +49,17 @@ def add_common_parameters(registered: Any, package: str) -> None:
     registered.__doc__ = text.rstrip() + "\n"
 
 
+def as_codes(codes: Iterable[str]) -> list[str]:
+    """Return codes of checks as a list; text is one code, or several with commas or spaces between them.
+
+    >>> as_codes("GS203, GS302")
+    ['GS203', 'GS302']
+    """
+    if isinstance(codes, str):
+        return codes.replace(",", " ").split()
+    return list(codes)
+
+
 def with_prefix(values: Mapping[str, Value], prefix: str) -> dict[str, Value]:
     """Return the entries whose names begin with a prefix, by the rest of the name."""
     return {
@@ -68,6 +79,27 @@ def check_known(
             listed = ", ".join(known) or "none"
             raise InvalidInput(
                 f"{owner} has no {noun} {name!r}; {noun}s: {listed}.{did_you_mean(str(name), known)}"
+            )
+
+
+def check_settings(owner: str, settings: Mapping[str, Any], cls: type) -> None:
+    """Raise InvalidInput for settings that a class does not have, or that it needs and are missing.
+
+    Args:
+        owner: What has the settings, for the message, such as "Penalty 'weight'".
+        settings: Name -> value.
+        cls: Class that is called with them.
+
+    Raises:
+        InvalidInput: A setting is unknown or missing.
+    """
+    parameters = inspect.signature(cls).parameters
+    check_known(owner, settings, parameters, noun="setting")
+    for name, item in parameters.items():
+        if item.default is item.empty and name not in settings:
+            raise InvalidInput(
+                f"{owner} needs the setting {name!r}; got {', '.join(settings) or 'no settings'}. Add it: "
+                f"{cls.__name__}({name}=...)."
             )
 
 

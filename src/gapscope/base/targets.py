@@ -397,15 +397,26 @@ def check_label_shape(labels: Tensor, shape: Sequence[int]) -> None:
 
 
 def _not_labels(targets: Tensor, shape: str) -> InvalidInput:
+    advice = "Use y.long(), or float targets [n, K] for regression."
+    if targets.dtype == torch.int64:
+        advice = "Pass one label per sample, or float targets [n, K] for regression."
     return InvalidInput(
         f"Class labels must be an int64 tensor of shape {shape}; got {targets.dtype} of shape {list(targets.shape)}. "
-        "Use y.long(), or float targets [n, K] for regression."
+        f"{advice}"
     )
 
 
 def check_labels(labels: Tensor, n_classes: int) -> None:
-    """Raise InvalidInput unless all labels are below the number of classes."""
-    if not labels.numel() or int(labels.max()) < n_classes:
+    """Raise InvalidInput unless all labels are numbers of classes, or the mark of missing ones."""
+    if not labels.numel():
+        return
+    least = int(labels.masked_fill(labels == IGNORED, 0).min())
+    if least < 0:
+        raise InvalidInput(
+            f"Class labels must lie in [0, {n_classes - 1}]; got {least}. Number the classes 0, 1, 2, ..., and mark "
+            f"missing labels by {IGNORED}."
+        )
+    if int(labels.max()) < n_classes:
         return
     if labels.ndim > 1:
         raise InvalidInput(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, did_you_mean
+from gapscope.base.options import as_codes
 from gapscope.results.catalogue import Catalogue
 from gapscope.results.outcomes import Finding as Finding
 from gapscope.results.outcomes import Fine as Fine
@@ -106,12 +107,9 @@ def list_checks() -> Catalogue[Check]:
     return Catalogue(dict(sorted(_CHECKS.items())), lambda check: {"title": check.title})
 
 
-def get_checks(codes: Sequence[str]) -> list[Check]:
-    """Return checks by code, or raise InvalidInput for unknown ones, and for text in place of a list."""
-    if isinstance(codes, str):
-        raise InvalidInput(
-            f"Got the text {codes!r}; a list of codes is needed. Pass {codes.split(',')}."
-        )
+def get_checks(codes: Sequence[str] | str) -> list[Check]:
+    """Return checks by code, or raise InvalidInput for unknown ones."""
+    codes = as_codes(codes)
     checks = list_checks()
     for code in codes:
         if code not in checks:

@@ -88,8 +88,8 @@ def check(
     train_fn: Any = None,
     max_trainings: float | None = None,
     time_budget: float | None = 60.0,
-    ignore: Sequence[str] = (),
-    only: Sequence[str] | None = None,
+    ignore: Sequence[str] | str = (),
+    only: Sequence[str] | str | None = None,
     seed: int = 0,
 ) -> CheckResult:
     """Check what limits a network, from its training data.
@@ -129,8 +129,8 @@ def check(
             samples 12,000 / n, and at most 24. From 12 on both halves of the samples are scored in turn.
         time_budget: CPU seconds of this process; None for no limit. A check that would exceed them is ended, and listed
             with the reason.
-        ignore: List of codes to omit.
-        only: List of codes to run; None for all.
+        ignore: Codes to omit: a list, or one code.
+        only: Codes to run: a list, or one code; None for all.
         seed: Seed of all random numbers.
 
     Raises:

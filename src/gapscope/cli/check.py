@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from gapscope.base.options import as_codes
 from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, LOAD, NO_ANSWER, SIDE
 from gapscope.cli.output import check_outputs, print_json, print_lines
 from gapscope.cli.wording import in_a_shell
@@ -152,7 +153,7 @@ def stored_network(weights: Path, data_root: str | None) -> tuple[Any, Any, dict
 
 
 def _codes(text: str) -> list[str]:
-    return [code.strip().upper() for code in text.split(",") if code.strip()]
+    return as_codes(text.upper())
 
 
 def _require_codes(fail_on: str | None, ignore: str, only: str | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 # also where a table, a grid or stored weights were checked, which have no function
 FUNCTION = "check a module:function that returns"
 
@@ -25,7 +27,7 @@ IN_A_SHELL = {
     "pass groups= to gapscope.out_of_sample": "pass --groups to `gapscope learning-curve`",
     "pass groups= to gapscope.learning_curve": "pass --groups to `gapscope learning-curve`",
     "gapscope.learning_curve": "`gapscope learning-curve`",
-    "gapscope.embed": "gapscope.embed in Python",
+    "gapscope.embed": "`gapscope.embed` in Python",
     "gapscope.find_label_issues": "`gapscope labels`",
     "pass test=": "pass --test",
     "Pass test=": "Pass --test",
@@ -49,5 +51,6 @@ def in_a_shell(text: str) -> str:
         text: Text of a result, a note or an error.
     """
     for python, shell in IN_A_SHELL.items():
-        text = text.replace(python, shell)
+        # backticks around a name would enclose all that stands in its place
+        text = re.sub(f"(`?){re.escape(python)}\\1", shell, text)
     return text

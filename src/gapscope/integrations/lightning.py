@@ -32,13 +32,18 @@ class MonitorCallback(pl.Callback):
     Args:
         module: Name of the module that returns raw outputs [n, K], such as "model"; None for the LightningModule,
             called with the inputs alone.
+        stop: Whether the monitor's alarm, which it then needs, ends the training.
         name: Name of the state in checkpoints. Several callbacks of one trainer need different names.
+
+    Raises:
+        InvalidInput: `stop` is set, and the monitor has no alarm.
     """
 
     @check_arguments
     def __init__(
         self, monitor: Monitor, *, module: str | None = None, stop: bool = False, name: str = ""
     ) -> None:
+        monitor.check_stop(stop)
         self.monitor = monitor
         self.module = module
         self.stop = stop

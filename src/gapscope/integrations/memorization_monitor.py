@@ -98,7 +98,7 @@ class MemorizationMonitor(TrainerCallback):
         seed: Seed of the labels that are sampled for the Fisher trace.
 
     Raises:
-        InvalidInput: `trainer` is not a Trainer, or a number is outside of its range.
+        InvalidInput: `trainer` is not a Trainer, a number is outside of its range, or `stop` is set without canaries.
 
     Attributes:
         rows: One mapping per recording.
@@ -120,6 +120,11 @@ class MemorizationMonitor(TrainerCallback):
         check_trainer(trainer, "MemorizationMonitor")
         check_range("level", level, 0, 1, low_open=True)
         check_range("trace_samples", trace_samples, 0)
+        if stop and canaries is None:
+            raise InvalidInput(
+                "stop=True needs canaries, whose test sets the flag that ends the training; got none. Pass "
+                "PairedCanaries, or stop=False."
+            )
         self.trainer = trainer
         self.canaries = canaries
         self.level = level

@@ -52,10 +52,18 @@ class MonitorCallback(TrainerCallback):
 
     The monitor's data are those of the Trainer, a Dataset of mappings padded to one length, or `(input_ids, labels)`:
     then tokens equal to the config's `pad_token_id` are masked.
+
+    Args:
+        monitor: The monitor.
+        stop: Whether its alarm, which it then needs, ends the training.
+
+    Raises:
+        InvalidInput: `stop` is set, and the monitor has no alarm.
     """
 
     @check_arguments
     def __init__(self, monitor: Monitor, *, stop: bool = False) -> None:
+        monitor.check_stop(stop)
         self.monitor = monitor
         self.stop = stop
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, check_range, did_you_mean
 from gapscope.base.input_layout import InputLayout
-from gapscope.base.options import add_common_parameters, check_known, with_prefix
+from gapscope.base.options import add_common_parameters, check_settings, with_prefix
 from gapscope.gradients.backward import ProbeSource
 from gapscope.gradients.tape import Tape
 from gapscope.inspection.checkpoints import direct_checkpoints
@@ -249,6 +249,7 @@ def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> 
         raise InvalidInput(
             f"A network must return a tensor, or an object with `logits`; got {got}. Wrap the network."
         )
+    batch.check_targets(result)
     total = outputs.new_zeros(())
     for penalty, observed in zip(penalties, observations, strict=True):
         total = total + penalty.value(batch.network, inputs, outputs, batch.targets, observed)
@@ -295,13 +296,5 @@ def make_penalty(name: str, options: Mapping[str, Any]) -> Any:
         raise InvalidInput(
             f"There is no penalty {name!r}; known are {', '.join(classes)}.{did_you_mean(name, classes)}"
         )
-    settings = inspect.signature(classes[name]).parameters
-    check_known(f"Penalty {name!r}", options, settings, noun="setting")
-    missing = [
-        key for key, item in settings.items() if item.default is item.empty and key not in options
-    ]
-    if missing:
-        raise InvalidInput(
-            f"Penalty {name!r} needs the setting {missing[0]!r}; got {', '.join(options) or 'no settings'}. Add it."
-        )
+    check_settings(f"Penalty {name!r}", options, classes[name])
     return classes[name](**options)

@@ -14,6 +14,7 @@ from gapscope.base.batches import LABEL_NAMES
 from gapscope.base.errors import InvalidInput
 from gapscope.base.input_checks import check_holds_numbers
 from gapscope.base.input_layout import InputLayout, pack_inputs
+from gapscope.base.targets import check_labels
 from gapscope.base.type_guards import is_list_or_tuple, is_mapping
 from gapscope.inspection.network_adapter import NetworkAdapter, call_network, class_axis
 from gapscope.inspection.network_checks import unwrapped
@@ -51,6 +52,34 @@ class Batch:
                 outputs = outputs[:, :-1]
             axis = class_axis(outputs, self.targets)
         return outputs.movedim(axis, 1).flatten(1)
+
+    def check_targets(self, result: Any) -> None:
+        """Raise InvalidInput unless there is one target per sample, and class labels are those of the outputs.
+
+        Flattened targets of positions may be as many as the outputs have positions.
+
+        Args:
+            result: Result of the network.
+
+        Raises:
+            InvalidInput: They are not.
+        """
+        targets = self.targets
+        outputs = raw_outputs(result)
+        if targets is None or not isinstance(outputs, Tensor) or not outputs.ndim:
+            return
+        n = len(self.inputs)
+        n_targets = len(targets) if targets.ndim else 0
+        per_class = {outputs.numel() // size for size in outputs.shape[1:] if size}
+        is_flat = outputs.ndim > 2 and n_targets in per_class
+        if n_targets not in (n, len(outputs)) and not is_flat:
+            raise InvalidInput(
+                f"The targets of a batch must be one per sample, {n}; got shape {list(targets.shape)}. Pass those of "
+                "the same samples."
+            )
+        is_label = not targets.is_floating_point() and targets.dtype != torch.bool
+        if is_label and targets.ndim == 1 and outputs.ndim == 2 and outputs.shape[1] > 1:
+            check_labels(targets, outputs.shape[1])
 
 
 class BatchNetwork(NetworkAdapter):

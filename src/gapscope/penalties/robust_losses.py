@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, check_range, did_you_mean
-from gapscope.base.options import check_known
+from gapscope.base.options import check_settings
 from gapscope.base.specs import LossSpec
 from gapscope.base.targets import check_labels, require_labels
 from gapscope.base.task import class_logits
@@ -178,10 +178,5 @@ def make_loss(spec: LossSpec) -> RobustLoss | None:
             f"{did_you_mean(spec.name, ['default', *LOSSES])}"
         )
     loss_class = LOSSES[spec.name]
-    check_known(
-        f"Loss {spec.name!r}",
-        spec.options,
-        inspect.signature(loss_class).parameters,
-        noun="setting",
-    )
+    check_settings(f"Loss {spec.name!r}", spec.options, loss_class)
     return loss_class(**spec.options)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import (
@@ -24,6 +24,7 @@ from gapscope.base.errors import (
     UnreadableFile,
     WorkerDied,
     check_range,
+    describe_value,
 )
 from gapscope.base.files import make_folder, read_json, to_json, write_atomically
 from gapscope.base.specs import RunSpec
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from gapscope.data import Problem
+    from gapscope.pools.grid import Grid
 
 
 MARKER = "pool.json"
@@ -83,6 +85,21 @@ class PoolStatus:
     def total(self) -> int:
         """Number of specs."""
         return sum(astuple(self))
+
+
+def _as_specs(specs: Any, parameter: str) -> list[RunSpec]:
+    """Return specs of runs as a list, or raise InvalidInput."""
+    wrong = specs
+    if isinstance(specs, Iterable):
+        listed = list(cast("Iterable[Any]", specs))
+        others = [item for item in listed if not isinstance(item, RunSpec)]
+        if not others:
+            return listed
+        wrong = others[0]
+    raise InvalidInput(
+        f"{parameter} must be a Grid or a list of RunSpecs; got {describe_value(wrong)}. Pass gapscope.Grid(...), or "
+        "[spec] for one run."
+    )
 
 
 class Pool:
@@ -166,12 +183,13 @@ class Pool:
         """Return one row per network (see `records_to_pandas`), from the index."""
         return self.index().table()
 
-    def status(self, specs: Iterable[RunSpec]) -> PoolStatus:
+    def status(self, specs: Grid | Iterable[RunSpec]) -> PoolStatus:
         """Count the runs of `specs` by state.
 
         Args:
             specs: Specs of runs, such as a `Grid`.
         """
+        specs = _as_specs(specs, "specs")
         index = load_index(self.folder)
         counts = Counter[str]()
         for spec in specs:
@@ -187,7 +205,7 @@ class Pool:
 
     def missing(
         self,
-        specs: Iterable[RunSpec],
+        specs: Grid | Iterable[RunSpec],
         *,
         measures: Sequence[str] | None = None,
         retry_failed: bool = False,
@@ -202,6 +220,7 @@ class Pool:
             measures: Names of the measures that each record must have; None asks for records alone.
             retry_failed: Whether failed runs count as missing.
         """
+        specs = _as_specs(specs, "specs")
         index = load_index(self.folder)
         names = frozenset(measures or ())
 
@@ -218,7 +237,7 @@ class Pool:
     @check_arguments
     def run(
         self,
-        grid: Iterable[RunSpec],
+        grid: Grid | Iterable[RunSpec],
         *,
         workers: int = 2,
         engine: str = "local",
@@ -271,7 +290,7 @@ class Pool:
         remote = None if mirror is None else Mirror(mirror)
         if measures is None:
             measures = getattr(grid, "measures", None)
-        specs = list(grid)
+        specs = _as_specs(grid, "grid")
         if data_root is None:
             data_root = os.environ.get("GAPSCOPE_DATA") or None
         options = RunOptions(

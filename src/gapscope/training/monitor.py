@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, IterableDataset
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range, describe_value, join_names
 from gapscope.base.files import to_json
+from gapscope.base.options import as_codes
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.user_data import Rows, check_length
@@ -108,8 +109,8 @@ class Monitor(Recordings):
             "ntk_logdet".
         alarm: Overfitting alarm on the same samples, or the name of one (`gapscope.training.alarms`).
         checks: "GS203" (batch norm statistics), "GS301" (memorization of label errors, by `alarm`, or by the alarm
-            "joint" if there is none) and "GS302" (training has not converged), with the rules of `gapscope.check`:
-            reported once, when they appear, in the log and in `findings`.
+            "joint" if there is none) and "GS302" (training has not converged): a list, or one code. Rules are those of
+            `gapscope.check`: reported once, when they appear, in the log and in `findings`.
         max_time_fraction: Largest fraction of the training's CPU time that recordings may take; others are skipped.
             The first one is always allowed, and two seconds in total, spread over the epochs. None for no limit: the
             recorded epochs then do not depend on the machine.
@@ -137,7 +138,7 @@ class Monitor(Recordings):
         mode: Literal["eval", "train"] = "eval",
         options: Mapping[str, Mapping[str, Any]] | None = None,
         alarm: Alarm | str | None = None,
-        checks: Sequence[str] = (),
+        checks: Sequence[str] | str = (),
         max_time_fraction: float | None = 0.1,
         epochs: int | None = None,
         sinks: Sequence[Sink] = (),
@@ -150,6 +151,7 @@ class Monitor(Recordings):
             check_range("max_time_fraction", max_time_fraction, 0, 1)
         if epochs is not None:
             check_range("epochs", epochs, 1)
+        checks = as_codes(checks)
         if "GS301" in checks and alarm is None:
             alarm = make_alarm("joint")
         if isinstance(alarm, str):
@@ -452,6 +454,21 @@ class Monitor(Recordings):
         return plot_lines(
             self.epochs, columns, marked={name: at for name, at in epochs.items() if at is not None}
         )
+
+    def check_stop(self, stop: bool) -> None:
+        """Raise InvalidInput if an alarm shall end the training, and there is none.
+
+        Args:
+            stop: Whether the alarm ends the training.
+
+        Raises:
+            InvalidInput: There is no alarm that does.
+        """
+        if stop and self.alarm is None:
+            raise InvalidInput(
+                "stop=True needs an alarm, which ends the training; got a Monitor without one. Pass "
+                "gapscope.Monitor(..., alarm='joint'), or stop=False."
+            )
 
     @property
     def sentences(self) -> tuple[str, ...]:

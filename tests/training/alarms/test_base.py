@@ -151,3 +151,10 @@ def test_regression_is_watched_or_raises_one_message(name: str) -> None:
     else:
         with pytest.raises(InvalidInput, match=f"{type(alarm).__name__} needs class labels"):
             Monitor(samples, [], alarm=alarm)
+
+
+def test_an_alarm_without_a_setting_that_it_needs_is_refused() -> None:
+    data = torch.rand(8, 3), torch.arange(8) % 2
+    for build in (lambda: make_alarm("canaries"), lambda: Monitor(data, alarm="canaries")):
+        with pytest.raises(InvalidInput, match=r"needs the setting 'canaries'.*CanaryAlarm\("):
+            build()

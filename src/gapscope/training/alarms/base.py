@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 from abc import ABC, abstractmethod
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from gapscope.base.environment import import_all
 from gapscope.base.errors import InvalidInput, check_range, did_you_mean
-from gapscope.base.options import check_known
+from gapscope.base.options import check_settings
 from gapscope.base.samples import Samples
 from gapscope.base.targets import check_labels, require_labels
 from gapscope.inspection.outputs import inspection_mode, network_outputs
@@ -237,7 +236,5 @@ def make_alarm(name: str, **settings: Any) -> Alarm:
         raise InvalidInput(
             f"There is no alarm {name!r}; known are {', '.join(classes)}.{did_you_mean(name, classes)}"
         )
-    check_known(
-        f"Alarm {name!r}", settings, inspect.signature(classes[name]).parameters, noun="setting"
-    )
+    check_settings(f"Alarm {name!r}", settings, classes[name])
     return classes[name](**settings)
