@@ -144,11 +144,12 @@ def test_an_expected_accuracy_that_is_shown_was_judged() -> None:
 @pytest.mark.parametrize("codes", ["GS102", "GS102,GS105"])
 def test_one_text_names_checks(codes: str) -> None:
     data = torch.rand(40, 3), torch.arange(40) % 2
-    for name in ("only", "ignore"):
-        text, listed = (
-            gs.check(None, data, **{name: value}).to_dict() for value in (codes, codes.split(","))
-        )
+    listed = codes.split(",")
+    for text, by_list in (
+        (gs.check(None, data, only=codes), gs.check(None, data, only=listed)),
+        (gs.check(None, data, ignore=codes), gs.check(None, data, ignore=listed)),
+    ):
         for part in ("findings", "fine", "not_checked", "total"):
-            assert text[part] == listed[part]
+            assert text.to_dict()[part] == by_list.to_dict()[part]
     with pytest.raises(InvalidInput, match="Got check 'GS9'"):
         gs.check(None, data, only="GS9")
