@@ -408,15 +408,13 @@ def _not_labels(targets: Tensor, shape: str) -> InvalidInput:
 
 def check_labels(labels: Tensor, n_classes: int) -> None:
     """Raise InvalidInput unless all labels are numbers of classes, or the mark of missing ones."""
-    if not labels.numel():
-        return
-    least = int(labels.masked_fill(labels == IGNORED, 0).min())
-    if least < 0:
+    negative = labels[(labels < 0) & (labels != IGNORED)]
+    if negative.numel():
         raise InvalidInput(
-            f"Class labels must lie in [0, {n_classes - 1}]; got {least}. Number the classes 0, 1, 2, ..., and mark "
-            f"missing labels by {IGNORED}."
+            f"Class labels must lie in [0, {n_classes - 1}]; got {int(negative.min())}. Number the classes 0, 1, 2, "
+            f"..., and mark missing labels by {IGNORED}."
         )
-    if int(labels.max()) < n_classes:
+    if not labels.numel() or int(labels.max()) < n_classes:
         return
     if labels.ndim > 1:
         raise InvalidInput(
@@ -428,26 +426,6 @@ def check_labels(labels: Tensor, n_classes: int) -> None:
         f"Class labels must be smaller than the number of classes, {n_classes}; got {int(labels.max())}. Give the "
         "network one output per class, number the classes 0, 1, 2, ..., or pass y.float() for regression."
     )
-
-
-def check_regression_shape(
-    targets: Tensor, shape: Sequence[int], owner: str = "Regression targets"
-) -> None:
-    """Raise InvalidInput unless regression targets have the shape of the outputs."""
-    if targets.shape != tuple(shape):
-        column = ""
-        if targets.ndim == 1:
-            column = "For K = 1 use y[:, None]. "
-        advice = "Give the network one output per target"
-        if len(shape) == 2 and shape[1] > targets[:1].numel():
-            advice = (
-                "Wrap the network so that it returns one output per target, such as the mean or the median of "
-                "several quantiles"
-            )
-        raise InvalidInput(
-            f"{owner} must have the shape of the outputs, {list(shape)}; got {list(targets.shape)}. {column}"
-            f"{advice} (for class labels pass y.long())."
-        )
 
 
 def require_targets(targets: Tensor | None, owner: str = "This function") -> Tensor:

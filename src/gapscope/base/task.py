@@ -15,6 +15,7 @@ The targets of `Samples` have one form per task, and `task_of` is the only place
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gapscope.base.errors import InvalidInput, check_choice
-from gapscope.base.targets import IGNORED, check_label_shape, check_labels, check_regression_shape
+from gapscope.base.targets import IGNORED, check_label_shape, check_labels
 
 KINDS = ("classification", "multi-label", "positions", "regression")
 SPELLINGS = {
@@ -35,6 +36,26 @@ SPELLINGS = {
 }
 """Other names of the kinds. "tokens" and "pixels" also tell where outputs have their classes: last, or first."""
 CLASS_AXES = {"tokens": -1, "pixels": 1}
+
+
+def check_regression_shape(
+    targets: Tensor, shape: Sequence[int], owner: str = "Regression targets"
+) -> None:
+    """Raise InvalidInput unless regression targets have the shape of the outputs."""
+    if targets.shape != tuple(shape):
+        column = ""
+        if targets.ndim == 1:
+            column = "For K = 1 use y[:, None]. "
+        advice = "Give the network one output per target"
+        if len(shape) == 2 and shape[1] > targets[:1].numel():
+            advice = (
+                "Wrap the network so that it returns one output per target, such as the mean or the median of "
+                "several quantiles"
+            )
+        raise InvalidInput(
+            f"{owner} must have the shape of the outputs, {list(shape)}; got {list(targets.shape)}. {column}"
+            f"{advice} (for class labels pass y.long())."
+        )
 
 
 def class_logits(outputs: Tensor) -> Tensor:

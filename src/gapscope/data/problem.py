@@ -14,10 +14,10 @@ from gapscope.base.errors import InvalidInput, check_choice, check_range
 from gapscope.base.samples import Samples
 from gapscope.base.targets import (
     check_labels,
-    check_regression_shape,
     require_labels,
     require_regression_targets,
 )
+from gapscope.base.task import check_regression_shape
 
 Task = Literal["classification", "regression"]
 

@@ -10,6 +10,7 @@ from torch import nn
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, did_you_mean, join_names, require_extra
 from gapscope.penalties.base import Penalty
+from gapscope.training.alarms.base import check_stop
 from gapscope.training.monitor import Monitor
 
 require_extra("lightning", "lightning")
@@ -43,7 +44,7 @@ class MonitorCallback(pl.Callback):
     def __init__(
         self, monitor: Monitor, *, module: str | None = None, stop: bool = False, name: str = ""
     ) -> None:
-        monitor.check_stop(stop)
+        check_stop(stop, monitor.alarm)
         self.monitor = monitor
         self.module = module
         self.stop = stop

@@ -21,6 +21,7 @@ from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.integrations.trainer_rules import accumulation_divisor, check_trainer
 from gapscope.networks.adapters import LogitsOnly
 from gapscope.penalties.base import Penalty
+from gapscope.training.alarms.base import check_stop
 from gapscope.training.checkpoints import load_tensors, save_tensors
 from gapscope.training.monitor import Monitor
 
@@ -63,7 +64,7 @@ class MonitorCallback(TrainerCallback):
 
     @check_arguments
     def __init__(self, monitor: Monitor, *, stop: bool = False) -> None:
-        monitor.check_stop(stop)
+        check_stop(stop, monitor.alarm)
         self.monitor = monitor
         self.stop = stop
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from gapscope.base.arrays import tensor_of
 from gapscope.base.errors import InvalidInput, check_same_length
-from gapscope.base.targets import check_labels, check_regression_shape
+from gapscope.base.targets import check_labels
+from gapscope.base.task import check_regression_shape
 
 
 @dataclass(frozen=True)

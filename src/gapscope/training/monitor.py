@@ -455,21 +455,6 @@ class Monitor(Recordings):
             self.epochs, columns, marked={name: at for name, at in epochs.items() if at is not None}
         )
 
-    def check_stop(self, stop: bool) -> None:
-        """Raise InvalidInput if an alarm shall end the training, and there is none.
-
-        Args:
-            stop: Whether the alarm ends the training.
-
-        Raises:
-            InvalidInput: There is no alarm that does.
-        """
-        if stop and self.alarm is None:
-            raise InvalidInput(
-                "stop=True needs an alarm, which ends the training; got a Monitor without one. Pass "
-                "gapscope.Monitor(..., alarm='joint'), or stop=False."
-            )
-
     @property
     def sentences(self) -> tuple[str, ...]:
         """Summary of recordings, alarm and checks, one line each."""

@@ -238,3 +238,12 @@ def make_alarm(name: str, **settings: Any) -> Alarm:
         )
     check_settings(f"Alarm {name!r}", settings, classes[name])
     return classes[name](**settings)
+
+
+def check_stop(stop: bool, alarm: Alarm | None) -> None:
+    """Raise InvalidInput if a missing alarm shall end the training."""
+    if stop and alarm is None:
+        raise InvalidInput(
+            "stop=True needs an alarm, which ends the training; got a Monitor without one. Pass "
+            "gapscope.Monitor(..., alarm='joint'), or stop=False."
+        )
