@@ -399,6 +399,21 @@ def test_continued_halves_are_the_formula_written_out() -> None:
     torch.testing.assert_close(result, scaled + best + 0.5, atol=1e-6, rtol=1e-6)
 
 
+def test_outputs_of_classes_without_samples_change_nothing() -> None:
+    x, y = two_blobs(60, apart=1.0)
+    network = least_squares(x[:30], y[:30])
+    wide = nn.Linear(x.shape[1], 6)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(3)
+        assert isinstance(network, nn.Linear)
+        wide.weight[[0, 5]], wide.bias[[0, 5]] = network.weight, network.bias
+    dense = continued_predictions(network, gs.Samples(x[30:], y[30:]))
+    gaps = continued_predictions(wide, gs.Samples(x[30:], 5 * y[30:]), torch.tensor([0, 5]))
+    torch.testing.assert_close(gaps[:, [0, 5]], dense, atol=1e-6, rtol=1e-6)
+    assert not gaps[:, 1:5].any()
+
+
 def test_an_interruption_returns_what_is_finished(tmp_path: Path) -> None:
     calls = 0
 

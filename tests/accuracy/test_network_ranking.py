@@ -211,6 +211,16 @@ def test_scores_of_other_authors_are_listed_with_the_forecast() -> None:
     assert row.log_evidence == pytest.approx(log_evidence_per_sample(features, target_matrix(Y)))
 
 
+def test_the_evidence_is_that_of_classes_that_occur() -> None:
+    network = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 16))
+    rows = [next(iter(rank_networks([network], (X, labels)))) for labels in (Y, 5 * Y)]
+    assert rows[0].log_evidence == pytest.approx(rows[1].log_evidence)
+    features = network[:2](X).detach()
+    assert rows[1].log_evidence == pytest.approx(
+        log_evidence_per_sample(features, target_matrix(Y)), rel=1e-4
+    )
+
+
 class Scaled(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 1e30 * x

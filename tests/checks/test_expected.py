@@ -163,3 +163,12 @@ def test_an_estimate_that_is_lowered_to_the_training_accuracy_is_wider() -> None
     assert 0.6 <= above.high <= wilson_interval(0.6, len(x))[1]
     below = _below_training(context, IntervalEstimate(0.5, 0.45, 0.55))
     assert below == IntervalEstimate(0.5, 0.45, 0.55)
+
+
+def test_a_gap_in_the_class_numbers_is_no_class_of_a_diverged_network() -> None:
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    diverged = nn.Linear(3, 256)
+    nn.init.constant_(diverged.weight, float("nan"))
+    accounts = [gs.check(diverged, (x, last * (x[:, 0] > 0))).account for last in (1, 255)]
+    assert all(account is not None for account in accounts)
+    assert accounts[0].expected == accounts[1].expected  # pyright: ignore[reportOptionalMemberAccess]

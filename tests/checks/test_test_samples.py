@@ -95,3 +95,11 @@ def test_a_record_notes_test_samples_that_repeat_training_samples() -> None:
         )
         expected = [f"{60 - n} of 60 test samples repeat a training sample"] * (n < 60)
         assert [note.split(":")[0] for note in record.readings.notes] == expected
+
+
+def test_a_gap_in_the_class_numbers_hides_no_shift() -> None:
+    x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    first, second = torch.arange(200) % 2, (torch.arange(200) % 100 < 27).long()
+    for last in (1, 255):
+        result = gs.check(None, (x, last * first), test=(x + 1e-3, last * second), only=["GS110"])
+        assert any(f"class {last}: 50" in finding.evidence for finding in result.findings), last

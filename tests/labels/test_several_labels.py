@@ -75,6 +75,24 @@ def test_wrong_tags_come_first(tags: tuple[Tensor, Tensor, Tensor], source: str)
     assert list(table.columns[:3]) == ["sample", "position", "given"]
 
 
+def test_gaps_between_the_numbers_of_tags_change_nothing(
+    tags: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    x, y, _ = tags
+    gaps = torch.where(y < 0, y, 5 * y)
+    probabilities = nn.functional.one_hot(x % 4, 4) * 0.6 + 0.1
+    wide = torch.zeros(N, T, 16)
+    wide[..., ::5] = probabilities
+    for given, given_wide in ((None, None), (probabilities, wide)):
+        first = gs.find_label_issues(None, (x, y), pred_probs=given)
+        second = gs.find_label_issues(None, (x, gaps), pred_probs=given_wide)
+        assert torch.equal(5 * first.given_labels, second.given_labels)
+        assert torch.equal(5 * first.suggested_labels, second.suggested_labels)
+        torch.testing.assert_close(first.error_probability, second.error_probability)
+        assert first.n_flagged == second.n_flagged
+        assert first.noise is not None and first.noise == second.noise
+
+
 def test_samples_are_ranked_by_their_worst_labels(tags: tuple[Tensor, Tensor, Tensor]) -> None:
     x, y, wrong = tags
     issues = gs.find_label_issues(None, (x, y))

@@ -14,7 +14,18 @@ from torch import Tensor, nn
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.data import inject_label_noise
-from gapscope.penalties.automatic_strength import FALL, RISE, AutomaticStrength, memorization_stats
+from gapscope.inspection.validation import ready
+from gapscope.labels.class_labels import assess_labels
+from gapscope.labels.kernel_views import kernel_class_view, ntk_spectrum
+from gapscope.penalties.automatic_strength import (
+    FALL,
+    KAPPA,
+    POWER,
+    RISE,
+    TOLERANCE,
+    AutomaticStrength,
+    memorization_stats,
+)
 from gapscope.penalties.base import LIMITS, Penalty, make_penalty
 from support.cases import CASES
 
@@ -209,3 +220,21 @@ def test_messages() -> None:
     for name, options in (("input_jacobian", {}), ("gamma_decay", {"batch_size": 10})):
         with pytest.raises(InvalidInput, match="larger; got 'auto'"):
             make_penalty(name, {"strength": "auto", **options})
+
+
+def test_outputs_of_classes_without_samples_change_no_allowance() -> None:
+    x, y = problem(0.2)
+    codes = y % 3
+    strength = AutomaticStrength(start=0.001, least=0.001, most=0.01)
+    strength._untrained = network()
+    strength._inputs = [(row,) for row in x]
+    strength._labels = list(3 * codes)
+    strength._predict_samples()
+    view = kernel_class_view(
+        "NTK", ntk_spectrum(ready(network(), (x, 3 * codes)), seed=0), codes, 3
+    )
+    contradicted = float((view.predictions != codes).double().mean())
+    wrong = min(1.0, assess_labels(view, codes)[1].rate / contradicted)
+    assert strength._allowed == pytest.approx(TOLERANCE + KAPPA * (1 - wrong) ** POWER)
+    assert strength._predictions is not None
+    assert torch.equal(strength._predictions, 3 * view.predictions)

@@ -91,21 +91,32 @@ def move_towards_kernel(continued: float, kernel: float, kernel_of_halves: float
     return continued + min(max((kernel - continued) / 2, -gain / 2), gain)
 
 
-def continued_predictions(network: nn.Module, samples: Samples) -> Tensor:
+def continued_predictions(
+    network: nn.Module, samples: Samples, classes: Tensor | None = None
+) -> Tensor:
     """Predict unseen samples by leave-one-out: class scores [n, C], or targets [n, k].
 
     Without a last linear layer these are the predictions of the network itself.
+
+    Args:
+        network: Network that has not seen the samples.
+        samples: The samples.
+        classes: Class numbers that occur in the data; others have the score 0. None for those of the samples.
     """
     prepared = ready(network, samples)
     samples = prepared.samples
     result = forward_pass(prepared.network, samples.inputs)
     targets = samples.y.cpu()
     if samples.is_classification:
-        predictions = class_logits(result.outputs).softmax(1)
+        logits = class_logits(result.outputs)
+        present = targets.unique() if classes is None else classes
         # a network that has not seen the last classes may have no outputs for them
-        n_classes = max(predictions.shape[1], int(targets.max()) + 1)
-        predictions = nn.functional.pad(predictions, (0, n_classes - predictions.shape[1]))
-        offset = torch.full((n_classes,), 1 / n_classes, dtype=torch.float64)
+        n_classes = max(logits.shape[1], int(present.max()) + 1)
+        known = present[present < logits.shape[1]]
+        predictions = logits.new_zeros(len(targets), n_classes)
+        predictions[:, known] = logits[:, known].softmax(1)
+        offset = torch.zeros(n_classes, dtype=torch.float64)
+        offset[present] = 1 / len(present)
         expected = target_matrix(targets, n_classes)
     else:
         predictions = result.outputs.reshape(len(targets), -1)

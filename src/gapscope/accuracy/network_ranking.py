@@ -173,7 +173,8 @@ def _loo(
     readings: dict[str, Callable[[], Any]] = {
         "log_evidence": lambda: log_evidence_per_sample(
             extract_features(used.network, used.samples, batch_size=chunk_size).values.double(),
-            target_matrix(targets, n_classes),
+            # of the classes that occur: the evidence of a column of zeros says nothing
+            target_matrix(targets if n_classes is None else targets.unique(return_inverse=True)[1]),
         ),
         "synaptic_flow": lambda: synaptic_flow(network, few.inputs),
         "jacobian_covariance": lambda: jacobian_covariance(

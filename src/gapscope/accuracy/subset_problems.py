@@ -186,7 +186,8 @@ class NetworkProblem:
     def continued_score(self, model: nn.Module, indices: np.ndarray) -> Scores:
         """Return the score of each sample, predicted by the network continued on the others."""
         rest = self.samples.subset(torch.from_numpy(indices))
-        return Scores(scores_of_predictions(continued_predictions(model, rest), rest, self.spread))
+        predictions = continued_predictions(model, rest, self.samples.y.cpu().unique())
+        return Scores(scores_of_predictions(predictions, rest, self.spread))
 
 
 def comparable_outputs(subject: Ready) -> Tensor:

@@ -142,7 +142,7 @@ def expected_score(context: Context) -> Expected:
             raise NotMeasurable("the weights of the network are not finite")
         accuracy, n = context.train_score, len(context.samples)
         # the most frequent of several classes in the samples need not be the most frequent one of new data
-        low = wilson_interval(accuracy, n, 1 - 0.1 / context.n_classes)[0]
+        low = wilson_interval(accuracy, n, 1 - 0.1 / max(len(context.labels.unique()), 2))[0]
         return Expected(
             accuracy,
             low,

@@ -96,10 +96,14 @@ def _moved_targets(context: Context, train: Samples, test: Samples) -> list[str]
         names = train.target_names("label")
         return _moved(*columns, names, MIN_DISTANCE_OF_LABELS, are_fractions=True)
     n_classes = int(max(train.y.max(), test.y.max())) + 1
-    columns = _class_fractions(train.y.cpu(), n_classes), _class_fractions(test.y.cpu(), n_classes)
+    first, second = (_class_fractions(part.y.cpu(), n_classes) for part in (train, test))
+    # a number without a sample is no class of which one might move by chance
+    classes = torch.nonzero(first.sum(0) + second.sum(0)).flatten().tolist()
     known = train.class_names
-    names = tuple(f"class {known[i] if i < len(known) else i}" for i in range(n_classes))
-    return _moved(*columns, names, MIN_DISTANCE_OF_LABELS, are_fractions=True)
+    names = tuple(f"class {known[i] if i < len(known) else i}" for i in classes)
+    return _moved(
+        first[:, classes], second[:, classes], names, MIN_DISTANCE_OF_LABELS, are_fractions=True
+    )
 
 
 def _target_columns(samples: Samples) -> Tensor:

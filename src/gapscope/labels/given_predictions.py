@@ -211,6 +211,21 @@ def _with_note(issues: LabelIssues, what: str) -> LabelIssues:
     return replace(issues, notes=(*issues.notes, NOT_LOOKED_AT.format(what=what, why=NO_INPUTS)))
 
 
+def possible_classes(
+    probabilities: Float[Tensor, "n c"], labels: Int[Tensor, " n"]
+) -> tuple[Tensor, Tensor]:
+    """Return the classes that have a label or are predicted, and the number [n] of each label among them.
+
+    Args:
+        probabilities: Predicted probabilities.
+        labels: Class labels.
+    """
+    is_possible = probabilities.sum(0) > 0
+    is_possible[labels] = True
+    classes = is_possible.nonzero().flatten()
+    return classes, torch.searchsorted(classes, labels)
+
+
 def _assess_possible_classes(
     probabilities: Float[Tensor, "n c"],
     labels: Int[Tensor, " n"],
@@ -221,10 +236,7 @@ def _assess_possible_classes(
 
     With samples, a forest on their inputs is the second opinion.
     """
-    is_possible = probabilities.sum(0) > 0
-    is_possible[labels] = True
-    classes = is_possible.nonzero().flatten()
-    codes = torch.searchsorted(classes, labels)
+    classes, codes = possible_classes(probabilities, labels)
     scores = probabilities[:, classes].clamp_min(SMALLEST).log()
     view = class_view("pred_probs", scores, codes, LOG_TEMPERATURES)
     if samples is None or not sample_features(samples).shape[1]:

@@ -266,10 +266,10 @@ def _assess_run(source: Any, seed: int) -> Assessment:
     samples = trained_samples(getattr(source, "monitor", source), monitored)
     if samples is None:
         return monitored.rank(noise), noise
-    labels, n_classes = samples.y, monitored.n_classes
+    classes, labels = samples.y.unique(return_inverse=True)
 
     def rbf_view(samples: Samples, labels: Tensor) -> ClassView:
-        return kernel_class_view(RBF, rbf_spectrum(sample_features(samples)), labels, n_classes)
+        return kernel_class_view(RBF, rbf_spectrum(sample_features(samples)), labels, len(classes))
 
     kernel_margins = margins_of(rbf_view(samples, labels).scores, labels)
     # The rate is that of the machine that predicts more unseen labels. The run alone does not suffice: it has few

@@ -26,6 +26,7 @@ from gapscope.labels.given_predictions import (
     SEVERAL,
     SMALLEST,
     check_probabilities,
+    possible_classes,
 )
 from gapscope.labels.kernel_views import ClassView, class_view, iterate_kernels
 from gapscope.labels.prediction_columns import is_held_out, to_values
@@ -220,17 +221,20 @@ def _joined(parts: list[LabelIssues]) -> LabelIssues:
     )
 
 
-def _position_view(scores: dict[str, Tensor], positions: LabelledPositions) -> ClassView:
-    """Return the view of the smallest held-out cross-entropy."""
+def _position_view(scores: dict[str, Tensor], labels: Tensor) -> tuple[ClassView, Tensor, Tensor]:
+    """Return the view of the smallest held-out cross-entropy, the classes that occur, and the labels among them."""
+    classes, codes = labels.unique(return_inverse=True)
     views = [
-        class_view(name, part, positions.labels, SCORE_TEMPERATURES)
+        class_view(name, part[:, classes.to(part.device)], codes, SCORE_TEMPERATURES)
         for name, part in scores.items()
     ]
-    return min(views, key=lambda view: view.error)
+    return min(views, key=lambda view: view.error), classes, codes
 
 
-def _probabilities_at(pred_probs: Any, samples: Samples, positions: LabelledPositions) -> ClassView:
-    """Return the view of probabilities [n, ..., C] or [n, C, ...] of positions."""
+def _probabilities_at(
+    pred_probs: Any, samples: Samples, positions: LabelledPositions
+) -> tuple[ClassView, Tensor, Tensor]:
+    """Return the view of probabilities [n, ..., C] or [n, C, ...] of positions, classes, and labels among them."""
     values = to_values(pred_probs)
     shape = tuple(samples.y.shape)
     grid = shape[1:]
@@ -247,9 +251,9 @@ def _probabilities_at(pred_probs: Any, samples: Samples, positions: LabelledPosi
             "each position."
         )
     probabilities = check_probabilities(positions.take(values), positions.labels)
-    return class_view(
-        "pred_probs", probabilities.clamp_min(SMALLEST).log(), positions.labels, LOG_TEMPERATURES
-    )
+    classes, codes = possible_classes(probabilities, positions.labels)
+    scores = probabilities[:, classes].clamp_min(SMALLEST).log()
+    return class_view("pred_probs", scores, codes, LOG_TEMPERATURES), classes, codes
 
 
 def assess_positions(
@@ -271,17 +275,21 @@ def assess_positions(
     if prepared is not None:
         notes += [note for note in prepared.notes if note not in notes]
     if pred_probs is not None:
-        view = _probabilities_at(pred_probs, samples, positions)
+        view, classes, codes = _probabilities_at(pred_probs, samples, positions)
         notes += [positions.note] if positions.note else []
         notes += [] if is_held_out(pred_probs) else [SEVERAL]
     else:
         scores, found = position_scores(prepared, samples, positions)
         notes += found
         require_scores(scores, samples)
-        view = _position_view(scores, positions)
-    issues, noise = assess_labels(view, positions.labels, positions.samples)
+        view, classes, codes = _position_view(scores, positions.labels)
+    issues, noise = assess_labels(view, codes, positions.samples)
     order = issues.indices
     issues = replace(
-        issues, places=positions.passed_places[order], indices=positions.samples[order]
+        issues,
+        places=positions.passed_places[order],
+        indices=positions.samples[order],
+        given_labels=classes[issues.given_labels],
+        suggested_labels=classes[issues.suggested_labels],
     )
     return replace(issues, notes=tuple(notes), place_name="position", kind="positions"), noise

@@ -220,12 +220,12 @@ class AutomaticStrength:
         assert self._untrained is not None
         labels = torch.stack(self._labels).cpu()
         prepared = ready(self._untrained, (self._monitored_inputs(), labels))
-        n_classes = max(prepared.n_outputs, int(labels.max()) + 1)
-        view = kernel_class_view("NTK", ntk_spectrum(prepared, seed=0), labels, n_classes)
-        self._predictions = view.predictions.cpu()
+        classes, codes = labels.unique(return_inverse=True)
+        view = kernel_class_view("NTK", ntk_spectrum(prepared, seed=0), codes, len(classes))
+        self._predictions = classes[view.predictions.cpu()]
         contradicted = float((self._predictions != labels).double().mean())
         # pi = r n / |S|, the mislabelled fraction of S
-        wrong = min(1.0, assess_labels(view, labels)[1].rate / max(contradicted, 1e-9))
+        wrong = min(1.0, assess_labels(view, codes)[1].rate / max(contradicted, 1e-9))
         self._allowed = TOLERANCE + KAPPA * (1 - wrong) ** POWER
         self._untrained = None
         self._untrained_state = {}
