@@ -142,6 +142,7 @@ def test_one_hot_masks() -> None:
     assert found == gs.measure(network, (PICTURES, MASKS), ["loss"]).values()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["one", "squeezed", "sigmoid"])
 def test_verbs_on_masks_of_one_channel(form: str) -> None:
     network, data = Masker(form), (PICTURES, MASKS[:, None].float())

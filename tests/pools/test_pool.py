@@ -45,6 +45,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Pool:
     return pool
 
 
+@pytest.mark.thorough
 def test_running_again_does_only_what_is_missing(done: Pool) -> None:
     seen: list[Record] = []
     before = {path: path.stat().st_mtime_ns for path in done.folder.glob("runs/*/*")}

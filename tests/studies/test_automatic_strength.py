@@ -60,6 +60,7 @@ def test_final_accuracy_of_a_training() -> None:
     assert final_accuracy([0.1, 0.2, 0.3, 0.4], [0.0, 0.5, 0.5, 0.4]) == 0.2
 
 
+@pytest.mark.thorough
 def test_every_way_of_a_scenario_is_trained(tmp_path: Path) -> None:
     settings = RunSettings(scale="smoke", work=tmp_path).read(study.__file__) | {"seeds": [1]}
     runs = runs_of(settings)

@@ -215,6 +215,7 @@ def test_held_out_probabilities_at_smoke_scale(tmp_path: Path) -> None:
     assert row["cross-entropy"] == pytest.approx(chosen["cross-entropy"].mean())
 
 
+@pytest.mark.thorough
 def test_intervals_at_smoke_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # what is looked at are forecasts, from before the training
     monkeypatch.setattr("gapscope_studies.expected_accuracy.interval_cells.MAX_STEPS", 40)

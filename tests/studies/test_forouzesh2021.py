@@ -65,6 +65,7 @@ def test_no_network_is_trained_twice(study: SmokeStudy) -> None:
     assert measured == trained
 
 
+@pytest.mark.thorough
 def test_measures_the_trained_network_on_the_whole_test_split(setting: RunSettings) -> None:
     spec = make_grid(setting, "by_depth")[0].specs()[1]
     problem, test = load_samples(setting, spec)

@@ -96,6 +96,7 @@ def test_hashes_tell_data_apart_and_leave_noise_out(setting: RunSettings) -> Non
     assert data_hashes(setting, [spec.replace({"data.seed": 1}) for spec in SPECS]) != hashes
 
 
+@pytest.mark.thorough
 def test_the_part_of_the_docs_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

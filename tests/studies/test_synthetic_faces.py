@@ -20,6 +20,7 @@ def points(keypoints: torch.Tensor) -> dict[str, torch.Tensor]:
     return dict(zip(names, keypoints.reshape(-1, 15, 2).unbind(1), strict=True))
 
 
+@pytest.mark.thorough
 def test_every_keypoint_is_in_the_image() -> None:
     _, keypoints = render(1000)
     assert float(keypoints.min()) > 1
@@ -52,6 +53,7 @@ def test_keypoints_agree_with_the_image() -> None:
     assert (brightness(brow) < brightness(forehead)).float().mean() > 0.97
 
 
+@pytest.mark.thorough
 def test_the_problem_has_independent_splits() -> None:
     problem = load_dataset("drawn_faces", n=20, test_size=20)
     assert "drawn_faces" not in dataset_names(), (

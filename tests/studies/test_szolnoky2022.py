@@ -225,6 +225,7 @@ def test_losses_made_for_wrong_labels_are_rivals_of_ours_not_of_the_paper() -> N
     }
 
 
+@pytest.mark.thorough
 def test_the_chosen_strength_has_the_best_held_out_score(
     study: SmokeStudy, setting: RunSettings
 ) -> None:
