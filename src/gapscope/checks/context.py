@@ -60,6 +60,7 @@ class Context:
         test: Held-out samples.
         unseen: Values of the categories of a raw test table that the training table lacks.
         sources: Columns of a raw table: name, and indices of its encoded columns; empty for other data.
+        texts: Columns of text of a raw table that are no categories, by their names.
         given: All samples with their row numbers in the data that were passed.
         test_network: The network, adapted to their layout; None without both.
         batch_size: Batch size of training.
@@ -79,6 +80,7 @@ class Context:
     test: Samples | None = None
     unseen: tuple[UnseenValues, ...] = ()
     sources: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     given: Samples | None = None
     test_network: nn.Module | None = None
     batch_size: int | None = None

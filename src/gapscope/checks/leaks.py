@@ -7,16 +7,20 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from gapscope.base.foreign_data import TEXT_COLUMNS, hashed_words
 from gapscope.checks.context import Context
 from gapscope.checks.costs import thinned
 from gapscope.checks.input_checks import MAX_NAMES, MIN_ROWS, name_columns
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
+from gapscope.checks.text_leaks import MIN_ROWS_PER_CLASS, decided_by_words, named_in_text
 from gapscope.results.estimate import percent
 from gapscope.statistics.baselines import rbf_ridge
 
 # A column gives the label away if it predicts this fraction alone, and the others predict less by this much; of
 # regression targets, this fraction of their variance.
 MIN_ALONE, MIN_LESS = 0.98, 0.03
+# Two intents of banking77 are told apart by a word each in 98.1 % of the rows.
+MIN_BY_WORDS = 0.99
 # one fit per column, by judgment for its time
 MAX_COLUMNS = 512
 
@@ -140,9 +144,58 @@ def _describe(titles: list[str], score: float) -> str:
     return f"{titles[0]} {verb} {percent(score)}"
 
 
+def _text_leak(context: Context) -> Outcome | None:
+    """Return the finding about a text whose words give the label away; for texts alone why it was not looked for."""
+    x = context.everything.inputs
+    texts = context.texts
+    if not texts or not context.everything.has_one_input or x.ndim != 2:
+        return None
+    are_words = x.shape[1] == TEXT_COLUMNS
+    n_columns = len(texts) if are_words else len(texts) + x.shape[1]
+    reason = _why_not(context, n_columns)
+    labels = context.everything.y.cpu()
+    few = not reason and len(labels) < MIN_ROWS_PER_CLASS * len(labels.unique())
+    if reason or not context.is_classifier:
+        reason = reason or "is looked for in texts with class labels"
+        return NotChecked(f"whether a text gives the target away {reason}") if are_words else None
+    rows = thinned(len(labels))
+    labels = labels[rows]
+    names = context.everything.class_names or tuple(map(str, range(context.n_classes)))
+    for name, column in texts.items():
+        part = [column[row] for row in rows.tolist()]
+        score, what = named_in_text(part, labels, names), "contains the name of the class in"
+        if score < MIN_ALONE and not few:
+            score, what = decided_by_words(part, labels), "alone predicts, by one word per class,"
+            score = score if score >= MIN_BY_WORDS else 0.0
+        if score < MIN_ALONE:
+            continue
+        others = x[rows].double().cpu()
+        if are_words:
+            joined = [
+                " ".join(texts[key][row] for key in texts if key != name) for row in rows.tolist()
+            ]
+            others = torch.from_numpy(hashed_words(joined)).double()
+        rest = _rest(others, labels, context)
+        if rest <= score - MIN_LESS:
+            return Finding(
+                f"column {name} {what} {percent(score)} of the rows, all others together predict {percent(rest)}",
+                "check whether it is known before the label is; if not, remove it and train again",
+                cost=score - rest,
+                fixes=("drop column",),
+            )
+    if few and are_words:
+        return NotChecked(
+            f"whether a text gives the label away needs {MIN_ROWS_PER_CLASS} rows per class"
+        )
+    return Fine("no text gives the label away by one word per class") if are_words else None
+
+
 @register_check("GS107", title="a column gives the label away", seconds=0.2)
 def leak(context: Context) -> Outcome:
     """Report columns that alone predict the label or target where the others do not, and columns of row numbers."""
+    of_text = _text_leak(context)
+    if of_text is not None:
+        return of_text
     x = context.everything.inputs
     if not context.everything.has_one_input or not x.is_floating_point() or x.ndim != 2:
         return NotChecked("needs a table")

@@ -28,7 +28,7 @@ from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_ch
 from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
 from gapscope.checks.trials import TriedAdvice, try_fixes
-from gapscope.data.frames import encode_inputs
+from gapscope.data.frames import encode_inputs, source_texts
 from gapscope.data.named_columns import column_by_name
 from gapscope.data.table_encoding import source_columns, unseen_values
 from gapscope.data.table_targets import split_frames
@@ -300,6 +300,9 @@ def _make_context(
             given = with_task(given, "regression")  # integers
     read = given.notes if prepared is None else prepared.notes
     given = replace(given, notes=(*read, *notes))
+    table["texts"] = {
+        name: list(given.per_sample(texts)) for name, texts in source_texts(raw).items()
+    }
     # findings are about indices of these samples; `check` converts them to row numbers at its end
     samples = replace(given, rows=None, n_rows=0)
     require_targets(samples.targets, "check")

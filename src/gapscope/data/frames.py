@@ -18,6 +18,7 @@ from gapscope.data.number_text import (
     TextFormat,
     find_format,
     has_numbers_in_text,
+    has_text,
     note_on_errors,
 )
 from gapscope.data.plain_columns import (
@@ -224,6 +225,7 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
     frame, arrays = arrays_as_columns(with_plain_columns(frame))
     if arrays:
         notes.append(f"{', '.join(map(str, arrays))}: one column per number of its arrays.")
+    texts = _texts_of(frame)
     frame, formats, text_notes = _read_text(frame)
     frame, times = _times_as_days(frame)
     empty = [name for name in frame if frame[name].isna().all()]
@@ -249,7 +251,7 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
     if are_texts:
         words, word_notes = _words([frame[name] for name in frame])
         columns = [ColumnEncoding(str(name), "text", dtypes[str(name)], ()) for name in frame]
-        words.attrs[KEY] = TableEncoding(tuple(columns), tuple(WORDS), {}, words=True)
+        words.attrs[KEY] = TableEncoding(tuple(columns), tuple(WORDS), {}, words=True, texts=texts)
         return words, (*notes, *word_notes)
     frame = frame.drop(columns=[name for name in names if name not in numbering])
     names = [name for name in names if name not in numbering]
@@ -303,8 +305,34 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
         )
         for (name, known), outputs in zip(levels, level_names, strict=True)
     ]
-    encoded.attrs[KEY] = TableEncoding(tuple(columns), tuple(encoded.columns), medians)
+    encoded.attrs[KEY] = TableEncoding(tuple(columns), tuple(encoded.columns), medians, texts=texts)
     return encoded, tuple(notes)
+
+
+def _texts_of(frame: pandas.DataFrame) -> dict[str, list[str]]:
+    """Return the columns of text that are neither categories nor numbers, dates or paths of files."""
+    texts: dict[str, list[str]] = {}
+    for name in frame.columns:
+        column = frame[name]
+        is_text = has_text(column) and not has_numbers_in_text(column) and _is_varied(column)
+        if is_text and find_format(column) is None and not are_file_paths(column):
+            texts[str(name)] = column.astype(object).fillna("").tolist()
+    return texts
+
+
+def source_texts(data: Any) -> dict[str, list[str]]:
+    """Return the columns of text of a table, raw or encoded, that are no categories, by their names.
+
+    Args:
+        data: Pair of a frame and labels; other data have none.
+    """
+    frame = _frame_of(labelled_table(data))
+    if frame is None:
+        return {}
+    known = frame.attrs.get(KEY)
+    if isinstance(known, TableEncoding):
+        return known.texts
+    return _texts_of(with_plain_columns(with_unique_names(frame)))
 
 
 def encode_inputs(

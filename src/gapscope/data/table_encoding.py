@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -129,12 +129,14 @@ class TableEncoding:
         outputs: Names of the encoded columns, in their order.
         medians: Median of each encoded column of numbers, by its name.
         words: Whether `columns` are texts, which became frequencies of words.
+        texts: Columns of text that are no categories, used or not, by their names.
     """
 
     columns: tuple[ColumnEncoding, ...]
     outputs: tuple[Hashable, ...]
     medians: dict[Hashable, float]
     words: bool = False
+    texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
 
     def __deepcopy__(self, memo: Any) -> TableEncoding:
         return self  # pandas copies the attributes of a frame in every operation
