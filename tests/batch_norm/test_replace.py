@@ -20,6 +20,7 @@ from gapscope.batch_norm.layers.partial import (
 from gapscope.batch_norm.layers.population import PopulationNorm1d, PopulationNorm2d
 from gapscope.batch_norm.norm_layers import batch_norm_layers, in_forward_order, preceding_layers
 from gapscope.batch_norm.replace import KINDS, replace_batch_norm
+from gapscope.inspection.network_adapter import NetworkAdapter
 from support.cases import CASES
 
 
@@ -193,3 +194,27 @@ def test_preceding_layers() -> None:
     # [n, 5, 5]: channels are tokens here
     tokens = nn.Sequential(nn.Linear(2, 5), nn.BatchNorm1d(5)).eval()
     assert preceding_layers(tokens, batch_norm_layers(tokens), torch.zeros(1, 5, 2)) == {}
+
+
+class _Nested(nn.Module):
+    """Network whose part has the name that an adapted network gives to the whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU())
+        self.last = nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.network(x))
+
+
+def test_feeders_of_an_adapted_network_are_found() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(20, 4)
+    for bare in (_Nested(), nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))):
+        with torch.no_grad():
+            bare(x)
+        adapted = NetworkAdapter(bare, None)
+        replaced = replace_batch_norm(adapted, "none", inputs=x)
+        assert not any(isinstance(module, nn.BatchNorm1d) for module in replaced.modules())
+        torch.testing.assert_close(replaced.eval()(x), bare.eval()(x))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 from gapscope.base.errors import InvalidInput
 from gapscope.labels.monitored import PairedCanaries, paired_p_value
@@ -263,3 +264,30 @@ def test_labels_that_are_the_next_token_stay_so() -> None:
 def test_sequences_without_token_labels_raise(rows: Any, match: str) -> None:
     with pytest.raises(InvalidInput, match=match):
         PairedCanaries.of_tokens(rows)
+
+
+class _Broken(Dataset[Any]):
+    """Data set of samples with one label or one per token, one of which (None for all) cannot be read."""
+
+    def __init__(self, broken: int | None, labels: Any) -> None:
+        self.broken = broken
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if self.broken in (index, None):
+            raise OSError("truncated file")
+        return {"input_ids": [1, 2, 3], "labels": self.labels}
+
+
+def test_a_sample_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(InvalidInput, match=r"sample \d of _Broken raised OSError: truncated file"):
+        PairedCanaries.of_labels(_Broken(None, 1), n_classes=3, number=2)
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_sequence_that_cannot_be_read_is_named(broken: int) -> None:
+    with pytest.raises(InvalidInput, match=rf"sample {broken} of _Broken raised OSError"):
+        PairedCanaries.of_tokens(_Broken(broken, [1, 2, 3]), number=2)

@@ -135,3 +135,8 @@ def test_fisher_trace_of_sampled_labels_is_that_of_the_prediction() -> None:
     )
     with pytest.raises(InvalidInput, match="needs targets y"):
         fisher_trace(network, x, None)
+
+
+def test_fisher_trace_of_one_sample_has_no_standard_error() -> None:
+    result = fisher_trace(nn.Linear(3, 2), torch.ones(1, 3), None, labels="sampled")
+    assert result > 0 and result.standard_error is None

@@ -228,3 +228,10 @@ def test_very_few_held_out_networks_have_no_baselines_but_a_section(records: lis
     result = held_out_section(view, assessed, held_out_errors(view, assessed), estimator, 0.9)
     assert [model["name"] for model in result["models"]] == ["this estimator"]
     assert (result["rows"][0][0].low, result["rows"][0][0].high) == (-math.inf, math.inf)
+
+
+def test_a_record_that_is_listed_twice_is_one_network(records: list[Record]) -> None:
+    once, twice = PoolView(records), PoolView([*records, records[0], *records[:5]])
+    assert [record.id for record in twice.records] == [record.id for record in once.records]
+    for name in ("all_rows", "all_finished_rows", "finished_rows", "table"):
+        assert getattr(twice, name).equals(getattr(once, name))

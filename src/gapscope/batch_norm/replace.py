@@ -26,6 +26,7 @@ from gapscope.batch_norm.norm_layers import (
     select_layers,
 )
 from gapscope.inspection.copies import copy_network
+from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.outputs import inspection_mode, prepare_inputs
 
 KINDS: dict[str, tuple[type[nn.Module], ...]] = {
@@ -218,11 +219,13 @@ def replace_batch_norm(
             f"Replacing by '{kind}' must keep the evaluation function, which it cannot for {'; '.join(problems)}. "
             "Name the other layers in `layers`."
         )
+    # of an adapted network under the names of `preceding_layers`, which are those of the user's network
+    modules = named_modules(network)
     with torch.no_grad():
         for name, layer in norm_layers.items():
             feeder = None
             if name in feeders:
-                feeder = network.get_submodule(feeders[name])
+                feeder = modules[feeders[name]]
             new: Any = _make_replacement(layer, kind, feeder, weight_norm, options)
             if not name:
                 return new

@@ -28,6 +28,7 @@ from gapscope.base.errors import (
 )
 from gapscope.base.random_streams import make_generator
 from gapscope.base.type_guards import has_length
+from gapscope.base.user_data import read_sample
 from gapscope.inspection.network_checks import unwrapped
 from gapscope.inspection.next_position import UNDECIDED, own_loss, predicts_next
 from gapscope.inspection.outputs import raw_outputs
@@ -441,7 +442,7 @@ class MemorizationMonitor(TrainerCallback):
         order = torch.randperm(len(data), generator=self.random)
         squares = []
         for index in order[: self.trace_samples].tolist():
-            (x, y), *_ = self._batches([data[index]])
+            (x, y), *_ = self._batches([read_sample(data, index)])
             with torch.enable_grad():
                 outputs = raw_outputs(model(**x))
                 value = log_probability_of_sampled(outputs, y, self.random, **self._form)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gapscope.base.errors import InvalidInput
 from gapscope.base.targets import IGNORED
+from gapscope.base.user_data import read_sample
 from gapscope.labels.canary_data import label_name, whole_numbers, with_values
 
 MAX_READ = 256
@@ -51,7 +52,7 @@ class RandomSequences:
     def __init__(self, dataset: Any, generator: torch.Generator) -> None:
         self.generator = generator
         n = min(len(dataset), MAX_READ)
-        read = [_tokens_and_labels(dataset[index]) for index in range(n)]
+        read = [_tokens_and_labels(read_sample(dataset, index)) for index in range(n)]
         counting = [(tokens, labels) for tokens, labels in read if bool((labels != IGNORED).any())]
         if not counting:
             raise InvalidInput(

@@ -17,6 +17,7 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
+from gapscope.base.user_data import read_sample
 from gapscope.labels.canary_data import (
     DataWithCanaries,
     check_data,
@@ -234,7 +235,7 @@ class PairedCanaries:
         for index in torch.randperm(len(dataset), generator=generator).tolist():
             if len(others) == number:
                 break
-            sample = dataset[index]
+            sample = read_sample(dataset, index)
             label = class_of(sample, n_classes)
             if label is None:
                 continue
@@ -273,7 +274,8 @@ class PairedCanaries:
         """
         check_range("number", number, MIN_PAIRS)
         check_data(dataset, 1)
-        sample, generator = dataset[0], make_generator(seed, "paired canaries")
+        generator = make_generator(seed, "paired canaries")
+        sample = read_sample(dataset, 0)
         sequences = RandomSequences(dataset, generator)
         pairs = [(sequences.like(sample), sequences.like(sample)) for _ in range(number)]
         trained = [pair[0] for pair in pairs]

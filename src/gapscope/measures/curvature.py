@@ -73,7 +73,7 @@ def fisher_trace(
     With `labels="sampled"` y is not used and one class per sample is sampled from the prediction: an unbiased estimate
     of the trace of the Fisher information itself, $\frac1n \sum_i E_{y \sim p(y|x_i)} \lVert \nabla_\theta \log
     p(y|x_i) \rVert^2$ (Kunstner et al. 2019, eq. 3). Its standard error is the spread among the samples, a conservative
-    estimate (NaN for one sample).
+    estimate (None for one sample).
 
     Args:
         network: Network that returns raw outputs [n, K]; logits if labels are needed.
@@ -98,7 +98,7 @@ def fisher_trace(
     norms = sample_square_norms(
         network, x, _sample_classes(outputs, resolve_generator(generator)), chunk_size=chunk_size
     )
-    return Estimate(float(norms.mean()), float(norms.std()) / len(norms) ** 0.5)
+    return mean_with_error(norms)
 
 
 class Hessian:

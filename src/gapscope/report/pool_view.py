@@ -60,7 +60,9 @@ class PoolView:
             sampled = (records.get_record(str(key)) for key in ids)
             self.records = [record for record in sampled if record is not None]
         else:
-            self.records = self.all_records = list(records)
+            # the same record twice is one network
+            by_id = {record.id: record for record in records}
+            self.records = self.all_records = list(by_id.values())
             self.all_rows = records_to_pandas(self.records)
         self._descriptions: dict[str, str] = {}
 
