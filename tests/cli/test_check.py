@@ -193,6 +193,14 @@ def test_pool_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )
 
 
+def test_load_without_a_checkpoint_is_refused(models: str, tmp_path: Path) -> None:
+    grid = tmp_path / "grid.toml"
+    grid.write_text("")
+    for target in (f"{models}:unlabelled", tmp_path, grid):
+        done = gapscope("check", target, "--load", f"{models}:load")
+        assert done.returncode == 1 and "--load reads checkpoints" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("function", "facts"),
     [

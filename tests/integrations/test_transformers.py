@@ -292,3 +292,16 @@ def test_an_end_by_an_alarm_needs_one() -> None:
     with pytest.raises(InvalidInput, match="stop=True needs an alarm"):
         MonitorCallback(Monitor(data), stop=True)
     assert MonitorCallback(Monitor(data, alarm="joint"), stop=True).stop
+
+
+def test_a_check_takes_the_monitor_of_a_callback() -> None:
+    data = torch.rand(8, 3), torch.arange(8) % 2
+    monitor = Monitor(data, alarm="joint")
+    network = torch.nn.Linear(3, 2)
+    for epoch in range(1, 7):
+        monitor.observe(network, epoch)
+    direct, held = (
+        gs.check(network, data, monitor=item, only="GS301").to_dict()
+        for item in (monitor, MonitorCallback(monitor))
+    )
+    assert direct["fine"] == held["fine"] and direct["not_checked"] == held["not_checked"]

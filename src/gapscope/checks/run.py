@@ -148,6 +148,8 @@ def check(
     """
     if time_budget is not None:
         check_range("time_budget", time_budget, 0)
+    # a callback of a trainer holds it
+    monitor = getattr(monitor, "monitor", monitor)
     if monitor is not None and not hasattr(monitor, "epochs"):
         raise InvalidInput(
             f"monitor must be the gapscope.Monitor of the training; got {describe_value(monitor)}. Pass it, or None."

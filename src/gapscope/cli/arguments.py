@@ -63,6 +63,17 @@ def call_for_network(source: Path, load: str | None) -> tuple[nn.Module, Any] | 
     return call_factory(load, source)
 
 
+def check_checkpoint(source: Path, load: str | None) -> None:
+    """Raise InvalidInput if --load is passed with something else than the file of a checkpoint."""
+    from gapscope.base.errors import InvalidInput
+
+    if load is not None and (is_factory(source) or source.is_dir() or is_grid(source)):
+        raise InvalidInput(
+            f"--load reads checkpoints; got {source}, which is none, and would not be loaded. Pass the path of the "
+            "checkpoint in its place, or omit --load."
+        )
+
+
 def load_network(
     source: Path, data_root: str | None, load: str | None = None
 ) -> tuple[nn.Module, Any, Any]:

@@ -84,6 +84,7 @@ def _targets(
     from gapscope.base.errors import InvalidInput
     from gapscope.cli.arguments import (
         call_for_network,
+        check_checkpoint,
         is_grid,
         is_table,
         read_grid,
@@ -93,6 +94,7 @@ def _targets(
     from gapscope.cli.factories import is_factory
     from gapscope.data.image_folder import has_image_folders
 
+    check_checkpoint(target, load)
     if load is None and is_table(target):
         yield str(target), None, read_labelled_table(target, column), {}
     elif is_factory(target):

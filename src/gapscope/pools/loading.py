@@ -47,7 +47,8 @@ def _load(
     tensors, metadata = load_tensors(weights)
     if "spec" not in metadata:
         raise UnreadableFile(
-            f"{weights} must contain the spec of its network; it contains weights only. Pass weights that a pool wrote."
+            f"{weights} must contain the spec of its network; it contains weights only. Pass weights that a pool "
+            "wrote, or to the command line also --load, a module:function from this path to (network, training data)."
         )
     spec = RunSpec.from_dict(metadata["spec"])
     problem, corruption = prepare_data(spec, options.data_root)
