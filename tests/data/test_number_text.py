@@ -14,7 +14,7 @@ import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.cli.arguments import read_labelled_table
 from gapscope.data.frames import encode_frame, encode_inputs
-from gapscope.data.number_text import find_format
+from gapscope.data.number_text import amounts_format, find_format
 from gapscope.data.table_targets import split_frames
 
 N = 60
@@ -215,3 +215,20 @@ def test_a_number_and_its_text_are_one_category() -> None:
 def test_long_whole_numbers_with_an_error_are_codes() -> None:
     cells = ["n/a", *(f"{10 ** (15 + k % 4) + k}" for k in range(1, N))]
     assert find_format(pandas.Series(cells)) is None
+
+
+def test_whole_numbers_with_as_many_values_as_rows_are_amounts_and_codes_of_one_length_are_not() -> (
+    None
+):
+    numbers = numpy.random.default_rng(2).integers(5, 90_000, N)
+    frame = pandas.DataFrame({"people": numbers.astype(str), "x": OTHER})
+    assert numpy.allclose(encode_frame(frame)[0]["people"], numbers)
+    for cells in (numbers % 25, 10_000 + numbers):  # categories, and ZIP codes
+        assert amounts_format(pandas.Series(cells.astype(str))) is None
+
+
+def test_years_of_two_digits_are_those_of_spreadsheets() -> None:
+    days = pandas.Series([f"{k % 28 + 1}/2/{year}" for k, year in enumerate([29, 30, 64, 99] * 10)])
+    found = find_format(days)
+    assert found is not None
+    assert found.values(days).dt.year.tolist()[:4] == [2029, 1930, 1964, 1999]

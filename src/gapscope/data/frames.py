@@ -16,6 +16,7 @@ from gapscope.data.named_columns import labelled_table
 from gapscope.data.number_text import (
     MAX_CATEGORIES,
     TextFormat,
+    amounts_format,
     find_format,
     has_numbers_in_text,
     has_text,
@@ -80,7 +81,7 @@ def _read_text(
     notes: dict[Any, str] = {}
     for name in list(frame.columns):
         column = frame[name]
-        text = find_format(column)
+        text = find_format(column) or amounts_format(column)
         if text is not None and text.kind != "ambiguous":
             formats[name] = text
             values = text.values(column)
@@ -101,7 +102,8 @@ def _read_text(
         elif has_numbers_in_text(column):  # 1 and "1" are one category
             frame = with_column(frame, name, column.map(level_text, na_action="ignore"))
     if frame.columns.empty:
-        raise InvalidInput(" ".join(["Got no usable columns.", *notes.values()]))
+        needed = "Got no column of numbers, categories or texts; one is needed. Pass other columns."
+        raise InvalidInput(" ".join([needed, *notes.values()]))
     return frame, formats, notes
 
 

@@ -55,8 +55,8 @@ _NUMBER = {
 _DATE = re.compile(
     r"(\d{1,4})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T]+(\d{1,2})(:\d{2})(:\d{2})? ?([AaPp][Mm])?)?"
 )
-YEARS_OF_1900 = 69
-"""Years of two digits from this one on are those of 1900, as in POSIX."""
+YEARS_OF_1900 = 30
+"""Years of two digits from this one on are those of 1900, as in spreadsheets."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +220,24 @@ def find_format(column: pandas.Series) -> TextFormat | None:
         return None
     real = {_plain(cell) for cell in column.dropna() if not isinstance(cell, str)}
     return _date_format(counts) or _number_format(counts, real)
+
+
+def amounts_format(column: pandas.Series) -> TextFormat | None:
+    """Return the format of text of whole numbers of several lengths with nearly as many values as rows; else None.
+
+    As categories they would be dropped. Of a target they are classes, because they were made text.
+
+    Args:
+        column: Column of the inputs, which `find_format` has no format for.
+    """
+    if not has_text(column):
+        return None
+    cells = {_plain(cell) for cell in column.dropna()}
+    is_varied = len(cells) > max(MAX_CATEGORIES, column.count() / 2)
+    are_whole = all(re.fullmatch(r"0|[1-9]\d*", cell) for cell in cells)
+    if is_varied and are_whole and len(set(map(len, cells))) > 1:
+        return TextFormat("number")
+    return None
 
 
 def _share(counts: Counter[str], cells: Sequence[str]) -> float:
