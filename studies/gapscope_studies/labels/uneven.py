@@ -23,7 +23,7 @@ from torch import Tensor
 import gapscope as gs
 from gapscope.base.randomness import derive_seed
 from gapscope.labels.boosted_trees import out_of_fold_log_probabilities
-from gapscope.labels.class_labels import assess_labels, refuse_repeats
+from gapscope.labels.class_labels import assess_with_second_opinion, refuse_repeats
 from gapscope.labels.error_model import LOG_TEMPERATURES
 from gapscope.labels.kernel_views import ClassView, class_view, kernel_class_view
 from gapscope.labels.results import LabelIssues
@@ -173,7 +173,8 @@ def run_cell(name: str, subset: int) -> dict[str, Any]:
                 if kind in WITH_TREES and draw == 0:
                     views += tree_views(samples, noisy, n_classes)
                 view = min(views, key=lambda view: view.error)
-                issues, noise = refuse_repeats(samples, *assess_labels(view, noisy))
+                assessed = assess_with_second_opinion(view, noisy, samples, seed=0)
+                issues, noise = refuse_repeats(samples, *assessed)
                 known = {"kind": kind, "asked": rate, "method": view.method}
                 answers.append(known | describe(issues, noise, y, noisy))
     return {"data": name, "subset": subset, "answers": answers}
