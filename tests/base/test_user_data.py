@@ -148,6 +148,8 @@ def test_errors_of_gapscope_pass(workers: int) -> None:
         as_samples(loader)
 
 
+# torch's signal handler may raise while an object is deleted, which Python prints and ignores
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_collate_function_that_fails_and_a_worker_that_dies(workers: int) -> None:
     def collate(items: Any) -> Any:

@@ -203,8 +203,6 @@ def test_unknown_codes_and_missing_targets_are_named() -> None:
         gs.check(network(), images()[0])
     with pytest.raises(InvalidInput, match="time_budget"):
         gs.check(network(), images(), time_budget=-1)
-    with pytest.raises(InvalidInput, match="'GS101'"):
-        gs.check(network(), images(), only="GS101")
     with pytest.raises(InvalidInput, match="must be a state dictionary or None; got Sequential"):
         gs.check(network(), images(), initial_state=network())  # type: ignore[arg-type]
     unlabelled = gs.check(

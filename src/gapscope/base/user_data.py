@@ -84,19 +84,30 @@ def _reason(error: Exception) -> str:
 def batches_of(loader: Iterable[Any]) -> Iterator[Any]:
     """Yield the batches of a loader; an error of its data set, collate function or workers becomes one message."""
     n_batches = 0
+    batches: Any = ()
     try:
-        for batch in loader:
+        batches = iter(loader)
+        for batch in batches:
             yield batch
             n_batches += 1
     except MemoryError:
         raise
     except Exception as error:
         try:
+            _end_workers(loader, batches)
             _explain(loader, n_batches, error)
         except RuntimeError as late:  # torch's signal handler for dead workers raises anywhere
             if isinstance(late, GapscopeError):
                 raise
             _explain(loader, n_batches, late)
+
+
+def _end_workers(loader: Any, batches: Any) -> None:
+    """End the workers of a loader that failed: torch's signal handler would raise later, in other code."""
+    if hasattr(batches, "_shutdown_workers"):
+        batches._shutdown_workers()
+        if getattr(loader, "_iterator", None) is batches:  # persistent workers
+            loader._iterator = None
 
 
 def _explain(loader: Any, n_batches: int, error: Exception) -> NoReturn:

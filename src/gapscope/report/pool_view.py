@@ -20,7 +20,7 @@ from gapscope.leaderboard.network_tables import SEEDS
 from gapscope.pools import Pool
 from gapscope.results.formatting import setting_name, setting_value
 from gapscope.results.readings import Reading
-from gapscope.results.records import Record, records_to_pandas
+from gapscope.results.records import Record, as_records, records_to_pandas
 from gapscope.statistics.intervals import sample_configurations
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class PoolView:
             self.records = [record for record in sampled if record is not None]
         else:
             # the same record twice is one network
-            by_id = {record.id: record for record in records}
+            by_id = {record.id: record for record in as_records(records)}
             self.records = self.all_records = list(by_id.values())
             self.all_rows = records_to_pandas(self.records)
         self._descriptions: dict[str, str] = {}
