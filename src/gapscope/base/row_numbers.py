@@ -62,7 +62,7 @@ def is_identifier(name: str, column: Any) -> bool:
 
 
 def _columns(inputs: Any) -> list[tuple[str, numpy.ndarray]]:
-    """Return the columns of a table of numbers by name or index; none of other inputs, and of columns of text."""
+    """Return the columns of a table that may number its rows, by name or index; none of other inputs."""
     if library_of(inputs) == "pandas" and hasattr(inputs, "columns"):
         return [
             (str(name), inputs.iloc[:, k].to_numpy(dtype=float, na_value=numpy.nan))
@@ -76,15 +76,22 @@ def _columns(inputs: Any) -> list[tuple[str, numpy.ndarray]]:
         is_real = library_of(inputs) == "numpy" and inputs.dtype.kind in "iuf"
     if not is_real or inputs.ndim != 2:
         return []
-    # a few rows show which columns may count
+    # a few rows, then the extremes, show which columns may count: sorting all would take seconds of each call
     head: Any = inputs[:MIN_ROWS]
-    whole: list[bool] = (head == head.round()).all(0).tolist()
+    may_count: list[bool] = (head == head.round()).all(0).tolist()
+    if not any(may_count):
+        return []
+    if isinstance(inputs, Tensor):
+        inputs = inputs.detach()
+        spans = (inputs.amax(0).double() - inputs.amin(0).double()).tolist()
+    else:
+        spans = (inputs.max(0).astype(float) - inputs.min(0).astype(float)).tolist()
     columns: list[tuple[str, numpy.ndarray]] = []
-    for k, may_count in enumerate(whole):
-        if may_count:
+    for k, span in enumerate(spans):
+        if may_count[k] and span == len(inputs) - 1:
             column = inputs[:, k]
             if isinstance(column, Tensor):
-                column = column.detach().double().cpu()
+                column = column.double().cpu()
             columns.append((str(k), numpy.asarray(column)))
     return columns
 

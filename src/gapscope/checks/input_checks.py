@@ -8,10 +8,9 @@ from torch import Tensor
 from gapscope.checks.context import Context
 from gapscope.checks.costs import cost_of_scales, thinned
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
-from gapscope.results.estimate import percent
 from gapscope.results.formatting import format_number
 from gapscope.statistics.baselines import sample_features
-from gapscope.statistics.row_groups import MAX_ENTRIES, MIN_FRACTION, median_group_size
+from gapscope.statistics.row_groups import describe_groups
 
 # Largest spread of a column relative to the typical one (or the reverse), mean relative to spread, and typical
 # spread.
@@ -120,15 +119,11 @@ def order_of_rows(context: Context) -> Outcome:
     n = len(context.everything)
     if n < MIN_ROWS:
         return NotChecked(f"needs {MIN_ROWS} samples or more")
-    if context.everything.inputs.numel() <= MAX_ENTRIES:
-        labels = context.everything.y.cpu() if context.is_classifier else None
-        features = sample_features(context.everything).float()
-        fraction, size = median_group_size(features, labels, seed=context.seed) or (0.0, 1)
-        if fraction >= MIN_FRACTION:
-            return Finding(
-                f"{percent(fraction)} of the rows have several near copies, in groups of about {size}",
-                f"rows of one person, object or recording belong together: {GROUPED}",
-            )
+    groups = describe_groups(context.everything, "rows", seed=context.seed)
+    if groups:
+        return Finding(
+            groups, f"rows of one person, object or recording belong together: {GROUPED}"
+        )
     # of a stretch in order, for evenly spaced samples are not neighbours
     part = context.everything.first(2 * len(thinned(n)))
     features = sample_features(part).float()

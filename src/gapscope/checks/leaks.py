@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -144,6 +144,37 @@ def _describe(titles: list[str], score: float) -> str:
     return f"{titles[0]} {verb} {percent(score)}"
 
 
+def _finding(evidence: str, cost: float) -> Finding:
+    return Finding(
+        evidence,
+        "check whether it is known before the label is; if not, remove it and train again",
+        cost=cost,
+        fixes=("drop column",),
+    )
+
+
+def _told_by_text(
+    texts: list[str], labels: Tensor, names: Sequence[str], *, few: bool
+) -> tuple[float, str] | None:
+    """Return in which fraction of the rows a text gives the label away, and how; None if it does not.
+
+    Args:
+        texts: One text per row.
+        labels: Class labels [n].
+        names: Names of the classes.
+        few: Whether classes have too few rows for a word of each.
+    """
+    named = named_in_text(texts, labels, names)
+    if named >= MIN_ALONE:
+        return named, "contains the name of the class in"
+    if few:
+        return None
+    decided = decided_by_words(texts, labels)
+    if decided >= MIN_BY_WORDS:
+        return decided, "alone predicts, by one word per class,"
+    return None
+
+
 def _text_leak(context: Context) -> Outcome | None:
     """Return the finding about a text whose words give the label away; for texts alone why it was not looked for."""
     x = context.everything.inputs
@@ -153,41 +184,40 @@ def _text_leak(context: Context) -> Outcome | None:
     are_words = x.shape[1] == TEXT_COLUMNS
     n_columns = len(texts) if are_words else len(texts) + x.shape[1]
     reason = _why_not(context, n_columns)
-    labels = context.everything.y.cpu()
-    few = not reason and len(labels) < MIN_ROWS_PER_CLASS * len(labels.unique())
-    if reason or not context.is_classifier:
-        reason = reason or "is looked for in texts with class labels"
+    if not reason and not context.is_classifier:
+        reason = "is looked for in texts with class labels"
+    if reason:
         return NotChecked(f"whether a text gives the target away {reason}") if are_words else None
+    labels = context.everything.y.cpu()
+    few = len(labels) < MIN_ROWS_PER_CLASS * len(labels.unique())
     rows = thinned(len(labels))
     labels = labels[rows]
+    columns = {name: [column[row] for row in rows.tolist()] for name, column in texts.items()}
     names = context.everything.class_names or tuple(map(str, range(context.n_classes)))
-    for name, column in texts.items():
-        part = [column[row] for row in rows.tolist()]
-        score, what = named_in_text(part, labels, names), "contains the name of the class in"
-        if score < MIN_ALONE and not few:
-            score, what = decided_by_words(part, labels), "alone predicts, by one word per class,"
-            score = score if score >= MIN_BY_WORDS else 0.0
-        if score < MIN_ALONE:
+    for name, column in columns.items():
+        told = _told_by_text(column, labels, names, few=few)
+        if told is None:
             continue
+        score, how = told
         others = x[rows].double().cpu()
         if are_words:
-            joined = [
-                " ".join(texts[key][row] for key in texts if key != name) for row in rows.tolist()
-            ]
-            others = torch.from_numpy(hashed_words(joined)).double()
+            rest_of_texts = [part for key, part in columns.items() if key != name]
+            others = torch.from_numpy(
+                hashed_words([" ".join(row) for row in zip(*rest_of_texts, strict=True)])
+            ).double()
         rest = _rest(others, labels, context)
         if rest <= score - MIN_LESS:
-            return Finding(
-                f"column {name} {what} {percent(score)} of the rows, all others together predict {percent(rest)}",
-                "check whether it is known before the label is; if not, remove it and train again",
-                cost=score - rest,
-                fixes=("drop column",),
+            return _finding(
+                f"column {name} {how} {percent(score)} of the rows, all others together predict {percent(rest)}",
+                score - rest,
             )
-    if few and are_words:
+    if not are_words:
+        return None
+    if few:
         return NotChecked(
             f"whether a text gives the label away needs {MIN_ROWS_PER_CLASS} rows per class"
         )
-    return Fine("no text gives the label away by one word per class") if are_words else None
+    return Fine("no text gives the label away by one word per class")
 
 
 @register_check("GS107", title="a column gives the label away", seconds=0.2)
@@ -236,9 +266,4 @@ def leak(context: Context) -> Outcome:
     rest = _rest(x[:, [k for k in range(x.shape[1]) if k not in dropped]], targets, context)
     if rest > scores[best] - MIN_LESS:
         return Fine(f"{text}, the others {percent(rest)}")
-    return Finding(
-        f"{text}, all others together {percent(rest)}",
-        "check whether it is known before the label is; if not, remove it and train again",
-        cost=scores[best] - rest,
-        fixes=("drop column",),
-    )
+    return _finding(f"{text}, all others together {percent(rest)}", scores[best] - rest)

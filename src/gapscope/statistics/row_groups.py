@@ -59,6 +59,29 @@ def median_group_size(
     return fraction, size
 
 
+def describe_groups(samples: Samples, noun: str, *, seed: int = 0) -> str:
+    """Return how many of the samples have near copies, a clause; empty if fewer than half have.
+
+    Tables of more than `MAX_ENTRIES` numbers are not searched.
+
+    Args:
+        samples: The samples, with targets.
+        noun: What the samples are, such as "rows".
+        seed: Seed of the rows that are compared.
+    """
+    if samples.inputs.numel() > MAX_ENTRIES:
+        return ""
+    labels = None
+    if samples.is_classification:
+        labels = samples.y.cpu()
+    fraction, size = median_group_size(sample_features(samples), labels, seed=seed) or (0.0, 1)
+    if fraction < MIN_FRACTION:
+        return ""
+    return (
+        f"{100 * fraction:.0f} % of the {noun} have several near copies, in groups of about {size}"
+    )
+
+
 def grouped_rows_note(samples: Samples, consequence: str) -> tuple[str, ...]:
     """Return the note on samples most of which have near copies; none for others and for positions.
 
@@ -66,14 +89,7 @@ def grouped_rows_note(samples: Samples, consequence: str) -> tuple[str, ...]:
         samples: The samples, with targets.
         consequence: What follows and what to do, sentences.
     """
-    if samples.kind == "positions" or samples.inputs.numel() > MAX_ENTRIES:
-        return ()
-    labels = None
-    if samples.is_classification:
-        labels = samples.y.cpu()
-    fraction, size = median_group_size(sample_features(samples), labels) or (0.0, 1)
-    if fraction < MIN_FRACTION:
-        return ()
-    return (
-        f"{100 * fraction:.0f} % of the samples have several near copies, in groups of about {size}. {consequence}",
-    )
+    groups = ""
+    if samples.kind != "positions":
+        groups = describe_groups(samples, "samples")
+    return (f"{groups}. {consequence}",) if groups else ()
