@@ -38,8 +38,6 @@ def as_texts(value: Any) -> list[str] | None:
     is_column = getattr(value, "ndim", None) == 1 and hasattr(value, "tolist")
     if is_column and getattr(value.dtype, "kind", "") in ("O", "U", "T"):
         value = value.tolist()
-    elif library_of(value) == "polars" and hasattr(value, "to_list"):
-        value = value.to_list()
     if not is_list_or_tuple(value) or not any(isinstance(text, str) for text in value):
         return None
     missing = sum(text is None or text != text for text in value)
@@ -62,16 +60,51 @@ def _collected(value: Any) -> Any:
 
 
 def as_frame(value: Any) -> Any:
-    """Return a table of polars or Arrow as a pandas frame, any other value as it is."""
+    """Return a table or column of polars or Arrow as a pandas object, any other value as it is.
+
+    Names of columns, types and the order of declared categories stay.
+    """
     value = _collected(value)
     library = library_of(value)
-    if library == "polars" and hasattr(value, "get_columns"):
-        import pandas
-
-        return pandas.DataFrame({column.name: column.to_numpy() for column in value.get_columns()})
-    if library == "pyarrow" and hasattr(value, "column_names"):
+    if library == "pyarrow" and hasattr(value, "to_pandas"):
         return value.to_pandas()
-    return value
+    if library == "polars" and hasattr(value, "to_list"):
+        return _series(value)
+    if library != "polars" or not hasattr(value, "get_columns"):
+        return value
+    import pandas
+
+    return pandas.DataFrame({column.name: _series(column) for column in value.get_columns()})
+
+
+def _series(column: Any) -> Any:
+    """Return a series of polars as one of pandas, without pyarrow, which its own conversion needs.
+
+    Cells of rows of numbers are arrays, those of structs are dictionaries. A Categorical, which polars sorts as text,
+    is text.
+    """
+    import pandas
+
+    kind = type(column.dtype).__name__
+    if kind == "Enum":
+        categories = list(column.dtype.categories)
+        values = pandas.Categorical(column.to_list(), categories=categories)
+    elif kind == "Array":
+        values = [None if row is None else row.to_numpy() for row in column]
+    elif kind in ("Struct", "Int128", "UInt128"):
+        values = column.to_list()
+    else:
+        values = column.to_numpy()
+    return pandas.Series(values, name=column.name)
+
+
+def _with_index_of(value: Any, other: Any) -> Any:
+    """Return a converted table or column with the index of the pandas object beside it, if it has none of its own."""
+    import pandas
+
+    if library_of(value) != "pandas" or library_of(other) != "pandas" or len(value) != len(other):
+        return value
+    return value.set_axis(other.index) if isinstance(value.index, pandas.RangeIndex) else value
 
 
 def hashed_words(texts: Any) -> Any:
@@ -92,14 +125,13 @@ def hashed_words(texts: Any) -> Any:
 
 def _convert(value: Any, *, are_inputs: bool) -> tuple[Any, list[str]]:
     """Return inputs or labels in a form that `gapscope.base.containers` reads, with notes."""
-    value = _collected(value)
     library = library_of(value)
     if library == "scipy" and hasattr(value, "toarray"):
         return _dense(value), ["A sparse matrix was read as a dense one."]
-    if library == "polars" and not (are_inputs and as_texts(value)):
-        return value.to_numpy(), ["A polars object was read as an array."]
-    if library == "pyarrow":
-        return value.to_pandas(), ["An Arrow object was read as a pandas one."]
+    converted = as_frame(value)
+    if converted is not value:
+        owner = "A polars" if library == "polars" else "An Arrow"
+        return converted, [f"{owner} object was read as a pandas one."]
     texts = as_texts(value) if are_inputs else None
     if texts is not None:
         return hashed_words(texts), [TEXTS_READ]
@@ -121,7 +153,12 @@ def convert_foreign(data: Any) -> tuple[Any, list[str]]:
     if is_list_or_tuple(data) and len(data) == 2:
         x, x_notes = _convert(data[0], are_inputs=True)
         y, y_notes = _convert(data[1], are_inputs=False)
-        return ((x, y) if x_notes or y_notes else data), [*x_notes, *y_notes]
+        if x is not data[0]:
+            x = _with_index_of(x, data[1])
+        if y is not data[1]:
+            y = _with_index_of(y, x)
+        notes = list(dict.fromkeys([*x_notes, *y_notes]))
+        return ((x, y) if notes else data), notes
     if is_mapping(data):
         parts = {name: _convert(part, are_inputs=False) for name, part in data.items()}
         notes = [note for _, part_notes in parts.values() for note in part_notes]
