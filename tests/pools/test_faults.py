@@ -203,13 +203,77 @@ def test_one_damaged_record_never_hides_the_others(pool: Pool, name: str) -> Non
     status = pool.status(specs())
     assert (status.finished, status.unreadable, status.total) == (1, 1, 2)
     assert [spec.id for spec in pool.missing(specs())] == [first.parent.name]
-    assert len(pool.run(specs(), measures=MEASURES)) == 2
+    with pytest.warns(DamagedFileWarning, match=f"{first.parent}.*retrained"):
+        assert len(pool.run(specs(), measures=MEASURES)) == 2
     mended = json.loads(first.read_text())
     assert {**mended, "seconds": 0, "readings": 0} == {
         **json.loads(content),
         "seconds": 0,
         "readings": 0,
     }
+
+
+def foreign_record(run: Path) -> None:
+    (other,) = (path for path in run.parent.iterdir() if path != run)
+    shutil.copy(other / "record.json", run)
+
+
+def change_file(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def damage(run: Path) -> None:
+        (run / name).write_bytes(change((run / name).read_bytes()))
+
+    return damage
+
+
+RUN_DAMAGES = {
+    "record of another network": foreign_record,
+    "weights cut off": change_file("weights.safetensors", lambda content: content[:-10]),
+    "weights empty": change_file("weights.safetensors", lambda content: b""),
+    "history": change_file("history.jsonl", lambda content: b"x\n" + content),
+}
+
+
+@pytest.mark.parametrize("name", RUN_DAMAGES)
+def test_a_damaged_run_is_not_done_for_any_command_and_trained_again(pool: Pool, name: str) -> None:
+    before = {record.id: record for record in pool.run(specs(), measures=[*MEASURES, "loss"])}
+    run_folder = pool.run_folder(SPEC.id)
+    weights = (run_folder / "weights.safetensors").read_bytes()
+    RUN_DAMAGES[name](run_folder)
+    for _ in range(2):  # from the files and from the index
+        assert (pool.status(specs()).finished, pool.status(specs()).unreadable) == (1, 1)
+        assert [spec.id for spec in pool.missing(specs())] == [SPEC.id]
+        with pytest.warns(DamagedFileWarning, match=f"1 of 2 records.*{SPEC.id}"):
+            assert len(pool.records()) == len(pool.to_pandas()) == 1
+    with pytest.warns(DamagedFileWarning, match=f"{SPEC.id}.*retrained"):
+        records = pool.run(specs(), measures=MEASURES)
+    assert pool.status(specs()).finished == 2
+    assert (run_folder / "weights.safetensors").read_bytes() == weights
+    after = next(record for record in records if record.id == SPEC.id)
+    assert after.scores == before[SPEC.id].scores
+    assert len(after.history) == len(before[SPEC.id].history) == 2
+    if name.startswith("weights"):  # the readings of the record are not lost
+        assert "loss" in after.readings
+
+
+def test_a_network_without_weights_is_trained_again_for_further_measures(pool: Pool) -> None:
+    path = pool.run_folder(SPEC.id) / "weights.safetensors"
+    content = path.read_bytes()
+    path.unlink()
+    assert pool.status(specs()).finished == 2
+    assert pool.missing(specs()) == []
+    record = next(r for r in pool.run(specs(), measures=["loss"]) if r.id == SPEC.id)
+    assert all(name in record.readings for name in ("loss", *MEASURES))
+    assert path.read_bytes() == content
+
+
+def test_weights_whose_numbers_are_damaged_are_trained_again(pool: Pool) -> None:
+    path = pool.run_folder(SPEC.id) / "weights.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.warns(DamagedFileWarning, match=f"{SPEC.id}.*retrained"):
+        records = pool.run(specs(), measures=["loss"])
+    assert all("loss" in record.readings for record in records)
+    assert path.read_bytes() == content
 
 
 def test_a_newer_record_is_unchanged(pool: Pool) -> None:

@@ -55,10 +55,12 @@ def run(
     pool = Pool(folder)
     for name in dict.fromkeys(spec.data.name for spec in specs):
         find_dataset(name, root=data_root)  # raise before the first line of output
-    missing = len(pool.missing(specs, measures=specs.measures, retry_failed=retry_failed))
+    to_run = pool.missing(specs, measures=specs.measures, retry_failed=retry_failed)
+    missing = len(to_run)
+    unreadable = pool.status(specs).unreadable - pool.status(to_run).unreadable
     print_lines(
-        f"{pluralize(len(specs), 'network')}, {len(specs) - missing} done, {missing} to run with "
-        f"{pluralize(workers, 'worker')}",
+        f"{pluralize(len(specs), 'network')}, {len(specs) - missing - unreadable} done, {missing} to run with "
+        f"{pluralize(workers, 'worker')}" + (f", {unreadable} unreadable" if unreadable else ""),
         err=json,
     )
     with handle_interrupts(resumes=True), progress(f"pool {folder}", missing) as show:

@@ -1,9 +1,9 @@
 """Index of a pool: its records as one table in one file, for pools of 100,000 records.
 
-The index is a cache: `index.json` can be deleted at any time. Each row stores size, times and inode of the two files
-that it was read from. If one of them differs, the files are read again; corrupted files are read every time, and
-reported. Rewriting or copying a file changes its ctime, which no program can set. Bits that decay on the disk go
-unnoticed; `Pool.records` reads the files themselves.
+The index is a cache: `index.json` can be deleted at any time. Each row stores size, times and inode of record, history
+and weights. If one of them differs, the files are read again; corrupted files are read every time, and reported.
+Rewriting or copying a file changes its ctime, which no program can set. Bits that decay on the disk go unnoticed;
+`Pool.records` reads the files themselves.
 
 Numeric columns are stored as bytes, others as codes into the list of their values. For 100,000 records this is read 20
 times faster than rows of SQLite, from an eighth of the bytes.
@@ -16,7 +16,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +27,7 @@ from gapscope.base.errors import DamagedFile, GapscopeError, UnreadableFile
 from gapscope.base.files import atomic_writer
 from gapscope.results.records import (
     RECORD,
+    WEIGHTS,
     Record,
     read_run,
     record_to_row,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 INDEX = "index.json"
 # of the index
-SCHEMA = 2
+SCHEMA = 3
 # columns in addition to those of `records_to_pandas`; no setting or reading has such a name
 MESSAGE, STOPPED, UNMEASURED, TRIED, READINGS = EXTRA_COLUMNS = (
     "#message",
@@ -55,7 +56,7 @@ MIN_AGE_SECONDS = 2.0
 # the index is rewritten if more files than this number, and than this fraction, had to be read
 MIN_NEW, MIN_NEW_FRACTION = 64, 0.02
 
-# size, mtime, ctime and inode of record and history
+# size, mtime, ctime and inode of record, history and weights
 Stamp = tuple[int, ...]
 # stamp of an absent file
 _NO_FILE = (-1,) * 4
@@ -68,13 +69,11 @@ class IndexedRecords:
     Attributes:
         rows: Columns of `records_to_pandas` and `EXTRA_COLUMNS`.
         unreadable: Name of the folder -> why its record was skipped.
-        notes: Warnings about corrupted histories.
-        damaged: Names of folders whose record is corrupted; the next run recreates it.
+        damaged: Names of folders with a corrupted file; the next run trains their networks again.
     """
 
     rows: pandas.DataFrame
     unreadable: Mapping[str, str]
-    notes: Sequence[str]
     damaged: frozenset[str]
 
     @cached_property
@@ -142,14 +141,13 @@ class IndexedRecords:
         return records
 
     def warn(self, folder: Path, stacklevel: int) -> None:
-        """Warn about skipped records and corrupted histories.
+        """Warn about skipped records.
 
         Args:
             folder: Folder of the pool, named in the warning.
             stacklevel: Number of frames above this one that the warning points to.
         """
-        errors = list(self.unreadable.values())
-        warn_of_damage(folder, len(self.rows), errors, self.notes, stacklevel + 1)
+        warn_of_damage(folder, len(self.rows), list(self.unreadable.values()), stacklevel + 1)
 
 
 def _stamp(path: str) -> Stamp:
@@ -168,7 +166,11 @@ def _stamps(folder: Path) -> dict[str, Stamp]:
         for name in sorted(os.listdir(runs)):  # noqa: PTH208 - as above
             stamp = _stamp(f"{runs}/{name}/{RECORD}")
             if stamp != _NO_FILE:
-                stamps[name] = stamp + _stamp(f"{runs}/{name}/history.jsonl")
+                stamps[name] = (
+                    stamp
+                    + _stamp(f"{runs}/{name}/history.jsonl")
+                    + _stamp(f"{runs}/{name}/{WEIGHTS}")
+                )
     return stamps
 
 
@@ -275,22 +277,19 @@ def load_index(folder: Path) -> IndexedRecords:
     stamps = _stamps(folder)
     unchanged = [name for name, stamp in stamps.items() if old_stamps.get(name) == stamp]
     new: list[dict[str, Any]] = []
-    notes: list[str] = []
     unreadable: dict[str, str] = {}
     damaged: set[str] = set()
     for name in [name for name, stamp in stamps.items() if old_stamps.get(name) != stamp]:
         stamp = stamps[name]
         try:
-            record, note = read_run(folder / "runs" / name)
+            record = read_run(folder / "runs" / name)
         except UnreadableFile as error:
             unreadable[name] = str(error)
             if isinstance(error, DamagedFile):
                 damaged.add(name)
             continue
         new.append(_row(record))
-        if note:
-            notes.append(note)
-        if note or max(*stamp[1:3], *stamp[5:7]) > newest_trusted:
+        if max(*stamp[1::4], *stamp[2::4]) > newest_trusted:
             stamps[name] = (0,) * len(stamp)  # no stamp matches zeros: read again next time
     n_gone = len(old_stamps) - len(unchanged)
     if new or n_gone:
@@ -301,4 +300,4 @@ def load_index(folder: Path) -> IndexedRecords:
         if max(len(new), n_gone) > max(MIN_NEW, MIN_NEW_FRACTION * len(rows)):
             with suppress(GapscopeError, OSError):  # the index of a read-only pool is not written
                 _write(folder / INDEX, rows, [stamps[name] for name in rows.index])
-    return IndexedRecords(rows, unreadable, notes, frozenset(damaged))
+    return IndexedRecords(rows, unreadable, frozenset(damaged))

@@ -36,7 +36,7 @@ from gapscope.pools.mirror import Mirror
 from gapscope.pools.worker import run_missing
 from gapscope.results.formatting import pluralize
 from gapscope.results.readings import SCHEMA
-from gapscope.results.records import RECORD, Record, check_record_id, read_records
+from gapscope.results.records import RECORD, Record, check_record_id, read_records, read_run
 
 if TYPE_CHECKING:
     import pandas
@@ -71,7 +71,7 @@ class PoolStatus:
         failed: Runs that raised an error.
         started: Runs with a checkpoint and no record: in progress, or interrupted.
         waiting: Specs without a record and a checkpoint.
-        unreadable: Runs whose record is corrupted, or cannot be read.
+        unreadable: Runs with a file that is corrupted (the next run trains them again) or cannot be read.
     """
 
     finished: int = 0
@@ -105,8 +105,8 @@ def _as_specs(specs: Any, parameter: str) -> list[RunSpec]:
 class Pool:
     """Folder of records `runs/<id>/record.json`, with histories and weights.
 
-    A run is finished once its record exists, so running a grid again does only what is missing, even after a kill.
-    Pool folders can be copied, merged and read without torch.
+    A run is done once its record exists and no file of it is damaged, so running a grid again does only what is
+    missing, even after a kill. Pool folders can be copied, merged and read without torch.
 
     Args:
         folder: Folder of the pool; the first run creates it.
@@ -153,7 +153,7 @@ class Pool:
         """
         folder = self.run_folder(spec_id)
         if (folder / RECORD).exists():
-            return Record.read(folder)
+            return read_run(folder)
         return None
 
     def records(self) -> list[Record]:
@@ -212,8 +212,9 @@ class Pool:
     ) -> list[RunSpec]:
         """Return the specs that `run` would run: without a record, or with missing measures.
 
-        A corrupted record counts as missing; one that is unreadable for another reason (permissions, a newer gapscope)
-        does not. Failed runs count as missing if `retry_failed`.
+        A run with a corrupted record, history or weights, or with the record of another network, counts as missing;
+        one that is unreadable for another reason (permissions, a newer gapscope) does not. Failed runs count as missing
+        if `retry_failed`.
 
         Args:
             specs: Specs of runs, such as a `Grid`.
@@ -439,7 +440,8 @@ class Pool:
         superseded: list[Path] = []
         for path in sorted(self.folder.glob("runs/*/checkpoint.safetensors")):
             with suppress(UnreadableFile):
-                if (path.parent / RECORD).exists() and Record.read(path.parent).status != "failed":
+                record = self.get_record(path.parent.name)
+                if record is not None and record.status != "failed":
                     superseded.append(path)
         if superseded:
             with suppress(GapscopeError, OSError), lock_pool(self.folder):

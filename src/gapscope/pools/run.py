@@ -5,7 +5,7 @@
       |  _load_data    device and data
       |  _train        network and its training (resumes a checkpoint)
       |  _score        scores, weights, readings
-      |                  (a finished run: measure_stored_network instead, only the missing measures)
+      |                  (a finished run: `_measure_stored` instead, only the missing measures)
       |  _write        record.json (last, atomically; then the checkpoint is deleted)
 
 Errors: DataNotFound, DeviceNotFound, MissingExtra, NotWritten and unreadable files concern the machine and are raised.
@@ -18,6 +18,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,12 @@ from gapscope.inspection.losses import evaluate
 from gapscope.measures.registry import get_measure
 from gapscope.networks import check_network_options
 from gapscope.penalties.base import make_penalty
+from gapscope.pools.added import is_same_network, merge_records
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.pools.loading import copy_state, measure_stored_network
 from gapscope.pools.normalization import make_penalties, population_statistics
 from gapscope.pools.readings import RunOptions, failure_message, measure_record
-from gapscope.results.records import RECORD, Record
+from gapscope.results.records import RECORD, WEIGHTS, Record, read_run
 from gapscope.training.checkpoint_writer import CHECKPOINT
 from gapscope.training.checkpoints import save_tensors
 from gapscope.training.loop import TrainingResult, train
@@ -79,14 +81,23 @@ def _make_run_folder(folder: Path) -> None:
         ) from None
 
 
-def _stored_record(folder: Path) -> Record | None:
-    """Return the record of an earlier run in this folder (None if there is none that can be read)."""
+def _stored_record(folder: Path) -> tuple[Record | None, bool]:
+    """Return the record of an earlier run if it can be read, and whether the run is whole; warn if it is not."""
     if not (folder / RECORD).exists():
-        return None
+        return None, False
     try:
-        return Record.read(folder)
-    except DamagedFile:
-        return None
+        return read_run(folder), True
+    except DamagedFile as error:
+        _warn_of_retraining(error)
+    with suppress(DamagedFile):
+        record = Record.read(folder)
+        if record.id == folder.name:
+            return record, False
+    return None, False
+
+
+def _warn_of_retraining(error: UnreadableFile) -> None:
+    warnings.warn(f"{error} Its network is retrained.", DamagedFileWarning, stacklevel=3)
 
 
 def _load_data(spec: RunSpec, options: RunOptions) -> tuple[Problem, dict[str, Any]]:
@@ -133,7 +144,7 @@ def _train(
         return attempt()
     except UnreadableFile as error:  # the checkpoint is of another network; this one is as before
         remove_file(folder / CHECKPOINT)
-        warnings.warn(f"{error} Its network is retrained.", DamagedFileWarning, stacklevel=2)
+        _warn_of_retraining(error)
         return attempt()
 
 
@@ -150,7 +161,7 @@ def _score(
         message = f"loss not finite after epoch {record.epochs_trained}"
         return replace(record, status="diverged", message=message, stopped=message)
     metadata = {"spec": spec.to_dict(), "corruption": record.corruption}
-    save_tensors(folder / "weights.safetensors", network.state_dict(), metadata)
+    save_tensors(folder / WEIGHTS, network.state_dict(), metadata)
     return replace(record, scores=scores)
 
 
@@ -180,6 +191,17 @@ def _train_and_measure(
         if record.status == "finished":
             record = measure_record(record, network, initial, problem, options)
     return replace(record, seconds=round(time.perf_counter() - start, 3))
+
+
+def _measure_stored(weights: Path, options: RunOptions, stored: Record) -> Record | None:
+    """Add missing measures to a record (None if the weights are absent or damaged: the network is trained again)."""
+    if not weights.exists():
+        return None
+    try:
+        return measure_stored_network(weights, options, stored)
+    except DamagedFile as error:
+        _warn_of_retraining(error)
+        return None
 
 
 def _failed(spec: RunSpec, stored: Record | None, options: RunOptions, error: Exception) -> Record:
@@ -218,20 +240,23 @@ def run(spec: RunSpec, folder: Path, options: RunOptions) -> Record:
         GapscopeError: Data or a package are missing on this machine, or the data are corrupted.
     """
     _make_run_folder(folder)
-    stored = _stored_record(folder)
+    stored, is_whole = _stored_record(folder)
     try:
         problem, corruption = _load_data(spec, options)
     except ENVIRONMENT_FAULTS:
         raise
     except Exception as error:
         return _write(_failed(spec, stored, options, error), folder)
-    if stored is not None and stored.status == "diverged":
+    if stored is not None and is_whole and stored.status == "diverged":
         return stored
+    record = None
     try:
-        if stored is not None and stored.status == "finished":
-            record = measure_stored_network(folder / "weights.safetensors", options, stored)
-        else:
+        if stored is not None and is_whole and stored.status == "finished":
+            record = _measure_stored(folder / WEIGHTS, options, stored)
+        if record is None:
             record = _train_and_measure(spec, folder, options, problem, corruption)
+            if stored is not None and is_same_network(stored, record):
+                record = merge_records(stored, record)  # measures of earlier runs
     except (NotWritten, DeviceNotFound):
         raise
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import warnings
@@ -18,7 +19,7 @@ from gapscope.base.errors import (
     UnreadableFile,
     describe_value,
 )
-from gapscope.base.files import read_json, read_json_lines, to_json, write_atomically
+from gapscope.base.files import check_file, read_json, read_json_lines, to_json, write_atomically
 from gapscope.base.type_guards import is_dict, is_list_or_tuple, is_mapping
 from gapscope.results.readings import SCHEMA, Reading, Readings
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 Status = Literal["finished", "diverged", "failed"]
 # one part of a path: runs are folders of this name
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}")
-RECORD = "record.json"  # a run is finished once its folder contains this file
+RECORD = "record.json"  # written last; see `read_run`
+WEIGHTS = "weights.safetensors"
 
 
 def check_record_id(text: str) -> None:
@@ -122,17 +124,14 @@ class Record:
             folder: Folder of the run.
 
         Raises:
-            DamagedFile: The record is corrupted, or the file is no record.
+            DamagedFile: Record or history are corrupted, or the file is no record.
             UnreadableFile: The record was written by a newer gapscope, or cannot be read.
         """
-        record, note = read_with_warning(folder)
-        if note:
-            warnings.warn(note, DamagedFileWarning, stacklevel=2)
-        return record
+        return _read(folder)
 
 
-def read_with_warning(folder: Path) -> tuple[Record, str]:
-    """Read the record of one run, and a note if its history is corrupted."""
+def _read(folder: Path) -> Record:
+    """Read the record of one run (see `Record.read`)."""
     path = folder / RECORD
     content = read_json(path)
     schema = content.get("schema") if is_dict(content) else None
@@ -150,9 +149,9 @@ def read_with_warning(folder: Path) -> tuple[Record, str]:
         raise DamagedFile(
             f"{path} must contain {', '.join(sorted(missing))}; it is corrupted. Delete it."
         )
+    history = _read_history(folder)
     try:
-        history, note = _read_history(folder)
-        return Record(**_parse_fields(content), history=history), note
+        return Record(**_parse_fields(content), history=history)
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise DamagedFile(
             f"{path} must be a gapscope record; {error}. Delete it; the next run of the pool recreates it."
@@ -215,20 +214,44 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float) or value in ("NaN", "Infinity", "-Infinity") or _is_int64(value)
 
 
-def _read_history(folder: Path) -> tuple[tuple[Mapping[str, Any], ...], str]:
-    """Return the epochs, or none and a note if their file is corrupted."""
+def _read_history(folder: Path) -> tuple[Mapping[str, Any], ...]:
+    """Return the epochs (none without a file)."""
     path = folder / "history.jsonl"
+    rows = tuple(read_json_lines(path))
+    for row in rows:
+        invalid = next((name for name, value in row.items() if not _is_number(value)), None)
+        if not isinstance(row.get("epoch"), int) or invalid is not None:
+            raise DamagedFile(
+                f"{path} must contain numbers for every epoch; '{invalid or 'epoch'}' is not a number. Delete it to "
+                "read the record without its epochs."
+            )
+    return rows
+
+
+def _check_weights(path: Path) -> None:
+    """Raise DamagedFile if a file of weights is shorter or longer than its header says (it may be absent)."""
+    if not path.exists():
+        return
+    check_file(path)
     try:
-        rows = tuple(read_json_lines(path))
-        for row in rows:
-            invalid = next((name for name, value in row.items() if not _is_number(value)), None)
-            if not isinstance(row.get("epoch"), int) or invalid is not None:
-                raise DamagedFile(
-                    f"{path} must contain numbers for every epoch; '{invalid or 'epoch'}' is not a number."
-                )
-        return rows, ""
-    except UnreadableFile as error:
-        return (), f"{error} The record is read without its epochs."
+        with path.open("rb") as file:
+            n_header = int.from_bytes(file.read(8), "little")
+            n_bytes = path.stat().st_size - 8 - n_header
+            if n_bytes < 0:
+                raise ValueError("its header is incomplete")
+            tensors = json.loads(file.read(n_header))
+        tensors.pop("__metadata__", None)
+        n_needed = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+        if n_needed != n_bytes:
+            raise ValueError(f"its tensors need {n_needed} bytes, it has {n_bytes}")
+    except OSError as error:
+        raise UnreadableFile(
+            f"{path} must be a file that can be read; reading it failed: {error.strerror or error}. Correct it."
+        ) from None
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise DamagedFile(
+            f"{path} must be a whole safetensors file; {error}. Delete it to keep the record without weights."
+        ) from None
 
 
 def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -245,44 +268,42 @@ def flatten(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def warn_of_damage(
-    folder: Path, n_read: int, errors: Sequence[str], notes: Sequence[str], stacklevel: int
-) -> None:
-    """Warn about corrupted histories, and once about the records that cannot be read."""
-    messages = list(notes)
+def warn_of_damage(folder: Path, n_read: int, errors: Sequence[str], stacklevel: int) -> None:
+    """Warn once about the runs that `read_run` refuses."""
     if errors:
-        messages.append(
+        warnings.warn(
             f"{len(errors)} of {n_read + len(errors)} records of {folder} are damaged and skipped; the first: "
-            f"{errors[0]}"
+            f"{errors[0]}",
+            DamagedFileWarning,
+            stacklevel=stacklevel + 1,
         )
-    for message in messages:
-        warnings.warn(message, DamagedFileWarning, stacklevel=stacklevel + 1)
 
 
-def read_run(folder: Path) -> tuple[Record, str]:
-    """Read the record of a run, and a note if its history is corrupted (see `Record.read`)."""
-    record, note = read_with_warning(folder)
+def read_run(folder: Path) -> Record:
+    """Read the record of a run of a pool: what this function accepts is done, for every command.
+
+    Raises:
+        DamagedFile: Record, history or weights are corrupted, or the record is of another network.
+        UnreadableFile: A file cannot be read, or was written by a newer gapscope.
+    """
+    record = _read(folder)
     if record.id != folder.name:
-        raise UnreadableFile(
-            f"{folder} must have the name of its network, {record.id}; is it a copy?"
-        )
-    return record, note
+        raise DamagedFile(f"{folder} must have the name of its network, {record.id}; is it a copy?")
+    if record.status == "finished":
+        _check_weights(folder / WEIGHTS)
+    return record
 
 
 def read_records(folder: Path, stacklevel: int = 2) -> list[Record]:
     """Return all readable records of a pool's folder, sorted by id (one warning for the others)."""
     records: list[Record] = []
-    notes: list[str] = []
     errors: list[str] = []
     for path in sorted(folder.glob("runs/*/record.json")):
         try:
-            record, note = read_run(path.parent)
+            records.append(read_run(path.parent))
         except UnreadableFile as error:
             errors.append(str(error))
-        else:
-            records.append(record)
-            notes += [note] if note else []
-    warn_of_damage(folder, len(records), errors, notes, stacklevel + 1)
+    warn_of_damage(folder, len(records), errors, stacklevel + 1)
     return records
 
 
