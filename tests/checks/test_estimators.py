@@ -252,3 +252,53 @@ def test_trees_are_not_tried_on_scaled_columns() -> None:
     forest = RandomForestClassifier(5, random_state=0).fit(frame, names)
     result = gs.check(forest, (frame, names), train_fn=True, only=["GS105"], time_budget=None)
     assert "standardize inputs" not in " ".join(result.tried_lines)
+
+
+def three_classes() -> tuple[numpy.ndarray, numpy.ndarray, Any]:
+    rng = numpy.random.default_rng(0)
+    x = rng.normal(size=(200, 6))
+    y = (x @ rng.normal(size=(6, 3))).argmax(1)
+    return x, y, LogisticRegression().fit(x[:120], y[:120])
+
+
+def expected_on_test(model: Any, data: Any, test: Any) -> float:
+    return folds(gs.check(model, data, test=test, only=["GS402"]))
+
+
+def test_labels_of_test_samples_are_compared_in_the_form_of_the_training_labels() -> None:
+    x, y, model = three_classes()
+    truth = model.score(x[120:], y[120:])
+    for labels in (y[120:], numpy.eye(3)[y[120:]], pandas.Series(y[120:], name="y").to_frame()):
+        assert expected_on_test(model, (x[:120], y[:120]), (x[120:], labels)) == truth
+    unlabelled = numpy.where(numpy.arange(80) < 40, -100, y[120:])
+    half = model.score(x[160:], y[160:])
+    assert expected_on_test(model, (x[:120], y[:120]), (x[120:], unlabelled)) == half
+    names = numpy.array(["c", "a", "b"])[y]
+    named = LogisticRegression().fit(x[:120], names[:120])
+    categories = pandas.Series(names[120:]).astype("category")
+    assert expected_on_test(named, (x[:120], names[:120]), (x[120:], categories)) == truth
+
+
+def test_labels_that_an_estimator_was_not_fitted_with_are_refused() -> None:
+    x, y, model = three_classes()
+    with pytest.raises(InvalidInput, match="5; known are 0, 1, 2"):
+        gs.check(model, (x[:120], y[:120]), test=(x[120:], numpy.where(y[120:] == 2, 5, y[120:])))
+    with pytest.raises(InvalidInput, match="'a', 'b', 'c'; got 0, 1, 2"):
+        gs.check(LogisticRegression().fit(x, numpy.array(list("abc"))[y]), (x, y))
+    with pytest.raises(InvalidInput, match="1, 2; got 0"):
+        gs.check(LogisticRegression().fit(x, 1 + (y > 0)), (x, (y > 0).astype(int)))
+    with pytest.raises(InvalidInput, match="1 labels per sample; the data have 3"):
+        gs.check(model, (x, numpy.eye(3)[y]))
+
+
+def test_columns_of_a_test_frame_are_found_by_name() -> None:
+    x, y, _ = three_classes()
+    frame = pandas.DataFrame(x, columns=list("abcdef"))
+    train, test = frame[:120], frame[120:]
+    model = LogisticRegression().fit(train, y[:120])
+    truth = model.score(test, y[120:])
+    assert expected_on_test(model, (train, y[:120]), (test[list("fcbade")], y[120:])) == truth
+    with pytest.raises(InvalidInput, match="test has columns that data has not: z"):
+        gs.check(model, (train, y[:120]), test=(test.assign(z=1.0), y[120:]))
+    with pytest.raises(InvalidInput, match="must run on test; it raised ValueError: .* NaN"):
+        gs.check(model, (train, y[:120]), test=(test.assign(a=numpy.nan), y[120:]))

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from gapscope.accuracy.row_selection import take_rows
 from gapscope.base.arrays import tensor_of
+from gapscope.base.columns import column_names
 from gapscope.base.errors import (
     GapscopeError,
     InvalidInput,
     NotMeasurable,
     call_user_code,
     first_line,
+    join_names,
 )
 from gapscope.base.samples import Samples
 from gapscope.checks.expected import error_in_words, regression_score
@@ -42,16 +44,24 @@ class EstimatorScores:
         data: Training data (x, y), as it was fitted.
         samples: The same as samples, which hold the number of each class.
         test: Held-out data (x, y); None without.
+        test_samples: The same as samples, adapted to the first (`as_second`); None without.
 
     Attributes:
         correct: Fraction of the labels of each training sample that is predicted [n]; zeros for a regressor.
         train_score: Accuracy on the training samples with its 90 % interval, or R^2.
 
     Raises:
-        InvalidInput: The data are no pair, or `predict` raised.
+        InvalidInput: The data are no pair, `predict` raised, or labels are not those that it was fitted with.
     """
 
-    def __init__(self, estimator: Any, data: Any, samples: Samples, test: Any = None) -> None:
+    def __init__(
+        self,
+        estimator: Any,
+        data: Any,
+        samples: Samples,
+        test: Any = None,
+        test_samples: Samples | None = None,
+    ) -> None:
         self.estimator = estimator
         self.is_regression = samples.kind == "regression"
         self.inputs, self.labels = _pair(data)
@@ -59,16 +69,22 @@ class EstimatorScores:
         self._rows = samples.original(torch.arange(len(samples))).numpy()
         if samples.kind == "classification":
             self._row_of_class = dict(zip(samples.y.tolist(), self._rows.tolist(), strict=True))
-        predicted = _predicted(estimator, take_rows(self.inputs, self._rows))
         labels = _take_labels(self.labels, self._rows)
+        _check_labels(estimator, labels)
+        predicted = _predicted(estimator, take_rows(self.inputs, self._rows), "data")
         self.correct = torch.zeros(len(samples), dtype=torch.float64)
         if not self.is_regression:
             self.correct = fraction_correct(predicted, labels)
         self.train_score = self._score(predicted, labels)
         self._on_test: tuple[Any, Any] | None = None
-        if test is not None:
-            inputs, labels = _pair(test)
-            self._on_test = _predicted(estimator, inputs), labels
+        if test is not None and test_samples is not None:
+            inputs, labels = (
+                _in_order_of(own, first)
+                for own, first in zip(_pair(test), (self.inputs, self.labels), strict=True)
+            )
+            if self._row_of_class:
+                labels = self._labels_on_test(test_samples, len(labels))
+            self._on_test = _predicted(estimator, inputs, "test"), labels
         self._cross_validated: IntervalEstimate | None = None
 
     def _score(self, predicted: Any, labels: Any) -> IntervalEstimate:
@@ -76,6 +92,27 @@ class EstimatorScores:
             return regression_score(_numbers(predicted), _numbers(labels))
         accuracy = float(fraction_correct(predicted, labels).mean())
         return IntervalEstimate(accuracy, *wilson_interval(accuracy, len(labels)))
+
+    def _labels_on_test(self, samples: Samples, n: int) -> numpy.ndarray:
+        """Return labels [n] of held-out rows in the form of the training labels, whatever form they were passed in.
+
+        Args:
+            samples: Held-out samples, with classes numbered as in the training samples.
+            n: Number of rows that were passed, of which some may have no label.
+        """
+        codes = samples.y.tolist()
+        unknown = sorted({code for code in codes if code not in self._row_of_class})
+        if unknown:
+            names = samples.class_names or range(max(unknown) + 1)
+            known = _take_labels(self.labels, numpy.array(list(self._row_of_class.values())))
+            raise InvalidInput(
+                f"test has classes that data has not: {join_names(repr(names[code]) for code in unknown)}; known are "
+                f"{join_names(map(repr, sorted(numpy.asarray(known).tolist())))}. Correct or drop these labels."
+            )
+        like = numpy.zeros(n, dtype=int)
+        rows = samples.original(torch.arange(len(samples))).numpy()
+        like[rows] = [self._row_of_class[code] for code in codes]
+        return numpy.asarray(_take_labels(self.labels, like))
 
     def on_test(self, rows: numpy.ndarray) -> tuple[IntervalEstimate, str]:
         """Return the score on held-out samples, and the error of regression in words (else empty).
@@ -274,13 +311,45 @@ def _take_labels(labels: Any, rows: numpy.ndarray) -> Any:
     return take_rows(labels, rows)
 
 
-def _predicted(estimator: Any, inputs: Any) -> numpy.ndarray:
+def _in_order_of(second: Any, first: Any) -> Any:
+    """Return a frame with its columns in the order of the first; anything else as it is."""
+    names, known = column_names(second), column_names(first)
+    if names == known or not set(known) <= set(names) or not known:
+        return second
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InvalidInput(
+            f"test has columns that data has not: {join_names(unknown)}. Drop them, or fit with them."
+        )
+    return second.iloc[:, [names.index(name) for name in known]]
+
+
+def _check_labels(estimator: Any, labels: Any) -> None:
+    """Raise InvalidInput for labels that a classifier was not fitted with, which it never predicts."""
+    classes: Any = getattr(estimator, "classes_", None)
+    values = numpy.asarray(labels)
+    if not hasattr(classes, "tolist") or numpy.ndim(classes) != 1 or values.size != len(values):
+        return
+    known = classes.tolist()
+    unknown = sorted(set(values.flatten().tolist()) - set(known), key=str)
+    if unknown:
+        raise InvalidInput(
+            f"Labels must be those that {type(estimator).__name__} was fitted with, {join_names(map(repr, known))}; "
+            f"got {join_names(map(repr, unknown))}. Pass its training data, with labels of the same spelling."
+        )
+
+
+def _predicted(estimator: Any, inputs: Any, owner: str) -> numpy.ndarray:
     try:
         return numpy.asarray(estimator.predict(inputs))
     except Exception as error:
+        if owner == "test":
+            advice = "It predicts data: prepare test in the same way."
+        else:
+            advice = "Pass a fitted estimator and its training data."
         raise InvalidInput(
-            f"{type(estimator).__name__}.predict must run on the data; it raised {type(error).__name__}: "
-            f"{first_line(error)} Pass a fitted estimator and its training data."
+            f"{type(estimator).__name__}.predict must run on {owner}; it raised {type(error).__name__}: "
+            f"{first_line(error)} {advice}"
         ) from error
 
 
@@ -290,10 +359,18 @@ def fraction_correct(predicted: Any, labels: Any) -> Tensor:
     Args:
         predicted: Predicted labels, one or several per sample.
         labels: Labels in the same form.
+
+    Raises:
+        InvalidInput: The number of labels per sample differs, such as of classes and one-hot rows.
     """
     n = len(labels)
-    is_equal = numpy.asarray(predicted).reshape(n, -1) == numpy.asarray(labels).reshape(n, -1)
-    return tensor_of(is_equal).double().mean(1)
+    answers, truth = (numpy.asarray(part).reshape(n, -1) for part in (predicted, labels))
+    if answers.shape != truth.shape:
+        raise InvalidInput(
+            f"The estimator predicts {answers.shape[1]} labels per sample; the data have {truth.shape[1]}. Pass labels "
+            "in the form in which it was fitted, such as class numbers in place of one-hot rows."
+        )
+    return tensor_of(answers == truth).double().mean(1)
 
 
 def _numbers(values: Any) -> Tensor:

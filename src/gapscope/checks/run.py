@@ -330,7 +330,7 @@ def _make_context(
     given, held_out = number_classes(given, held_out)
     samples = replace(given, rows=None, n_rows=0)
     if is_estimator(module):
-        scores = EstimatorScores(module, raw, given, raw_test)
+        scores = EstimatorScores(module, raw, given, raw_test, held_out)
         return Context(
             None, samples, indices, estimator=scores, test=held_out, given=given, **table
         )
