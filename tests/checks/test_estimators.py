@@ -300,5 +300,5 @@ def test_columns_of_a_test_frame_are_found_by_name() -> None:
     assert expected_on_test(model, (train, y[:120]), (test[list("fcbade")], y[120:])) == truth
     with pytest.raises(InvalidInput, match="test has columns that data has not: z"):
         gs.check(model, (train, y[:120]), test=(test.assign(z=1.0), y[120:]))
-    with pytest.raises(InvalidInput, match="must run on test; it raised ValueError: .* NaN"):
+    with pytest.raises(InvalidInput, match=r"must run on test; it raised ValueError: .* NaN"):
         gs.check(model, (train, y[:120]), test=(test.assign(a=numpy.nan), y[120:]))

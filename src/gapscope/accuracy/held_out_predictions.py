@@ -100,6 +100,7 @@ def out_of_sample(
               and continued on each other (0.5, with a spec or a parameter `steps_fraction`); for all steps (2); or
               folds (3 or more).
             - An estimator with scikit-learn's interface: out-of-bag samples, if it has them (1), or folds (2 or more).
+              A fitted skorch network, or a fitted pipeline that ends with one, is a network at a cost below 2.
         data: Training data with targets, in any form that `gapscope.measure` takes; for an estimator a pair (x, y) that
             it takes itself. None for a `gs.RunSpec`. With None as the source also a pair (frame, targets) with columns
             of text and dates and missing numbers, which are encoded as notes say.
@@ -133,7 +134,7 @@ def out_of_sample(
     check_sample_order(data, source, "features")
     check_sample_order(data, groups, "groups")
     source = as_frame(source)
-    if is_estimator(source) and not isinstance(network_inside(source), nn.Module):
+    if is_estimator(source) and (cost >= 2 or not _holds_trained_network(source)):
         return _of_estimator(source, data, groups, cost, seed)
     if data is None:
         if not isinstance(source, RunSpec):
@@ -197,6 +198,14 @@ def out_of_sample(
     if samples.rows is None:
         return result
     return replace(result, rows=samples.rows.cpu().numpy())
+
+
+def _holds_trained_network(estimator: Any) -> bool:
+    """Return whether an estimator is a skorch network, or a pipeline that ends with one, with its module."""
+    try:
+        return isinstance(network_inside(estimator), nn.Module)
+    except InvalidInput:  # not fitted
+        return False
 
 
 def _describe(source: Any) -> str:

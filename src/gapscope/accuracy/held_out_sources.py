@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.accuracy.continued_runs import continued_predictions, describe_undertrained
+from gapscope.accuracy.estimator_clones import unfitted_clone
 from gapscope.accuracy.extrapolation import SizedScore, mean_of_runs
 from gapscope.accuracy.row_selection import take_rows
 from gapscope.accuracy.scores import Scores, scores_of_predictions
@@ -253,9 +254,7 @@ def has_out_of_bag(estimator: Any) -> bool:
 
 def out_of_bag(estimator: Any, x: Any, y: np.ndarray, n_classes: int, seed: int) -> Held:
     """Return out-of-bag predictions of a bagged estimator, fitted once."""
-    from sklearn.base import clone
-
-    scored: Any = clone(estimator)
+    scored = unfitted_clone(estimator)
     scored.set_params(oob_score=True)
     with warnings.catch_warnings():
         # samples without an out-of-bag prediction, which the notes name

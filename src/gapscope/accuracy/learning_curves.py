@@ -17,6 +17,7 @@ from gapscope.accuracy.continued_runs import (
     kernel_scores,
     move_towards_kernel,
 )
+from gapscope.accuracy.estimator_clones import refuse_trained_modules
 from gapscope.accuracy.extrapolation import Expectation, extrapolate
 from gapscope.accuracy.forecast import check_prediction_data
 from gapscope.accuracy.learning_curve_result import LearningCurve, SubsetRun
@@ -185,6 +186,8 @@ def _problem_of(
 ) -> NetworkProblem | MetricProblem:
     """Return the training function with its data, checked."""
     check_no_run(train_fn)
+    if is_estimator(train_fn):
+        refuse_trained_modules(train_fn)
     if isinstance(train_fn, nn.Module | type) or not (
         callable(train_fn) or is_estimator(train_fn) or isinstance(train_fn, RunSpec)
     ):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.accuracy.continued_runs import continued_predictions
+from gapscope.accuracy.estimator_clones import unfitted_clone
 from gapscope.accuracy.row_selection import (
     Rows,
     as_rows,
@@ -101,9 +102,7 @@ def run_configuration(
     with reproducible(torch.device("cuda" if torch.cuda.is_initialized() else "cpu"), seed):
         if not is_estimator(train_fn):
             return call_user_code("train_fn", train_fn, x, y)
-        from sklearn.base import clone
-
-        estimator: Any = clone(train_fn)
+        estimator = unfitted_clone(train_fn)
         return call_user_code(f"{type(estimator).__name__}.fit", estimator.fit, x, y)
 
 

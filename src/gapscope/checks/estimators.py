@@ -12,6 +12,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from gapscope.accuracy.estimator_clones import unfitted_clone
 from gapscope.accuracy.row_selection import take_rows
 from gapscope.base.arrays import tensor_of
 from gapscope.base.columns import column_names
@@ -99,6 +100,9 @@ class EstimatorScores:
         Args:
             samples: Held-out samples, with classes numbered as in the training samples.
             n: Number of rows that were passed, of which some may have no label.
+
+        Raises:
+            InvalidInput: There is a class that the training samples lack.
         """
         codes = samples.y.tolist()
         unknown = sorted({code for code in codes if code not in self._row_of_class})
@@ -243,9 +247,7 @@ class EstimatorScores:
         Raises:
             NotMeasurable: The clone raised an exception; its `predict` raises the same.
         """
-        from sklearn.base import clone
-
-        fitted: Any = clone(self.estimator)
+        fitted = unfitted_clone(self.estimator)
         name = type(self.estimator).__name__
         with reproducible(torch.device("cpu"), 0):
             call_measurable(f"{name}.fit", fitted.fit, inputs, labels)
