@@ -136,7 +136,7 @@ def test_interrupts_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gapscope.accuracy.forecast.rbf_ridge", stop)
+    monkeypatch.setattr("gapscope.accuracy.forecast_curve.rbf_ridge", stop)
     forecast = forecast_accuracy(None, problem.train)
     assert forecast.interrupted and not forecast.curve and len(forecast.rows) == 4
 

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.accuracy.continued_runs import continued_predictions
-from gapscope.accuracy.scores import variance_of_mean
-from gapscope.accuracy.subset_designs import DESIGNS, folds, group_numbers, quarter_and_halves
+from gapscope.accuracy.subset_designs import DESIGNS, folds, quarter_and_halves
 from gapscope.accuracy.subset_problems import equal_steps, sample_scores
 from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.base.groups import group_numbers
 from gapscope.statistics.baselines import RIDGES
+from gapscope.statistics.grouped_scores import variance_of_mean
 from support.door_networks import bert_classifier
 
 

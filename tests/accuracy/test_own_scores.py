@@ -21,8 +21,9 @@ from torch.utils.data import Dataset
 
 import gapscope as gs
 from gapscope.accuracy.row_selection import n_rows, take_rows
-from gapscope.accuracy.scores import block_jackknife, variance_of_mean
+from gapscope.accuracy.scores import block_jackknife
 from gapscope.base.errors import GapscopeError, InvalidInput
+from gapscope.statistics.grouped_scores import variance_of_mean
 
 X, Y = (
     np.asarray(part)

@@ -54,6 +54,7 @@ def accuracy_readings(
     initial_state: Mapping[str, Tensor],
     samples: Samples,
     *,
+    groups: Tensor | None = None,
     max_exact: int = 2000,
     landmarks: int = 1000,
     chunk_size: int | None = None,
@@ -62,15 +63,17 @@ def accuracy_readings(
 
     The names are those of `gs.measure`, so that a pool's readings can be used: all of `kernel_leave_one_out` at the
     initial weights, its `alignment`, and for classification `gradient_neighbours`. Above 1,000 samples, neighbours and
-    alignment are those of 1,000 random samples.
+    alignment are those of 1,000 random samples. With groups, samples are predicted by those of other groups.
     """
     before = with_data_statistics(with_state(network, initial_state), samples.inputs)
     pairs = samples
+    groups_of_pairs = groups
     if len(samples) > MAX_PAIRS:
         indices = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))[
             :MAX_PAIRS
         ]
         pairs = samples.subset(indices)
+        groups_of_pairs = None if groups is None else groups[indices]
     kernels: list[Tensor] = []
     with (
         progress("estimating", 3) as bar,
@@ -84,16 +87,24 @@ def accuracy_readings(
             bar.advance()
         bar.step("leave-one-out predictions")
         if len(pairs) == len(samples):
-            loo = loo_from_kernel(kernels[0], network, samples.inputs, samples.y)
+            loo = loo_from_kernel(kernels[0], network, samples.inputs, samples.y, groups)
         else:
-            loo = kernel_leave_one_out(before, samples.inputs, samples.y, max_exact=max_exact,
+            loo = kernel_leave_one_out(before, samples.inputs, samples.y, max_exact=max_exact, groups=groups,
                                        landmarks=landmarks, chunk_size=chunk_size)  # fmt: skip
     result = {
         f"kernel_leave_one_out.initial.{name}": value for name, value in loo.scalars().items()
     }
     if samples.is_classification:
+        largest_group = 1
+        if groups_of_pairs is not None:
+            largest_group = int(groups_of_pairs.bincount().max())
         vote = neighbours_from_kernel(
-            kernels[1], network, pairs.inputs, pairs.y, neighbours=min(20, len(pairs) - 1)
+            kernels[1],
+            network,
+            pairs.inputs,
+            pairs.y,
+            neighbours=min(20, len(pairs) - largest_group),
+            groups=groups_of_pairs,
         )
         result |= {f"gradient_neighbours.{name}": value for name, value in vote.scalars().items()}
     return result | {"kernel_leave_one_out.alignment": kernel_alignment(*kernels)}

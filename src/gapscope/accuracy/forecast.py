@@ -9,6 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gapscope.accuracy.forecast_curve import (
+    curve_seconds,
+    growth_per_doubling,
+    learning_curve_points,
+)
 from gapscope.accuracy.forecast_result import AccuracyForecast, LearningCurvePoint
 from gapscope.accuracy.held_out_positions import hold_out_positions
 from gapscope.accuracy.loo_rows import (
@@ -16,6 +21,7 @@ from gapscope.accuracy.loo_rows import (
     add_network_rows,
     combine_rows,
     forecast_interval,
+    independent_predictions,
     is_large,
     mean_score,
     reason_to_abstain,
@@ -24,6 +30,7 @@ from gapscope.accuracy.loo_rows import (
 from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.groups import group_tensor
 from gapscope.base.label_numbers import check_class_numbers
 from gapscope.base.randomness import derive_seed
 from gapscope.base.row_order import check_sample_order
@@ -44,7 +51,6 @@ from gapscope.statistics.baselines import (
     LooRow,
     baseline_seconds,
     loo_baselines,
-    rbf_ridge,
     sample_features,
     scored_row,
     squared_distances,
@@ -55,90 +61,11 @@ from gapscope.statistics.row_groups import LEFT_ONE_OUT, grouped_rows_note
 
 # three samples in the smallest subset, a quarter
 MIN_SAMPLES = 12
-# Two halvings suffice for a power law; above so many samples the scores of subsets hardly differ: by judgment.
-SUBSET_FRACTIONS, N_SUBSETS, ONE_SUBSET_ABOVE = (0.25, 0.5), 3, 5000
-
-
-def extrapolate_power_law(points: Sequence[tuple[int, float]], samples: int) -> float:
-    r"""Extrapolate a score by a least-squares power law $1 - s(n) \propto n^{-b}$."""
-    import numpy
-
-    last = points[-1][1]
-    sizes = numpy.log([n for n, _ in points])
-    errors = numpy.log([max(1 - score, 1e-6) for _, score in points])
-    slope = min(0.0, float(numpy.polyfit(sizes, errors, 1)[0]))
-    return 1 - (1 - last) * (samples / points[-1][0]) ** slope
-
-
-def _learning_curve(
-    features: Tensor,
-    squares: Tensor | None,
-    targets: Tensor,
-    n_classes: int | None,
-    rbf_score: float,
-    score: float,
-    seed: int,
-) -> tuple[LearningCurvePoint, ...]:
-    """Return RBF scores on random subsets, shifted to the forecast and extrapolated."""
-    n = len(features)
-    points: list[tuple[int, float]] = []
-    for fraction in SUBSET_FRACTIONS:
-        size = max(3, round(fraction * n))
-        scores: list[float] = []
-        for draw in range(min(N_SUBSETS, round(1 / fraction)) if n <= ONE_SUBSET_ABOVE else 1):
-            generator = torch.Generator().manual_seed(
-                derive_seed(seed, f"subset {fraction} {draw}")
-            )
-            subset = torch.randperm(n, generator=generator)[:size].to(features.device)
-            if squares is None:
-                part = None
-            else:
-                part = squares[subset][:, subset]
-            scores.append(
-                rbf_ridge(
-                    features[subset], targets[subset], n_classes=n_classes, squares=part
-                ).score
-            )
-        points.append((size, sum(scores) / len(scores)))
-    points.append((n, rbf_score))
-    points = [(size, value + score - rbf_score) for size, value in points]
-    doubled = extrapolate_power_law(points, 2 * n)
-    return (
-        *(LearningCurvePoint(*point) for point in points),
-        LearningCurvePoint(2 * n, doubled, extrapolated=True),
-    )
-
-
-def growth_per_doubling(curve: Sequence[LearningCurvePoint]) -> float | None:
-    """Return the gain of the score per doubling of the samples, None without a curve.
-
-    Args:
-        curve: Points of a learning curve, ordered by size.
-    """
-    measured = [point for point in curve if not point.extrapolated]
-    if len(measured) < 2:
-        return None
-    first = measured[0]
-    last = measured[-1]
-    return (last.score - first.score) / math.log2(last.samples / first.samples)
 
 
 def _are_vectors(samples: Samples) -> bool:
     """Return whether each input is a vector of numbers: a row of a table, or features."""
     return all(part.ndim == 2 and part.is_floating_point() for part in samples.parts)
-
-
-def _curve_seconds(features: Tensor, n_targets: int) -> float:
-    """Return rough CPU seconds of the learning curve."""
-    n, d = features.shape
-    total = 0.0
-    for fraction in SUBSET_FRACTIONS:
-        if n <= ONE_SUBSET_ABOVE:
-            draws = min(N_SUBSETS, round(1 / fraction))
-        else:
-            draws = 1
-        total += draws * baseline_seconds(max(3, round(fraction * n)), d, n_targets)[RBF]
-    return total
 
 
 def _rows_left_out(rows: Sequence[LooRow], features: Tensor, budget: CpuBudget) -> list[str]:
@@ -156,10 +83,12 @@ def _rows_left_out(rows: Sequence[LooRow], features: Tensor, budget: CpuBudget) 
     return []
 
 
-def count_duplicates(samples: Samples) -> tuple[int, int]:
-    """Return the number of repeated samples, and of those with another target."""
+def count_duplicates(samples: Samples, groups: Tensor | None = None) -> tuple[int, int]:
+    """Return the number of samples that repeat one (of another group), and of those with another target."""
     targets = samples.y.tolist()
     pairs = exact_repeats(samples)
+    if groups is not None:
+        pairs = [(i, j) for i, j in pairs if groups[i] != groups[j]]
     return len(pairs), sum(targets[i] != targets[j] for i, j in pairs)
 
 
@@ -241,6 +170,7 @@ def forecast_accuracy(
     *,
     head: str | nn.Module | None = None,
     features: Any = None,
+    groups: Any = None,
     time_budget: float | None = DEFAULT_BUDGET,
     max_exact: int = 2000,
     landmarks: int = 1000,
@@ -281,6 +211,8 @@ def forecast_accuracy(
             itself. None changes nothing.
         features: Features [n, d] of the samples, such as those of `embed` (tensor, array or frame), for the row of last
             hidden features in place of the network's, whose rows are then omitted.
+        groups: One label per sample; samples are predicted without their whole group (patient, author, recording), in
+            closed form as well. The interval counts groups as far as their samples agree, and is that of new groups.
         time_budget: CPU seconds of this process, None for no limit. Rows are added cheapest first: those without a
             network, features, then the NTK, if need be of 4 random combinations of the outputs and of fewer landmarks.
             Notes name approximations and what was omitted.
@@ -290,8 +222,8 @@ def forecast_accuracy(
         seed: Seed of the landmarks, the projections, the subsets of the curve and a new head.
 
     Raises:
-        InvalidInput: The data have no targets, fewer than 12 samples or one class, or do not fit the network's outputs;
-            or `features` have the index of the data in another order.
+        InvalidInput: The data have no targets, fewer than 12 samples, one class or one group, or do not fit the
+            network's outputs; or `features` or `groups` have the index of the data in another order.
         KeyboardInterrupt: It was stopped before the first rows were finished.
 
     >>> import gapscope as gs
@@ -307,8 +239,8 @@ def forecast_accuracy(
     Twice the data: about 98.8 %.
     """
     options: dict[str, Any] = {
-        "head": head, "features": features, "time_budget": time_budget, "max_exact": max_exact,
-        "landmarks": landmarks, "chunk_size": chunk_size, "seed": seed,
+        "head": head, "features": features, "groups": groups, "time_budget": time_budget,
+        "max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size, "seed": seed,
     }  # fmt: skip
     return make_forecast(network, data, with_curve=True, **options)
 
@@ -320,6 +252,7 @@ def make_forecast(
     with_curve: bool,
     head: str | nn.Module | None = None,
     features: Any = None,
+    groups: Any = None,
     time_budget: float | None = DEFAULT_BUDGET,
     max_exact: int = 2000,
     landmarks: int = 1000,
@@ -334,6 +267,7 @@ def make_forecast(
         with_curve: Whether to compute the curve; without it, intervals of vectors are those of images.
         head: New last layer.
         features: Features of the samples.
+        groups: Group of each sample.
         time_budget: CPU seconds.
         max_exact: Number of samples up to which the NTK is exact.
         landmarks: Landmarks beyond.
@@ -341,6 +275,7 @@ def make_forecast(
         seed: Seed of all random numbers.
 
     Raises:
+        InvalidInput: See `forecast_accuracy`.
         KeyboardInterrupt: It was stopped before the first rows were finished.
     """
     check_range("max_exact", max_exact, 1)
@@ -348,6 +283,7 @@ def make_forecast(
     budget = CpuBudget(time_budget)
     refuse_estimator(network)
     check_sample_order(data, features, "features")
+    check_sample_order(data, groups, "groups")
     network, data = unwrap_estimator(network, data)
     encoded: tuple[str, ...] = ()
     if network is None:
@@ -360,10 +296,13 @@ def make_forecast(
     check_prediction_data(
         samples, kinds=("classification", "regression", "multi-label", "positions")
     )
+    numbers = group_tensor(samples.per_sample(groups), len(samples), "A forecast")
+    if samples.kind == "positions" and numbers is not None:
+        raise InvalidInput("Positions are predicted without their sample; got groups. Omit groups.")
     if samples.kind == "positions":
         return _forecast_positions(network if features is None else features, samples, head, seed)
     notes = [*samples.notes, *encoded]
-    if with_curve:
+    if with_curve and numbers is None:
         notes += grouped_rows_note(samples, LEFT_ONE_OUT)
     if samples.is_classification:
         n_classes = int(samples.y.max()) + 1
@@ -377,7 +316,7 @@ def make_forecast(
         notes += [note for note in prepared.notes if note not in notes]
         if n_classes is not None:
             n_classes = max(n_classes, prepared.n_outputs)
-    duplicates, contradicting = count_duplicates(samples)
+    duplicates, contradicting = count_duplicates(samples, numbers)
     options: dict[str, Any] = {
         "max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size,
         "generator": torch.Generator().manual_seed(derive_seed(seed, "landmarks")),
@@ -405,23 +344,29 @@ def make_forecast(
                 return seconds < 1.0 or budget.affords(seconds)
 
             rows += loo_baselines(
-                inputs, targets, n_classes=n_classes, squares=squares, affords=affords
+                inputs,
+                targets,
+                n_classes=n_classes,
+                squares=squares,
+                groups=numbers,
+                affords=affords,
             )
             notes += _rows_left_out(rows, inputs, budget)
             bar.advance()
             if features is not None:
-                rows.append(
-                    features_row(features_of_samples(features, samples), targets, n_classes)
-                )
+                values = features_of_samples(features, samples)
+                rows.append(features_row(values, targets, n_classes, numbers))
             if prepared is not None:
                 bar.step("network")
-                add_network_rows(rows, notes, prepared, n_classes, options, budget, seed)
+                add_network_rows(rows, notes, prepared, n_classes, options, budget, seed, numbers)
             bar.advance()
             bar.step("learning curve")
             rbf = next((row.score for row in rows if with_curve and row.method == RBF), None)
-            if rbf is not None and affords(_curve_seconds(inputs, rows[0].predictions.shape[1])):
+            if rbf is not None and affords(curve_seconds(inputs, rows[0].predictions.shape[1])):
                 score = mean_score(combine_rows(rows, targets, large=large, wide=wide))
-                curve = _learning_curve(inputs, squares, targets, n_classes, rbf, score, seed)
+                curve = learning_curve_points(
+                    inputs, squares, targets, n_classes, rbf, score, seed, numbers
+                )
             elif rbf is not None:
                 notes.append(
                     f"The learning curve was omitted to keep time_budget={budget.passed:.3g}."
@@ -447,7 +392,7 @@ def make_forecast(
         score_name = "accuracy per label"
     low = high = math.nan
     if n_classes is not None:
-        low, high = forecast_interval(score, len(samples), growth)
+        low, high = forecast_interval(score, independent_predictions(combined, targets), growth)
     return AccuracyForecast(
         task=samples.kind,
         samples=len(samples),
@@ -464,6 +409,7 @@ def make_forecast(
         abstained_because=reason_to_abstain(rows, targets),
         duplicates=duplicates,
         contradicting_duplicates=contradicting,
+        groups=None if numbers is None else int(numbers.max()) + 1,
         notes=tuple(notes),
         unequal_classes=unequal,
         interrupted=interrupted,

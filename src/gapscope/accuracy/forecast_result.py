@@ -65,6 +65,7 @@ class AccuracyForecast(Answer):
         contradicting_duplicates: Number of those with another label.
         unequal_classes: Balanced accuracy and area under the ROC curve, means of the combined rows, if the largest
             class has twice the samples of the smallest or more; None otherwise.
+        groups: Number of groups, if samples were predicted without their whole group; else None.
     """
 
     combined: tuple[str, ...]
@@ -74,6 +75,7 @@ class AccuracyForecast(Answer):
     duplicates: int = 0
     contradicting_duplicates: int = 0
     unequal_classes: ClassScores | None = None
+    groups: int | None = None
 
     _title = "Forecast"
 
@@ -122,6 +124,8 @@ class AccuracyForecast(Answer):
 
     @property
     def _scope(self) -> str:
+        if self.groups is not None:
+            return f" on new groups like these {self.groups}, with the same label noise"
         if self.task == "classification":
             return " on new data with the same label noise"
         scope = f" on new data like these {self.samples} samples"

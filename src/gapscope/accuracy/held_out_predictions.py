@@ -30,8 +30,7 @@ from gapscope.accuracy.held_out_sources import (
     out_of_bag,
 )
 from gapscope.accuracy.row_selection import as_rows, count_repeats, n_rows
-from gapscope.accuracy.scores import target_variance, variance_of_mean
-from gapscope.accuracy.subset_designs import group_numbers
+from gapscope.accuracy.scores import target_variance
 from gapscope.accuracy.subset_problems import (
     NetworkProblem,
     check_no_run,
@@ -39,10 +38,10 @@ from gapscope.accuracy.subset_problems import (
     takes_steps_fraction,
 )
 from gapscope.base.arguments import check_arguments
-from gapscope.base.arrays import tensor_of
 from gapscope.base.columns import column_names
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.foreign_data import as_frame
+from gapscope.base.groups import group_tensor
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
@@ -55,13 +54,14 @@ from gapscope.measures.embed import features_of_samples
 from gapscope.pools.from_spec import prepare_data
 from gapscope.results.formatting import describe_repeats
 from gapscope.statistics.baselines import sample_features
+from gapscope.statistics.grouped_scores import independent_samples, variance_of_mean
 from gapscope.statistics.integer_inputs import settle_integers
 from gapscope.statistics.intervals import normal_quantile, power_of_two, wilson_interval
 from gapscope.statistics.leave_group_out import N_FOLDS
 from gapscope.statistics.row_groups import LEFT_ONE_OUT, grouped_rows_note
 
-# as for a forecast; one group cannot be predicted from others
-MIN_SAMPLES, MIN_GROUPS = 12, 2
+# as for a forecast
+MIN_SAMPLES = 12
 # In training runs on all samples: two halves, each with a quarter of the steps, and with all.
 SHORT_COST, HALVES_COST = 0.5, 2.0
 
@@ -150,7 +150,7 @@ def out_of_sample(
         samples = settle_integers(samples)
     samples = replace(samples, notes=(*samples.notes, *encoded))
     _check(samples)
-    numbers = _groups(samples.per_sample(groups), len(samples))
+    block, numbers = _groups(samples.per_sample(groups), len(samples))
     if samples.kind == "positions":
         return _of_positions(source, samples, groups is not None, seed)
     if groups is None:
@@ -167,10 +167,6 @@ def out_of_sample(
         n_classes = max(int(targets.max()) + 1, len(samples.class_names))
     else:
         n_classes = targets.shape[1]
-    if groups is None:
-        block = None
-    else:
-        block = tensor_of(numbers)
     with explained_memory():
         if source is None:
             held = best_kernel(
@@ -252,13 +248,12 @@ def _check(samples: Samples) -> None:
         )
 
 
-def _groups(groups: Any, samples: int) -> np.ndarray:
-    numbers = group_numbers(groups, samples)
-    if numbers.max() + 1 < MIN_GROUPS:
-        raise InvalidInput(
-            f"Held-out prediction needs {MIN_GROUPS} groups or more; got 1. Pass groups=None."
-        )
-    return numbers
+def _groups(groups: Any, n: int) -> tuple[Tensor | None, np.ndarray]:
+    """Return the group of each of n samples: None without groups, and as numbers, then one per sample."""
+    block = group_tensor(groups, n, "Held-out prediction")
+    if block is None:
+        return None, np.arange(n)
+    return block, block.numpy()
 
 
 def _of_network(
@@ -340,7 +335,7 @@ def _of_estimator(
         raise InvalidInput(
             f"Held-out prediction needs {MIN_SAMPLES} samples or more; got {n}. Pass more."
         )
-    numbers = _groups(rows.per_row(groups), n)
+    _, numbers = _groups(rows.per_row(groups), n)
     classes: tuple[Any, ...] = ()
     n_classes = 0
     if is_classifier and truth.ndim == 2 and truth.shape[1] > 1:
@@ -398,19 +393,15 @@ def _result(
             f"The more frequent value of each label alone has an accuracy of {base:.3f}.",
         )
     score = float(scores.mean())
-    variance = variance_of_mean(scores, groups)
     if is_regression:
-        reach = normal_quantile(0.9) * math.sqrt(variance)
+        reach = normal_quantile(0.9) * math.sqrt(variance_of_mean(scores, groups))
         low = score - reach
         high = min(score + reach, 1.0)
     else:
-        n = len(scores)
-        cautious = (scores.sum() + 2) / (n + 4)  # a score of 1 is no certainty
+        effective = float(len(scores))
         if has_groups:
-            effective = min(n, cautious * (1 - cautious) / variance)
-        else:
-            effective = n
-        low, high = wilson_interval(score, max(float(effective), 1.0))
+            effective = independent_samples(scores, groups)
+        low, high = wilson_interval(score, effective)
     task = "multi-label"
     score_name = "accuracy"
     if is_regression:

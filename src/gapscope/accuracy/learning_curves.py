@@ -36,7 +36,6 @@ from gapscope.accuracy.subset_designs import (
     continued_halves,
     folds,
     forward_in_time,
-    group_numbers,
     hold_out,
     predicted_width,
     quarter_and_halves,
@@ -54,6 +53,7 @@ from gapscope.accuracy.subset_problems import (
 from gapscope.accuracy.subset_runs import SubsetRuns, claim_cache, train_and_score
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.groups import group_numbers
 from gapscope.base.randomness import derive_seed
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import as_samples

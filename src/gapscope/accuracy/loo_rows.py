@@ -37,6 +37,7 @@ from gapscope.measures.kernel_leave_one_out import (
 )
 from gapscope.results.estimate import NORMAL_90, NORMAL_99_ONE_SIDED, percent
 from gapscope.statistics.baselines import LINEAR, RBF, LooRow, scored_row
+from gapscope.statistics.grouped_scores import independent_samples, variance_of_mean
 
 NTK = "NTK"
 # Standard deviation of trained networks around their forecast, at an accuracy of 50 %: chosen for a coverage of 90 %
@@ -59,6 +60,7 @@ def add_network_rows(
     options: dict[str, Any],
     budget: CpuBudget,
     seed: int | None,
+    groups: Tensor | None = None,
 ) -> Ready | None:
     """Add the rows of the last hidden features and of the NTK that fit into the budget, and notes on the others.
 
@@ -70,6 +72,7 @@ def add_network_rows(
         options: Options of `kernel_leave_one_out`.
         budget: CPU seconds.
         seed: Seed of the estimated NTK of a large network; None omits it.
+        groups: Group of each sample, which is then predicted without it.
 
     Returns:
         The network of these rows; None if it could not be used.
@@ -82,7 +85,7 @@ def add_network_rows(
     baseline = next((row for row in rows if row.method == RBF), rows[-1])
     try:
         with budget.enforced(prepared.network):
-            before = network_before_training(prepared, baseline.predictions)
+            before = network_before_training(prepared, baseline.predictions, groups)
     except BudgetSpent as error:
         notes.append(f"There are no rows of the network: {error}")
         return None
@@ -93,7 +96,7 @@ def add_network_rows(
     network = with_data_statistics(prepared.network, samples.inputs)
     try:
         features = extract_features(prepared.network, samples, batch_size=options["chunk_size"])
-        rows.append(features_row(features.values, samples.y.cpu(), n_classes))
+        rows.append(features_row(features.values, samples.y.cpu(), n_classes, groups))
         notes += features.notes
     except GapscopeError as error:
         notes.append(f"There is no row of hidden features: {error}")
@@ -113,7 +116,7 @@ def add_network_rows(
         targets = targets.to(samples.inputs.dtype)
     try:
         result, note = _kernel_result(
-            network, prepared, targets, options, budget, seed=seed, forward=forward
+            network, prepared, targets, options, budget, groups, seed=seed, forward=forward
         )
     except GapscopeError as error:
         notes.append(f"There is no NTK row: {error}")
@@ -125,13 +128,13 @@ def add_network_rows(
     method = f"{NTK} (estimate)" if is_large(prepared.bare) else NTK
     predictions = result.predictions.cpu()
     if several:
-        rows.append(scored_row(method, "network", predictions, samples.y.cpu()))
+        rows.append(scored_row(method, "network", predictions, samples.y.cpu(), groups))
     else:
         if result.labels is None:
             score = result.explained
         else:
             score = result.accuracy
-        rows.append(LooRow(method, "network", score, predictions))
+        rows.append(LooRow(method, "network", score, predictions, groups))
     return prepared
 
 
@@ -141,6 +144,7 @@ def _kernel_result(
     targets: Tensor,
     options: dict[str, Any],
     budget: CpuBudget,
+    groups: Tensor | None,
     *,
     seed: int | None,
     forward: float,
@@ -167,7 +171,7 @@ def _kernel_result(
             return None, note
         function = kernel_leave_one_out
     with budget.enforced(network):
-        return function(network, samples.inputs, targets, **settings), note
+        return function(network, samples.inputs, targets, groups=groups, **settings), note
 
 
 def is_large(network: nn.Module) -> bool:
@@ -217,12 +221,12 @@ def combine_rows(
     return (max(rows, key=lambda row: row.score),)
 
 
-def forecast_interval(score: float, n: int, growth: float | None = None) -> tuple[float, float]:
+def forecast_interval(score: float, n: float, growth: float | None = None) -> tuple[float, float]:
     """Return the 90 % interval of a forecast of accuracy, see `forecast_accuracy`.
 
     Args:
         score: The forecast.
-        n: Number of samples.
+        n: Number of independent samples.
         growth: Gain of accuracy per doubling of the samples, for vectors; None for images and other inputs, for which
             networks deviate from kernels by as much with many samples.
     """
@@ -264,9 +268,31 @@ def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor, n: int | None = N
     else:
         level = NORMAL_99_ONE_SIDED
     error = (base * (1 - base) / n) ** 0.5
-    if any(row.score > base + level * error for row in methods):
+    if any(row.score > base + level * _error(row, rows[0], targets, error) for row in methods):
         return ""
     return f"no method is significantly better than the most frequent class ({percent(base, 1)})"
+
+
+def _error(row: LooRow, base: LooRow, targets: Tensor, default: float) -> float:
+    """Return the standard error of the gain of a row on the base: of its groups, or the default without any."""
+    if row.groups is None:
+        return default
+    gain = row.correct(targets).double() - base.correct(targets).double()
+    return variance_of_mean(gain.cpu().numpy(), row.groups.cpu().numpy()) ** 0.5
+
+
+def independent_predictions(rows: Sequence[LooRow], targets: Tensor) -> float:
+    """Return the number of independent samples that the mean accuracy of some rows was computed from.
+
+    Args:
+        rows: Rows of one data set, one or more.
+        targets: Class labels [n], or boolean labels [n, K].
+    """
+    groups = rows[0].groups
+    if groups is None:
+        return len(targets)
+    correct = torch.stack([row.correct(targets).double() for row in rows]).mean(0)
+    return independent_samples(correct.cpu().numpy(), groups.cpu().numpy())
 
 
 def with_new_head(

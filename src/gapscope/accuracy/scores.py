@@ -13,6 +13,7 @@ from gapscope.accuracy.extrapolation import SizedScore
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.statistics.baselines import PRESENT
+from gapscope.statistics.grouped_scores import variance_of_mean
 
 
 @dataclass(frozen=True)
@@ -40,26 +41,6 @@ class Scores:
         else:
             variance = variance_of_mean(self.values, groups)
         return SizedScore(len(groups), self.mean, variance)
-
-
-def variance_of_mean(scores: np.ndarray, groups: np.ndarray) -> float:
-    r"""Return the variance of the mean of scores with independent groups.
-
-    $\frac{G}{G-1} \sum_g \left(\sum_{i \in g} (s_i - \bar s)\right)^2 / n^2$ over $G$ groups; with one sample per group
-    the squared standard error of a mean. Scores that are all 0 or 1 (wrong or correct) have at least the variance of a
-    fraction with two correct and two wrong samples added (Agresti and Coull 1998), so that a few correct samples alone
-    do not give a variance of 0.
-    """
-    n = len(scores)
-    groups = np.unique(groups, return_inverse=True)[1]
-    sums = np.bincount(groups, weights=scores - scores.mean())
-    if len(sums) < 2:
-        return math.inf
-    variance = float((sums**2).sum()) / n**2 * len(sums) / (len(sums) - 1)
-    if set(np.unique(scores)) <= {0.0, 1.0}:
-        fraction = (scores.sum() + 2) / (n + 4)
-        variance = max(variance, float(fraction * (1 - fraction)) / n)
-    return variance
 
 
 def block_jackknife(

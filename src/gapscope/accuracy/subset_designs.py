@@ -11,6 +11,7 @@ import numpy as np
 
 from gapscope.accuracy.extrapolation import SizedScore, extrapolate
 from gapscope.base.errors import InvalidInput
+from gapscope.base.groups import value_per_sample
 
 # Standard deviation of networks around the score of continued runs, at an accuracy of 50 %: chosen for a coverage of
 # 90 % on the networks that the rule was chosen on, before those that evaluate it were trained.
@@ -71,45 +72,6 @@ class Split:
     is_continued: bool = False  # whether it is scored by `gapscope.accuracy.subset_runs`
 
 
-def _column(name: str, values: Any, samples: int) -> np.ndarray:
-    """Return one value per sample, none of them missing."""
-    if isinstance(values, str):
-        raise InvalidInput(
-            f"{name} must hold one label per sample; got the text {values!r}. Pass the column, frame[{values!r}]."
-        )
-    column = np.asarray(values)
-    if column.ndim != 1:
-        raise InvalidInput(
-            f"{name} must hold one label per sample, shape [n]; got shape {list(column.shape)}."
-        )
-    if len(column) != samples:
-        raise InvalidInput(
-            f"{name} must hold one value per sample; got {len(column)} for {samples} samples."
-        )
-    missing = sum(value is None or value != value for value in column.tolist())
-    if missing:
-        raise InvalidInput(
-            f"{name} must hold a value for every sample; {missing} of {samples} are missing. Give each of these "
-            "samples a value of its own, or drop them."
-        )
-    return column
-
-
-def group_numbers(groups: Any, samples: int) -> np.ndarray:
-    """Return the group of each sample as 0, 1, ... (one group per sample without groups).
-
-    They are numbered as they appear, so that what groups are called changes no random division.
-    """
-    import pandas
-
-    if groups is None:
-        return np.arange(samples)
-    labels = _column("groups", groups, samples)
-    if labels.dtype.kind == "O":
-        labels = np.array([str(label) for label in labels.tolist()])
-    return pandas.factorize(labels)[0]
-
-
 def forward_in_time(times: Any, samples: int) -> tuple[Split, Split]:
     """Return runs on the later half of the first three quarters, and on all of them, scored on the latest quarter.
 
@@ -118,7 +80,7 @@ def forward_in_time(times: Any, samples: int) -> tuple[Split, Split]:
     Raises:
         InvalidInput: The values cannot be sorted, or too few differ.
     """
-    values = _column("times", times, samples)
+    values = value_per_sample("times", times, samples)
     try:
         ordered = np.sort(values)
     except TypeError:

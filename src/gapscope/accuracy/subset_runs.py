@@ -16,7 +16,7 @@ from torch import Tensor
 from gapscope.accuracy.extrapolation import SizedScore, mean_of_runs
 from gapscope.accuracy.function_identity import identity_of, name_of
 from gapscope.accuracy.learning_curve_result import SubsetRun
-from gapscope.accuracy.scores import Scores, variance_of_mean
+from gapscope.accuracy.scores import Scores
 from gapscope.accuracy.subset_designs import Design, Split
 from gapscope.accuracy.subset_problems import MetricProblem, NetworkProblem
 from gapscope.base.errors import GapscopeError, InvalidInput
@@ -25,6 +25,7 @@ from gapscope.base.randomness import derive_seed
 from gapscope.base.specs import RunSpec
 from gapscope.pools.jobs import run_cached
 from gapscope.results.progress import NullProgress
+from gapscope.statistics.grouped_scores import variance_of_mean
 
 IDENTITY_FILE, ANSWERS = (
     "twin.json",

@@ -362,8 +362,15 @@ def log_determinant(parts: Sequence[Contribution], noise: float | None) -> Float
     return value
 
 
-def most_similar(kernel: Float[Tensor, "n n"], k: int) -> Int[Tensor, "n k"]:
+def most_similar(
+    kernel: Float[Tensor, "n n"], k: int, groups: Int[Tensor, " n"] | None = None
+) -> Int[Tensor, "n k"]:
     r"""Return indices of the k samples of largest $K_{ij} / \sqrt{K_{ii} K_{jj}}$.
+
+    Args:
+        kernel: Kernel of all pairs.
+        k: Number of samples; fewer than those outside the largest group.
+        groups: Group of each sample, whose samples are not similar to each other; None for single samples.
 
     Raises:
         InvalidInput: There are not enough samples.
@@ -380,4 +387,7 @@ def most_similar(kernel: Float[Tensor, "n n"], k: int) -> Int[Tensor, "n k"]:
     # a sample with gradient 0 has the similarity 0 to all other samples, instead of 0/0
     norms = kernel.diagonal().sqrt().clamp_min(torch.finfo(torch.float64).tiny)
     similarity = kernel / norms[:, None] / norms
-    return similarity.fill_diagonal_(-torch.inf).topk(k, dim=1).indices
+    similarity.fill_diagonal_(-torch.inf)
+    if groups is not None:
+        similarity[groups[:, None] == groups] = -torch.inf
+    return similarity.topk(k, dim=1).indices

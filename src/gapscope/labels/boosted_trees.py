@@ -48,6 +48,7 @@ def out_of_fold_log_probabilities(
     n_classes: int,
     *,
     seed: int,
+    groups: Int[Tensor, " n"] | None = None,
     budget: CpuBudget | None = None,
 ) -> Float[Tensor, "n c"] | None:
     """Return logarithms of out-of-fold probabilities, or None if the inputs are no table of few columns and classes.
@@ -60,6 +61,7 @@ def out_of_fold_log_probabilities(
         labels: Labels 0 to C - 1.
         n_classes: Number of classes C.
         seed: Seed of the folds and the trees.
+        groups: Group of each sample, which the folds do not divide.
         budget: CPU seconds that may be used; None for no limit.
 
     Raises:
@@ -67,14 +69,17 @@ def out_of_fold_log_probabilities(
     """
     if not _apply(samples, labels, n_classes):
         return None
+    if groups is not None and int(groups.max()) + 1 < N_FOLDS:
+        return None
     budget = budget or CpuBudget(None)
     from sklearn.ensemble import HistGradientBoostingClassifier
-    from sklearn.model_selection import StratifiedKFold
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
     from threadpoolctl import threadpool_limits
 
     x, y = samples.inputs.detach().double().cpu().numpy(), labels.cpu().numpy()
     random_state = derive_seed(seed, "boosted trees") % 2**32
-    folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=random_state)
+    divide = StratifiedKFold if groups is None else StratifiedGroupKFold
+    folds = divide(N_FOLDS, shuffle=True, random_state=random_state)
     rng = np.random.default_rng(random_state)
     probabilities = np.zeros((len(x), n_classes))
     # Threads of OpenMP wait without sleeping: beside another process, two are some 50 times as slow as one.
@@ -85,7 +90,7 @@ def out_of_fold_log_probabilities(
             needed = _expected_seconds(x, y, random_state)
             if not budget.affords(needed):
                 raise BudgetSpent(_shortage(budget, needed, "about"))
-        for train, test in folds.split(x, y):
+        for train, test in folds.split(x, y, groups):
             fitted = train
             if len(train) > FITTED_ROWS:
                 fitted = rng.permutation(train)[:FITTED_ROWS]

@@ -55,7 +55,7 @@ def assess_labels(
     Args:
         view: Held-out scores of the classes.
         labels: Given labels, columns of the scores.
-        groups: Sample of each label, if the labels are those of positions.
+        groups: Group of each label, without which it was predicted: the sample, if the labels are those of positions.
         opinion: What a forest holds of the labels; None if it was not asked.
     """
     labels = labels.to(view.scores.device)
@@ -220,6 +220,7 @@ def assess_classes(
     seed: int,
     budget: CpuBudget | None = None,
     rows: Sequence[LooRow] = (),
+    groups: Int[Tensor, " n"] | None = None,
 ) -> tuple[LabelIssues, LabelNoiseEstimate]:
     """Assess class labels by the best held-out predictions of the classes that occur.
 
@@ -229,6 +230,8 @@ def assess_classes(
         seed: Seed of the landmarks and the folds.
         budget: CPU seconds for the rows of the network; None for no limit.
         rows: Rows of a forecast of these samples without a network, see `best_view`.
+        groups: Group of each sample, which predicts none of its own samples. No forest is asked then: it would be
+            fitted to copies of the samples that it judges.
 
     Raises:
         InvalidInput: No input varies.
@@ -236,14 +239,17 @@ def assess_classes(
     # labels may be far apart, as identifiers are: only classes that occur get a column
     classes, codes = samples.y.cpu().unique(return_inverse=True)
     view, notes = best_view(
-        network, samples, codes, len(classes), seed=seed, budget=budget, rows=rows
+        network, samples, codes, len(classes), seed=seed, budget=budget, rows=rows, groups=groups
     )
     if view is None:
         raise InvalidInput(
             "No input varies between the samples, so no label can be checked. Pass other features."
         )
     seconds = math.inf if budget is None else budget.remaining
-    issues, noise = assess_with_second_opinion(view, codes, samples, seed=seed, seconds=seconds)
+    if groups is None:
+        issues, noise = assess_with_second_opinion(view, codes, samples, seed=seed, seconds=seconds)
+    else:
+        issues, noise = assess_labels(view, codes, groups)
     named = replace(
         issues,
         given_labels=classes[issues.given_labels],

@@ -234,6 +234,8 @@ def hidden_errors(contradicted: float, confident: float, n_classes: int) -> floa
 def independent_labels(is_contradicted: Bool[Tensor, " n"], groups: Int[Tensor, " n"]) -> float:
     """Return the number of independent labels whose mean has the variance of that of labels in groups, at most n.
 
+    It is that of the groups if they do not differ: then nothing is known of how they would.
+
     >>> independent_labels(torch.tensor([True] * 4 + [False] * 12), torch.arange(16) // 4)
     3.0
     """
@@ -243,7 +245,7 @@ def independent_labels(is_contradicted: Bool[Tensor, " n"], groups: Int[Tensor, 
     n_groups = len(groups.unique())
     variance = excess.square().sum() * n_groups / max(n_groups - 1, 1)
     if float(variance) == 0:
-        return float(n)
+        return float(n_groups)
     return min(float(n * n * fraction * (1 - fraction) / variance), float(n))
 
 
@@ -260,7 +262,7 @@ def error_probabilities(
         scores: Held-out scores of the classes, [n, c].
         labels: Given labels, [n], all below c.
         temperatures: Candidates for T.
-        groups: Sample of each label, if the labels are those of positions.
+        groups: Group of each label, without which it was predicted: the sample, if the labels are those of positions.
         confident: Fraction of labels that the confident predictions of another learner contradict.
     """
     n, n_classes = scores.shape

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.budget import BudgetSpent, CpuBudget
@@ -33,6 +35,7 @@ from gapscope.statistics.baselines import (
     target_matrix,
 )
 from gapscope.statistics.kernel_ridge import Spectrum, select_ridge
+from gapscope.statistics.leave_group_out import select_held_out
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,31 @@ def class_view(
     return ClassView(method, scores, temperatures, error)
 
 
-def kernel_class_view(method: str, spectrum: Spectrum, labels: Tensor, n_classes: int) -> ClassView:
-    """Fit one-hot labels [n, C] with the ridge of the smallest leave-one-out squared error."""
+def kernel_class_view(
+    method: str,
+    spectrum: Spectrum,
+    labels: Tensor,
+    n_classes: int,
+    groups: Tensor | None = None,
+) -> ClassView:
+    """Fit one-hot labels [n, C] with the ridge of the smallest squared error of held-out predictions."""
     targets = target_matrix(labels, n_classes).to(spectrum.device)
-    _, loo = select_ridge(spectrum, targets, RIDGES)
-    return _ridge_view(method, loo.predictions, labels)
+    return _ridge_view(method, held_out_predictions(spectrum, targets, groups), labels)
+
+
+def held_out_predictions(
+    spectrum: Spectrum, targets: Float[Tensor, "n k"], groups: Int[Tensor, " n"] | None
+) -> Float[Tensor, "n k"]:
+    """Return the predictions of kernel ridge regression without each sample, or without its whole group.
+
+    Args:
+        spectrum: The decomposed kernel.
+        targets: Targets, in float64, on the device of the kernel.
+        groups: Group of each sample, 0, 1, ...; None for single samples.
+    """
+    if groups is None:
+        return select_ridge(spectrum, targets, RIDGES)[1].predictions
+    return select_held_out(spectrum, targets, RIDGES, groups.to(spectrum.device))[1]
 
 
 def _ridge_view(method: str, predictions: Tensor, labels: Tensor) -> ClassView:
@@ -98,8 +121,15 @@ def _with_own_weight(scores: Tensor, labels: Tensor) -> Tensor:
     return scores.scatter(1, own, torch.maximum(given * weights[own], given))
 
 
-def _target_view(method: str, spectrum: Spectrum, targets: Tensor) -> TargetView:
+def _target_view(
+    method: str, spectrum: Spectrum, targets: Tensor, groups: Tensor | None
+) -> TargetView:
     targets = targets.to(spectrum.device)
+    if groups is not None:
+        predictions = held_out_predictions(spectrum, targets, groups)
+        error = float((targets - predictions).abs().sum(1).median())
+        # as predictions that were passed: refits to other targets would divide the groups
+        return TargetView(method, None, targets, math.nan, predictions, error)
     clipped, ridge, predictions = fit_robustly(spectrum, targets)
     error = float((targets - predictions).abs().sum(1).median())
     return TargetView(method, spectrum, clipped, ridge, predictions, error)
@@ -146,6 +176,7 @@ def iterate_kernels(
     *,
     budget: CpuBudget,
     seed: int | None = None,
+    groups: Int[Tensor, " n"] | None = None,
 ) -> Iterator[tuple[str, Spectrum]]:
     """Yield name and decomposition of all kernels that apply: of the inputs, then of the network.
 
@@ -156,6 +187,7 @@ def iterate_kernels(
         baseline: Leave-one-out predictions without a network, called after the kernels of the inputs.
         budget: CPU seconds for the kernels of the network.
         seed: Seed of the landmarks of the NTK; None to leave the NTK out.
+        groups: Group of each sample, which predicts none of its own samples.
     """
     features = sample_features(samples)
     notes += samples.notes
@@ -172,7 +204,7 @@ def iterate_kernels(
     hidden = None
     with memo_scope(), budget.enforced(prepared.network):
         try:
-            before = network_before_training(prepared, baseline())
+            before = network_before_training(prepared, baseline(), groups)
         except BudgetSpent as error:
             notes.append(f"The network was not used: {error}")
             return
@@ -219,12 +251,19 @@ def _kernel_views(
     fit: Callable[[str, Spectrum], View],
     seed: int,
     budget: CpuBudget,
+    groups: Tensor | None,
 ) -> tuple[list[View], list[str]]:
     """Return the views of all kernels that apply, and notes."""
     notes: list[str] = []
     views: list[View] = []
     kernels = iterate_kernels(
-        network, samples, notes, lambda: _baseline(views, samples), seed=seed, budget=budget
+        network,
+        samples,
+        notes,
+        lambda: _baseline(views, samples),
+        seed=seed,
+        budget=budget,
+        groups=groups,
     )
     for name, spectrum in kernels:
         views.append(fit(name, spectrum))
@@ -251,6 +290,7 @@ def best_view(
     seed: int,
     budget: CpuBudget | None = None,
     rows: Sequence[LooRow] = (),
+    groups: Int[Tensor, " n"] | None = None,
 ) -> tuple[ClassView | None, list[str]]:
     """Return the view of class labels of the smallest held-out cross-entropy (None if no input varies), and notes.
 
@@ -263,17 +303,19 @@ def best_view(
         budget: CPU seconds for the rows of the network; None for no limit.
         rows: Rows of a forecast of these samples without a network, whose kernels of the inputs are used if all are
             there; without them they are fitted.
+        groups: Group of each sample, which predicts none of its own samples.
     """
 
     def fit(method: str, spectrum: Spectrum) -> ClassView:
-        return kernel_class_view(method, spectrum, labels, n_classes)
+        return kernel_class_view(method, spectrum, labels, n_classes, groups)
 
     fitted = _fitted_kernels(rows, n_classes)
     if network is None and fitted:
         views = [_ridge_view(row.method, row.predictions, labels) for row in fitted]
         notes = list(samples.notes)
     else:
-        views, notes = _kernel_views(network, samples, fit, seed, budget or CpuBudget(None))
+        budget = budget or CpuBudget(None)
+        views, notes = _kernel_views(network, samples, fit, seed, budget, groups)
     if not views:
         return None, notes
     scores = None
@@ -281,7 +323,7 @@ def best_view(
     if min(view.error for view in views) > 0.05:
         try:
             scores = out_of_fold_log_probabilities(
-                samples, labels, n_classes, seed=seed, budget=budget
+                samples, labels, n_classes, seed=seed, groups=groups, budget=budget
             )
         except BudgetSpent as error:
             notes.append(str(error))
@@ -291,13 +333,19 @@ def best_view(
 
 
 def target_views(
-    network: nn.Module | None, samples: Samples, *, seed: int, budget: CpuBudget | None = None
+    network: nn.Module | None,
+    samples: Samples,
+    *,
+    seed: int,
+    budget: CpuBudget | None = None,
+    groups: Int[Tensor, " n"] | None = None,
 ) -> tuple[list[TargetView], list[str]]:
     """Return the views of regression targets, smallest residuals first, and notes."""
     targets = target_matrix(samples.y.cpu())
 
     def fit(method: str, spectrum: Spectrum) -> TargetView:
-        return _target_view(method, spectrum, targets)
+        return _target_view(method, spectrum, targets, groups)
 
-    views, notes = _kernel_views(network, samples, fit, seed, budget or CpuBudget(None))
+    budget = budget or CpuBudget(None)
+    views, notes = _kernel_views(network, samples, fit, seed, budget, groups)
     return sorted(views, key=lambda view: view.error), notes

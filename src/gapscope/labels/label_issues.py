@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,19 +13,18 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.foreign_data import as_frame
+from gapscope.base.groups import group_tensor
 from gapscope.base.random_streams import make_generator
-from gapscope.base.row_order import check_sample_order
-from gapscope.base.samples import Samples, as_samples
+from gapscope.base.samples import Samples
 from gapscope.base.second_data import as_second
-from gapscope.base.targets import SOFT_NOTE, require_targets
-from gapscope.base.type_guards import is_list
 from gapscope.data.frames import encode_inputs
 from gapscope.data.named_columns import column_by_name, lacks_labels
 from gapscope.data.table_targets import split_frames
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import check_module
-from gapscope.inspection.validation import settled_by, unwrap_estimator
+from gapscope.inspection.validation import unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_with_second_opinion, refuse_repeats
+from gapscope.labels.collected_samples import check_label_order, collect_samples, with_features
 from gapscope.labels.conflicting_copies import conflicting_duplicates, conflicts_in_test
 from gapscope.labels.corrections import with_class_masks
 from gapscope.labels.duplicates import (
@@ -40,101 +38,19 @@ from gapscope.labels.given_predictions import assess_given
 from gapscope.labels.kernel_views import ClassView, kernel_class_view, target_views
 from gapscope.labels.monitored import get_monitored_labels, trained_samples
 from gapscope.labels.noise_rate import margins_of
-from gapscope.labels.prediction_columns import as_table, match_predictions, to_values
+from gapscope.labels.prediction_columns import as_table, match_predictions
 from gapscope.labels.raw_columns import refuse_words
 from gapscope.labels.regression_targets import assess_targets, note_on_whole_numbers
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details
 from gapscope.labels.several_labels import assess_positions, assess_several_labels
 from gapscope.labels.spent_budget import with_spent_budget
-from gapscope.measures.embed import features_of_samples
 from gapscope.statistics.baselines import RBF, LooRow, rbf_spectrum, sample_features
 from gapscope.statistics.integer_inputs import settle_integers
-from gapscope.statistics.row_groups import grouped_rows_note
-
-# by judgment: one error is then 2 % of the labels
-MIN_SAMPLES = 50
+from gapscope.statistics.row_groups import SHARED_ERRORS, grouped_rows_note
 
 # the ranking, and the rate whether it is reliable or not
 Assessment = tuple[LabelIssues, LabelNoiseEstimate]
-
-
-def _collect(source: Any, data: Any, features: Any, labels: Any, pred_probs: Any) -> Samples:
-    """Return the samples, from `data`, from features and labels, or from probabilities and labels."""
-    if features is not None and labels is None and data is None:
-        raise InvalidInput(
-            "Got features without labels. Pass labels= too, or the data that the features are of."
-        )
-    if features is not None and source is not None:
-        raise InvalidInput("Got features as well as a network. Pass one of them.")
-    if features is not None and data is not None and pred_probs is not None:
-        raise InvalidInput("Got features as well as pred_probs. Pass one of them with the data.")
-    if labels is not None and (data is not None or source is not None):
-        raise InvalidInput(
-            "Got labels as well as a network or data. Pass features and labels alone."
-        )
-    if pred_probs is not None and source is not None:
-        raise InvalidInput(
-            "Got pred_probs as well as a network. Pass pred_probs with data, or with labels alone."
-        )
-    if labels is not None:
-        inputs = features
-        if is_list(features):
-            inputs = np.asarray(features)
-        if inputs is None and pred_probs is None:
-            raise InvalidInput("Got labels without features. Pass features= or pred_probs= too.")
-        if inputs is None:
-            predicted = to_values(pred_probs)
-            if len(predicted) != len(labels) or not bool(predicted.isfinite().all()):
-                raise InvalidInput(
-                    f"Got pred_probs {list(predicted.shape)} for {len(labels)} labels; one row of finite numbers per "
-                    "label is needed. Pass both for the same samples."
-                )
-            if predicted.ndim == 1:
-                inputs = predicted[:, None]
-            else:
-                inputs = predicted
-        data = (inputs, labels)
-    if data is None:
-        raise InvalidInput(
-            "Got no training data; an untrained network, or None, needs them. Pass data as (x, y)."
-        )
-    samples = as_samples(data, is_exact=source is None)
-    for decides in (source, features):
-        samples = settled_by(decides, samples)
-    targets = require_targets(samples.targets, "A search for label issues")
-    if len(samples) < MIN_SAMPLES:
-        raise InvalidInput(
-            f"Got {len(samples)} samples; label issues need at least {MIN_SAMPLES}. Pass more samples."
-        )
-    if samples.kind == "regression" and targets[0].numel() != 1:
-        got = list(targets.shape)
-        if SOFT_NOTE in samples.notes:
-            raise InvalidInput(
-                f"Got probabilities of classes {got} as targets; one label per sample is needed, since an error is a "
-                "class that the other samples contradict. Pass y.argmax(1)."
-            )
-        raise InvalidInput(
-            f"Got regression targets {got}; one target per sample is needed. Pass one column at a time."
-        )
-    if samples.is_classification and len(targets.unique()) < 2:
-        raise InvalidInput(
-            "Got labels of one class; two or more are needed. Pass samples of other classes too."
-        )
-    if samples.kind == "regression" and len(targets.unique()) < 2:
-        raise InvalidInput(
-            f"Got targets that are all {float(targets[0]):.4g}; different ones are needed. Pass another column."
-        )
-    return samples
-
-
-def _with_features(samples: Samples, features: Any) -> Samples:
-    """Return the samples with features [n, d] in place of the inputs; rows without a label are dropped from them."""
-    if samples.kind == "positions":
-        raise InvalidInput(
-            "Got data and features with labels of positions. Pass features= [n, T, d] with labels=, or data alone."
-        )
-    return replace(samples, inputs=features_of_samples(features, samples))
 
 
 def _ranked(
@@ -145,16 +61,23 @@ def _ranked(
     budget: CpuBudget,
     has_inputs: bool,
     rows: Sequence[LooRow],
+    groups: Tensor | None = None,
 ) -> Assessment:
     """Rank labels or targets by the held-out predictions of the smallest error."""
     matching: tuple[str, ...] = ()
+    if groups is not None and pred_probs is not None:
+        raise InvalidInput("Got groups as well as pred_probs, which are held out. Omit groups.")
+    if groups is not None and samples.kind == "positions":
+        raise InvalidInput(
+            "Positions are predicted without their whole sample; got groups. Omit groups."
+        )
     if pred_probs is not None:
         pred_probs, matching = match_predictions(pred_probs, samples)
     if samples.kind == "multi-label":
         issues, noise = assess_several_labels(
-            network, samples, pred_probs=pred_probs, budget=budget
+            network, samples, pred_probs=pred_probs, groups=groups, budget=budget
         )
-        if has_inputs:
+        if has_inputs and groups is None:
             issues, noise = refuse_repeats(samples, issues, noise)
         return issues, noise
     if samples.kind == "positions":
@@ -163,9 +86,11 @@ def _ranked(
         issues, noise = assess_given(pred_probs, samples, with_inputs=has_inputs, seed=seed)
         issues = replace(issues, notes=(*matching, *issues.notes))
     elif samples.is_classification:
-        issues, noise = assess_classes(network, samples, seed=seed, budget=budget, rows=rows)
+        issues, noise = assess_classes(
+            network, samples, seed=seed, budget=budget, rows=rows, groups=groups
+        )
     else:
-        views, notes = target_views(network, samples, seed=seed, budget=budget)
+        views, notes = target_views(network, samples, seed=seed, budget=budget, groups=groups)
         if not views:
             raise InvalidInput(
                 "No input varies between the samples, so no target can be checked. Pass other features."
@@ -177,10 +102,10 @@ def _ranked(
         issues = replace(issues, given_labels=given)
     if not samples.is_classification and (note := note_on_whole_numbers(samples.y)):
         issues = replace(issues, notes=(*issues.notes, note))
-    if has_inputs and samples.is_classification:
+    if has_inputs and samples.is_classification and groups is None:
         issues, noise = refuse_repeats(samples, issues, noise)
-    if has_inputs:
-        note = grouped_rows_note(samples, "An error that the copies share cannot be found.")
+    if has_inputs and groups is None:
+        note = grouped_rows_note(samples, SHARED_ERRORS)
         issues = replace(issues, notes=(*issues.notes, *note))
     return issues, noise
 
@@ -254,7 +179,7 @@ def find_issues_of_samples(
     Raises:
         InvalidInput: See `find_label_issues`.
     """
-    samples = _collect(None, samples, None, None, None)
+    samples = collect_samples(None, samples, None, None, None)
     issues, _ = _ranked(None, samples, None, seed, budget, has_inputs=True, rows=rows)
     return _with_copies(issues, samples, budget, pairs).with_row_numbers()
 
@@ -286,15 +211,6 @@ def _assess_run(source: Any, seed: int) -> Assessment:
     return monitored.rank(noise, kernel_margins), noise
 
 
-def _check_order(data: Any, labels: Any, **values: Any) -> None:
-    """Raise InvalidInput if values per sample have the index of the data, or of the labels, in another order."""
-    reference = data
-    if data is None:
-        reference = (labels, values.get("features"))
-    for name, value in values.items():
-        check_sample_order(reference, value, name)
-
-
 @explained_memory()
 def _assess(
     source: Any,
@@ -302,27 +218,36 @@ def _assess(
     features: Any,
     labels: Any,
     pred_probs: Any,
+    groups: Any,
     seed: int,
     budget: CpuBudget,
 ) -> Assessment:
     if source is None or isinstance(source, nn.Module):
         pred_probs = as_table(pred_probs)
-        samples = with_class_masks(_collect(source, data, features, labels, pred_probs))
+        samples = with_class_masks(collect_samples(source, data, features, labels, pred_probs))
         if source is None:
             samples = settle_integers(samples, are_numbers=labels is not None)
         has_inputs = data is not None or features is not None
         judged = samples
         if features is not None and data is not None:
-            judged = _with_features(samples, features)
+            judged = with_features(samples, features)
         only_data = judged is samples
+        numbers = group_tensor(samples.per_sample(groups), len(samples), "A search for errors")
         issues, noise = _ranked(
-            source, judged, pred_probs, seed, budget, has_inputs=has_inputs and only_data, rows=()
+            source,
+            judged,
+            pred_probs,
+            seed,
+            budget,
+            has_inputs=has_inputs and only_data,
+            rows=(),
+            groups=numbers,
         )
         issues = replace(issues, samples=samples)
         if has_inputs:  # pictures, rows and copies are those of the data
             issues = _with_copies(issues, samples, budget)
         return issues, noise
-    if any(given is not None for given in (data, features, labels, pred_probs)):
+    if any(given is not None for given in (data, features, labels, pred_probs, groups)):
         run = getattr(source, "monitor", source)
         if not hasattr(run, "alarm") and not hasattr(run, "monitored_labels"):
             check_module(source)
@@ -362,6 +287,7 @@ def estimate_label_noise(
     features: Any = None,
     labels: Any = None,
     pred_probs: Any = None,
+    groups: Any = None,
     target: str | int | None = None,
     seed: int = 0,
     time_budget: float | None = DEFAULT_BUDGET,
@@ -396,6 +322,9 @@ def estimate_label_noise(
         pred_probs: Out-of-sample probabilities [n, C] of another model, column k of the label k, or predicted targets
             [n] for regression. They replace the predictions above. Where there are inputs, predictions that look
             fitted on these labels are refused (`gapscope.labels.given_predictions`).
+        groups: One label per sample; a label is compared with what the samples of all other groups (patients, authors,
+            recordings) predict, so that copies of a sample do not confirm an error that they share. Not with
+            `pred_probs`, nor for positions.
         target: Column of the labels or targets, if `data` has named columns: a frame, a mapping, a list of
             dictionaries, a Hugging Face Dataset. Text becomes one column per value, and missing numbers are filled with
             the median.
@@ -418,11 +347,11 @@ def estimate_label_noise(
     >>> print(gs.estimate_label_noise(None, (train.inputs, labels)))
     Estimated label noise: 8.7 % of 300 labels (90 % interval 3.6 to 16.3 %); clean labels are predicted at 94 %
     """
-    _check_order(data, labels, features=features, pred_probs=pred_probs)
+    check_label_order(data, labels, features=features, pred_probs=pred_probs, groups=groups)
     source, data = unwrap_estimator(source, data)
     data, _, _ = _encoded(source, data, target, None)
     budget = CpuBudget(time_budget)
-    issues, noise = _assess(source, data, features, labels, pred_probs, seed, budget)
+    issues, noise = _assess(source, data, features, labels, pred_probs, groups, seed, budget)
     issues = with_spent_budget(issues, budget)
     if reason := noise.abstained_because:
         raise NotMeasurable(reason)
@@ -438,6 +367,7 @@ def find_label_issues(
     features: Any = None,
     labels: Any = None,
     pred_probs: Any = None,
+    groups: Any = None,
     target: str | int | None = None,
     precision: float | None = None,
     test: Any = None,
@@ -474,6 +404,9 @@ def find_label_issues(
             that agrees with more labels: a note names it. They replace the predictions of the kernel machines, unless
             there are inputs and they look fitted to these labels (`gapscope.labels.given_predictions`): a note says so.
             With several labels the probability of each, [n, K]; for positions [n, ..., C] or [n, C, ...].
+        groups: One label per sample; a label is compared with what the samples of all other groups (patients, authors,
+            recordings) predict, so that copies of a sample do not confirm an error that they share. Not with
+            `pred_probs`, nor for positions.
         target: Column of the labels or targets, if `data` (and `test`) has named columns: a frame, a mapping, a list of
             dictionaries, a Hugging Face Dataset. Text becomes one column per value, and missing numbers are filled with
             the median.
@@ -507,7 +440,9 @@ def find_label_issues(
     """
     if precision is not None:
         check_range("precision", precision, 0, 1, low_open=True)
-    _check_order(data, labels, features=features, pred_probs=pred_probs, names=names)
+    check_label_order(
+        data, labels, features=features, pred_probs=pred_probs, groups=groups, names=names
+    )
     source, data = unwrap_estimator(source, data)
     if features is None or data is not None:
         given = data
@@ -519,7 +454,7 @@ def find_label_issues(
         given_test = test if test is None else column_by_name(test, target)[0]
     data, test, notes = _encoded(source, data, target, test)
     budget = CpuBudget(time_budget)
-    issues, _ = _assess(source, data, features, labels, pred_probs, seed, budget)
+    issues, _ = _assess(source, data, features, labels, pred_probs, groups, seed, budget)
     if issues.samples is not None:
         issues = replace(
             issues,

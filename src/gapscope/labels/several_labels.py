@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.budget import CpuBudget
@@ -28,7 +28,12 @@ from gapscope.labels.given_predictions import (
     check_probabilities,
     possible_classes,
 )
-from gapscope.labels.kernel_views import ClassView, class_view, iterate_kernels
+from gapscope.labels.kernel_views import (
+    ClassView,
+    class_view,
+    held_out_predictions,
+    iterate_kernels,
+)
 from gapscope.labels.prediction_columns import is_held_out, to_values
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.measures.positions import (
@@ -38,8 +43,7 @@ from gapscope.measures.positions import (
     require_scores,
 )
 from gapscope.results.formatting import pluralize
-from gapscope.statistics.baselines import RBF, RIDGES
-from gapscope.statistics.kernel_ridge import select_ridge
+from gapscope.statistics.baselines import RBF
 
 # A label that fewer samples have, or lack, cannot be told from noise.
 MIN_PER_LABEL = 5
@@ -85,7 +89,12 @@ def _views_of_labels(
 
 
 def assess_several_labels(
-    network: nn.Module | None, samples: Samples, *, pred_probs: Any = None, budget: CpuBudget
+    network: nn.Module | None,
+    samples: Samples,
+    *,
+    pred_probs: Any = None,
+    groups: Int[Tensor, " n"] | None = None,
+    budget: CpuBudget,
 ) -> tuple[LabelIssues, LabelNoiseEstimate]:
     """Rank every label of every sample by the probability that it is wrong, and estimate their noise.
 
@@ -93,6 +102,7 @@ def assess_several_labels(
         network: Untrained or pretrained network, or None.
         samples: Samples with several labels each.
         pred_probs: Out-of-sample probabilities [n, K] of another model, in place of the kernels.
+        groups: Group of each sample, which predicts none of its own samples.
         budget: CPU seconds for the features of the network.
 
     Raises:
@@ -120,9 +130,9 @@ def assess_several_labels(
         fitted: dict[str, Tensor] = {}
         mean = targets.mean(0).expand_as(targets)
         for name, kernel in iterate_kernels(
-            network, samples, notes, lambda: fitted.get(RBF, mean), budget=budget
+            network, samples, notes, lambda: fitted.get(RBF, mean), budget=budget, groups=groups
         ):
-            fitted[name] = select_ridge(kernel, targets, RIDGES)[1].predictions.cpu()
+            fitted[name] = held_out_predictions(kernel, targets, groups).cpu()
         if not fitted:
             raise InvalidInput(
                 "No input varies between the samples, so no label can be checked. Pass other features."
@@ -139,7 +149,8 @@ def assess_several_labels(
             f"{pluralize(n, 'label')} {verb} not checked: present or absent in fewer than {MIN_PER_LABEL} samples."
         )
     parts = [
-        assess_labels(view, labels[:, k].long()) for k, view in zip(checked, views, strict=True)
+        assess_labels(view, labels[:, k].long(), groups)
+        for k, view in zip(checked, views, strict=True)
     ]
     places = [torch.full((len(labels), 1), k) for k in checked]
     issues = _joined(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from gapscope.base.errors import GapscopeError, InvalidInput
@@ -18,13 +18,14 @@ from gapscope.measures.embed import Features, extract_features
 from gapscope.networks.initialization import resampled_state
 from gapscope.results.estimate import NORMAL_95, IntervalEstimate, percent
 from gapscope.statistics.baselines import LooRow, kernel_row, target_matrix
+from gapscope.statistics.grouped_scores import variance_of_mean
 from gapscope.statistics.kernel_ridge import Spectrum, linear_spectrum
 
 FEATURES = "last hidden features"
 
 
 def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> IntervalEstimate:
-    """Return the mean difference of paired leave-one-out results, with a 95 % CI."""
+    """Return the mean difference of paired leave-one-out results, with a 95 % CI (of groups, if `row` has them)."""
     if targets.is_floating_point():
         truth = target_matrix(targets)
         scale = (truth - truth.mean(0)).square().sum(1).mean()
@@ -35,7 +36,10 @@ def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> IntervalEstim
     else:
         difference = row.correct(targets).double() - baseline.correct(targets).double()
     mean = float(difference.mean())
-    error = float(difference.std()) / len(difference) ** 0.5
+    if row.groups is None:
+        error = float(difference.std()) / len(difference) ** 0.5
+    else:
+        error = variance_of_mean(difference.cpu().numpy(), row.groups.cpu().numpy()) ** 0.5
     return IntervalEstimate(mean, mean - NORMAL_95 * error, mean + NORMAL_95 * error)
 
 
@@ -50,15 +54,21 @@ def features_spectrum(features: FeatureRows) -> Spectrum:
     return linear_spectrum(centred_features(features))
 
 
-def features_row(features: FeatureRows, targets: Tensor, n_classes: int | None = None) -> LooRow:
+def features_row(
+    features: FeatureRows,
+    targets: Tensor,
+    n_classes: int | None = None,
+    groups: Int[Tensor, " n"] | None = None,
+) -> LooRow:
     """Fit ridge regression on features of a network (see `features_spectrum`).
 
     Args:
         features: [n, d], such as those of `extract_features`.
         targets: Class labels [n] or regression targets [n, k], on the CPU.
         n_classes: Number of classes; None for the largest label plus one.
+        groups: Group of each sample, which is then predicted without it.
     """
-    return kernel_row(FEATURES, "network", features_spectrum(features), targets, n_classes)
+    return kernel_row(FEATURES, "network", features_spectrum(features), targets, n_classes, groups)
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,9 @@ def _pass(prepared: Ready) -> Features | None:
 
 
 def network_before_training(
-    prepared: Ready, baseline: Float[Tensor, "n k"]
+    prepared: Ready,
+    baseline: Float[Tensor, "n k"],
+    groups: Int[Tensor, " n"] | None = None,
 ) -> NetworkBeforeTraining:
     """Return a network that has not fitted these labels: the same, or a copy with resampled weights.
 
@@ -99,6 +111,7 @@ def network_before_training(
             sample or regression targets.
         baseline: Leave-one-out predictions of all samples without the network, such as those of the RBF ridge or the
             class frequencies: scores of classes [n, C], or predicted targets [n, k].
+        groups: Group of each sample, whose samples are predicted from other groups alone.
     """
     current = _pass(prepared)
     n = len(prepared.samples)
@@ -106,6 +119,8 @@ def network_before_training(
     rows = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:500].sort().values
     part = prepared.samples.subset(rows.to(prepared.samples.inputs.device))
     targets = part.y.cpu()
+    if groups is not None:
+        groups = groups.cpu()[rows]
     if current is not None and current.outputs is not None:
         outputs = current.outputs[rows]
     else:
@@ -118,7 +133,7 @@ def network_before_training(
     elif not targets.is_floating_point():
         predictions = class_logits(predictions)
         n_classes = max(predictions.shape[1], int(targets.max()) + 1)
-    fit = LooRow("training fit", "network", float("nan"), predictions)
+    fit = LooRow("training fit", "network", float("nan"), predictions, groups)
     without = LooRow("baseline", "inputs", float("nan"), baseline.cpu()[rows])
     if paired_gain(fit, without, targets).low <= 0:
         return NetworkBeforeTraining(prepared)
@@ -137,13 +152,11 @@ def network_before_training(
         return NetworkBeforeTraining(None, note)
     untrained = _pass(resampled.with_samples(part))
     if current is not None and untrained is not None:
-        of_features = features_row(current.values[rows], targets, n_classes)
-        if (
-            paired_gain(
-                of_features, features_row(untrained.values, targets, n_classes), targets
-            ).low
-            <= 0
-        ):
+        trained_row, untrained_row = (
+            features_row(values, targets, n_classes, groups)
+            for values in (current.values[rows], untrained.values)
+        )
+        if paired_gain(trained_row, untrained_row, targets).low <= 0:
             return NetworkBeforeTraining(prepared)
     note = (
         f"{fitted}: it was trained on them. Its weights were resampled. Pass a pretrained network as it was before "

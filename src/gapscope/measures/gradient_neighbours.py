@@ -112,11 +112,12 @@ def neighbours_from_kernel(
     *,
     neighbours: int = 20,
     voters: int = 5,
+    groups: Int[Tensor, " n"] | None = None,
 ) -> GradientNeighbours:
     """Compute `gradient_neighbours` from `empirical_ntk(network, x, outputs="traced")`."""
     check_range("neighbours", neighbours, 1)
     check_range("voters", voters, 1)
-    nearest = most_similar(kernel, neighbours).cpu()
+    nearest = most_similar(kernel, neighbours, groups).cpu()
     with measurement_mode(network):
         probabilities = network_outputs(network, x).double().softmax(1).cpu()
     check_labels(y, probabilities.shape[1])

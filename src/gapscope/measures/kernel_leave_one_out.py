@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -30,10 +30,12 @@ from gapscope.statistics.baselines import RIDGES
 from gapscope.statistics.kernel_ridge import (
     MAX_ROWS_IN_MEMORY,
     Spectrum,
+    loo_predictions,
     nystroem_spectrum,
     select_ridge,
     spectrum,
 )  # fmt: skip
+from gapscope.statistics.leave_group_out import select_held_out
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,7 @@ def kernel_leave_one_out(
     max_exact: int = 2000,
     landmarks: int = 1000,
     combinations: int | None = None,
+    groups: Int[Tensor, " n"] | None = None,
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> KernelLeaveOneOut:
@@ -204,6 +207,8 @@ def kernel_leave_one_out(
             landmarks); LOO predictions are exact for the approximated kernel.
         combinations: Number k of random orthonormal combinations of the C outputs, an unbiased estimate of the sum over
             outputs at k / C of the cost (for 4 of 10 the accuracy differed by 0.001 to 0.01); None for all.
+        groups: Group of each sample, int64: samples are predicted without their whole group (patient, author), exactly
+            as by refits, and the ridge is that of the smallest error of these predictions; None: without themselves.
         chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
         generator: Source of random numbers; None for the same numbers in every call.
 
@@ -217,7 +222,7 @@ def kernel_leave_one_out(
     if combinations is not None:
         check_range("combinations", combinations, 1)
     columns = kernel_columns(network, x, max_exact, landmarks, generator, chunk_size, combinations)
-    return _leave_one_out(columns, network, x, y)
+    return _leave_one_out(columns, network, x, y, groups)
 
 
 def projected_leave_one_out(
@@ -228,6 +233,7 @@ def projected_leave_one_out(
     combinations: int,
     max_exact: int = 2000,
     landmarks: int = 1000,
+    groups: Int[Tensor, " n"] | None = None,
     chunk_size: int | None = None,
     seed: int = 0,
 ) -> KernelLeaveOneOut:
@@ -243,6 +249,7 @@ def projected_leave_one_out(
         combinations: Number of random orthonormal combinations of the outputs; as many as outputs are exact.
         max_exact: Number of samples up to which there are no landmarks.
         landmarks: Number of random landmarks for more samples.
+        groups: As for `kernel_leave_one_out`.
         chunk_size: Samples per pass; None: as many as memory allows, up to a maximum.
         seed: Seed of combinations, projections and landmarks.
     """
@@ -258,7 +265,7 @@ def projected_leave_one_out(
     with measurement_mode(combined, passes_only=True) as measured:
         check_sample_independence(measured, prepare_inputs(measured, x))
         values = projected_kernel(measured, x, indices, seed=seed, chunk_size=chunk_size)
-    return _leave_one_out(KernelColumns(values, indices), network, x, y)
+    return _leave_one_out(KernelColumns(values, indices), network, x, y, groups)
 
 
 def _check(x: Tensor, max_exact: int = 1, landmarks: int = 2) -> None:
@@ -270,16 +277,36 @@ def _check(x: Tensor, max_exact: int = 1, landmarks: int = 2) -> None:
         )
 
 
+def _numbered(groups: Tensor, n: int) -> Tensor:
+    """Return the groups as 0, 1, ...; raise InvalidInput unless there are two or more, one per sample."""
+    if groups.shape != (n,):
+        raise InvalidInput(
+            f"groups must hold one number per sample, shape [{n}]; got shape {list(groups.shape)}."
+        )
+    names, numbers = groups.unique(return_inverse=True)
+    if len(names) < 2:
+        raise InvalidInput("groups must hold two groups or more; got 1. Pass groups=None.")
+    return numbers
+
+
 def loo_from_kernel(
-    kernel: Float[Tensor, "n n"], network: nn.Module, x: Inputs, y: Targets
+    kernel: Float[Tensor, "n n"],
+    network: nn.Module,
+    x: Inputs,
+    y: Targets,
+    groups: Int[Tensor, " n"] | None = None,
 ) -> KernelLeaveOneOut:
     """Compute `kernel_leave_one_out` from `empirical_ntk(network, x, outputs="traced")`."""
     _check(x)
-    return _leave_one_out(KernelColumns(kernel, None), network, x, y)
+    return _leave_one_out(KernelColumns(kernel, None), network, x, y, groups)
 
 
 def _leave_one_out(
-    columns: KernelColumns, network: nn.Module, x: Tensor, y: Tensor
+    columns: KernelColumns,
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    groups: Tensor | None = None,
 ) -> KernelLeaveOneOut:
     kernel = columns.spectrum()
     if y.is_floating_point():
@@ -290,7 +317,14 @@ def _leave_one_out(
         with measurement_mode(network):
             n_outputs = number_of_outputs(network, x)
         targets = torch.nn.functional.one_hot(labels, max(n_outputs, int(y.max()) + 1)).double()
-    ridge, result = select_ridge(kernel, targets, RIDGES)
+    if groups is None:
+        ridge, result = select_ridge(kernel, targets, RIDGES)
+    else:
+        numbers = _numbered(groups, len(targets)).to(kernel.device)
+        ridge, held_out = select_held_out(kernel, targets, RIDGES, numbers)
+        result = loo_predictions(kernel, targets, ridge * (kernel.mean or 1.0))
+        error = float((targets - held_out).square().sum(1).mean())
+        result = replace(result, predictions=held_out, squared_error=error)
     # LOO residuals of the mean are its residuals times n / (n - 1)
     n = len(targets)
     constant = float(((targets - targets.mean(0)) * n / (n - 1)).square().sum(1).mean())

@@ -3,6 +3,7 @@
 Common parameters:
     n_classes: Number of classes C; None for the largest label plus one.
     squares: `squared_distances` of the features, if they are computed already.
+    groups: Group of each sample, 0, 1, ...: samples are predicted without their whole group; None: without themselves.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from gapscope.base.samples import Samples
@@ -26,9 +27,11 @@ from gapscope.statistics.kernel_ridge import (
     select_ridge,
     spectrum,
 )  # fmt: skip
+from gapscope.statistics.leave_group_out import select_held_out
 
 Squares = Float[Tensor, "n n"]
 Targets = Shaped[Tensor, "n ..."]
+Groups = Int[Tensor, " n"]
 
 
 # In units of the mean eigenvalue of the kernel; the leave-one-out error varies little between neighbours of this grid.
@@ -60,12 +63,14 @@ class LooRow:
         uses: "labels", "inputs" or "network".
         score: Accuracy in [0, 1], or R^2 for regression.
         predictions: Scores of the classes, or regression targets; float64.
+        groups: Group of each sample, if samples were predicted without their whole group; else None.
     """
 
     method: str
     uses: str
     score: float
     predictions: Columns
+    groups: Groups | None = None
 
     @property
     def name(self) -> str:
@@ -130,9 +135,11 @@ def target_matrix(targets: Targets, n_classes: int | None = None) -> Columns:
     return torch.nn.functional.one_hot(targets, n_classes or int(targets.max()) + 1).double()
 
 
-def scored_row(method: str, uses: str, predictions: Tensor, targets: Tensor) -> LooRow:
+def scored_row(
+    method: str, uses: str, predictions: Tensor, targets: Tensor, groups: Groups | None = None
+) -> LooRow:
     """Return a row with its accuracy, or with R^2 against the leave-one-out mean."""
-    row = LooRow(method, uses, float("nan"), predictions)
+    row = LooRow(method, uses, float("nan"), predictions, groups)
     if not targets.is_floating_point():
         return replace(row, score=float(row.correct(targets).double().mean()))
     truth = target_matrix(targets)
@@ -166,9 +173,12 @@ def squared_distances(features: Features) -> Squares | None:
 
 
 def find_nearest(
-    queries: Features, features: Float[Tensor, "m d"] | None = None, k: int = 1
+    queries: Features,
+    features: Float[Tensor, "m d"] | None = None,
+    k: int = 1,
+    groups: Groups | None = None,
 ) -> tuple[Columns, Shaped[Tensor, "n k"]]:
-    """Return distances and indices of the k nearest features (or other queries)."""
+    """Return distances and indices of the k nearest features (or other queries, of other groups if there are any)."""
     candidates = queries if features is None else features
     distances = []
     indices = []
@@ -180,7 +190,9 @@ def find_nearest(
         block = torch.addmm(norms, part, candidates.T, alpha=-2)
         block += part.square().sum(1, keepdim=True)
         block.clamp_min_(0.0)  # rounding must not order copies
-        if features is None:
+        if groups is not None:
+            block[groups[rows][:, None] == groups] = torch.inf
+        elif features is None:
             block[torch.arange(len(rows), device=rows.device), rows] = torch.inf
         # of equal distances, `min` takes the first
         if k == 1:
@@ -192,17 +204,20 @@ def find_nearest(
     return torch.cat(distances), torch.cat(indices)
 
 
-def _nearest(features: Tensor, k: int, squares: Tensor | None) -> Tensor:
-    """Return indices [n, k] of the k nearest other samples, nearest first."""
+def _nearest(features: Tensor, k: int, squares: Tensor | None, groups: Tensor | None) -> Tensor:
+    """Return indices [n, k] of the k nearest samples of other groups, nearest first."""
     if squares is not None:
-        return squares.clone().fill_diagonal_(torch.inf).topk(k, largest=False).indices
+        others = squares.clone().fill_diagonal_(torch.inf)
+        if groups is not None:
+            others[groups[:, None] == groups] = torch.inf
+        return others.topk(k, largest=False).indices
     if len(features) > MAX_EXACT_NEIGHBOURS:
         if features.shape[1] > N_COMPONENTS:
             features = (
                 features @ torch.linalg.eigh(features.T @ features).eigenvectors[:, -N_COMPONENTS:]
             )
         features = features.float()
-    return find_nearest(features, k=k)[1]
+    return find_nearest(features, k=k, groups=groups)[1]
 
 
 def nearest_neighbours(
@@ -212,13 +227,17 @@ def nearest_neighbours(
     ks: Sequence[int] = (1, 5, 15),
     n_classes: int | None = None,
     squares: Squares | None = None,
+    groups: Groups | None = None,
 ) -> LooRow:
     """Average the targets of the k nearest other samples, with the best k of `ks`.
 
     Above 5,000 samples, distances are those of the first 64 principal components.
     """
     b = target_matrix(targets, n_classes)
-    nearest = _nearest(features, min(max(ks), len(features) - 1), squares)
+    largest_group = 1
+    if groups is not None:
+        largest_group = int(groups.bincount().max())
+    nearest = _nearest(features, min(max(ks), len(features) - largest_group), squares, groups)
     rows: list[LooRow] = []
     for k in ks:
         if k > nearest.shape[1]:
@@ -227,7 +246,7 @@ def nearest_neighbours(
         votes = b[nearest[:, :k]].mean(1) + 1e-6 * b[nearest[:, 0]] * (
             not targets.is_floating_point()
         )
-        rows.append(scored_row(f"{NEIGHBOURS} ({k})", "inputs", votes, targets))
+        rows.append(scored_row(f"{NEIGHBOURS} ({k})", "inputs", votes, targets, groups))
     return max(rows, key=lambda row: row.score)
 
 
@@ -237,10 +256,15 @@ def kernel_row(
     kernel: Spectrum,
     targets: Targets,
     n_classes: int | None = None,
+    groups: Groups | None = None,
 ) -> LooRow:
-    """Fit kernel ridge regression with the ridge of the smallest leave-one-out squared error."""
-    _, result = select_ridge(kernel, target_matrix(targets, n_classes).to(kernel.device), RIDGES)
-    return scored_row(method, uses, result.predictions, targets.to(kernel.device))
+    """Fit kernel ridge regression with the ridge of the smallest squared error of held-out predictions."""
+    encoded = target_matrix(targets, n_classes).to(kernel.device)
+    if groups is None:
+        predictions = select_ridge(kernel, encoded, RIDGES)[1].predictions
+    else:
+        predictions = select_held_out(kernel, encoded, RIDGES, groups.to(kernel.device))[1]
+    return scored_row(method, uses, predictions, targets.to(kernel.device), groups)
 
 
 def linear_ridge(
@@ -248,9 +272,11 @@ def linear_ridge(
     targets: Targets,
     *,
     n_classes: int | None = None,
+    groups: Groups | None = None,
 ) -> LooRow:
     """Fit ridge regression on the features."""
-    return kernel_row(LINEAR, "inputs", linear_spectrum(features.double()), targets, n_classes)
+    kernel = linear_spectrum(features.double())
+    return kernel_row(LINEAR, "inputs", kernel, targets, n_classes, groups)
 
 
 def rbf_spectrum(features: Features, squares: Squares | None = None) -> Spectrum:
@@ -292,9 +318,11 @@ def rbf_ridge(
     *,
     n_classes: int | None = None,
     squares: Squares | None = None,
+    groups: Groups | None = None,
 ) -> LooRow:
     """Fit ridge regression with an RBF kernel of median width (see `rbf_spectrum`)."""
-    return kernel_row(RBF, "inputs", rbf_spectrum(features.double(), squares), targets, n_classes)
+    kernel = rbf_spectrum(features.double(), squares)
+    return kernel_row(RBF, "inputs", kernel, targets, n_classes, groups)
 
 
 @dataclass(frozen=True)
@@ -317,11 +345,11 @@ class InputKernel:
         targets: Tensor,
         n_classes: int | None = None,
         squares: Tensor | None = None,
+        groups: Groups | None = None,
     ) -> LooRow:
         """Fit ridge regression with this kernel."""
-        return kernel_row(
-            self.name, "inputs", self.decompose(features.double(), squares), targets, n_classes
-        )
+        kernel = self.decompose(features.double(), squares)
+        return kernel_row(self.name, "inputs", kernel, targets, n_classes, groups)
 
 
 def _seconds(kernel: int, n: int, rank: int, k: int) -> float:
@@ -384,6 +412,7 @@ def loo_baselines(
     *,
     n_classes: int | None = None,
     squares: Squares | None = None,
+    groups: Groups | None = None,
     affords: Callable[[float], bool] = lambda seconds: True,
 ) -> tuple[LooRow, ...]:
     """Return the baselines (only the first if no feature varies).
@@ -393,6 +422,7 @@ def loo_baselines(
         targets: Class labels [n] or regression targets [n, k].
         n_classes: Number of classes; None for the largest label plus one.
         squares: `squared_distances(features)`, if they are known.
+        groups: Group of each sample, which is then predicted without it.
         affords: Function that returns whether so many CPU seconds are available; rows without are omitted, the most
             expensive first.
     """
@@ -404,11 +434,11 @@ def loo_baselines(
         squares = squared_distances(features)
     fits: dict[str, Callable[[], LooRow]] = {
         NEIGHBOURS: lambda: nearest_neighbours(
-            features, targets, n_classes=n_classes, squares=squares
+            features, targets, n_classes=n_classes, squares=squares, groups=groups
         )
     }
     for kernel in INPUT_KERNELS:
-        fits[kernel.name] = partial(kernel.row, features, targets, n_classes, squares)
+        fits[kernel.name] = partial(kernel.row, features, targets, n_classes, squares, groups)
     seconds = baseline_seconds(n, d, rows[0].predictions.shape[1])
     finished = {
         name: fits[name]()

@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 import gapscope as gs
-from gapscope.accuracy.forecast import growth_per_doubling
+from gapscope.accuracy.forecast_curve import growth_per_doubling
 from gapscope.accuracy.forecast_result import LearningCurvePoint
 from gapscope.accuracy.loo_rows import forecast_interval
 from gapscope.base.randomness import derive_seed
