@@ -128,6 +128,22 @@ def test_a_penalty_adds_its_own_gradient_to_that_of_the_loss(
             assert torch.allclose(added, parameter.grad, rtol=1e-3, atol=1e-5), name
 
 
+def test_gradient_checkpointing_changes_no_weight_of_a_training_with_a_penalty(
+    tmp_path: Path,
+) -> None:
+    weights = []
+    for options in ({}, {"gradient_checkpointing": True}):
+        for penalty in (None, GradientSimilarityPenalty(0.1)):
+            model = without_dropout(bert_classifier())
+            trainer = trainer_of(model, tmp_path, max_steps=2, **options)
+            if penalty is not None:
+                add_penalty(trainer, penalty)
+            trainer.train()
+            weights.append(torch.nn.utils.parameters_to_vector(model.parameters()).detach())
+    torch.testing.assert_close(weights[3], weights[1])
+    assert float((weights[1] - weights[0]).abs().max()) > 1e-4
+
+
 def test_a_penalty_trains_a_lora_adapter_and_leaves_the_rest(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])

@@ -202,6 +202,7 @@ def test_samples_of_any_type_are_distinguished(dtype: torch.dtype) -> None:
     assert len(strength._labels) == 60 and torch.equal(strength._monitored_inputs(), x)
 
 
+@pytest.mark.filterwarnings("ignore:The value of GradientSimilarityPenalty")  # one linear layer
 def test_messages() -> None:
     net, x = nn.Linear(4, 3), torch.randn(60, 4)
     y = torch.arange(60) % 3

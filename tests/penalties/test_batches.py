@@ -92,6 +92,7 @@ class ByPosition(ByKeyword):
         return self.layer(left + right)
 
 
+@pytest.mark.filterwarnings("ignore:The value of GradientSimilarityPenalty")  # one linear layer
 @pytest.mark.parametrize("kind", [*PENALTIES, "inputs"])
 def test_modules_of_several_inputs_equal_a_linear_layer_of_their_sum(kind: str) -> None:
     torch.manual_seed(0)
@@ -213,6 +214,7 @@ def test_messages_say_why_a_network_has_no_automatic_strength() -> None:
         gs.penalties.L2Penalty("auto").forward_with_penalty(tiny_gpt2(), sentences())
 
 
+@pytest.mark.filterwarnings("ignore:The value of GradientSimilarityPenalty")  # one linear layer
 @pytest.mark.parametrize("kind", [*PENALTIES, "inputs"])
 def test_empty_batches_and_data_of_inference_mode(kind: str) -> None:
     make = PENALTIES.get(kind, lambda: gs.penalties.InputJacobianPenalty(0.1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from functools import partial
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from gapscope.base.errors import GapscopeError, InvalidInput, NotMeasurable
 from gapscope.penalties import base
 from gapscope.penalties.base import Penalty, make_penalty, penalties, register_penalty
+from gapscope.penalties.gradient_similarity import GradientSimilarityPenalty
 from gapscope.penalties.weight import L2Penalty
 from support.cases import CASES, each
 
@@ -96,6 +99,69 @@ def test_wrappers_of_a_network_change_nothing(kind: str) -> None:
     for wrapper in wrappers:
         wrapped = wrapper(_with_batch_norm())
         torch.testing.assert_close(_made(kind)(wrapped, X, Y).detach(), expected)
+
+
+def _gradients(kind: str, network: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    torch.manual_seed(3)  # of the dropout masks
+    network = copy.deepcopy(network)  # of which the pass changes the running statistics
+    outputs, value = _made(kind).forward_with_penalty(network, x, Y)
+    parameters = list(network.parameters())
+    return list(torch.autograd.grad(outputs.square().sum() + value, parameters))
+
+
+@every_penalty
+@pytest.mark.parametrize("layers", [[], [nn.BatchNorm1d(4)]])
+def test_a_compiled_network_has_the_gradient_of_the_plain_one(
+    kind: str, layers: list[nn.Module]
+) -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(5, 4), *layers, nn.Tanh(), nn.Linear(4, 3))
+    if kind == "gamma_decay" and not layers:
+        return
+    compiled: Any = torch.compile(copy.deepcopy(network), backend="aot_eager")
+    torch.testing.assert_close(_gradients(kind, compiled, X), _gradients(kind, network, X))
+
+
+class _Checkpointed(nn.Module):
+    """Attention or BatchNorm in a checkpoint, of which a backward pass runs the layers again."""
+
+    def __init__(self, layer: nn.Module, *, is_checkpointed: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first = nn.Linear(5, 8)
+        self.layer = layer
+        self.last = nn.Linear(8, 3)
+        self.is_checkpointed = is_checkpointed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        if self.is_checkpointed:
+            h = checkpoint(self.layer, h, use_reentrant=False)
+        else:
+            h = self.layer(h)
+        return self.last(h.flatten(1, -2).mean(1) if h.ndim > 2 else h)
+
+
+@every_penalty
+@pytest.mark.parametrize("layer", ["attention", "batch norm"])
+def test_a_checkpoint_changes_no_gradient(kind: str, layer: str) -> None:
+    if kind == "gamma_decay" and layer == "attention":
+        return
+    torch.manual_seed(0)
+    block = nn.BatchNorm1d(8)
+    x = X
+    if layer == "attention":
+        block = nn.TransformerEncoderLayer(8, 2, 8, dropout=0.1, batch_first=True)
+        x = torch.stack([X, X.flip(0)], 1)
+    plain, checkpointed = (_Checkpointed(block, is_checkpointed=b) for b in (False, True))
+    torch.testing.assert_close(_gradients(kind, checkpointed, x), _gradients(kind, plain, x))
+
+
+def test_a_value_without_a_gradient_warns_once() -> None:
+    penalty = GradientSimilarityPenalty(0.1, method="exact")
+    with pytest.warns(UserWarning, match=r"has no gradient by the weights.*look for"):
+        penalty(nn.Linear(5, 3), X)
+    penalty(nn.Linear(5, 3), X)
 
 
 @every_penalty

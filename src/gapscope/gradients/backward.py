@@ -15,7 +15,7 @@ from gapscope.base.errors import NotMeasurable, check_choice
 from gapscope.gradients.frozen_batch_stats import freeze_batch_stats
 from gapscope.gradients.products import fast_products
 from gapscope.gradients.second_derivatives import bypassed
-from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint
+from gapscope.inspection.checkpoints import check_no_reentrant_checkpoint, stored_activations
 from gapscope.inspection.execution import exclusive
 from gapscope.inspection.network_errors import explained_errors
 from gapscope.inspection.outputs import as_real
@@ -165,10 +165,11 @@ def _without_fused_recurrence() -> Iterator[None]:
 
 @contextmanager
 def differentiable_kernels(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Use only twice differentiable kernels in the body (attention, recurrent layers)."""
+    """Use only twice differentiable kernels in the body (attention, recurrent layers), also for a later backward."""
     recurrent = any(isinstance(module, nn.RNNBase) for module in modules)
     with (
         exclusive(),
+        stored_activations(),
         sdpa_kernel(SDPBackend.MATH),
         _without_fused_recurrence() if recurrent else nullcontext(),
     ):

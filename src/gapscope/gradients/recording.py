@@ -85,7 +85,8 @@ def record_calls(
     modules = dict(network.named_modules())
     chain = [] if substituted is not NOTHING_SUBSTITUTED else chain_of(network, inputs)
     if chain:
-        yield Tape(network, modules, inputs, chain=chain)
+        with eager_mode():
+            yield Tape(network, modules, inputs, chain=chain)
         return
     check_layers(modules, twice=twice)
     tape = Tape(network, modules, inputs, substituted)

@@ -1,13 +1,14 @@
-"""Reentrant checkpoints, which hide the parameters of a part of the network from autograd."""
+"""Checkpoints of torch, which hide parameters from autograd (reentrant ones), or run their part of a network again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.utils import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import CheckpointFunction
 
 from gapscope.base.errors import ReplaceLayer
@@ -38,6 +39,22 @@ def direct_checkpoints() -> Iterator[None]:
             del CheckpointFunction.apply
         else:
             CheckpointFunction.apply = own
+
+
+@contextmanager
+def stored_activations() -> Iterator[None]:
+    """Store the activations of non-reentrant checkpoints in the body.
+
+    Otherwise a backward pass after the body would run their functions again, without the kernels, eager mode and hooks
+    of the body. Second derivatives save no memory by it: their graph holds what was run again. Callers are in an
+    `exclusive` body.
+    """
+    hook = torch_checkpoint._checkpoint_hook
+    torch_checkpoint._checkpoint_hook = lambda frame: nullcontext()
+    try:
+        yield
+    finally:
+        torch_checkpoint._checkpoint_hook = hook
 
 
 def graph_nodes(outputs: Tensor) -> Iterator[Node]:

@@ -21,7 +21,7 @@ from gapscope.base.errors import (
 from gapscope.base.input_checks import check_holds_numbers
 from gapscope.base.samples import slices
 from gapscope.base.type_guards import is_list_or_tuple
-from gapscope.inspection.checkpoints import direct_checkpoints
+from gapscope.inspection.checkpoints import direct_checkpoints, stored_activations
 from gapscope.inspection.chunking import rows_per_pass
 from gapscope.inspection.execution import compute_distributed, exclusive
 from gapscope.inspection.known_layers import known_layers
@@ -119,6 +119,7 @@ def inspection_mode(
                 without_weight_hooks(network.parameters()),
                 eager_mode(),
                 direct_checkpoints(),
+                stored_activations(),
                 explained_errors(),
             ):
                 for parameter, *_ in parameters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,6 +99,8 @@ def check_fixed(value: object, penalty: str) -> None:
 
 # Networks that have been checked before their first pass.
 _CHECKED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+# Penalties that have warned of a value without a gradient.
+_CONSTANT: weakref.WeakSet[Penalty] = weakref.WeakSet()
 
 
 class Penalty(ABC):
@@ -229,6 +232,18 @@ def forward_with_penalties(
         return _forward(network, as_batch(network, x, y), penalties)
 
 
+def _warn_if_constant(penalty: Penalty, value: Tensor) -> None:
+    """Warn, once per penalty, of a value without a gradient (zero is that of a call without the penalty)."""
+    if penalty not in _CONSTANT and bool(value != 0):
+        _CONSTANT.add(penalty)
+        warnings.warn(
+            f"The value of {type(penalty).__name__} has no gradient by the weights, so the penalty changes nothing in "
+            "training. This is right for a network of one linear layer, whose gradients do not depend on its weights; "
+            "otherwise look for torch.no_grad or detach in the forward pass or the penalty.",
+            stacklevel=4,
+        )
+
+
 def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> tuple[Any, Tensor]:
     for penalty in penalties:
         if penalty.automatic is not None:
@@ -252,7 +267,10 @@ def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> 
     batch.check_targets(result)
     total = outputs.new_zeros(())
     for penalty, observed in zip(penalties, observations, strict=True):
-        total = total + penalty.value(batch.network, inputs, outputs, batch.targets, observed)
+        value = penalty.value(batch.network, inputs, outputs, batch.targets, observed)
+        if outputs.requires_grad and not value.requires_grad:
+            _warn_if_constant(penalty, value)
+        total = total + value
         penalty.n_passes += 1
     for penalty in penalties:
         if penalty.automatic is not None:

@@ -71,10 +71,11 @@ class GradientSimilarityPenalty(Penalty):
             sample), see `ntk_trace`; "batch_sum" has random signs for the whole batch at once and is much noisier.
         noise: s of the log determinant; None for log det K itself, which fails if K is singular.
 
-    >>> network = nn.Linear(2, 3)
+    >>> network = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    >>> _ = nn.init.constant_(network[0].weight, 2.0), nn.init.constant_(network[1].weight, 3.0)
     >>> penalty = GradientSimilarityPenalty(0.1, method="exact")
-    >>> round(penalty(network, torch.tensor([[1.0, 2.0]])).item(), 6)  # 0.1 (|x|^2 + 1)
-    0.6
+    >>> round(penalty(network, torch.ones(1, 1)).item(), 6)  # 0.1 (2^2 + 3^2)
+    1.3
     """
 
     counts_calls = True
