@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy
 import pandas
 import pytest
 
+import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.specs import RunSpec
 from gapscope.gap.columns import (
@@ -18,8 +21,12 @@ from gapscope.gap.columns import (
     reading_columns,
     suggest_estimator,
 )
+from gapscope.gap.cross_validation import cross_validate_pool
+from gapscope.gap.gap_estimator import GapEstimator
+from gapscope.report import summary, write_report
 from gapscope.results.readings import Reading, Readings
 from gapscope.results.records import Record, records_to_pandas
+from gapscope.statistics.correlations import correlations
 from report.synthetic_pool import synthetic_records
 
 
@@ -66,6 +73,68 @@ def test_usable_rows_are_finished_and_finite() -> None:
     assert len(complete_rows(pandas.DataFrame({"gap": [0.1, numpy.nan]}))) == 1
 
 
+def with_kind(record: Record, kind: str, data: str = "digits") -> Record:
+    scores = record.scores
+    if kind == "loss":
+        scores = {name: value for name, value in scores.items() if name.endswith("loss")}
+    spec = {**record.spec, "data": {**record.spec["data"], "name": data}}
+    return replace(record, scores=scores, spec=spec)
+
+
+KINDS = ["accuracy", "loss"] * 12
+COMPARISONS: dict[str, Callable[[list[Record], pandas.DataFrame], object]] = {
+    "complete_rows": lambda records, table: complete_rows(table),
+    "leaderboard": lambda records, table: gs.rank_measures(records),
+    "leaderboard of a table": lambda records, table: gs.rank_measures(
+        table, measures=["ntk_trace"]
+    ),
+    "correlations": lambda records, table: correlations(table, ["ntk_trace"], baseline=None),
+    "fit": lambda records, table: GapEstimator(features=["ntk_trace"]).fit(table, table["gap"]),
+    "cross-validation": lambda records, table: cross_validate_pool(records),
+    "report": lambda records, table: write_report(records, Path("page.html"), title="mixed"),
+    "summary": lambda records, table: summary(records),
+}
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_gaps_of_different_units_are_compared_by_no_function(name: str) -> None:
+    records = synthetic_records(24)[:24]
+    pairs = list(zip(records, KINDS, strict=True))
+    for networks, message in (
+        ([with_kind(record, kind) for record, kind in pairs], "12 of accuracy and 12 of loss"),
+        ([with_kind(record, "loss", data) for record, data in pairs], "one data set"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            COMPARISONS[name](networks, records_to_pandas(networks))
+
+
+def test_gaps_of_one_unit_and_other_targets_are_compared() -> None:
+    pairs = zip(synthetic_records(24)[:24], KINDS, strict=True)
+    mixed = [with_kind(record, kind) for record, kind in pairs]
+    assert len(complete_rows(records_to_pandas(mixed[1::2]))) == 12
+    assert len(complete_rows(records_to_pandas(mixed), target="train_loss")) == 24
+
+
+def test_a_network_whose_gap_is_of_another_kind_gets_no_estimate() -> None:
+    records = synthetic_records(24)
+    estimator, _ = cross_validate_pool(records)
+    other = records_to_pandas([with_kind(record, "loss") for record in records[:2]])
+    assert set(estimator.assess(other)["verdict"]) == {"outside"}
+    assert "gap_kind is loss; fitted on accuracy" in estimator.assess(other)["reason"].iloc[0]
+
+
+def test_without_networks_and_without_gaps_the_advice_is_another() -> None:
+    for records, message in (
+        ([], "pool run"),
+        ([replace(RECORDS[0], scores={"train_loss": 0.1})], "test data"),
+        ([RECORDS[2]], "what made the networks fail"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            gs.rank_measures(records)
+        with pytest.raises(InvalidInput, match=message):
+            complete_rows(records_to_pandas(records))
+
+
 def test_settings_that_some_networks_lack_can_be_sorted() -> None:
     column = pandas.Series(["a", float("nan"), 1.0], dtype=object)
     assert sorted(as_texts(column)) == ["1.0", "a", "nan"]
@@ -87,7 +156,7 @@ def test_it_takes_sensitivities_margins_and_fit_as_far_as_every_network_has_them
     kept = [reading for reading in first.readings if reading.name != "ntk_trace"]
     result = suggest_estimator([replace(first, readings=Readings([*kept, hole])), *records[1:]])
     assert result.features == [name for name in expected if name in there and name != "ntk_trace"]
-    assert result.families == ["network.name"]
+    assert result.families == ["network.name", "gap_kind"]
 
 
 def test_without_sensitivities_and_margins_it_takes_all_readings(records: list[Record]) -> None:

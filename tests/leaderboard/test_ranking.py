@@ -14,7 +14,7 @@ from scipy.stats import kendalltau
 import gapscope as gs
 from gapscope.base.errors import DataNotFound, InvalidInput, UnreadableFile
 from gapscope.gap.columns import training_configurations
-from gapscope.leaderboard.leaderboard_result import Score, verdict_of
+from gapscope.leaderboard.leaderboard_result import Score, shorten_names, verdict_of
 from gapscope.leaderboard.paired_scores import sign_errors
 from gapscope.leaderboard.ranking import RANDOM, explain_by_settings, verdicts
 from support.tables import rows_of
@@ -133,6 +133,28 @@ def test_networks_without_a_number_are_excluded_and_measures_that_lack_many(
     result = gs.rank_measures(holes, measures=["m.wcv", "m.vr"], n_permutations=20, n_bootstrap=20)
     assert result.left_out == {"m.vr": "41 of 96 networks have no finite value"}
     assert result.networks == 95 and result.dropped == 1 and "1 skipped" in result.description
+    (skipped,) = (line for line in result.verdict if line.startswith("Not ranked"))
+    assert "1 of 3 measures, vr." in skipped and skipped in repr(result).splitlines()
+
+
+def test_networks_without_a_gap_and_sizes_of_a_part_are_named(pgdl: pandas.DataFrame) -> None:
+    part = pgdl.assign(
+        gap=pgdl["gap"].where(pgdl.index != 5),
+        **{"m.vc_dim": pgdl["m.vc_dim"].where(pgdl.index > 40)},
+    )
+    result = gs.rank_measures(part, measures=["m.wcv"], n_permutations=20, n_bootstrap=20)
+    assert result.networks == 95 and result.dropped == 1
+    text = " ".join(result.verdict)
+    assert "The table has no size" not in text and "No size to compare with: of m.vc_dim" in text
+
+
+def test_short_names_stay_distinct() -> None:
+    edges = ("upper_fence", "lower_fence", "median")
+    names = [f"margin_signature.h{layer}.{edge}" for layer in (1, 2, 13) for edge in edges]
+    names += [f"m.{'a' * 30}{k}{'b' * 30}" for k in range(2)]
+    short = shorten_names(names)
+    assert len(set(short)) == len(names)
+    assert all(len(text) <= 20 for text in short[:9])
 
 
 def test_verdicts_alone_are_those_of_the_leaderboard(

@@ -87,8 +87,7 @@ def fit(
             }
         )
         raise typer.Exit(0 if is_useful else NO_ANSWER)
-    kinds = table["gap_kind"].unique()
-    print_lines(f"fitted on {len(table)} networks; gap of {' and '.join(kinds)}")
+    print_lines(f"fitted on {len(table)} networks; gap of {table['gap_kind'].iloc[0]}")
     columns = ["model", "rmse", "mae", "pearson", "coverage"]
     table = errors.reset_index().filter(items=columns)
     print_table(table, f"Each network predicted from {fitted_on}")

@@ -134,6 +134,8 @@ def show(folder: Path = FOLDER, json: bool = JSON) -> None:
     scores = ("train_accuracy", "test_accuracy", "train_loss", "test_loss", "gap")
     order = dict.fromkeys(("name", "network.name", *varied, "status", *scores))
     columns = [name for name in order if name in table and not table[name].isna().all()]
+    if table["gap_kind"].nunique() > 1:
+        columns.append("gap_kind")
     table = table[["id", *columns]]
     for column, ascending in (("name", True), ("test_accuracy", False)):  # the last one decides
         if column in table:

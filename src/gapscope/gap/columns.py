@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput
-from gapscope.base.tables import check_columns
+from gapscope.base.tables import check_columns, check_comparable
 from gapscope.results.records import Record, as_records, records_to_pandas
 from gapscope.statistics.intervals import configuration_ids
 
@@ -123,18 +123,33 @@ def complete_rows(
         target: Column that is estimated.
 
     Raises:
-        InvalidInput: A column is missing, or no row is left.
+        InvalidInput: A column is missing, no row is left, or the gaps cannot be compared (see `check_comparable`).
     """
+    if not len(table):
+        raise InvalidInput(
+            "At least one network is needed; got none. Run `gapscope pool run` or `gapscope pool add` first."
+        )
     check_columns(table, [*columns, target])
-    complete = finite_rows(table[[*columns, target]].to_numpy(dtype=float))
+    finished = numpy.ones(len(table), dtype=bool)
     if "status" in table.columns:
-        complete &= (table["status"] == "finished").to_numpy()
+        finished = (table["status"] == "finished").to_numpy()
+    has_target = finished & finite_rows(table[[target]].to_numpy(dtype=float))
+    complete = has_target & finite_rows(table[list(columns)].to_numpy(dtype=float))
     if not complete.any():
+        advice = "Exclude the readings that are missing."
+        if not finished.any():
+            advice = "Correct what made the networks fail, and run them again."
+        elif not has_target.any():
+            advice = (
+                f"Pass test data (test=, --test) when networks are added: {target!r} needs them."
+            )
         raise InvalidInput(
             f"At least one network must be finished and have finite {', '.join([*columns, target])}; got none of "
-            f"{len(table)}. Exclude the readings that are missing."
+            f"{len(table)}. {advice}"
         )
-    return table.loc[complete]
+    table = table.loc[complete]
+    check_comparable(table, target)
+    return table
 
 
 def as_texts(column: Any) -> Any:
@@ -177,7 +192,12 @@ FROM_THE_KERNEL = (
 # for tens of networks: with the median margins and the training fit they have the least error on held-out networks
 SENSITIVITIES = ("output_sensitivity", "input_jacobian_norm", "ntk_trace")
 FIT = ("loss", "accuracy")
-FAMILIES = ("network.name", "network.options.batch_norm", "network.options.normalization")
+FAMILIES = (
+    "network.name",
+    "network.options.batch_norm",
+    "network.options.normalization",
+    "gap_kind",  # no estimate for a network whose gap is of another kind
+)
 
 
 def spans_a_decade(values: Sequence[float]) -> bool:

@@ -24,7 +24,7 @@ from gapscope.base.errors import (
     join_names,
 )
 from gapscope.base.files import read_json, to_json, write_output
-from gapscope.base.tables import check_columns
+from gapscope.base.tables import check_columns, check_comparable
 from gapscope.gap.columns import finite_rows, log_transform
 from gapscope.gap.fits import (
     KINDS,
@@ -235,6 +235,8 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         """
         self.check_parameters()
         _check_rows(X, y)
+        if hasattr(X, "columns"):
+            check_comparable(X, str(getattr(y, "name", "")))
         readings, y = self._checked(X, True, y=y, y_numeric=True, ensure_min_samples=2)
         names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(readings.shape[1])])
         self.feature_names_ = tuple(str(name) for name in names)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.errors import join_names
+from gapscope.leaderboard.network_tables import SIZES
 from gapscope.results.formatting import pluralize
 from gapscope.results.result import StoredRows, axes_or_new, numbers_of, to_html
 from gapscope.statistics.intervals import percentile_interval
@@ -161,16 +163,22 @@ SCORES = tuple(item.name for item in fields(LeaderboardRow) if item.type == "Sco
 def shorten_names(measures: Sequence[str], longest: int = LONGEST_NAME) -> list[str]:
     """Drop the prefix "m." of names, and cut them to `longest` letters if they stay distinct.
 
+    Names with equal beginnings are cut further left until they differ; if no cut is distinct, the names stay whole.
+
     >>> shorten_names(["m.rbf", "spectral_complexity.log_product", "margins.conv1_relu.low", "margins.conv1_relu.high"])
     ['rbf', 'spectral_complexit..', 'margins.c.._relu.low', 'margins.c..relu.high']
     """
     names = [measure.removeprefix("m.") for measure in measures]
     ends = [name if len(name) <= longest else f"{name[: longest - 2]}.." for name in names]
-    half = (longest - 2) // 2
-    return [
-        end if ends.count(end) == 1 else f"{name[:half]}..{name[-half:]}"
-        for name, end in zip(names, ends, strict=True)
-    ]
+    for n_head in range((longest - 2) // 2, -1, -1):
+        counts = Counter(ends)
+        n_tail = longest - 2 - n_head
+        ends = [
+            end if counts[end] == 1 else f"{name[:n_head]}..{name[-n_tail:]}"
+            for name, end in zip(names, ends, strict=True)
+        ]
+    counts = Counter(ends)
+    return [end if counts[end] == 1 else name for name, end in zip(names, ends, strict=True)]
 
 
 def _list_names(rows: Sequence[LeaderboardRow]) -> str:
@@ -188,7 +196,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         recipes: Number of training configurations; networks that agree in all hyperparameters are one.
         hyperparameters: Columns of the hyperparameters.
         left_out: Excluded measure -> reason.
-        dropped: Number of networks excluded because of a non-finite number.
+        dropped: Number of networks excluded because they have no gap, no finite value of a measure or no settings.
         drawn_from: Number of networks from which training configurations were sampled; 0 if all are used.
     """
 
@@ -248,14 +256,29 @@ class Leaderboard(StoredRows[LeaderboardRow]):
             )
         size = next((row for row in self if row.role == "size"), None)
         if size is None:
-            return (*sentences, "The table has no size (parameter_count) to compare with.")
-        message = (
-            f"Size alone has R2 {size.r_squared.value:.2f} on held-out training configurations"
-        )
-        if trusted:
-            better = sum(row.r_squared.value > size.r_squared.value for row in trusted)
-            message += f"; measures with more: {better} of {len(trusted)}"
-        return (*sentences, f"{message}.")
+            lacking = next((name for name in SIZES if name in self.left_out), None)
+            message = "The table has no size (parameter_count) to compare with"
+            if lacking is not None:
+                message = f"No size to compare with: of {lacking}, {self.left_out[lacking]}"
+        else:
+            message = (
+                f"Size alone has R2 {size.r_squared.value:.2f} on held-out training configurations"
+            )
+            if trusted:
+                better = sum(row.r_squared.value > size.r_squared.value for row in trusted)
+                message += f"; measures with more: {better} of {len(trusted)}"
+        return (*sentences, f"{message}.", *self._skipped_measures())
+
+    def _skipped_measures(self) -> list[str]:
+        """Name the measures that are not ranked, and state what to do (nothing if all are)."""
+        if not self.left_out:
+            return []
+        n_all = len(self.left_out) + sum(row.role != "random" for row in self)
+        return [
+            f"Not ranked, since networks lack values: {len(self.left_out)} of {pluralize(n_all, 'measure')}, "
+            f"{join_names(name.removeprefix('m.') for name in self.left_out)}. Run the same measures on all networks, "
+            "or rank those that have them."
+        ]
 
     def _why_not_judged(self) -> str:
         """Return why no measure was judged at equal hyperparameters, and what to do."""
@@ -345,7 +368,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         else:
             text += ", no hyperparameters that vary"
         if self.dropped:
-            text += f", {self.dropped} skipped"
+            text += f", {self.dropped} skipped (without a gap, a value or settings)"
         return text
 
     def table(self, rows: int | None = None, columns: int = 80) -> str:
@@ -372,7 +395,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         return text(n_scores)
 
     def __repr__(self) -> str:
-        lines = [*self.verdict[:2], self.table(MAX_ROWS)]
+        lines = [*self.verdict[:2], *self._skipped_measures(), self.table(MAX_ROWS)]
         if len(self) > MAX_ROWS:
             lines.append(f"... and {len(self) - MAX_ROWS} more rows: .table(), .to_pandas()")
         return "\n".join(lines)

@@ -40,7 +40,9 @@ class NetworkTable:
     hyperparameters: tuple[str, ...]  # varying ones, without seeds
     baseline: str | None  # column of the parameter count
     left_out: dict[str, str]  # excluded measure -> reason
-    dropped: int  # number of networks excluded because of a non-finite number, or without settings beside others
+    dropped: (
+        int  # number of networks without a gap or a finite value, or without settings beside others
+    )
     source: str
     sampled_from: int = 0  # number of networks from which the rows were sampled; 0 for all
 
@@ -86,6 +88,20 @@ def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:
     return names
 
 
+def _with_numbers(table: pandas.DataFrame, names: Sequence[str]) -> pandas.DataFrame:
+    """Return a table with these columns as numbers, or raise InvalidInput."""
+    import pandas
+
+    for name in names:
+        try:
+            table = table.assign(**{name: pandas.to_numeric(table[name])})
+        except (ValueError, TypeError) as error:
+            raise InvalidInput(
+                f"Column {name!r} must hold numbers; {error}. Correct or drop it."
+            ) from None
+    return table
+
+
 def network_table(
     source: str | Path | Pool | pandas.DataFrame | Sequence[Record],
     *,
@@ -120,6 +136,11 @@ def network_table(
     else:
         table = records_to_pandas(source)
         where = "the list of records"
+    n_networks = len(table)
+    if n_networks:
+        check_columns(table, [target])
+        table = _with_numbers(table, [target])
+    table = complete_rows(table, target=target)
     # only `_measures_of` imports the registry of measures, which loads torch
     if measures is None:
         names = _measures_of(table, where)
@@ -130,16 +151,8 @@ def network_table(
         names.append(size)
     if hyperparameters is not None:
         hyperparameters = [full_name(table, name) for name in hyperparameters]
-    check_columns(table, [target, *names, *(hyperparameters or ())])
-    for name in [*names, target]:
-        try:
-            table = table.assign(**{name: pandas.to_numeric(table[name])})
-        except (ValueError, TypeError) as error:
-            raise InvalidInput(
-                f"Column {name!r} must hold numbers; {error}. Correct or drop it."
-            ) from None
-    table = complete_rows(table, target=target)
-    n_finished = len(table)
+    check_columns(table, [*names, *(hyperparameters or ())])
+    table = _with_numbers(table, names)
     if hyperparameters is None:
         hyperparameters = [name for name in hyperparameter_columns(table) if name not in SEEDS]
         unknown = has_unknown_settings(table)
@@ -164,6 +177,6 @@ def network_table(
         tuple(settings),
         size,
         left_out,
-        n_finished - len(rows),
+        n_networks - len(rows),
         where,
     )

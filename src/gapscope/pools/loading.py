@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,15 @@ def measure_stored_network(
     Args:
         weights: `weights.safetensors` of a run, which contains the spec of its network.
         options: Measures, number of measured samples, data root and device (`RunOptions`).
-        record: Record to which missing measures are added; None for a new one without scores.
+        record: Record to which missing measures are added; None for a new one with the scores on the training data.
     """
     new_record, network, initial, problem = _load(weights, options)
-    return measure_record(record or new_record, network, initial, problem, options)
+    if record is None:
+        scores = evaluate(network, problem.train)
+        record = replace(
+            new_record, scores={f"train_{name}": value for name, value in scores.items()}
+        )
+    return measure_record(record, network, initial, problem, options)
 
 
 def _scores(result: Ready, split: str) -> dict[str, float]:

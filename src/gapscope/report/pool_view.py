@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.base.errors import InvalidInput
+from gapscope.base.tables import check_comparable
 from gapscope.gap.columns import (
     has_unknown_settings,
     hyperparameter_columns,
@@ -155,6 +156,7 @@ def as_view(records: Iterable[Record] | Pool | PoolView) -> PoolView:
     view = records if isinstance(records, PoolView) else PoolView(records)
     if not view.records:
         raise InvalidInput("A report needs at least one record; got none. Run the pool first.")
+    check_comparable(view.all_finished_rows)
     return view
 
 
