@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 import numpy
@@ -13,7 +14,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.accuracy.row_selection import as_rows, count_repeats
+from gapscope.accuracy.row_selection import as_rows, count_repeats, numbered_classes
 from gapscope.base.errors import InvalidInput
 
 N, OMITTED = 120, 12
@@ -118,3 +119,62 @@ def test_repeats_are_counted_and_noted(inputs: Any) -> None:
     for verb in (gs.out_of_sample, gs.learning_curve):
         assert "repeat" in str(verb(LogisticRegression(), data).notes)
     assert "repeat" not in str(gs.out_of_sample(LogisticRegression(), data, groups=rows).notes)
+
+
+class Colour(enum.Enum):
+    """Labels that are no text."""
+
+    RED = 1
+    BLUE = 2
+
+
+WORDS = numpy.array(list("abc"))[LABELS]
+NO_LABEL = numpy.arange(N) % 10 == 0
+WITHOUT_LABELS: dict[str, Any] = {
+    "NaN": numpy.where(NO_LABEL, numpy.nan, LABELS),
+    "Int64 with NA": pandas.Series(LABELS).astype("Int64").mask(NO_LABEL),
+    "boolean with NA": pandas.Series(LABELS > 0).astype("boolean").mask(NO_LABEL),
+    "masked": numpy.ma.masked_array(LABELS, NO_LABEL),
+    "words with NaN": pandas.Series(WORDS).mask(NO_LABEL),
+    "words with None": pandas.Series(WORDS, dtype=object).mask(NO_LABEL, None).tolist(),
+    "empty words": numpy.where(NO_LABEL, "", WORDS),
+}
+
+
+@pytest.mark.parametrize("form", WITHOUT_LABELS)
+def test_missing_labels_of_estimators_are_counted(form: str) -> None:
+    data = (X, WITHOUT_LABELS[form])
+    for verb in (gs.out_of_sample, gs.learning_curve):
+        with pytest.raises(InvalidInput, match=f"{OMITTED} of {N} are missing"):
+            verb(LogisticRegression(), data)
+    with pytest.raises(InvalidInput, match="missing"):
+        as_rows((X, numpy.ma.masked_array(X[:, 0], NO_LABEL)), Ridge())
+
+
+def test_masked_inputs_of_estimators_are_refused() -> None:
+    masked = numpy.ma.masked_array(X, X > 2)
+    for inputs in (masked, {"x": masked}):
+        with pytest.raises(InvalidInput, match="masked array"):
+            as_rows((inputs, LABELS), LogisticRegression())
+
+
+def test_classes_of_estimators_are_numbered_as_in_other_functions() -> None:
+    mixed = pandas.Series([1 if word == "a" else word for word in WORDS], dtype=object)
+    colours = [Colour.RED if word == "a" else Colour.BLUE for word in WORDS]
+    declared = pandas.Categorical(WORDS, categories=["c", "b", "a", "unused"])
+    for labels, expected in (
+        (mixed, ("1", "b", "c")),
+        (colours, ("Colour.BLUE", "Colour.RED")),
+        (declared, ("c", "b", "a")),
+        (pandas.Series(WORDS == "a").astype("boolean"), (False, True)),
+    ):
+        classes, numbers = numbered_classes(labels, N)
+        assert classes == expected
+        assert [str(classes[number]) for number in numbers] == [str(label) for label in labels]
+
+
+def test_names_of_classes_are_checked_for_estimators() -> None:
+    words = numpy.where(NO_LABEL, "A", WORDS)
+    assert "'A', 'a'" in gs.out_of_sample(LogisticRegression(), (X, words)).notes[0]
+    with pytest.raises(InvalidInput, match="'a', 'a '"):
+        gs.learning_curve(LogisticRegression(), (X, numpy.where(NO_LABEL, "a ", WORDS)))

@@ -1,9 +1,11 @@
-"""Labels of positions that mark what does not count (255, -1): refused, with the way to mark it."""
+"""Labels that are no classes: marks of positions that do not count (255, -1), missing ones, two spellings of one."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy
+import pandas
 import pytest
 import torch
 from torch import Tensor, nn
@@ -116,3 +118,49 @@ def test_amounts_written_as_text_get_a_note(write: str, comma: str) -> None:
     assert "amounts" not in " ".join(as_samples((torch.zeros(60, 2), words)).notes)
     few = [texts[k % 3] for k in range(60)]
     assert "amounts" not in " ".join(as_samples((torch.zeros(60, 2), few)).notes)
+
+
+WORDS = numpy.array(list("abc"))[numpy.arange(60) % 3]
+FEATURES = numpy.random.default_rng(0).normal(size=(60, 3)) + numpy.arange(60)[:, None] % 3
+OMITTED = numpy.arange(60) % 10 == 0
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        numpy.where(OMITTED, "", WORDS),
+        numpy.where(OMITTED, " ", WORDS).astype("S").tolist(),
+        numpy.ma.masked_array(WORDS, OMITTED),
+        numpy.ma.masked_array(numpy.arange(60) % 3, OMITTED),
+        pandas.Series(numpy.where(OMITTED, "", WORDS), dtype="category"),
+    ],
+    ids=["empty text", "spaces as bytes", "masked words", "masked numbers", "an empty category"],
+)
+def test_labels_without_a_value_are_missing(labels: Any) -> None:
+    with pytest.raises(InvalidInput, match="6 of 60 are missing"):
+        as_samples((FEATURES, labels))
+
+
+def test_names_that_differ_in_spaces_are_refused() -> None:
+    labels = numpy.where(OMITTED, "a ", WORDS)
+    with pytest.raises(InvalidInput, match="'a', 'a '"):
+        as_samples((FEATURES, labels))
+    batches = [{"x": torch.zeros(2, 3), "labels": names} for names in (["a", "b"], ["a ", "b"])]
+    with pytest.raises(InvalidInput, match="'a', 'a '"):
+        as_samples(batches)
+    declared = pandas.Categorical(WORDS, categories=["a", "b", "c", "a "])
+    assert as_samples((FEATURES, pandas.Series(declared))).class_names[-1] == "a "  # not used
+
+
+def test_names_that_may_be_no_class_of_their_own_are_noted() -> None:
+    labels = numpy.where(OMITTED, "NA", WORDS)
+    labels[:3] = "A"
+    notes = as_samples((FEATURES, labels)).notes
+    assert any("'NA' (5)" in note for note in notes) and any("'A', 'a'" in note for note in notes)
+    assert len(as_samples((FEATURES, WORDS)).notes) == 1
+
+
+def test_a_categorical_alone_keeps_its_order() -> None:
+    declared = pandas.Categorical(WORDS, categories=["c", "b", "a"])
+    for labels in (declared, pandas.CategoricalIndex(declared), pandas.Series(declared)):
+        assert as_samples((FEATURES, labels)).class_names == ("c", "b", "a")

@@ -26,10 +26,9 @@ from gapscope.accuracy.held_out_sources import (
     input_kernels,
     network_folds,
     network_kernels,
-    numbered_classes,
     out_of_bag,
 )
-from gapscope.accuracy.row_selection import as_rows, count_repeats, n_rows
+from gapscope.accuracy.row_selection import as_rows, count_repeats, n_rows, numbered_classes
 from gapscope.accuracy.scores import target_variance
 from gapscope.accuracy.subset_problems import (
     NetworkProblem,

@@ -23,7 +23,6 @@ from gapscope.accuracy.subset_problems import (
     run_configuration,
 )
 from gapscope.base.arrays import tensor_of
-from gapscope.base.columns import label_column, library_of
 from gapscope.base.errors import InvalidInput, call_user_code
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
@@ -223,27 +222,6 @@ def _outputs(network: nn.Module, samples: Samples, n_classes: int) -> Tensor:
             logits, (0, n_classes - logits.shape[1]), value=float(logits.min())
         )
     return logits[:, :n_classes]
-
-
-def numbered_classes(y: Any, n: int) -> tuple[tuple[Any, ...], np.ndarray]:
-    """Return the classes that occur, in the order in which all functions number them, and their numbers [n].
-
-    Categories have their declared order, other labels that of their sorted values.
-
-    Args:
-        y: Class labels of any form, [n] or [n, 1].
-        n: Number of labels.
-    """
-    if library_of(y) == "pyarrow":
-        y = y.to_pandas()
-    if library_of(y) == "pandas" and y.ndim == 2:
-        y = y.iloc[:, 0]
-    if not hasattr(y, "cat"):
-        values, numbers = np.unique(np.asarray(y).reshape(n), return_inverse=True)
-        return tuple(values.tolist()), numbers
-    codes, _ = label_column(y)
-    occurring, numbers = codes.unique(return_inverse=True)
-    return tuple(y.cat.categories[occurring.numpy()].tolist()), numbers.numpy()
 
 
 def has_out_of_bag(estimator: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,17 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from gapscope.base.arrays import tensor_of
 from gapscope.base.batches import LABEL_NAMES
-from gapscope.base.columns import check_row_order, library_of
+from gapscope.base.columns import (
+    as_numbers,
+    check_labels_present,
+    check_row_order,
+    check_unmasked,
+    label_column,
+    library_of,
+)
 from gapscope.base.errors import InvalidInput, check_same_length
+from gapscope.base.foreign_data import as_frame
+from gapscope.base.label_numbers import check_class_names
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED, labelled_rows, refuse_missing
@@ -118,6 +127,7 @@ def as_rows(data: Any, estimator: Any = None) -> Rows:
 
     A Dataset stays whole: the inputs are the Dataset, the targets None. A mapping with labels, a loader and Samples are
     read into tensors. Rows with the label -100 are omitted: integers [n], and those of a classifier in any form.
+    What an estimator would not see is refused: masks, missing labels, and names of classes that differ in spaces.
 
     Args:
         data: The data.
@@ -131,6 +141,8 @@ def as_rows(data: Any, estimator: Any = None) -> Rows:
     if rows.targets is None:
         return rows
     kind = estimator_task(estimator, rows.targets) if is_estimator(estimator) else ""
+    if kind:
+        rows = replace(rows, notes=(*rows.notes, *_check_for_estimator(rows, kind)))
     values = np.asarray(rows.targets)
     if kind == "regressor" or values.dtype.kind not in ("ifO" if kind else "i"):
         return rows
@@ -148,6 +160,48 @@ def as_rows(data: Any, estimator: Any = None) -> Rows:
     if rows.kept is not None:
         kept = rows.kept[kept]
     return Rows(x, y, (*rows.notes, *notes), kept, rows.n_passed or len(values))
+
+
+def numbered_classes(y: Any, n: int) -> tuple[tuple[Any, ...], np.ndarray]:
+    """Return the classes that occur, in the order in which all functions number them, and their numbers [n].
+
+    Categories have their declared order, other labels that of their sorted values. Objects that are no numbers are
+    classes by their text.
+
+    Args:
+        y: Class labels of any form, [n] or [n, 1].
+        n: Number of labels.
+    """
+    y = as_frame(y)
+    if library_of(y) == "pandas" and y.ndim == 2:
+        y = y.iloc[:, 0]
+    elif library_of(y) == "pandas":
+        import pandas
+
+        y = pandas.Series(y)
+    values: Any = y if hasattr(y, "cat") else np.asarray(y).reshape(n)
+    is_text = hasattr(y, "cat") or as_numbers(values).dtype.kind in "OUST"
+    if not is_text:
+        classes, numbers = np.unique(values, return_inverse=True)
+        return tuple(classes.tolist()), numbers
+    codes, names = label_column(values)
+    occurring, numbers = codes.unique(return_inverse=True)
+    known = y.cat.categories.tolist() if hasattr(y, "cat") else names
+    return tuple(known[code] for code in occurring.tolist()), numbers.numpy()
+
+
+def _check_for_estimator(rows: Rows, kind: str) -> list[str]:
+    """Return notes on names of classes; raise InvalidInput if values are masked, or labels missing."""
+    for part in rows.inputs.values() if is_mapping(rows.inputs) else [rows.inputs]:
+        check_unmasked(part)
+    labels = as_frame(rows.targets)
+    check_labels_present(labels)
+    if kind == "regressor" or np.size(labels) != n_rows(labels):
+        return []
+    classes, numbers = numbered_classes(labels, n_rows(labels))
+    if not all(isinstance(name, str) for name in classes):
+        return []
+    return check_class_names(classes, tensor_of(numbers))
 
 
 def _as_rows(data: Any) -> Rows:

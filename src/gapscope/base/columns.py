@@ -170,10 +170,18 @@ def column_names(value: Any) -> tuple[str, ...]:
     return tuple(str(name) for name in unique_names(list(value.columns)))
 
 
-def _check_unmasked(value: Any) -> None:
-    """Raise InvalidInput if an array of NumPy hides some of its values."""
+def _mask_of(value: Any) -> Any:
+    """Return which values of an array of NumPy are masked (None for other values, and if none is)."""
     mask = getattr(value, "mask", None)
-    if library_of(value) == "numpy" and mask is not None and mask.any():
+    if library_of(value) != "numpy" or mask is None or not mask.any():
+        return None
+    return mask
+
+
+def check_unmasked(value: Any) -> None:
+    """Raise InvalidInput if an array of NumPy hides some of its values."""
+    mask = _mask_of(value)
+    if mask is not None:
         raise InvalidInput(
             f"data must hold numbers; got a masked array, {int(mask.sum())} of whose values are masked. Fill them with "
             "x.filled(value), or drop these samples."
@@ -192,7 +200,7 @@ def column(value: Any, names: Sequence[str] = ()) -> Tensor:
     Raises:
         InvalidInput: The values are no numbers, or too large.
     """
-    _check_unmasked(value)
+    check_unmasked(value)
     if isinstance(value, Tensor):
         if value.layout != torch.strided:
             raise InvalidInput(f"data must be dense tensors; got {value.layout}. Use x.to_dense().")
@@ -251,8 +259,13 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
         value = value.iloc[:, 0]
     if value.ndim == 2 and value.shape[1] == 1:
         value = value[:, 0]
-    _check_unmasked(value)
-    _check_no_missing_labels(value)
+    is_number = library_of(value) != "pandas" and value.dtype.kind not in "OUST"
+    if not is_number or _mask_of(value) is not None:  # NaN in numbers is refused with the targets
+        check_labels_present(value)
+    if library_of(value) == "pandas" and value.ndim == 1 and hasattr(value, "categories"):
+        import pandas
+
+        value = pandas.Series(value)  # a Categorical, or an index of it
     if value.ndim == 1 and hasattr(value, "cat"):  # a frame has its columns as attributes
         categories = value.cat.categories
         names = tuple(str(name) for name in categories)
@@ -276,14 +289,32 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
     return numbered.reshape(array.shape), tuple(codes)
 
 
-def _check_no_missing_labels(value: Any) -> None:
-    """Raise InvalidInput if labels are None, NaN or `pandas.NA`."""
-    if library_of(value) != "pandas" and value.dtype.kind not in "OUST":
-        return  # numbers: NaN is refused with the targets
+def _is_blank(label: Any) -> bool:
+    return isinstance(label, str | bytes) and not label.strip()
+
+
+def check_labels_present(labels: Any) -> None:
+    """Raise InvalidInput if labels are None, NaN, `pandas.NA`, masked, or text without characters.
+
+    Args:
+        labels: Array, series, frame, tensor or list.
+
+    Raises:
+        InvalidInput: Some are.
+    """
+    import numpy
     import pandas
 
-    missing = cast("Any", pandas).isna(value)
-    n_missing = int(missing.to_numpy().sum() if hasattr(missing, "to_numpy") else missing.sum())
+    is_masked = _mask_of(labels)
+    value: Any = labels if library_of(labels) == "pandas" else numpy.asarray(labels)
+    missing = numpy.asarray(cast("Any", pandas).isna(value))
+    if is_masked is not None:
+        missing = missing | is_masked
+    array = numpy.asarray(value)
+    if array.dtype.kind in "OUST":
+        blank = [_is_blank(label) for label in array.ravel().tolist()]
+        missing = missing | numpy.array(blank, dtype=bool).reshape(array.shape)
+    n_missing = int(missing.sum())
     if n_missing and value.ndim > 1:
         raise InvalidInput(
             f"Every sample needs a value in each column; {n_missing} of {value.size} are missing. Drop these samples, "
@@ -291,7 +322,8 @@ def _check_no_missing_labels(value: Any) -> None:
         )
     if n_missing:
         raise InvalidInput(
-            f"Every sample needs a label; {n_missing} of {len(value)} are missing. Drop these samples."
+            f"Every sample needs a label; {n_missing} of {len(value)} are missing (None, NaN, masked or empty text). "
+            "Drop these samples."
         )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gapscope.base.columns import unique_names
 from gapscope.base.errors import MissingExtra, UnreadableFile, first_line, join_names
+from gapscope.base.label_numbers import MISSING_WORDS
 from gapscope.data.file_text import read_text
 from gapscope.data.plain_columns import are_dates_as_text, are_numbers
 from gapscope.results.formatting import pluralize
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     import pandas
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-# in a column of numbers these are missing numbers, in a column of text they are values
-MISSING_WORDS = frozenset(
-    {"NA", "N/A", "n/a", "na", "NaN", "nan", "null", "NULL", "None", "#N/A", "-", "?"}
-)
 DECIMAL_COMMA = r"[-+]?\d+(,\d+)?"
 """A number with a decimal comma, in files whose columns are not separated by commas."""
 # the first line by which some spreadsheet programs learn the separator
