@@ -216,6 +216,13 @@ def test_bad_input_is_one_message(models: str, function: str, facts: list[str]) 
     assert all(fact in done.stderr for fact in facts), done.stderr
 
 
+def test_a_table_is_no_test_data_of_tensors(models: str) -> None:
+    Path("t.csv").write_text("a,b,label\n1,2,0\n3,4,1\n")
+    for function in ("build", "no_network"):
+        done = gapscope("check", f"{models}:{function}", "--test", "t.csv")
+        assert done.returncode == 1 and "'test': (inputs, targets)" in done.stderr
+
+
 def test_an_empty_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
     assert str(tmp_path) in gapscope("check", tmp_path).stderr
     assert "none.safetensors" in gapscope("check", tmp_path / "none.safetensors").stderr

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
+from gapscope.cli import app
 from gapscope.cli.doctor import _data_rows, torchvision_problem
 from support.commands import gapscope
 
@@ -255,6 +260,20 @@ def test_weights_with_wrong_metadata_get_one_sentence(tmp_path: Path, facts: obj
     (tmp_path / "weights.safetensors").write_bytes(content)
     done = gapscope("measure", tmp_path / "weights.safetensors")
     assert done.returncode == 1 and done.stderr.startswith("error: ")
+
+
+def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if not hasattr(command, "commands"):
+        yield path
+    for name, child in getattr(command, "commands", {}).items():
+        yield from _commands(child, (*path, name))
+
+
+def test_help_has_no_section_of_a_docstring_and_names_no_form_of_table_alone() -> None:
+    for path in _commands(typer.main.get_command(app)):
+        shown = " ".join(gapscope(*path, "--help").stdout.split())
+        assert not re.search(r"\b(Raises|Args|Returns):", shown), path
+        assert "Label column of a CSV file" not in shown, path
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,14 @@ def test_a_training_function_or_estimator_with_a_table(
         .exit_code
         == 2
     )
+    # another score, table or seed is another curve, in a folder of its own
+    pandas.read_csv("table.csv").to_json("table.jsonl", orient="records", lines=True)
+    for others in (["--score", "f1_macro"], ["--seed", "1"], ["--data", "table.jsonl"]):
+        shown = CliRunner().invoke(
+            app,
+            ["learning-curve", "own_estimator:estimator", *table, "--groups", "patient", *others],
+        )
+        assert shown.exit_code == 0, shown.exception
     wrong = CliRunner().invoke(
         app, ["learning-curve", "own_estimator:train", *table, "--groups", "patent"]
     )

@@ -108,14 +108,18 @@ def test_measures_are_compared_with_chance_and_hyperparameters() -> None:
     chance = replace(ranks, kendall=not_so)
     size = replace(chance, role="size")
     assert conclusions(*records, best="zeta", by_reading={"zeta": both}).endswith(
-        "equal hyperparameters: units that a class needs."
+        "equal hyperparameters: 1 of 1 number predicts the gap: units that a class needs."
     )
-    assert "better than the hyperparameters alone" in conclusions(
+    hidden = replace(both, kendall=not_so)
+    text = conclusions(*records, best="zeta", by_reading={"zeta": hidden})
+    assert "Raw correlations" in text and "1 of 1 number predicts" in text
+    assert "No measure correlates" not in text
+    assert "At equal hyperparameters: no measure" in conclusions(
         *records, best="zeta", by_reading={"zeta": ranks, "n": size}
     )
-    assert conclusions(*records, best="zeta", by_reading={"zeta": chance}).endswith(
-        "than random numbers."
-    )
+    nothing = conclusions(*records, best="zeta", by_reading={"zeta": chance})
+    assert "none is stronger than that of random numbers." in nothing
+    assert nothing.endswith("no measure predicts the gap.")
     assert conclusions(*records, best="zeta").endswith("no settings of the networks are known.")
     known = [replace(item, spec={"hp": {"width": 8}}) for item in records]
     assert conclusions(*known, best="zeta").endswith("units that a class needs.")

@@ -125,11 +125,19 @@ def _targets(
 
 def _read_test(path: Path, column: str | None, data: Any) -> Any:
     """Return held-out samples in the form of the training data."""
+    from gapscope.base.errors import InvalidInput, describe_value
     from gapscope.cli.arguments import read_labelled_table, read_pictures
     from gapscope.data.image_folder import ImageFolder
 
     if isinstance(data, ImageFolder):
         return read_pictures(path, data.side, like=data)
+    inputs = data[0] if isinstance(data, tuple) and len(data) == 2 else data
+    if not hasattr(inputs, "columns"):
+        raise InvalidInput(
+            f"--test {path} is read like the training data, which must be a table, a frame or a folder of pictures; "
+            f"got {describe_value(inputs)}, whose encoding is not known. Return the test data from the function: "
+            "{'network': ..., 'data': ..., 'test': (inputs, targets)}."
+        )
     if column is None:  # the column of the training labels, wherever it stands in this file
         column = getattr(data[1], "name", None)
     return read_labelled_table(path, column, like=data)
@@ -192,7 +200,7 @@ def check(
     fail_on: str | None = typer.Option(
         None,
         help="Exit with status 1 on findings with these codes, such as GS102,GS402, or `any`, and with status 3 if one "
-        "of these was not checked.",
+        "of these was not checked; with `any`, if the accuracy on new data was not judged.",
     ),
     ignore: str = typer.Option("", help="Codes to skip."),
     only: str | None = typer.Option(None, help="Codes to run. Default: all."),

@@ -85,7 +85,7 @@ def _data_rows(data_root: str | None) -> list[tuple[str, str, str]]:
 
 
 def doctor(data_root: str | None = DATA_ROOT, json: bool = JSON) -> None:
-    """Show versions, GPU and data, and what is broken. Exit code 1 if something is."""
+    """Show versions, GPU and data, and what is broken. Exit status 1 if something is."""
     import platform
 
     import torch

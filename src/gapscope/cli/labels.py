@@ -24,7 +24,8 @@ def labels(
     column: str | None = LABEL_COLUMN,
     side: int = SIDE,
     precision: float | None = typer.Option(
-        None, help="Expected fraction of errors among the flagged samples."
+        None,
+        help="Expected fraction of errors among the flagged samples. Default: labels more likely wrong than right.",
     ),
     test: Path | None = typer.Option(
         None, help="Table or folder of test samples; reports those that repeat a training sample."

@@ -20,7 +20,8 @@ LEGEND = (
 
 SOURCE = typer.Argument(
     None,
-    help="CSV file with columns gap, hp.NAME, m.NAME; or a pool folder. Default: networks of the 2020 competition.",
+    help="Table (CSV, JSON, Parquet) with columns gap, hp.NAME, m.NAME; or a pool folder. Default: networks of the "
+    "2020 competition.",
 )
 
 

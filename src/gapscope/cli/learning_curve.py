@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from gapscope.base.files import to_json
 from gapscope.cli.options import DATA_ROOT, JSON
 from gapscope.cli.output import print_json, print_lines, print_table
 
@@ -56,6 +58,21 @@ def _encodes_columns(trained: Any) -> bool:
 def _folder_name(source: Path) -> str:
     """Return the name of the cache folder of `module:function`."""
     return re.sub(r"[:/\\]", ".", str(source))
+
+
+def _folder_end(**options: Any) -> str:
+    """Return the end of a cache folder's name: a hash of the options that make it another learning curve.
+
+    Args:
+        **options: Options of the command; None and the seed 0 are their defaults.
+
+    >>> _folder_end(score=None, seed=0), _folder_end(score="f1_macro", seed=0)
+    ('', '-7374a418')
+    """
+    passed = {name: str(value) for name, value in options.items() if value not in (None, 0)}
+    if not passed:
+        return ""
+    return f"-{hashlib.sha256(to_json(passed).encode()).hexdigest()[:8]}"
 
 
 def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]]:
@@ -112,7 +129,7 @@ def learning_curve(
         help="TOML grid, as for `gapscope pool run`; or module:function that returns (train_fn, data); with --data "
         "module:name of the training function (x, y) or estimator itself.",
     ),
-    data: Path | None = typer.Option(None, help="CSV file of the training data."),
+    data: Path | None = typer.Option(None, help="Table of the training data (CSV, JSON, Parquet)."),
     target_column: str | None = typer.Option(
         None, "--target", help="Column of the labels. Default: the last one."
     ),
@@ -152,6 +169,7 @@ def learning_curve(
     score_function: Any = score
     if score and ":" in score:
         score_function = import_function(score)
+    end = _folder_end(data=data, target=target_column, groups=groups, score=score, seed=seed)
     curves: dict[str, Any] = {}
     with handle_interrupts(resumes=True), steps("training") as show:
         for name, folder, train_fn, samples in runs:
@@ -164,7 +182,7 @@ def learning_curve(
                 design=design,
                 groups=group_column,
                 seed=seed,
-                cache_dir=cache_dir / folder,
+                cache_dir=cache_dir / f"{folder}{end}",
                 workers=workers,
                 data_root=data_root,
             )

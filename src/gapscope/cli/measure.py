@@ -54,19 +54,14 @@ def compare(
     samples: int | None = SAMPLES,
     evidence: Path | None = typer.Option(
         None,
-        help="Networks with a known gap on which the measures are evaluated: a pool or a CSV file.",
+        help="Networks with a known gap, a pool or a table (CSV, JSON, Parquet): only measures that predict it there "
+        "vote (see `gapscope leaderboard`).",
     ),
     load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
 ) -> None:
-    """Rank networks by every measure on the same training data, with intervals.
-
-    With --evidence, only measures that predict the gap of those networks vote (see `gapscope leaderboard`).
-
-    Raises:
-        Exit: Ctrl-C ended it early (code 130).
-    """
+    """Rank networks by every measure on the same training data, with intervals."""
     from gapscope.base.samples import as_samples
     from gapscope.cli.arguments import distinct_names, load_network
     from gapscope.cli.progress import steps

@@ -108,9 +108,9 @@ def _correlation_sentences(
     view: PoolView, best: str, by_reading: Mapping[str, Verdict]
 ) -> list[str]:
     """Name the measures that predict the gap beyond chance and beyond the hyperparameters."""
-    if best in by_reading and not by_reading[best].kendall.significant:
-        return ["No measure correlates with the gap more strongly than random numbers."]
     message = f"Strongest correlation with the gap: {view.titles[best]}."
+    if best in by_reading and not by_reading[best].kendall.significant:
+        message = "Raw correlations with the gap: none is stronger than that of random numbers."
     measures = {name: result for name, result in by_reading.items() if result.role == "measure"}
     if not measures and view.n_without_settings == len(view.all_finished):
         return [
@@ -122,13 +122,14 @@ def _correlation_sentences(
     evidence = [name for name, result in measures.items() if result.verdict == EVIDENCE]
     evidence.sort(key=lambda name: -abs(measures[name].partial.value))
     if not evidence:
-        return [message, "No measure predicts the gap better than the hyperparameters alone."]
+        return [message, "At equal hyperparameters: no measure predicts the gap."]
     titles = "; ".join(view.titles[name] for name in evidence[:3])
     more = len(evidence) - 3
-    return [
-        message,
-        f"Correlated with the gap at equal hyperparameters: {titles}{f'; and {more} more' if more > 0 else ''}.",
-    ]
+    if more > 0:
+        titles += f"; and {more} more"
+    predict = "predicts" if len(evidence) == 1 else "predict"
+    counts = f"{len(evidence)} of {pluralize(len(measures), 'number')}"
+    return [message, f"At equal hyperparameters: {counts} {predict} the gap: {titles}."]
 
 
 def verdict(
