@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 from torch.utils.data import (
     ChainDataset,
@@ -26,7 +27,7 @@ from torch.utils.data import (
 import gapscope as gs
 from gapscope.base.errors import GapscopeError, InvalidInput, UnreadableFile
 from gapscope.base.samples import as_samples
-from gapscope.base.user_data import RowNote
+from gapscope.base.user_data import RowNote, read_sample
 
 N = 60
 X = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
@@ -233,3 +234,64 @@ def test_what_the_number_of_a_sample_is_in_parts_of_data_sets() -> None:
     assert torch.equal(as_samples(nested).inputs, X[rows])
     notes = as_samples(DataLoader(DATA, sampler=SubsetRandomSampler(range(5)))).notes
     assert all(isinstance(note, RowNote) for note in notes)
+
+
+class SizedStream(IterableDataset[Any]):
+    """A stream with a length, of samples in several forms."""
+
+    def __init__(self, form: Callable[[Any, Any], Any]) -> None:
+        self.form = form
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Any:
+        return (self.form(x, y) for x, y in zip(X, Y, strict=True))
+
+
+@pytest.mark.parametrize("form", [lambda x, y: (x, y), lambda x, y: {"x": x, "label": y}])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda data: gs.out_of_sample(None, data).score,
+        lambda data: str(gs.forecast_accuracy(None, data)).splitlines()[0],
+        lambda data: len(gs.check(None, data, only=["GS101"]).findings),
+        lambda data: len(gs.check(None, DATA, test=data, only=["GS101"]).findings),
+        lambda data: gs.find_label_issues(None, data).to_dict()["rows"],
+    ],
+)
+def test_a_stream_with_a_length_is_read_as_one_without(
+    verb: Callable[[Any], Any], form: Callable[[Any, Any], Any]
+) -> None:
+    assert verb(SizedStream(form)) == verb([form(x, y) for x, y in zip(X, Y, strict=True)])
+
+
+def test_a_stream_with_a_length_has_no_numbers() -> None:
+    stream = SizedStream(lambda x, y: {"x": x, "label": y})
+    for ask in (
+        lambda: gs.check(None, stream, target="label"),
+        lambda: read_sample(stream, 0),
+    ):
+        with pytest.raises(InvalidInput, match=r"got a stream, SizedStream. Pass list\(data\)"):
+            ask()
+
+
+def test_data_without_labels_say_how_labels_are_named() -> None:
+    stream = SizedStream(lambda x, y: {"__key__": "0", "x": x, "cls": y})
+    with pytest.raises(InvalidInput, match="name the labels 'label'"):
+        gs.forecast_accuracy(None, stream)
+
+
+def test_a_list_of_batches_is_read() -> None:
+    batches = [(X[:25], Y[:25]), (X[25:50], Y[25:50]), (X[50:], Y[50:])]
+    whole = gs.out_of_sample(None, (X, Y)).score
+    for some in (batches, [list(batch) for batch in batches]):
+        samples = as_samples(some)
+        assert torch.equal(samples.inputs, X) and torch.equal(samples.y, Y)
+        assert gs.out_of_sample(None, some).score == whole
+    assert len(as_samples(batches[:2])) == 50
+    ridge = LogisticRegression()
+    assert gs.learning_curve(ridge, batches).score == gs.learning_curve(ridge, (X, Y)).score
+    features, others = torch.rand(2, 4, 3), torch.rand(2, 4, 2)
+    with pytest.raises(InvalidInput):
+        as_samples([(features[0], others[0]), (features[1], others[1, :3])])

@@ -20,6 +20,7 @@ from gapscope.base.columns import (
     label_column,
     library_of,
 )
+from gapscope.base.containers import is_list_of_batches
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.label_numbers import check_class_names
@@ -214,7 +215,8 @@ def _as_rows(data: Any) -> Rows:
             raise InvalidInput(message)
         names: list[str] = getattr(data, "column_names", [])
         data = split_frame(data, next(name for name in LABEL_NAMES if name in names))
-    if isinstance(data, Samples | DataLoader | Mapping | IterableDataset):
+    is_read = isinstance(data, Samples | DataLoader | Mapping | IterableDataset)
+    if is_read or is_list_of_batches(data):
         samples = as_samples(data)
         kept = None if samples.rows is None else samples.rows.cpu().numpy()
         return Rows(inputs_of(samples), samples.y, samples.notes, kept, samples.n_rows)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.utils.data import (
     DataLoader,
     Dataset,
-    IterableDataset,
     default_collate,  # pyright: ignore[reportUnknownVariableType]
 )
 
@@ -43,6 +42,7 @@ from gapscope.base.user_data import (
     batches_of,
     change_between_reads,
     check_length,
+    is_stream,
     notes_on_numbers,
     read_sample,
     with_one_worker,
@@ -115,15 +115,15 @@ def _from_loader(loader: Any, at_most: int | None) -> CollatedData:
     """Read a loader once, without moving random states."""
     check_length(loader.dataset)
     with kept_random_states(loader.generator):
-        is_stream = isinstance(loader.dataset, IterableDataset)
+        streams = is_stream(loader.dataset)
         notes = notes_on_numbers(loader.dataset)
-        if is_stream:
+        if streams:
             loader, notes = with_one_worker(loader)
-        if not is_stream and not is_sequential(loader):
+        if not streams and not is_sequential(loader):
             collated = _read_in_order(loader, at_most)
         else:
             collated = join_batches(loader, at_most)
-        if is_stream:
+        if streams:
             collated.has_order = _repeats_first_batch(loader, collated)
             collated.notes += notes
             return collated
@@ -256,6 +256,22 @@ def _is_batch(item: Any) -> bool:
     )
 
 
+def is_list_of_batches(data: Any) -> bool:
+    """Return whether data are a list of at least two batches (x, y), whose samples have one shape in all of them."""
+    if not is_list(data) or len(data) < 2:
+        return False
+    if not all(is_list_or_tuple(item) and len(item) == 2 for item in data):
+        return False
+    if not all(is_column(part) and part.ndim and len(part) for item in data for part in item):
+        return False
+    if any(len(x) != len(y) or x.ndim < 2 for x, y in data):
+        return False
+    kinds = {
+        tuple((part.shape[1:], str(getattr(part, "dtype", ""))) for part in item) for item in data
+    }
+    return len(kinds) == 1
+
+
 def _is_number(value: Any) -> bool:
     return not is_list_or_tuple(value) and getattr(value, "ndim", 0) == 0
 
@@ -323,6 +339,8 @@ def _collate(data: Any, at_most: int | None) -> CollatedData:
         if _is_batch(data[0]):
             return join_batches(data, at_most)
         return _from_data_set(data, at_most)
+    if is_list_of_batches(data):
+        return join_batches(data, at_most)
     if not is_column(data) and not is_mapping(data):
         if _is_data_set(data):
             return _from_data_set(data, at_most)

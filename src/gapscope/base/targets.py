@@ -431,7 +431,10 @@ def check_labels(labels: Tensor, n_classes: int) -> None:
 def require_targets(targets: Tensor | None, owner: str = "This function") -> Tensor:
     """Return the targets, or raise InvalidInput if there are none (`owner` needs them)."""
     if targets is None:
-        raise InvalidInput(f"{owner} needs targets; got inputs alone. Pass data as (x, y).")
+        raise InvalidInput(
+            f"{owner} needs targets; got inputs alone. Pass data as (x, y). In data whose parts have names, name the "
+            "labels 'label' (or labels, target, targets, y)."
+        )
     return targets
 
 

@@ -42,11 +42,20 @@ class Rows(Subset[Any]):
 
 def check_length(data: Any) -> None:
     """Raise InvalidInput for a data set with numbered samples whose number is not known."""
-    if not isinstance(data, IterableDataset) and not has_length(data):
+    if not is_stream(data) and not has_length(data):
         raise InvalidInput(
             f"A data set needs a length; got a {type(data).__name__} without one. Add __len__, which returns the "
             "number of samples, or pass [data[i] for i in range(n)]."
         )
+
+
+def is_stream(data: Any) -> bool:
+    """Return whether data are a data set without numbered samples, which is read in its order (it may have a length).
+
+    Args:
+        data: Data in any form.
+    """
+    return isinstance(data, IterableDataset)
 
 
 def read_sample(data: Any, row: int) -> Any:
@@ -64,6 +73,10 @@ def read_sample(data: Any, row: int) -> Any:
     except Exception as error:
         if isinstance(data, Rows):
             data, row = data.dataset, data.indices[row]
+        if is_stream(data):
+            raise InvalidInput(
+                f"Samples with numbers are needed; got a stream, {type(data).__name__}. Pass list(data)."
+            ) from error
         raise InvalidInput(
             f"A data set must return each of its {len(data)} samples; sample {row} of {type(data).__name__} raised "
             f"{_reason(error)} Repair or omit it: torch.utils.data.Subset(data, rows)"
@@ -136,7 +149,7 @@ def _explain(loader: Any, n_batches: int, error: Exception) -> NoReturn:
 
 def _find_sample(loader: Any, n_batches: int) -> None:
     """Raise the error of the first sample of a batch, in order, that cannot be read."""
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+    if not isinstance(loader, DataLoader) or is_stream(loader.dataset):
         return
     data: Any = loader.dataset
     size = getattr(loader.batch_sampler, "batch_size", 1)

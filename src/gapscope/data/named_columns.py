@@ -15,7 +15,7 @@ from gapscope.base.foreign_data import as_frame
 from gapscope.base.own_classes import own_class_names
 from gapscope.base.row_numbers import is_index_name
 from gapscope.base.type_guards import has_length, is_list, is_list_or_tuple, is_mapping
-from gapscope.base.user_data import read_sample
+from gapscope.base.user_data import is_stream, read_sample
 
 if TYPE_CHECKING:
     import pandas
@@ -53,11 +53,11 @@ def named_columns(data: Any) -> dict[str, Any] | None:
         raise InvalidInput(
             f"data must be one split of the DatasetDict; it has {', '.join(data)}. Pass data['train']."
         )
+    if is_stream(data) or (library_of(data) == "datasets" and not has_length(data)):
+        raise InvalidInput(
+            f"Columns by name need samples with numbers; got a stream, {type(data).__name__}. Pass list(data)."
+        )
     if library_of(data) == "datasets":
-        if not has_length(data):
-            raise InvalidInput(
-                f"Columns by name need data of a known length; got a stream, {type(data).__name__}. Pass list(data)."
-            )
         return _of_hugging_face(data)
     if library_of(data) == "numpy" and getattr(getattr(data, "dtype", None), "names", None):
         return {name: data[name] for name in data.dtype.names}
@@ -77,7 +77,7 @@ def _names_without_reading(data: Any) -> list[str]:
     if library_of(data) == "datasets":
         is_split = has_length(data) and not hasattr(data, "keys")
         return list(data.column_names) if is_split else []
-    if isinstance(data, Dataset) and not has_length(data):
+    if isinstance(data, Dataset) and (is_stream(data) or not has_length(data)):
         return []
     if isinstance(data, Dataset) or is_list(data):
         sized: Any = data
