@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
 from torch import nn
 from torch.utils.data import (
     ChainDataset,
@@ -282,16 +281,8 @@ def test_data_without_labels_say_how_labels_are_named() -> None:
         gs.forecast_accuracy(None, stream)
 
 
-def test_a_list_of_batches_is_read() -> None:
-    batches = [(X[:25], Y[:25]), (X[25:50], Y[25:50]), (X[50:], Y[50:])]
-    whole = gs.out_of_sample(None, (X, Y)).score
-    for some in (batches, [list(batch) for batch in batches]):
-        samples = as_samples(some)
-        assert torch.equal(samples.inputs, X) and torch.equal(samples.y, Y)
-        assert gs.out_of_sample(None, some).score == whole
-    assert len(as_samples(batches[:2])) == 50
-    ridge = LogisticRegression()
-    assert gs.learning_curve(ridge, batches).score == gs.learning_curve(ridge, (X, Y)).score
-    features, others = torch.rand(2, 4, 3), torch.rand(2, 4, 2)
-    with pytest.raises(InvalidInput):
-        as_samples([(features[0], others[0]), (features[1], others[1, :3])])
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_list_of_batches_is_told_from_samples_with_a_label_per_position(n: int) -> None:
+    batches = [(X[i::n], Y[i::n]) for i in range(n)]
+    with pytest.raises(InvalidInput, match=rf"list of {n} pairs.*torch.cat.*-100"):
+        as_samples(batches)

@@ -20,10 +20,9 @@ from gapscope.base.columns import (
     label_column,
     library_of,
 )
-from gapscope.base.containers import is_list_of_batches
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.foreign_data import as_frame
-from gapscope.base.label_numbers import check_class_names
+from gapscope.base.label_numbers import notes_on_class_names
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED, labelled_rows, refuse_missing
@@ -128,7 +127,7 @@ def as_rows(data: Any, estimator: Any = None) -> Rows:
 
     A Dataset stays whole: the inputs are the Dataset, the targets None. A mapping with labels, a loader and Samples are
     read into tensors. Rows with the label -100 are omitted: integers [n], and those of a classifier in any form.
-    What an estimator would not see is refused: masks, missing labels, and names of classes that differ in spaces.
+    What an estimator would not see is refused: masks and missing labels.
 
     Args:
         data: The data.
@@ -202,7 +201,7 @@ def _check_for_estimator(rows: Rows, kind: str) -> list[str]:
     classes, numbers = numbered_classes(labels, n_rows(labels))
     if not all(isinstance(name, str) for name in classes):
         return []
-    return check_class_names(classes, tensor_of(numbers))
+    return notes_on_class_names(classes, tensor_of(numbers))
 
 
 def _as_rows(data: Any) -> Rows:
@@ -215,8 +214,7 @@ def _as_rows(data: Any) -> Rows:
             raise InvalidInput(message)
         names: list[str] = getattr(data, "column_names", [])
         data = split_frame(data, next(name for name in LABEL_NAMES if name in names))
-    is_read = isinstance(data, Samples | DataLoader | Mapping | IterableDataset)
-    if is_read or is_list_of_batches(data):
+    if isinstance(data, Samples | DataLoader | Mapping | IterableDataset):
         samples = as_samples(data)
         kept = None if samples.rows is None else samples.rows.cpu().numpy()
         return Rows(inputs_of(samples), samples.y, samples.notes, kept, samples.n_rows)

@@ -289,12 +289,8 @@ def label_column(value: Any) -> tuple[Tensor, tuple[str, ...]]:
     return numbered.reshape(array.shape), tuple(codes)
 
 
-def _is_blank(label: Any) -> bool:
-    return isinstance(label, str | bytes) and not label.strip()
-
-
 def check_labels_present(labels: Any) -> None:
-    """Raise InvalidInput if labels are None, NaN, `pandas.NA`, masked, or text without characters.
+    """Raise InvalidInput if labels are None, NaN, `pandas.NA` or masked.
 
     Args:
         labels: Array, series, frame, tensor or list.
@@ -310,10 +306,6 @@ def check_labels_present(labels: Any) -> None:
     missing = numpy.asarray(cast("Any", pandas).isna(value))
     if is_masked is not None:
         missing = missing | is_masked
-    array = numpy.asarray(value)
-    if array.dtype.kind in "OUST":
-        blank = [_is_blank(label) for label in array.ravel().tolist()]
-        missing = missing | numpy.array(blank, dtype=bool).reshape(array.shape)
     n_missing = int(missing.sum())
     if n_missing and value.ndim > 1:
         raise InvalidInput(
@@ -322,7 +314,7 @@ def check_labels_present(labels: Any) -> None:
         )
     if n_missing:
         raise InvalidInput(
-            f"Every sample needs a label; {n_missing} of {len(value)} are missing (None, NaN, masked or empty text). "
+            f"Every sample needs a label; {n_missing} of {len(value)} are missing (None, NaN or masked). "
             "Drop these samples."
         )
 

@@ -256,20 +256,10 @@ def _is_batch(item: Any) -> bool:
     )
 
 
-def is_list_of_batches(data: Any) -> bool:
-    """Return whether data are a list of at least two batches (x, y), whose samples have one shape in all of them."""
-    if not is_list(data) or len(data) < 2:
-        return False
-    if not all(is_list_or_tuple(item) and len(item) == 2 for item in data):
-        return False
-    if not all(is_column(part) and part.ndim and len(part) for item in data for part in item):
-        return False
-    if any(len(x) != len(y) or x.ndim < 2 for x, y in data):
-        return False
-    kinds = {
-        tuple((part.shape[1:], str(getattr(part, "dtype", ""))) for part in item) for item in data
-    }
-    return len(kinds) == 1
+def _is_labelled_batch(pair: Any) -> bool:
+    """Return whether a pair is (x, y) with as many labels as rows, such as a batch or a sequence of labelled tokens."""
+    x, y = pair
+    return is_column(x) and is_column(y) and x.ndim > y.ndim > 0 and len(x) == len(y)
 
 
 def _is_number(value: Any) -> bool:
@@ -339,8 +329,6 @@ def _collate(data: Any, at_most: int | None) -> CollatedData:
         if _is_batch(data[0]):
             return join_batches(data, at_most)
         return _from_data_set(data, at_most)
-    if is_list_of_batches(data):
-        return join_batches(data, at_most)
     if not is_column(data) and not is_mapping(data):
         if _is_data_set(data):
             return _from_data_set(data, at_most)
@@ -359,11 +347,15 @@ def _collate(data: Any, at_most: int | None) -> CollatedData:
         if not is_list_or_tuple(data) or len(data) < 2:
             raise InvalidInput(f"data must be {FORMS}; got {type(data).__name__}.")
         _check_one_shape(data, len(data))
-        if len(data) > 2 and all(is_list_or_tuple(item) and len(item) == 2 for item in data):
+        are_pairs = is_list(data) and all(
+            is_list_or_tuple(item) and len(item) == 2 for item in data
+        )
+        if are_pairs and (len(data) > 2 or all(map(_is_labelled_batch, data))):
             raise InvalidInput(
                 f"data must be a pair (x, y); got a list of {len(data)} pairs, the first of {kinds_of(data[0])}. "
-                "Pad samples to one length (the label -100 is ignored) and pass (torch.stack(x), torch.stack(y)). "
-                "Of batches, pass their loader."
+                "If each is a batch, pass (torch.cat([x for x, _ in data]), torch.cat([y for _, y in data])). If each "
+                "is a sample with a label per position, pad to one length (the label -100 is ignored) and pass "
+                "(torch.stack(x), torch.stack(y))."
             )
         if all(isinstance(item, str) for item in data):
             raise InvalidInput(

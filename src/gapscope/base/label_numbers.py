@@ -109,35 +109,25 @@ MISSING_WORDS = frozenset(
 """Words for what is missing; as labels they are classes."""
 
 
-def check_class_names(names: Sequence[str], labels: Tensor) -> list[str]:
-    """Return notes about names that may stand for missing labels, or be one class in two spellings.
+def notes_on_class_names(names: Sequence[str], labels: Tensor) -> list[str]:
+    """Return notes about names that may stand for missing labels, or be one class in several spellings.
 
     Args:
         names: Names of the classes.
         labels: Class labels of any shape; -100 is no class.
-
-    Raises:
-        InvalidInput: Names of classes differ only in the spaces around them.
     """
     counts = torch.bincount(labels[labels >= 0].flatten().cpu(), minlength=len(names))
     n_samples = {name: int(n) for name, n in zip(names, counts, strict=True) if n}
     spellings: dict[str, list[str]] = {}
     for name in n_samples:
         spellings.setdefault(name.strip().casefold(), []).append(name)
-    notes: list[str] = []
-    for several in spellings.values():
-        if len({name.strip() for name in several}) < len(several):
-            raise InvalidInput(
-                f"Names of classes must differ in more than the spaces around them; got "
-                f"{join_names(map(repr, several))}. Remove the spaces: y.str.strip() of a Series, or "
-                "[label.strip() for label in y]."
-            )
-        if len(several) > 1:
-            notes.append(
-                f"The labels {join_names(map(repr, several))} differ in upper and lower case alone: they are "
-                f"{len(several)} classes. If they are one, write them in one way: y.str.lower()."
-            )
-    words = [name for name in n_samples if name.strip() in MISSING_WORDS]
+    notes = [
+        f"The labels {join_names(map(repr, several))} differ only in spaces or in upper and lower case: they are "
+        f"{len(several)} classes. If they are one, write them in one way: y.str.strip().str.lower()."
+        for several in spellings.values()
+        if len(several) > 1
+    ]
+    words = [name for name in n_samples if name.strip() in MISSING_WORDS | {""}]
     if words:
         listed = join_names(f"{word!r} ({n_samples[word]:,})" for word in words)
         notes.append(

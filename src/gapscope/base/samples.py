@@ -16,7 +16,7 @@ from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length, join_names
 from gapscope.base.input_checks import check_inputs, check_values
 from gapscope.base.input_layout import InputLayout, pack_inputs
-from gapscope.base.label_numbers import check_class_names, note_on_amounts_as_text
+from gapscope.base.label_numbers import note_on_amounts_as_text, notes_on_class_names
 from gapscope.base.precision import reading
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.targets import (
@@ -474,7 +474,7 @@ def as_samples(
         if not is_named and targets.shape == raw.shape[:1] and are_amounts(targets):
             notes.append(AMOUNTS_NOTE)
         if collated.class_names and not collated.names_are_own and not targets.is_floating_point():
-            notes += check_class_names(class_names, targets)
+            notes += notes_on_class_names(class_names, targets)
         if class_names and targets.ndim == 1:
             found_amounts = note_on_amounts_as_text(class_names, targets)
             notes += [found_amounts] if found_amounts else []
