@@ -146,6 +146,7 @@ def test_networks_that_do_not_fit_predict_without_a_refitted_layer() -> None:
         assert result.cost == spent and "continued" not in result.method
         assert result.score == pytest.approx((Y == 0).mean())
         assert "refitted" in result.notes[-1]
+        assert ("had 0.25 of the steps, and cost=2" in result.notes[-1]) == (cost == 1.0)
 
 
 def test_the_folds_of_a_training_function_are_those_of_a_loop() -> None:

@@ -15,7 +15,7 @@ from gapscope.accuracy.continued_runs import continued_predictions, describe_und
 from gapscope.accuracy.estimator_clones import unfitted_clone
 from gapscope.accuracy.extrapolation import SizedScore, mean_of_runs
 from gapscope.accuracy.row_selection import take_rows
-from gapscope.accuracy.scores import Scores, scores_of_predictions
+from gapscope.accuracy.scores import scores_of_predictions
 from gapscope.accuracy.subset_designs import Split, continued_halves, folds
 from gapscope.accuracy.subset_problems import (
     NetworkProblem,
@@ -157,7 +157,8 @@ def continued(
     """
     n = len(problem)
     splits = continued_halves(np.arange(n), steps, _rng(seed, "continued halves"))
-    scores, own_scores = torch.empty(2, n, n_classes, dtype=torch.float64)
+    scores, outputs = torch.empty(2, n, n_classes, dtype=torch.float64)
+    scores_of_outputs = np.empty(n)
     fits: list[SizedScore] = []
     for split in splits:
         network = problem.train(split.trained, derive_seed(seed, split.name), split.steps)
@@ -166,17 +167,22 @@ def continued(
         rest = problem.samples.subset(rows)
         predictions = continued_predictions(network, rest, problem.samples.y.cpu().unique())
         scores[rows] = _columns(predictions, n_classes, rest.y)
-        own_scores[rows] = _outputs(network, rest, n_classes)
-    values = Scores(scores_of_predictions(scores, problem.samples, problem.spread))
-    reason = describe_undertrained(mean_of_runs(fits), values.sized(np.arange(n)), steps)
+        outputs[rows] = _outputs(network, rest, n_classes)
+        scores_of_outputs[split.scored] = problem.score(network, split.scored).values
+    values = scores_of_predictions(scores, problem.samples, problem.spread)
+    reason = describe_undertrained(mean_of_runs(fits), values, scores_of_outputs, steps)
     if reason and not is_last:
         held = continued(problem, n_classes, 1.0, seed)
         return replace(held, cost=held.cost + 2 * steps)
     notes: tuple[str, ...] = ()
     name = "two halves" if steps == 1 else "two short halves"
     if reason:
-        scores = own_scores
-        notes = (f"{reason}. Their own outputs are used; train longer for better ones.",)
+        scores = outputs
+        if steps == 1:
+            advice = "train longer for better ones, or pass cost=5 for networks of more samples"
+        else:
+            advice = f"they had {steps:g} of the steps, and cost=2 or cost=5 take all"
+        notes = (f"{reason}. Their own outputs are used; {advice}.",)
     else:
         name = f"{name}, continued on each other"
     predictions, calibration = to_probabilities(scores, problem.samples.y.cpu())

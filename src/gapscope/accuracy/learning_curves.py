@@ -160,17 +160,18 @@ def _run_continued(
     splits = continued_halves(
         subset_runs.groups, design.cost / 2, _generator(seed, "continued halves")
     )
-    continued = subset_runs.run(splits)
-    value = continued.mean
+    value = subset_runs.run(splits).mean
     own = subset_runs.training_score_of([split.name for split in splits])
     scores = np.concatenate([subset_runs.scores[split.name].values for split in splits])
+    outputs = np.concatenate([subset_runs.scores_of_outputs[split.name] for split in splits])
     kernel = kernel_scores(problem.samples, splits, problem.spread)
     if kernel is not None:
         value = move_towards_kernel(value, *kernel)
     n = len(scores)
     variance = max(float(scores.var()), (1 - 1 / n) / n)
     error = math.sqrt(variance * (1 / n + 4 * CONTINUED_ERROR**2))
-    return Expectation(value, error), describe_undertrained(own, continued, design.cost / 2)
+    reason = describe_undertrained(own, scores, outputs, design.cost / 2)
+    return Expectation(value, error), reason
 
 
 def _score_of_largest(subset_runs: SubsetRuns, design: Design) -> Expectation:

@@ -29,7 +29,7 @@ from gapscope.statistics.grouped_scores import variance_of_mean
 
 IDENTITY_FILE, ANSWERS = (
     "twin.json",
-    "equal or fewer steps, scores, training score and its variance",
+    "equal or fewer steps, scores, those of outputs, training score and its variance",
 )
 
 
@@ -127,6 +127,8 @@ def train_and_score(
         "training_score": fit.mean,
         "training_variance": fit.variance,
     }
+    if split.is_continued:
+        answer["scores_of_outputs"] = problem.score(model, split.scored).values.tolist()
     if unseen.variance is None:
         return answer
     return answer | {"variance": unseen.variance}
@@ -153,6 +155,7 @@ class SubsetRuns:
         self.is_kept = is_kept
         self.done: dict[str, SubsetRun] = {}
         self.scores: dict[str, Scores] = {}
+        self.scores_of_outputs: dict[str, np.ndarray] = {}
         self.training: dict[str, SizedScore] = {}
         self.splits: dict[str, Split] = {}
 
@@ -187,6 +190,8 @@ class SubsetRuns:
         answer = read_json(path)
         scores = Scores(np.asarray(answer["scores"], dtype=float), answer.get("variance"))
         self.splits[split.name], self.scores[split.name] = split, scores
+        if split.is_continued:
+            self.scores_of_outputs[split.name] = np.asarray(answer["scores_of_outputs"], float)
         self.training[split.name] = SizedScore(
             len(split.trained), answer["training_score"], answer["training_variance"]
         )
