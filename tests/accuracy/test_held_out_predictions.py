@@ -13,11 +13,15 @@ import pandas
 import pytest
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_wine, make_classification
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import PredefinedSplit, cross_val_predict
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 from sklearn.svm import LinearSVC
 from torch import Tensor, nn
 
@@ -508,3 +512,24 @@ def test_a_network_whose_outputs_are_nan_has_no_answer() -> None:
     ):
         with pytest.raises(NotMeasurable, match="Outputs must be finite"):
             gs.out_of_sample(network, data)
+
+
+@pytest.mark.parametrize("form", ["array", "frame", "frame with text", "regression"])
+def test_groups_of_near_copies_are_noted_for_estimators(form: str) -> None:
+    rng = np.random.default_rng(0)
+    group = np.arange(240) // 6
+    x: Any = rng.normal(size=(40, 12))[group] + 0.003 * rng.normal(size=(240, 12))
+    y: Any = rng.integers(0, 2, 40)[group]
+    estimator: Any = KNeighborsClassifier(1)
+    if form == "regression":
+        estimator, y = KNeighborsRegressor(1), y + 0.5
+    if form.startswith("frame"):
+        x = pandas.DataFrame(x, columns=[f"x{i}" for i in range(12)])
+    if form == "frame with text":
+        x["kind"] = np.where(y == 1, "b", "a")
+        encode = make_column_transformer((OneHotEncoder(), ["kind"]), remainder="passthrough")
+        estimator = make_pipeline(encode, estimator)
+    for function in (gs.out_of_sample, gs.learning_curve):
+        assert any("several near copies" in note for note in function(estimator, (x, y)).notes)
+        grouped = function(estimator, (x, y), groups=group)
+        assert not any("several near copies" in note for note in grouped.notes)

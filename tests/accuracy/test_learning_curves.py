@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import Tensor, nn
@@ -481,3 +482,14 @@ def test_one_label_per_sample_is_required() -> None:
         group_numbers([1, 2, 3], 4)
     with pytest.raises(InvalidInput, match=r"got shape \[2, 2\]"):
         group_numbers([[1, 2], [3, 4]], 4)
+
+
+def test_own_scores_are_advised_for_rows_that_are_no_numbers_alone() -> None:
+    labels = np.arange(60) % 2
+    frame = pandas.DataFrame({"size": np.arange(60.0), "town": ["a", "b", "c"] * 20})
+    with pytest.raises(InvalidInput, match="With score="):
+        gs.learning_curve(least_squares, (frame, labels))
+    for data in ((torch.randn(60, 2), labels[:50]), (np.full((60, 2), np.nan), labels)):
+        with pytest.raises(InvalidInput) as error:
+            gs.learning_curve(least_squares, data)
+        assert "score=" not in str(error.value)

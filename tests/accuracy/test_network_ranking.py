@@ -286,3 +286,14 @@ def test_networks_that_are_random_nan_or_frozen_are_named_with_the_reason() -> N
     assert "finite" in ranking.not_ranked["nan"]
     assert "no trainable weights" in ranking.not_ranked["frozen"]
     assert "NTK" not in ranking.not_ranked["frozen"]
+
+
+def test_groups_of_near_copies_are_noted_for_all_networks() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 12, generator=generator).repeat_interleave(6, 0)
+    x += 0.003 * torch.randn(240, 12, generator=generator)
+    y = torch.randint(0, 2, (40,), generator=generator).repeat_interleave(6)
+    candidates = [torch.nn.Linear(12, 2)]
+    ranking = gs.rank_networks(candidates, (x, y))
+    assert "several near copies" in ranking.notes["all networks"]
+    assert "all networks" not in gs.rank_networks(candidates, (torch.randn(240, 12), y)).notes

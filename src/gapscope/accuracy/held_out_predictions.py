@@ -34,6 +34,7 @@ from gapscope.accuracy.subset_problems import (
     NetworkProblem,
     check_no_run,
     comparable_outputs,
+    grouped_rows,
     takes_steps_fraction,
 )
 from gapscope.base.arguments import check_arguments
@@ -360,7 +361,7 @@ def _of_estimator(
         targets = truth.astype(float).reshape(n, -1)
     notes = rows.notes
     if groups is None:
-        notes += _note_on_repeats(count_repeats(x), n)
+        notes += (*_note_on_repeats(count_repeats(x), n), *grouped_rows(rows, LEFT_ONE_OUT))
     result = _result(held, targets, classes, numbers, groups is not None, notes)
     return replace(result, rows=rows.kept)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from gapscope.accuracy.continued_runs import (
@@ -21,6 +22,7 @@ from gapscope.accuracy.estimator_clones import refuse_trained_modules
 from gapscope.accuracy.extrapolation import Expectation, extrapolate
 from gapscope.accuracy.forecast import check_prediction_data
 from gapscope.accuracy.learning_curve_result import LearningCurve, SubsetRun
+from gapscope.accuracy.row_selection import as_rows
 from gapscope.accuracy.scores import target_variance
 from gapscope.accuracy.subset_designs import (
     CONTINUED,
@@ -182,6 +184,16 @@ def _score_of_largest(subset_runs: SubsetRuns, design: Design) -> Expectation:
     return Expectation(score.mean, math.sqrt(score.variance))
 
 
+def _has_rows_of_any_kind(data: Any) -> bool:
+    """Return whether data that are no samples have rows that a function with `score` may take: no arrays of numbers."""
+    try:
+        inputs = as_rows(data).inputs
+    except InvalidInput:
+        return False
+    dtype = getattr(inputs, "dtype", None)
+    return not isinstance(dtype, torch.dtype) and getattr(dtype, "kind", "O") in "OUS"
+
+
 def _problem_of(
     train_fn: Any, data: Any, score: ScoreFunction | str | None, root: str | Path | None
 ) -> NetworkProblem | MetricProblem:
@@ -211,6 +223,8 @@ def _problem_of(
         try:
             samples = as_samples(data)
         except InvalidInput as error:
+            if not _has_rows_of_any_kind(data):
+                raise
             raise InvalidInput(
                 f"{error} With score=, a function gets the rows as they were passed."
             ) from error
@@ -257,8 +271,9 @@ def learning_curve(
     Training on a subset takes as many optimizer steps as on all samples if `train_fn` is a spec; a function should
     count steps, not epochs. Networks that fit their subset worse than those on larger subsets are
     under-trained: there is no prediction then, and `abstained_because` has the reason. A continued design refits the
-    last layer, so that it is valid only for networks that fit their own half as well. Otherwise "auto" goes on with
-    "half and quarter", at most the score on training samples, and a note says so; a design by name gives no prediction.
+    last layer, so that it is valid only for networks that this helps little (`describe_undertrained`). Otherwise "auto"
+    goes on with "half and quarter", at most the score on training samples, and a note says so; a design by name gives
+    no prediction.
     A note names a falling curve. Ctrl-C returns the finished training runs, without a prediction.
 
     Args:

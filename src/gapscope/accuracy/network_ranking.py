@@ -70,8 +70,15 @@ from gapscope.statistics.baselines import (
 )
 from gapscope.statistics.intervals import normal_quantile, student_quantile
 from gapscope.statistics.kernel_ridge import log_evidence_per_sample
+from gapscope.statistics.row_groups import grouped_rows_note
 
 BY = ("loo_accuracy", "output_sensitivity")
+# key of notes that concern every candidate
+ALL = "all networks"
+COMPARED_ON_COPIES = (
+    "They are predicted from each other: every accuracy is too high for other groups (patients, objects, recordings), "
+    "and the order may differ for these. Pass one sample per group."
+)
 # by judgment, one pass with gradients
 MAX_SAMPLES_OF_SCORES = 128
 # PyTorch has no public base classes of these layers
@@ -433,6 +440,8 @@ def rank_networks(
         unreliable = reason_to_abstain([most_frequent_class(targets), rbf, *networks], targets)
     rbf_accuracy = None if rbf is None else rbf.score
     notes = {name: " ".join(item.notes) for name, item in scores.items() if item.notes}
+    if rbf is not None and (grouped := grouped_rows_note(samples, COMPARED_ON_COPIES)):
+        notes = {ALL: grouped[0]} | notes
     return NetworkRanking(
         rows, by=by, rbf_accuracy=rbf_accuracy, abstained_because=unreliable, not_ranked=not_ranked, notes=notes,
         interrupted=interrupted,

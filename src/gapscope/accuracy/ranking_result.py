@@ -197,7 +197,7 @@ class NetworkRanking(RowResult[RankedNetwork]):
         abstained_because: Why the order means nothing, if no method predicts these labels; else empty.
         not_ranked: Name -> why this network could not be ranked.
         notes: Name -> approximations, what was omitted to keep the budget, and whether its weights were resampled,
-            because they had fitted the labels.
+            because they had fitted the labels; "all networks" -> what holds for all, such as groups of near copies.
         interrupted: Whether Ctrl-C ended it before all candidates were ranked.
     """
 

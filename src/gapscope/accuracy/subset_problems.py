@@ -30,12 +30,13 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.targets import AMOUNTS_NOTE
 from gapscope.base.task import class_logits
+from gapscope.data.frames import encode_inputs
 from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import exact_repeats
 from gapscope.pools.from_spec import network_from_spec, prepare_data
-from gapscope.statistics.row_groups import SCORED_ON_COPIES, grouped_rows_note
+from gapscope.statistics.row_groups import MAX_ENTRIES, SCORED_ON_COPIES, grouped_rows_note
 from gapscope.training.alarms.base import Alarm
 from gapscope.training.loop import train
 from gapscope.training.randomness import reproducible
@@ -222,6 +223,23 @@ def sample_scores(network: nn.Module, samples: Samples, spread: float) -> np.nda
     return scores_of_predictions(predictions, subject.samples, spread)
 
 
+def grouped_rows(rows: Rows, consequence: str) -> tuple[str, ...]:
+    """Return the note on rows most of which have near copies; none for others, and for data that are no table.
+
+    Args:
+        rows: Rows with targets; columns of text are encoded.
+        consequence: What follows and what to do, sentences.
+    """
+    shape = getattr(rows.inputs, "shape", ())
+    if len(shape) != 2 or math.prod(shape) > MAX_ENTRIES or hasattr(rows.inputs, "tocsr"):
+        return ()
+    try:
+        data, _, _ = encode_inputs((rows.inputs, rows.targets))
+        return grouped_rows_note(as_samples(data), consequence)
+    except InvalidInput:  # missing numbers of an array, or targets of another kind
+        return ()
+
+
 @dataclass(frozen=True)
 class MetricProblem:
     """Training function that returns any object, with a score of the user, on rows in any form.
@@ -259,14 +277,8 @@ class MetricProblem:
 
     @property
     def near_copies_note(self) -> str:
-        """Note on rows most of which have near copies, else empty; of tables of numbers alone."""
-        if len(getattr(self.rows.inputs, "shape", ())) != 2:
-            return ""
-        try:
-            samples = as_samples((self.rows.inputs, self.rows.targets))
-        except InvalidInput:  # text, missing numbers, or targets of another kind
-            return ""
-        return "".join(grouped_rows_note(samples, SCORED_ON_COPIES))
+        """Note on rows most of which have near copies, else empty."""
+        return "".join(grouped_rows(self.rows, SCORED_ON_COPIES))
 
     def per_sample(self, values: Any) -> Any:
         """Return one value per sample, from one per row of the data.

@@ -17,7 +17,7 @@ QUERIES, MAX_ENTRIES = 400, 20_000_000
 NEIGHBOURS, JUMP, MIN_FRACTION = 50, 2.5, 0.5
 
 _OF_OTHERS = "If new data are of other groups (patients, objects, recordings), pass groups=."
-LEFT_ONE_OUT = f"Leave-one-out predicts them from each other. {_OF_OTHERS}"
+LEFT_ONE_OUT = f"They are predicted from each other. {_OF_OTHERS}"
 SCORED_ON_COPIES = f"Subsets are scored on copies of their own samples. {_OF_OTHERS}"
 SHARED_ERRORS = (
     "An error that the copies share cannot be found. If they belong together, pass groups=."
