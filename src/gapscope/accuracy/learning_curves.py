@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from gapscope.accuracy.continued_runs import (
@@ -22,7 +21,7 @@ from gapscope.accuracy.estimator_clones import refuse_trained_modules
 from gapscope.accuracy.extrapolation import Expectation, extrapolate
 from gapscope.accuracy.forecast import check_prediction_data
 from gapscope.accuracy.learning_curve_result import LearningCurve, SubsetRun
-from gapscope.accuracy.row_selection import as_rows
+from gapscope.accuracy.row_selection import has_rows_of_any_kind
 from gapscope.accuracy.scores import target_variance
 from gapscope.accuracy.subset_designs import (
     CONTINUED,
@@ -184,16 +183,6 @@ def _score_of_largest(subset_runs: SubsetRuns, design: Design) -> Expectation:
     return Expectation(score.mean, math.sqrt(score.variance))
 
 
-def _has_rows_of_any_kind(data: Any) -> bool:
-    """Return whether data that are no samples have rows that a function with `score` may take: no arrays of numbers."""
-    try:
-        inputs = as_rows(data).inputs
-    except InvalidInput:
-        return False
-    dtype = getattr(inputs, "dtype", None)
-    return not isinstance(dtype, torch.dtype) and getattr(dtype, "kind", "O") in "OUS"
-
-
 def _problem_of(
     train_fn: Any, data: Any, score: ScoreFunction | str | None, root: str | Path | None
 ) -> NetworkProblem | MetricProblem:
@@ -223,7 +212,7 @@ def _problem_of(
         try:
             samples = as_samples(data)
         except InvalidInput as error:
-            if not _has_rows_of_any_kind(data):
+            if not has_rows_of_any_kind(data):
                 raise
             raise InvalidInput(
                 f"{error} With score=, a function gets the rows as they were passed."

@@ -224,3 +224,17 @@ def _as_rows(data: Any) -> Rows:
     check_same_length("inputs", n_rows(x), "targets", n_rows(y))
     check_row_order(x, y)
     return Rows(x, y, tuple(row_number_note(x)))
+
+
+def has_rows_of_any_kind(data: Any) -> bool:
+    """Return whether data that are no samples have rows that a function with `score` may take: no arrays of numbers.
+
+    Args:
+        data: The data.
+    """
+    try:
+        inputs = as_rows(data).inputs
+    except InvalidInput:
+        return False
+    dtype = getattr(inputs, "dtype", None)
+    return not isinstance(dtype, torch.dtype) and getattr(dtype, "kind", "O") in "OUS"
