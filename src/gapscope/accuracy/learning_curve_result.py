@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gapscope.accuracy.extrapolation import Expectation
 from gapscope.results.answer import Answer
 from gapscope.results.result import axes_or_new
 
@@ -108,3 +109,22 @@ class LearningCurve(Answer):
         axes.set(xlabel="training samples", ylabel=self.score_name)
         axes.legend(fontsize=8)
         return axes
+
+
+def slope_note(prediction: Expectation, small: SubsetRun, large: SubsetRun, n_runs: int) -> str:
+    """Return a sentence if the prediction does not follow the observed growth.
+
+    Args:
+        prediction: The prediction.
+        small: Run on the fewest samples.
+        large: Run on the most samples.
+        n_runs: Number of runs.
+    """
+    weight = prediction.slope_weight
+    growth = large.score - small.score
+    if weight is None or weight > 0 or growth <= 0 or n_runs > 2:
+        return ""
+    return (
+        f"The growth from {small.trained_on} to {large.trained_on} samples ({growth:+.3f}) is within the noise of "
+        "these runs: that of public learning curves is assumed. 'two halves and quarter' measures it better."
+    )

@@ -20,7 +20,7 @@ from gapscope.accuracy.continued_runs import (
 from gapscope.accuracy.estimator_clones import refuse_trained_modules
 from gapscope.accuracy.extrapolation import Expectation, extrapolate
 from gapscope.accuracy.forecast import check_prediction_data
-from gapscope.accuracy.learning_curve_result import LearningCurve, SubsetRun
+from gapscope.accuracy.learning_curve_result import LearningCurve, slope_note
 from gapscope.accuracy.row_selection import has_rows_of_any_kind
 from gapscope.accuracy.scores import target_variance
 from gapscope.accuracy.subset_designs import (
@@ -410,18 +410,6 @@ def _duplicates_note(problem: NetworkProblem | MetricProblem, groups: np.ndarray
     )
 
 
-def _slope_note(prediction: Expectation, small: SubsetRun, large: SubsetRun, n_runs: int) -> str:
-    """Return a sentence if the prediction does not follow the observed growth."""
-    weight = prediction.slope_weight
-    growth = large.score - small.score
-    if weight is None or weight > 0 or growth <= 0 or n_runs > 2:
-        return ""
-    return (
-        f"The growth from {small.trained_on} to {large.trained_on} samples ({growth:+.3f}) is within the noise of "
-        "these runs: that of public learning curves is assumed. 'two halves and quarter' measures it better."
-    )
-
-
 def _curve(
     problem: NetworkProblem | MetricProblem,
     subset_runs: SubsetRuns,
@@ -457,7 +445,7 @@ def _curve(
         notes.append(
             f"Above {LARGE} samples a hold-out of a tenth is as good, and its network is usable."
         )
-    notes += [_slope_note(prediction, small, large, len(runs)), note]
+    notes += [slope_note(prediction, small, large, len(runs)), note]
     lowest = -math.inf
     highest = math.inf
     if subset_runs.are_fractions:
