@@ -134,7 +134,7 @@ def test_networks_without_a_number_are_excluded_and_measures_that_lack_many(
     assert result.left_out == {"m.vr": "41 of 96 networks have no finite value"}
     assert result.networks == 95 and result.dropped == 1 and "1 skipped" in result.description
     (skipped,) = (line for line in result.verdict if line.startswith("Not ranked"))
-    assert "1 of 3 measures, vr." in skipped and skipped in repr(result).splitlines()
+    assert "1 of 3 numbers, of vr." in skipped and skipped in repr(result).splitlines()
 
 
 def test_networks_without_a_gap_and_sizes_of_a_part_are_named(pgdl: pandas.DataFrame) -> None:

@@ -58,6 +58,42 @@ def test_the_same_network_keeps_the_readings_and_scores_that_the_new_record_lack
     assert record.gap == 0.25 and record.unmeasured == {"c": "why"}
 
 
+@pytest.mark.parametrize("stated", [False, True])
+def test_accuracies_of_two_data_sets_are_compared_if_a_setting_states_them(
+    tmp_path: Path, stated: bool
+) -> None:
+    pool = Pool(tmp_path / "pool")
+    for width in range(3):
+        for name, inputs, classes in (("a", 4, 3), ("b", 5, 2)):
+            x = torch.randn(12, inputs)
+            data = (x, torch.arange(12) % classes)
+            record = gs.record_network(
+                torch.nn.Linear(inputs, classes),
+                data,
+                test=data,
+                name=f"{name}{width}",
+                settings={"width": width} | ({"data": name} if stated else {}),
+                measures=["parameter_norm"],
+            )
+            assert record.spec["data_form"] == f"{inputs} inputs and {classes} classes"
+            # their accuracies must differ for a leaderboard
+            scores = {**record.scores, "test_accuracy": 0.1 * width + 0.01 * classes}
+            pool.add(dataclasses.replace(record, scores=scores))
+    if stated:
+        assert gs.rank_measures(pool, n_permutations=20, n_bootstrap=20).networks == 6
+        return
+    with pytest.raises(InvalidInput, match=r"with 4 inputs and 3 classes.*settings="):
+        gs.rank_measures(pool)
+
+
+def test_images_passed_flat_are_the_same_data(tmp_path: Path) -> None:
+    x, y = torch.randn(8, 1, 3, 3), torch.arange(8) % 2
+    flat = gs.record_network(torch.nn.Linear(9, 2), (x.flatten(1), y), name="a", measures=[])
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(9, 2))
+    image = gs.record_network(network, (x, y), name="b", measures=[])
+    assert flat.spec["data_form"] == image.spec["data_form"]
+
+
 def test_settings_passed_later_do_not_make_a_second_network(tmp_path: Path) -> None:
     pool = Pool(tmp_path / "pool")
     pool.add(dataclasses.replace(network(), readings=Readings([reading("a", 1.0)])))

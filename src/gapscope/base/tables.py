@@ -10,6 +10,9 @@ from gapscope.base.errors import InvalidInput, did_you_mean, join_names
 if TYPE_CHECKING:
     import pandas
 
+# columns of settings
+SETTINGS = ("data.", "network.", "training.", "hp.")
+
 
 def check_columns(table: pandas.DataFrame, columns: Iterable[str]) -> None:
     """Raise InvalidInput, naming the nearest column, unless the table has all `columns`."""
@@ -23,16 +26,17 @@ def check_columns(table: pandas.DataFrame, columns: Iterable[str]) -> None:
 
 
 def check_comparable(table: pandas.DataFrame, target: str = "gap") -> None:
-    """Raise InvalidInput unless the gaps of all rows have one unit.
+    """Raise InvalidInput unless the gaps of all rows can be compared.
 
-    Gaps of accuracy and of loss differ in unit and sign, and so do losses of different data sets.
+    Gaps of accuracy and of loss differ in unit and sign, and so do losses of different data sets. Accuracies of
+    different data sets are compared only if a setting states the data set, as `data.name` does in a grid.
 
     Args:
         table: One row per network, as from `records_to_pandas`; other tables have no kinds of gaps.
         target: Column that is compared; only gaps are checked.
 
     Raises:
-        InvalidInput: The gaps have several units.
+        InvalidInput: The gaps have several units, or are of data sets that no setting states.
     """
     if target != "gap" or "gap_kind" not in table.columns:
         return
@@ -48,3 +52,22 @@ def check_comparable(table: pandas.DataFrame, target: str = "gap") -> None:
         raise InvalidInput(
             f"Gaps of losses must be of one data set to have one unit; got those of {names}. {advice}."
         )
+    if "data_form" not in table.columns:  # only networks that were trained elsewhere have it
+        return
+    forms = table["data_form"].dropna().unique()
+    if len(forms) > 1 and ("loss" in counts or not _is_stated(table)):
+        if "loss" not in counts:
+            advice += ", or add them to a new pool with settings={'data': NAME}"
+        raise InvalidInput(
+            f"Gaps that are compared must be of one data set; got networks with {', with '.join(forms[:3])}. {advice}."
+        )
+
+
+def _is_stated(table: pandas.DataFrame) -> bool:
+    """Return whether a setting that several networks share tells networks of different data apart."""
+    for name in table.columns:
+        if str(name).startswith(SETTINGS) and not str(name).endswith("seed"):
+            groups = table.groupby(name, dropna=False)["data_form"]
+            if groups.nunique().max() == 1 and 1 < groups.ngroups <= len(table) / 2:
+                return True
+    return False

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput
-from gapscope.base.tables import check_columns, check_comparable
+from gapscope.base.tables import SETTINGS, check_columns, check_comparable
 from gapscope.results.records import Record, as_records, records_to_pandas
 from gapscope.statistics.intervals import configuration_ids
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Array = numpy.ndarray
 FAMILY = "network.name"
-SETTINGS = ("data.", "network.", "training.", "hp.")
 
 
 @check_arguments

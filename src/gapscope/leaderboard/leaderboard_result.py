@@ -274,10 +274,10 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         if not self.left_out:
             return []
         n_all = len(self.left_out) + sum(row.role != "random" for row in self)
+        measures = {name.removeprefix("m.").split(".")[0] for name in self.left_out}
         return [
-            f"Not ranked, since networks lack values: {len(self.left_out)} of {pluralize(n_all, 'measure')}, "
-            f"{join_names(name.removeprefix('m.') for name in self.left_out)}. Run the same measures on all networks, "
-            "or rank those that have them."
+            f"Not ranked, since networks lack values: {len(self.left_out)} of {pluralize(n_all, 'number')}, of "
+            f"{join_names(sorted(measures))}. Run the same measures on all networks, or rank those that have them."
         ]
 
     def _why_not_judged(self) -> str:

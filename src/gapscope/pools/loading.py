@@ -30,6 +30,7 @@ from gapscope.measures.measurement import Budget, measure
 from gapscope.pools.added import added_id
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.pools.readings import RunOptions, measure_record
+from gapscope.results.formatting import pluralize
 from gapscope.results.readings import Readings
 from gapscope.results.records import Record
 from gapscope.statistics.kernel_ridge import are_unequal, class_scores
@@ -105,6 +106,19 @@ def _scores(result: Ready, split: str) -> dict[str, float]:
             unequal = class_scores(outputs.softmax(1), labels)
             scores |= {"balanced_accuracy": unequal.balanced_accuracy, "auc": unequal.auc}
         return {f"{split}_{name}": value for name, value in scores.items()}
+
+
+def _data_form(samples: Samples) -> str:
+    """Describe one sample by its numbers of inputs and targets, which differ between most data sets."""
+    targets = samples.targets
+    if targets is None:
+        return ""
+    # of texts the length may differ; images may be passed flat
+    inputs = sum(part[0].numel() for part in samples.parts if part.is_floating_point())
+    answer = pluralize(targets[0].numel(), "target")
+    if samples.is_classification:
+        answer = pluralize(int(targets.max()) + 1, "class")
+    return f"{pluralize(inputs, 'input')} and {answer}"
 
 
 def _note_on_copies(train: Samples, test: Samples) -> list[str]:
@@ -190,6 +204,8 @@ def record_network(
         "name": name,
         "network": {"name": family or type(unwrapped(network)).__name__},
     }
+    if (form := _data_form(prepared.samples)) != "":
+        spec["data_form"] = form
     if hyperparameters:
         spec["hp"] = hyperparameters
     return Record(
