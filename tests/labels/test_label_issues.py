@@ -318,3 +318,16 @@ def test_equal_targets_are_refused() -> None:
     x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
     with pytest.raises(InvalidInput, match="all 3;"):
         gs.find_label_issues(None, (x, torch.full((60,), 3.0)))
+
+
+def test_without_a_rate_no_probability_is_told() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(75, 4, generator=generator), torch.randint(0, 3, (75,), generator=generator)
+    issues = gs.find_label_issues(None, (x, y))
+    assert issues.noise is None and "cannot be estimated" in issues.note
+    table = issues.to_pandas()
+    assert table[["probability", "error_probability"]].isna().all(axis=None)
+    assert table["margin"].head(20).mean() < table["margin"].tail(20).mean()
+    assert issues.rank_samples()["error_probability"].isna().all()
+    row = issues.to_dict()["rows"][0]
+    assert row["error_probability"] is None or math.isnan(row["error_probability"])

@@ -108,7 +108,7 @@ def name_columns(context: Context, columns: list[int]) -> str:
 MIN_ROWS = 30
 
 GROUPED = (
-    "pass groups= to gapscope.out_of_sample or gapscope.learning_curve, and split by groups; accuracies by "
+    "pass groups= to gapscope.forecast_accuracy or gapscope.out_of_sample, and split by groups; accuracies by "
     "leave-one-out and by random splits are too high"
 )
 

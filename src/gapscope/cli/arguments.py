@@ -228,13 +228,18 @@ def split_target(
 
 
 def read_labelled_table(
-    path: Path, target: str | None, *, like: tuple[Any, Any] | None = None
+    path: Path,
+    target: str | None,
+    *,
+    groups: str | None = None,
+    like: tuple[Any, Any] | None = None,
 ) -> tuple[pandas.DataFrame, pandas.Series]:
     """Read a table as features, text and missing values encoded as numbers, and labels; notes are printed.
 
     Args:
         path: CSV, JSON or Parquet file (see `gapscope.data.tables.read_table`).
         target: Column of the labels; None for the last one.
+        groups: Column of groups, which is then in `attrs["groups"]` of the features and no feature; None for none.
         like: Features and labels of another file, by whose rules this one is read; notes are not printed again.
 
     Raises:
@@ -251,13 +256,37 @@ def read_labelled_table(
     first, first_labels = (None, None) if like is None else like
     known: Mapping[str, Any] = {} if first is None else first.attrs
     table, found = read_table(path, as_text=known.get("text", ()))
+    table, of_groups = split_groups(table, groups, path)
     columns, labels = split_target(table, target, path, like=first_labels)
     features, encoded = encode_frame(columns, like=first)
     notes = [note for note in (*found, *encoded) if note not in known.get("notes", [])]
     for note in notes:
         print_lines(note, err=True)
-    features.attrs.update(notes=notes, text=text_columns(table))
+    features.attrs.update(notes=notes, text=text_columns(table), groups=of_groups)
     return features, labels
+
+
+def split_groups(
+    table: pandas.DataFrame, groups: str | None, path: Path
+) -> tuple[pandas.DataFrame, list[Any] | None]:
+    """Return a table without the column of groups, and the column; the table and None without a name.
+
+    Args:
+        table: Table with all columns.
+        groups: Name of the column; None for none.
+        path: File of the table, for the message.
+
+    Raises:
+        InvalidInput: There is no such column.
+    """
+    from gapscope.base.errors import InvalidInput, did_you_mean
+
+    if groups is None:
+        return table, None
+    if groups not in table:
+        names = [str(name) for name in table]
+        raise InvalidInput(f"{path} has no column {groups!r}.{did_you_mean(groups, names)}")
+    return table.drop(columns=groups), table[groups].tolist()
 
 
 def read_pictures(folder: Path, side: int, *, like: ImageFolder | None = None) -> ImageFolder:

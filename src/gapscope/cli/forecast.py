@@ -7,13 +7,14 @@ from typing import Any
 
 import typer
 
-from gapscope.cli.options import DATA_ROOT, JSON, LABEL_COLUMN, NO_ANSWER, SIDE
+from gapscope.cli.options import DATA_ROOT, GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SIDE
 from gapscope.cli.output import print_json, print_lines, print_table
 
 
 def _forecasts(
     target: Path,
     column: str | None,
+    groups: str | None,
     side: int,
     samples: int | None,
     time_budget: float,
@@ -25,14 +26,21 @@ def _forecasts(
     from gapscope.cli.factories import call_factory, is_factory
     from gapscope.cli.progress import steps
 
+    if groups is not None and (is_factory(target) or is_grid(target) or target.is_dir()):
+        raise typer.BadParameter("--groups names a column of a table; pass a table.")
     if is_factory(target):
         network, data = call_factory(target, what="network or None")
         return {str(target): forecast_accuracy(network, data, time_budget=time_budget)}
-    if not is_grid(target) or target.is_dir():
-        data = (
-            read_pictures(target, side) if target.is_dir() else read_labelled_table(target, column)
+    if target.is_dir():
+        pictures = read_pictures(target, side)
+        return {str(target): forecast_accuracy(None, pictures, time_budget=time_budget)}
+    if not is_grid(target):
+        features, labels = read_labelled_table(target, column, groups=groups)
+        of_groups = features.attrs["groups"]
+        found = forecast_accuracy(
+            None, (features, labels), groups=of_groups, time_budget=time_budget
         )
-        return {str(target): forecast_accuracy(None, data, time_budget=time_budget)}
+        return {str(target): found}
     from gapscope.pools.from_spec import network_from_spec, prepare_data
 
     specs = read_grid(target, data_root)
@@ -56,6 +64,7 @@ def forecast(
         "a table (CSV, JSON lines, Parquet); or a folder with one folder of pictures per class.",
     ),
     column: str | None = LABEL_COLUMN,
+    groups: str | None = GROUPS,
     side: int = SIDE,
     samples: int | None = typer.Option(
         None, help="Number of training samples of a grid. Default: all."
@@ -68,7 +77,7 @@ def forecast(
     from gapscope.cli.progress import handle_interrupts
 
     with handle_interrupts(resumes=False):
-        forecasts = _forecasts(target, column, side, samples, time_budget, data_root)
+        forecasts = _forecasts(target, column, groups, side, samples, time_budget, data_root)
     *_, last = forecasts.values()
     if json:
         rows = [{"name": name, **forecast.to_dict()} for name, forecast in forecasts.items()]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gapscope.cli.options import JSON, LABEL_COLUMN, NO_ANSWER, SIDE
+from gapscope.cli.options import GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SIDE
 from gapscope.cli.output import check_outputs, print_json, print_lines
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def labels(
         "folder with one folder of pictures per class.",
     ),
     column: str | None = LABEL_COLUMN,
+    groups: str | None = GROUPS,
     side: int = SIDE,
     precision: float | None = typer.Option(
         None,
@@ -37,22 +38,31 @@ def labels(
     json: bool = JSON,
 ) -> None:
     """Rank samples by the probability that their label is wrong, with or without a network."""
-    from gapscope.cli.arguments import read_labelled_table, read_pictures, split_target
+    from gapscope.cli.arguments import (
+        read_labelled_table,
+        read_pictures,
+        split_groups,
+        split_target,
+    )
     from gapscope.cli.factories import call_factory, is_factory
     from gapscope.cli.progress import handle_interrupts
     from gapscope.data.tables import read_table, text_columns
     from gapscope.labels.label_issues import find_label_issues
 
     def read(
-        path: Path, column: str | None, as_text: Sequence[str] = ()
-    ) -> tuple[pandas.DataFrame, str]:
+        path: Path, column: str | None, groups: str | None, as_text: Sequence[str] = ()
+    ) -> tuple[pandas.DataFrame, str, list[Any] | None]:
         table, notes = read_table(path, as_text=as_text)
+        table, of_groups = split_groups(table, groups, path)
         _, labels = split_target(table, column, path)
         for note in notes:
             print_lines(note, err=True)
-        return table, str(labels.name)
+        return table, str(labels.name), of_groups
 
     check_outputs(html, csv, sources=(target, test))
+    if groups is not None and (is_factory(target) or target.is_dir()):
+        raise typer.BadParameter("--groups names a column of a table; pass a table.")
+    of_groups = None
     with handle_interrupts(resumes=False):
         label_column = None
         held_out = None
@@ -65,13 +75,16 @@ def labels(
             if test is not None:
                 held_out = read_pictures(test, side, like=data)
         else:
-            network, (data, label_column) = None, read(target, column)
+            network = None
+            data, label_column, of_groups = read(target, column, groups)
             if test is not None:
-                held_out, _ = read(test, label_column, text_columns(data))
+                held_out, _, _ = read(test, label_column, None, text_columns(data))
+                held_out = held_out.drop(columns=groups or [], errors="ignore")
         issues = find_label_issues(
             network,
             data,
             target=label_column,
+            groups=of_groups,
             precision=precision,
             test=held_out,
             time_budget=time_budget,

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from gapscope.base.files import to_json
-from gapscope.cli.options import DATA_ROOT, JSON
+from gapscope.cli.options import DATA_ROOT, GROUPS, JSON
 from gapscope.cli.output import print_json, print_lines, print_table
 
 
@@ -18,8 +18,7 @@ def _of_table(
     source: Path, table: Path, target: str | None, groups: str | None
 ) -> tuple[Any, Any, Any]:
     """Return the training function or estimator, the table as data (x, y), and the column of groups."""
-    from gapscope.base.errors import InvalidInput, did_you_mean
-    from gapscope.cli.arguments import read_labelled_table, split_target
+    from gapscope.cli.arguments import read_labelled_table, split_groups, split_target
     from gapscope.cli.factories import import_object
     from gapscope.data.tables import read_table
 
@@ -27,23 +26,13 @@ def _of_table(
     encodes_columns = _encodes_columns(trained)
     if encodes_columns:
         raw, notes = read_table(table)
+        raw, column = split_groups(raw, groups, table)
         features, labels = split_target(raw, target, table)
         for note in notes:
             print_lines(note, err=True)
     else:
-        features, labels = read_labelled_table(table, target)
-    column = None
-    if groups is not None:
-        raw, _ = read_table(table)
-        if groups not in raw:
-            raise InvalidInput(
-                f"{table} has no column {groups!r}.{did_you_mean(groups, [str(name) for name in raw])}"
-            )
-        column = raw[groups].tolist()
-        encoded = [
-            name for name in features if str(name) == groups or str(name).startswith(f"{groups}_")
-        ]
-        features = features.drop(columns=encoded)
+        features, labels = read_labelled_table(table, target, groups=groups)
+        column = features.attrs["groups"]
     if encodes_columns and features.shape[1] == 1:
         features = features.iloc[:, 0]  # a vectorizer of texts takes one per row
     return trained, (features, labels), column
@@ -133,9 +122,7 @@ def learning_curve(
     target_column: str | None = typer.Option(
         None, "--target", help="Column of the labels. Default: the last one."
     ),
-    groups: str | None = typer.Option(
-        None, help="Column of groups (patient, author) that are not divided."
-    ),
+    groups: str | None = GROUPS,
     score: str | None = typer.Option(
         None,
         help="module:function (object, inputs, targets) that scores what is trained, or the name of a scorer of "

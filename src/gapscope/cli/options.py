@@ -14,6 +14,11 @@ DATA_ROOT = typer.Option(
 JSON = typer.Option(False, "--json", help="Print the results as JSON.")
 SIDE = typer.Option(64, help="Height and width of the pictures of a folder, in pixels.")
 LABEL_COLUMN = typer.Option(None, "--target", help="Label column of a table. Default: the last.")
+GROUPS = typer.Option(
+    None,
+    help="Column of groups (patient, author) of a table: samples are predicted without their whole group. It is no "
+    "input.",
+)
 LOAD = typer.Option(
     None,
     help="module:function that maps the path of a checkpoint to (network, training data).",

@@ -186,10 +186,13 @@ def _rank(
     # the probability from which labels are flagged is not that of all classes
     order = order[is_flagged[order].int().argsort(descending=True, stable=True)]
     error = found.error[order].cpu()
+    suggestion = found.suggestion[order].cpu()
     curve, n_flagged, expected = torch.empty(0), 0, math.nan
     reason = noise.abstained_because
-    # where the rate could be anything, so could the probability of each error
-    if not reason:
+    if reason:
+        # where the rate could be anything, so could the probability of each error
+        error = suggestion = torch.empty(0)
+    else:
         n_flagged = int(is_flagged.sum())
     if not reason and not noise.is_upper_bound:
         curve = error.cumsum(0) / torch.arange(1, len(error) + 1)
@@ -206,7 +209,7 @@ def _rank(
         expected_precision=expected,
         noise=None if reason else noise,
         note=reason,
-        probability=found.suggestion[order].cpu(),
+        probability=suggestion,
         error_probability=error,
         precision_curve=curve,
         log_odds=found.order[order].cpu(),

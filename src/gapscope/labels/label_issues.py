@@ -244,6 +244,8 @@ def _assess(
             groups=numbers,
         )
         issues = replace(issues, samples=samples)
+        if numbers is not None:
+            issues = replace(issues, groups=int(numbers.max()) + 1)
         if has_inputs:  # pictures, rows and copies are those of the data
             issues = _with_copies(issues, samples, budget)
         return issues, noise

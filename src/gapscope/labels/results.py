@@ -183,7 +183,8 @@ class LabelIssues(Result):
             bound, because all of them may then be correct.
         noise: Rate of label noise; None if it cannot be estimated.
         note: Why it cannot be estimated, or empty.
-        probability: Probability of the suggested label, [n]; empty for regression and monitored runs.
+        probability: Probability of the suggested label, [n]; empty for regression and monitored runs, and without a
+            rate; NaN for one of several labels that cannot be predicted.
         error_probability: Probability that the given label is wrong, [n]; empty likewise.
         precision_curve: Expected fraction of errors among the first 1, 2, ..., n samples; empty if it cannot be
             known: without a rate, or if the rate is an upper bound.
@@ -204,6 +205,7 @@ class LabelIssues(Result):
             pixel. Empty for one label per sample.
         place_name: Name of the column of the places in tables. There labels of a frame have the names of its columns.
         log_odds: Log odds of an error that rank class labels and labels of positions, [n]; else empty.
+        groups: Number of groups, if labels were compared with predictions of other groups; else None.
     """
 
     indices: Int[Tensor, " n"]
@@ -230,6 +232,7 @@ class LabelIssues(Result):
     places: Int[Tensor, "m p"] = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.int64))
     place_name: str = ""
     log_odds: Tensor = field(default_factory=lambda: torch.empty(0))
+    groups: int | None = None
 
     @property
     def is_answered(self) -> bool:
@@ -407,6 +410,18 @@ class LabelIssues(Result):
         return f"{self.n_flagged} flagged; about {percent(self.expected_precision)} of them are expected to be wrong."
 
     @property
+    def _held_out(self) -> str:
+        """How predictions are independent of the label."""
+        default = "leave-one-out"
+        of_groups = ""
+        if self.kind == "positions":
+            default = "leave-one-sample-out"
+        if self.groups is not None:
+            default = "leave-one-group-out"
+            of_groups = f", {self.groups} groups"
+        return HELD_OUT.get(self.method, default) + of_groups
+
+    @property
     def sentences(self) -> tuple[str, ...]:
         """The rate, the flagged samples, duplicates and notes, one sentence each."""
         lines = [self.note if self.noise is None else f"{self.noise!r}."]
@@ -416,11 +431,7 @@ class LabelIssues(Result):
         if self.is_answered:
             lines.append(self._flagged_sentence())
         if self.method:
-            if self.kind == "positions":
-                default = "leave-one-sample-out"
-            else:
-                default = "leave-one-out"
-            lines.append(f"Ranked by {self.method} ({HELD_OUT.get(self.method, default)}).")
+            lines.append(f"Ranked by {self.method} ({self._held_out}).")
         lines += sentences_on_copies(
             self.samples, self.conflicts, self.test, self.test_duplicates, self.test_conflicts
         )

@@ -8,6 +8,7 @@ probability of an error of every single label.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import fmean
@@ -194,8 +195,17 @@ def _mean_noise(by_label: Mapping[str, LabelNoiseEstimate]) -> LabelNoiseEstimat
     )
 
 
+def _with_every_probability(part: LabelIssues) -> LabelIssues:
+    """Return the ranking of one label with NaN in place of probabilities that could be anything."""
+    if len(part.error_probability):
+        return part
+    unknown = torch.full(part.indices.shape, math.nan, dtype=torch.float64)
+    return replace(part, probability=unknown, error_probability=unknown)
+
+
 def _joined(parts: list[LabelIssues]) -> LabelIssues:
     """Return one ranking of several, by the probability of an error."""
+    parts = [_with_every_probability(part) for part in parts]
 
     def joined(read: Callable[[LabelIssues], Tensor]) -> Tensor:
         return torch.cat([read(part) for part in parts])
@@ -209,7 +219,8 @@ def _joined(parts: list[LabelIssues]) -> LabelIssues:
     )
     # flagged labels first: of a label that is not predictable none is flagged
     by_margin = joined(lambda part: part.margin).argsort(stable=True)
-    keys = (joined(lambda part: part.error_probability) + 2 * flagged)[by_margin]
+    chances = joined(lambda part: part.error_probability).nan_to_num(0.0)
+    keys = (chances + 2 * flagged)[by_margin]
     order = by_margin[keys.argsort(descending=True, stable=True)]
     n_flagged, curve = int(flagged.sum()), torch.empty(0)
     if any(len(part.precision_curve) for part in parts):
