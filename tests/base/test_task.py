@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import as_samples
 from gapscope.base.task import task_of
 from gapscope.inspection.validation import ready
@@ -224,3 +224,28 @@ def test_the_problem_type_of_a_model_decides(
     assert any("problem_type" in note for note in prepared.notes) == (
         task in ("regression", "multi-label")
     )
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "expected"),
+    [
+        # a class may be excluded by minus infinity, not all of them
+        ([[0.0, -INF], [0.0, INF], [NAN, 0.0], [-INF, -INF]], [0, 0, 0, 0], [0, 1, 1, 1]),
+        ([[-INF], [NAN], [INF], [1.0]], [0, 0, 0, 0], [0, 1, 1, 0]),
+        ([[-INF, 1.0], [NAN, 1.0]], [[False, True], [False, True]], [0, 1]),
+        ([[0.0], [-INF], [NAN]], [[0.0], [0.0], [0.0]], [0, 1, 1]),
+        # the second position of the first sample does not count
+        ([[0.0, NAN, 1.0, NAN], [0.0, NAN, 1.0, NAN]], [[0, -100], [0, 1]], [0, 1]),
+    ],
+)
+def test_outputs_that_predict_nothing_are_counted(
+    outputs: Any, targets: Any, expected: list[int]
+) -> None:
+    values, labels = torch.tensor(outputs), torch.tensor(targets)
+    task = task_of(labels)
+    assert task.is_invalid(values, labels).tolist() == [bool(item) for item in expected]
+    with pytest.raises(NotMeasurable, match=f"those of {sum(expected)} of {len(expected)} samples"):
+        task.check_finite(values, labels)

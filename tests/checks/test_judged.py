@@ -374,7 +374,7 @@ def test_gradients_that_are_not_finite_are_no_correlation() -> None:
         for weight in network.parameters():
             weight.mul_(1e30)
     result = gs.check(network, data, only=["GS201", "GS202"])
-    assert result.codes == ("GS201",) and "not finite" in result.not_checked[0].reason
+    assert result.codes == ("GS201",) and "NaN or infinite" in result.not_checked[0].reason
 
 
 def test_a_fix_that_helps_is_not_followed_by_an_all_clear() -> None:
@@ -476,3 +476,27 @@ def test_a_network_that_predicts_one_class_is_not_called_robust() -> None:
     history = [{"train_loss": loss} for loss in (3.0, 2.0, 1.5, 1.2)]
     result = gs.check(network, (x, y), test=(x[:40], y[:40]), history=history, only=["GS404"])
     assert result.not_checked and "one class" in result.not_checked[0].reason
+
+
+class _Overflowing(nn.Module):
+    """Network of which one sample's outputs are NaN."""
+
+    def __init__(self, network: nn.Module, row: torch.Tensor) -> None:
+        super().__init__()
+        self.network = network
+        self.row = row
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where((x == self.row).all(1, keepdim=True), float("nan"), self.network(x))
+
+
+def test_outputs_that_are_not_finite_are_a_finding() -> None:
+    x, y = blobs()
+    data = x[:80], y[:80]
+    network = _Overflowing(fitted(data), x[3])
+    result = gs.check(network, data, time_budget=None)
+    assert result.codes[0] == "GS302" and "1 of 80 samples are NaN" in str(result)
+    assert "accuracy" not in str(result).splitlines()[3]
+    network.row = x[100]
+    result = gs.check(network, data, test=(x[80:], y[80:]), time_budget=None)
+    assert result.codes[0] == "GS302" and "1 of 40 test samples are NaN" in str(result)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from sklearn.metrics import accuracy_score, log_loss, mean_squared_error
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.batch_norm.advice.batch_norm import DropoutLoss
@@ -123,3 +125,67 @@ def test_every_caller_refuses_targets_of_another_width(
     sentence = rf"Regression targets must have the shape of the outputs, \[[\dn], {outputs}\]; got \[\d, {columns}\]"
     with pytest.raises(InvalidInput, match=sentence):
         CALLERS[caller](network, x, y)
+
+
+class WithoutNumbers(nn.Module):
+    """Linear network with NaN outputs for samples whose first input is above 0.7."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x[:, :1] > 0.7, float("nan"), self.layer(x))
+
+
+X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(60) % 3
+N_INVALID = int((X[:, 0] > 0.7).sum())
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda network: gs.measure(network, (X, Y), ["accuracy"]),
+        lambda network: gs.measure(network, (X, Y), ["loss"]),
+        lambda network: gs.measure(network, (X, Y), ["output_margin"]),
+        lambda network: gs.measure(network, (X, X[:, :3]), ["loss"]),
+        lambda network: gs.measure(network, (X, Y), ["davies_bouldin_mixup"]),
+        lambda network: gs.estimate_accuracy(network, (X, Y)),
+        lambda network: gs.Monitor((X, Y), ["accuracy"], n_samples=60).observe(network, 0),
+        lambda network: gs.out_of_sample(network, (X, Y)),
+    ],
+)
+def test_nothing_is_computed_from_outputs_that_are_not_finite(
+    verb: Callable[[nn.Module], Any],
+) -> None:
+    assert N_INVALID > 3
+    with pytest.raises(NotMeasurable, match=r"those of [0-9]+ of 60 samples are NaN or infinite"):
+        verb(WithoutNumbers())
+
+
+def test_a_monitored_training_goes_on() -> None:
+    monitor = gs.Monitor((X, Y), ["accuracy"], n_samples=60)
+    monitor.observe(nn.Linear(4, 3), 0)
+    with pytest.warns(UserWarning, match=f"those of {N_INVALID} of 60 samples"):
+        row = monitor.observe(WithoutNumbers(), 1)
+    assert math.isnan(row["accuracy"])
+
+
+def test_scores_may_be_missing() -> None:
+    scores = evaluate(WithoutNumbers(), Samples(X, Y), missing=True)
+    assert list(scores) == ["loss", "accuracy"] and all(map(math.isnan, scores.values()))
+
+
+def test_a_pool_refuses_a_network_without_test_scores(tmp_path: Path) -> None:
+    with pytest.raises(NotMeasurable, match=f"those of {N_INVALID} of 60 samples"):
+        gs.Pool(tmp_path).add(
+            WithoutNumbers(), (X[X[:, 0] < 0.7], Y[X[:, 0] < 0.7]), test=(X, Y), name="a"
+        )
+
+
+def test_compare_has_no_accuracy_of_such_a_network() -> None:
+    networks = {"a": WithoutNumbers(), "b": nn.Linear(4, 3)}
+    result = gs.compare(networks, (X, Y), measures=["accuracy", "parameter_norm"])
+    assert f"those of {N_INVALID} of 60 samples" in str(result)

@@ -510,3 +510,20 @@ def test_on_batch_receives_every_sample_once_per_epoch_with_its_outputs() -> Non
     )
     assert torch.cat(positions).sort().values.tolist() == list(range(37))
     assert torch.allclose(outputs, expected)
+
+
+class _MissingAbove(nn.Linear):
+    """Linear network without numbers for samples whose first input is above 2."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return torch.where(input[:, :1] > 2, float("nan"), super().forward(input))
+
+
+def test_test_scores_of_outputs_that_are_not_finite_are_missing() -> None:
+    samples = some_samples()
+    test = Samples(samples.inputs.index_fill(0, torch.tensor([3, 4]), 3.0), samples.y)
+    keep = torch.nonzero(samples.inputs[:, 0] < 2).flatten()
+    with pytest.warns(UserWarning, match=r"are NaN\. .* of 61 samples are NaN or infinite"):
+        result = train(_MissingAbove(4, 3), samples.subset(keep), TrainingSpec(epochs=1), test=test)
+    assert result.status == "finished"
+    assert numpy.isnan([result.history[0]["test_accuracy"], result.history[0]["test_loss"]]).all()

@@ -25,7 +25,7 @@ from gapscope.accuracy.row_selection import (
     take_rows,
 )
 from gapscope.accuracy.scores import Scores, block_jackknife, scores_of_predictions
-from gapscope.base.errors import InvalidInput, NotMeasurable, call_user_code
+from gapscope.base.errors import InvalidInput, call_user_code
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.targets import AMOUNTS_NOTE
@@ -198,12 +198,7 @@ def comparable_outputs(subject: Ready) -> Tensor:
     """
     with inspection_mode(subject.network):
         outputs = network_outputs(subject.network, subject.samples.inputs).double()
-    is_valid = (outputs < math.inf).reshape(len(outputs), -1).all(1)  # a class may have -inf
-    if not bool(is_valid.all()):
-        raise NotMeasurable(
-            f"Outputs must be finite; those of {int((~is_valid).sum())} of {len(outputs)} samples are NaN or infinite. "
-            "Lower the learning rate, or correct the forward pass."
-        )
+    subject.samples.task.check_finite(outputs, subject.samples.y.to(outputs.device))
     return outputs
 
 

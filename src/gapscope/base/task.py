@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gapscope.base.errors import InvalidInput, check_choice
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice
 from gapscope.base.targets import IGNORED, check_label_shape, check_labels
 
 KINDS = ("classification", "multi-label", "positions", "regression")
@@ -128,8 +128,40 @@ class Task(ABC):
 
         Raises:
             InvalidInput: The task has no correct predictions (regression).
+            NotMeasurable: Outputs are NaN or infinite.
+        """
+        self.check_finite(outputs, targets)
+        return self.agrees(outputs, targets)
+
+    def agrees(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return `correct`, without a look at the outputs' values, which waits for the device; for steps of training.
+
+        Args:
+            outputs: Outputs of the network, [n, K], [n, C, ...] or [n, C * P] as the task requires.
+            targets: Targets of the same samples, in the form of `Samples`.
+
+        Raises:
+            InvalidInput: The task has no correct predictions (regression).
         """
         raise InvalidInput(f"{self} has no correct predictions; it is judged by {self.score_name}.")
+
+    def is_invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return which samples [n] have outputs that predict nothing: NaN or infinite ones.
+
+        Args:
+            outputs: Outputs of the network, [n, K], [n, C, ...] or [n, C * P] as the task requires.
+            targets: Targets of the same samples, in the form of `Samples`.
+        """
+        return ~outputs.isfinite().flatten(1).all(1)
+
+    def check_finite(self, outputs: Tensor, targets: Tensor) -> None:
+        """Raise NotMeasurable if outputs are NaN or infinite (a class may have minus infinity).
+
+        Args:
+            outputs: Outputs of the network, [n, K], [n, C, ...] or [n, C * P] as the task requires.
+            targets: Targets of the same samples, in the form of `Samples`.
+        """
+        check_no_invalid(int(self.is_invalid(outputs, targets).sum()), len(outputs))
 
     @abstractmethod
     def check_outputs(self, targets: Tensor, n_outputs: int) -> None:
@@ -147,6 +179,20 @@ class Task(ABC):
         Args:
             targets: Targets in the form of `Samples`.
         """
+
+
+def check_no_invalid(n_invalid: int, n: int) -> None:
+    """Raise NotMeasurable if outputs of some of n samples are NaN or infinite."""
+    if n_invalid:
+        raise NotMeasurable(
+            f"Outputs must be finite; those of {n_invalid:,} of {n:,} samples are NaN or infinite. Lower the learning "
+            "rate, correct the forward pass, or drop these samples."
+        )
+
+
+def has_no_largest(logits: Tensor) -> Tensor:
+    """Return where no class of logits [n, C, ...] is predicted, [n, ...]; some classes may have minus infinity."""
+    return ~(logits < torch.inf).all(1) | (logits == -torch.inf).all(1)
 
 
 def _with_positions(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -185,9 +231,13 @@ class Classification(Task):
         """Return the mean cross-entropy, in nats."""
         return _cross_entropy(outputs, targets, "mean")
 
-    def correct(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def agrees(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return whether the largest output is the label, [n]."""
         return class_logits(outputs).argmax(1) == targets
+
+    def is_invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return which samples [n] have no largest output."""
+        return has_no_largest(class_logits(outputs))
 
     def check_outputs(self, targets: Tensor, n_outputs: int) -> None:
         """Raise InvalidInput unless all labels are below the number of classes."""
@@ -225,10 +275,14 @@ class MultiLabel(Task):
         """Return the mean binary cross-entropy over samples and labels, in nats."""
         return self.losses(outputs, targets).mean()
 
-    def correct(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def agrees(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return whether the sign of each output is right, [n, K]."""
         self._check_shape(targets, outputs)
         return (outputs > 0) == targets
+
+    def is_invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return which samples [n] have outputs that are NaN or plus infinity."""
+        return ~(outputs < torch.inf).all(1)
 
     def check_outputs(self, targets: Tensor, n_outputs: int) -> None:
         """Raise InvalidInput unless there is one output per label."""
@@ -268,9 +322,14 @@ class Positions(Task):
         """Return the mean cross-entropy over all positions that count, in nats."""
         return _cross_entropy(outputs, targets, "mean")
 
-    def correct(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def agrees(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return whether the largest output is the label, per position (False where none counts)."""
         return class_logits(_with_positions(outputs, targets)).argmax(1) == targets
+
+    def is_invalid(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return which samples [n] have no largest output at a position that counts."""
+        invalid = has_no_largest(class_logits(_with_positions(outputs, targets)))
+        return (invalid & (targets != IGNORED)).flatten(1).any(1)
 
     def check_outputs(self, targets: Tensor, n_outputs: int) -> None:
         """Raise InvalidInput unless all labels are below the number of classes."""

@@ -21,6 +21,7 @@ from gapscope.base.task import class_logits
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.checks.copies import Copies
 from gapscope.checks.expected import Expected, expected_score, regression_score, untrained_because
+from gapscope.checks.invalid_outputs import invalid_samples, score_of_valid
 from gapscope.checks.output_unit import OutputUnit, find_output_unit
 from gapscope.checks.trainers import sample_scores
 from gapscope.data.table_encoding import UnseenValues
@@ -184,6 +185,16 @@ class Context:
         with inspection_mode(self.network):
             outputs = network_outputs(self.network, self.samples.inputs)
         return (class_logits(outputs) if self.is_classifier else outputs).cpu()
+
+    @cached_property
+    def invalid_samples(self) -> tuple[Tensor, Tensor]:
+        """Which training and which test samples have outputs that are NaN or infinite."""
+        return invalid_samples(self)
+
+    @property
+    def score_of_valid(self) -> float:
+        """Score on the training samples whose outputs are finite."""
+        return score_of_valid(self)
 
     @cached_property
     def correct(self) -> Tensor:

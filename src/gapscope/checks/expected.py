@@ -113,13 +113,13 @@ def untrained_because(context: Context) -> str:
         return ""
     # 0.1 above the most frequent class, or half of what is above it where that is less, by judgment
     above = min(0.1, (1 - context.most_frequent) / 2)
-    if context.train_score >= context.most_frequent + above:
+    if context.score_of_valid >= context.most_frequent + above:
         return ""
     reason = (
         "the network predicts hardly better than a constant, as an untrained one; if it was trained, pass history= or "
         "initial_state=, or pass test="
     )
-    if not context.has_accuracy:
+    if not context.has_accuracy and not bool(context.invalid_samples[0].any()):
         unit = find_output_unit(context.logits, context.samples.y, context.train_score)
         if unit is not None:
             reason += f" ({unit.evidence}: their unit may not be that of the targets)"

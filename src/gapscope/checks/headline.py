@@ -142,4 +142,5 @@ def reason_not_judged(outcomes: Sequence[Outcome], context: Context) -> str:
     reason = next(
         outcome.reason for outcome in reversed(answers) if isinstance(outcome, NotChecked)
     )
-    return f"the {context.score_name} on new data ({context.failures.get('expected', reason)})"
+    reason = context.failures.get("expected", reason).rstrip(".")
+    return f"the {context.score_name} on new data ({reason})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import Samples, slices
 from gapscope.base.targets import IGNORED, check_labels, require_targets
-from gapscope.base.task import class_logits, task_of
+from gapscope.base.task import check_no_invalid, class_logits, task_of
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.outputs import inspection_mode, network_outputs, samples_per_pass
@@ -48,7 +49,7 @@ def sample_losses(
 
 @memoize
 def evaluate(
-    network: nn.Module, samples: Samples, *, chunk_size: int | None = None
+    network: nn.Module, samples: Samples, *, chunk_size: int | None = None, missing: bool = False
 ) -> dict[str, float]:
     """Return {"loss", "accuracy"} over all samples (regression has no accuracy).
 
@@ -57,33 +58,47 @@ def evaluate(
     For several labels per sample the accuracy is that of single labels, and "exact_match" is the fraction of samples
     whose labels are all predicted correctly.
 
+    With `missing`, all scores of a network with outputs that are NaN or infinite are NaN: in training it may diverge.
+
     Raises:
         InvalidInput: There are no targets, or a label has no output.
+        NotMeasurable: Outputs are NaN or infinite, or no position has a label.
     """
-    targets = require_targets(samples.targets)
+    require_targets(samples.targets)
     if samples.form is not None and not isinstance(network, NetworkAdapter):
         network = NetworkAdapter(network, samples.form)
     if samples.is_dense:
-        return _scores_of_positions(network, samples, chunk_size)
+        result, n_invalid = _scores_of_positions(network, samples, chunk_size)
+    else:
+        result, n_invalid = _scores(network, samples, chunk_size)
+    if not missing:
+        check_no_invalid(n_invalid, len(samples))
+    return dict.fromkeys(result, math.nan) if n_invalid else result
+
+
+def _scores(
+    network: nn.Module, samples: Samples, chunk_size: int | None
+) -> tuple[dict[str, float], int]:
+    """Return the scores, and the number of samples whose outputs are not finite."""
     with inspection_mode(network):
         outputs = network_outputs(network, samples.inputs, chunk_size=chunk_size)
-    targets, task = targets.to(outputs.device), samples.task
+    targets, task = samples.y.to(outputs.device), samples.task
     if task.scores:
         task.check_outputs(targets, outputs.shape[1])
     result = {"loss": task.loss(outputs.double(), targets).item()}
     if task.scores:
-        correct = task.correct(outputs, targets)
+        correct = task.agrees(outputs, targets)
         result["accuracy"] = correct.double().mean().item()
     if "exact_match" in task.scores:
         result["exact_match"] = correct.all(1).double().mean().item()
-    return result
+    return result, int(task.is_invalid(outputs, targets).sum())
 
 
 def _scores_of_positions(
     network: nn.Module, samples: Samples, chunk_size: int | None
-) -> dict[str, float]:
-    """Sum loss and correct predictions over positions, chunk by chunk."""
-    loss, correct, count = 0.0, 0.0, 0
+) -> tuple[dict[str, float], int]:
+    """Return the same for positions, over which loss and correct predictions are summed chunk by chunk."""
+    loss, correct, count, n_invalid = 0.0, 0.0, 0, 0
     with inspection_mode(network):
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size, at_most=16)
     for part in slices(len(samples), chunk_size):
@@ -97,8 +112,9 @@ def _scores_of_positions(
         loss += F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum").item()
         correct += int((logits.argmax(1) == labels).sum())
         count += int((labels != IGNORED).sum())
+        n_invalid += int(samples.task.is_invalid(logits, labels).sum())
     if count == 0:
         raise NotMeasurable(
             "At least one position must have a label; all are -100. Pass labels of the positions."
         )
-    return {"loss": loss / count, "accuracy": correct / count}
+    return {"loss": loss / count, "accuracy": correct / count}, n_invalid

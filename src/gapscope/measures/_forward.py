@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import NotMeasurable
 from gapscope.base.samples import slices
 from gapscope.base.targets import check_labels
-from gapscope.base.task import class_logits
+from gapscope.base.task import check_no_invalid, class_logits, has_no_largest
 from gapscope.inspection.hooks import Weighted, copied_calls, record_module_calls
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import (
@@ -82,7 +82,11 @@ class ForwardPass:
 
 @memoize
 def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None) -> ForwardPass:
-    """Run a network once in evaluation mode, and return outputs and last-layer features."""
+    """Run a network once in evaluation mode, and return outputs and last-layer features.
+
+    Raises:
+        NotMeasurable: Outputs are NaN or infinite.
+    """
     outputs = []
     features = []
     with measurement_mode(network) as network, torch.no_grad():
@@ -107,7 +111,9 @@ def forward_pass(network: nn.Module, x: Tensor, *, chunk_size: int | None = None
     all_features = None
     if len(features) == len(outputs):
         all_features = torch.cat(features)
-    return ForwardPass(torch.cat(outputs), all_features, next(iter(head.values()), None))
+    all_outputs = torch.cat(outputs)
+    check_no_invalid(int(has_no_largest(class_logits(all_outputs)).sum()), len(all_outputs))
+    return ForwardPass(all_outputs, all_features, next(iter(head.values()), None))
 
 
 def number_of_outputs(network: nn.Module, x: Inputs) -> int:

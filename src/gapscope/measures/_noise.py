@@ -13,7 +13,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.samples import as_samples, slices, slices_of
 from gapscope.base.targets import check_labels
-from gapscope.base.task import class_logits
+from gapscope.base.task import check_no_invalid, class_logits, has_no_largest
 from gapscope.inspection.execution import compute_distributed
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import (
@@ -179,4 +179,5 @@ def mixed_logits(
             outputs.append(checked_outputs(network(inputs), len(inputs)).double().cpu())
     logits = class_logits(torch.cat(outputs))
     check_labels(y, logits.shape[1])
+    check_no_invalid(int(has_no_largest(logits).sum()), len(logits))
     return logits

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from gapscope.base.errors import check_range
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.targets import check_labels
-from gapscope.base.task import class_logits
+from gapscope.base.task import class_logits, has_no_largest
 from gapscope.inspection.memoization import memoize
 from gapscope.inspection.outputs import measurement_mode, network_outputs, samples_per_pass
 from gapscope.measures._forward import Inputs, Labels
@@ -86,7 +86,9 @@ def _noise_tolerance(
             with at_weights(network, values):
                 logits = class_logits(network_outputs(network, samples.inputs, chunk_size=size))
             check_labels(samples.y, logits.shape[1])
-            return (logits.argmax(1) == samples.y).double().mean().item()
+            # outputs that large deviations made NaN predict nothing
+            correct = (logits.argmax(1) == samples.y) & ~has_no_largest(logits)
+            return correct.double().mean().item()
 
         clean = accuracy(weights)
         low = 0.0

@@ -125,7 +125,10 @@ def _train(
     def after_epoch(network: nn.Module, row: dict[str, Any]) -> None:
         # the population statistics are from before the last step, but the scores need those of the current weights
         refresh()
-        row |= {f"test_{name}": value for name, value in evaluate(network, problem.test).items()}
+        row |= {
+            f"test_{name}": value
+            for name, value in evaluate(network, problem.test, missing=True).items()
+        }
         if options.on_epoch is not None:
             options.on_epoch(network, problem, row)
 
@@ -155,7 +158,7 @@ def _score(
     scores = {
         f"{split}_{name}": value
         for split, samples in (("train", problem.train), ("test", problem.test))
-        for name, value in evaluate(network, samples).items()
+        for name, value in evaluate(network, samples, missing=True).items()
     }
     if not all(map(math.isfinite, scores.values())):
         message = f"loss not finite after epoch {record.epochs_trained}"

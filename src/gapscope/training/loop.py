@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from gapscope.base.arguments import check_arguments
-from gapscope.base.errors import InvalidInput, NotWritten
+from gapscope.base.errors import InvalidInput, NotMeasurable, NotWritten
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
@@ -113,7 +114,7 @@ class _Training:
             self._end("diverged", f"loss not finite in epoch {len(history) + 1}")
             return
         if self.held_out is not None:
-            scores = evaluate(self.held_out.network, self.held_out.samples)
+            scores = evaluate(self.held_out.network, self.held_out.samples, missing=True)
             row |= {f"test_{name}": value for name, value in scores.items()}
         if self.on_epoch is not None:
             self.on_epoch(network, row)
@@ -142,6 +143,11 @@ class _Training:
 
     def _end(self, status: Status, reason: str) -> None:
         self._write()
+        if status == "finished" and self.held_out is not None:
+            try:
+                evaluate(self.held_out.network, self.held_out.samples)
+            except NotMeasurable as error:
+                warnings.warn(f"Scores of test samples are NaN. {error}", stacklevel=4)
         self.result = TrainingResult(status=status, stop_reason=reason, history=self.history)
 
 

@@ -126,7 +126,7 @@ class Trainer:
         n_correct = torch.zeros(())
         if task.kind in WITH_ACCURACY:
             # for several labels per sample the fraction of its labels that are correct
-            n_correct = task.correct(outputs.detach(), y).double().reshape(len(y), -1).mean(1).sum()
+            n_correct = task.agrees(outputs.detach(), y).double().reshape(len(y), -1).mean(1).sum()
         return outputs.detach(), loss.detach(), penalty.detach(), n_correct
 
     def train_epoch(

@@ -72,7 +72,7 @@ class RunState:
         Args:
             network: A classifier of these samples; None for the one in training.
         """
-        return self.outputs(network).argmax(1) == self.samples.y.cpu()
+        return self.samples.task.correct(self.outputs(network), self.samples.y.cpu())
 
     def outputs(self, network: nn.Module | None = None) -> Tensor:
         """Return the outputs of a network, one per class, in evaluation mode on the CPU, [n, K].
@@ -184,7 +184,7 @@ def _with_batches(run: RunState, batch_size: int) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         for rows in order.split(batch_size):
             outputs = network(run.samples.inputs[rows])
-            correct.append(class_logits(outputs).argmax(1).cpu() == labels[rows])
+            correct.append(run.samples.task.correct(outputs.cpu(), labels[rows]))
     return order, torch.cat(correct)
 
 
