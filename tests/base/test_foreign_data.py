@@ -87,3 +87,11 @@ def test_texts_of_a_column_are_hashed() -> None:
     assert torch.equal(
         as_samples((polars.Series(texts), [0, 1])).inputs, as_samples((texts, [0, 1])).inputs
     )
+
+
+def test_columns_that_are_only_missing_or_only_new_are_named() -> None:
+    first = as_samples((FRAME, LABELS))
+    for columns, message in ((["a", "b"], r"it lacks c\. "), ([*"abc", "d"], r"it has d\. ")):
+        second = FRAME.assign(d=1.0)[columns]
+        with pytest.raises(InvalidInput, match=message):
+            as_second((second, LABELS), first)

@@ -208,3 +208,13 @@ def test_a_budget_is_checked_for_a_table_too(tmp_path: Path, command: str) -> No
     )
     done = gapscope(command, tmp_path / "a.csv", "--time-budget", "-3")
     assert done.returncode == 1 and "time_budget must lie in" in done.stderr
+
+
+@pytest.mark.parametrize("column", [(), ("--target", "y"), ("--target", "y.1")])
+def test_several_columns_of_the_name_of_the_labels_are_refused(
+    tmp_path: Path, column: tuple[str, ...]
+) -> None:
+    lines = [f"{k % 7},{k % 2},{k % 5},{k % 2}" for k in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["a,y,d,y", *lines]) + "\n")
+    done = gapscope("forecast", tmp_path / "a.csv", *column)
+    assert done.returncode == 1 and "one column 'y' of labels; it has several" in done.stderr

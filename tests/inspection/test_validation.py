@@ -441,6 +441,8 @@ def test_an_unused_category_is_named() -> None:
     labels = pandas.Series(pandas.Categorical(["b", "c"] * 20, categories=["a", "b", "c"]))
     with pytest.raises(InvalidInput, match="'a' has no sample"):
         ready(nn.Linear(3, 2), (torch.rand(40, 3), labels), needs=("outputs",))
+    with pytest.raises(InvalidInput, match="'a' has no sample"):
+        gs.measure(nn.Linear(3, 2), (torch.rand(40, 3), labels), ["accuracy"])
     ready(nn.Linear(3, 3), (torch.rand(40, 3), labels), needs=("outputs",))
     ready(
         nn.Linear(3, 2),

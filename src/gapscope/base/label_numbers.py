@@ -45,27 +45,25 @@ def check_class_numbers(labels: Tensor) -> None:
         )
 
 
-def check_no_unused_category(labels: Tensor, names: Sequence[str], n_outputs: int) -> None:
-    """Raise InvalidInput if named classes without a sample number the others beyond the outputs.
+def unused_category_reason(labels: Tensor, names: Sequence[str], n_outputs: int) -> str:
+    """Return why labels do not fit outputs if categories without a sample number the others beyond them (else empty).
 
     Args:
         labels: Class labels [n].
         names: Names of the classes; empty for none.
         n_outputs: Outputs of the network; one is that of two classes.
-
-    Raises:
-        InvalidInput: There are such classes.
     """
     if len(names) <= max(n_outputs, 2):
-        return
+        return ""
     counts = torch.bincount(labels[labels >= 0], minlength=len(names))
     unused = [repr(name) for code, name in enumerate(names) if not counts[code]]
-    if unused and bool(counts[max(n_outputs, 2) :].any()):
-        raise InvalidInput(
-            f"The network must have one output per category; it has {n_outputs}, and the labels have {len(names)} "
-            f"categories, of which {join_names(unused)} {'has' if len(unused) == 1 else 'have'} no sample. "
-            "Remove them, y.cat.remove_unused_categories(), or change the last layer."
-        )
+    if not unused or not bool(counts[max(n_outputs, 2) :].any()):
+        return ""
+    return (
+        f"the network has {n_outputs} outputs, and the labels have {len(names)} categories, of which "
+        f"{join_names(unused)} {'has' if len(unused) == 1 else 'have'} no sample; remove them, "
+        "y.cat.remove_unused_categories(), or change the last layer"
+    )
 
 
 VOID = 255

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -119,6 +119,12 @@ def _described(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {list(shape)}" if shape else name for name, shape in shapes.items())
 
 
+def _difference(lacking: Sequence[str], others: Sequence[str]) -> str:
+    """Return which names are missing and which are new, as the end of a sentence."""
+    parts = [("lacks", lacking), ("has", others)]
+    return " and ".join(f"{verb} {join_names(names)}" for verb, names in parts if names)
+
+
 def _with_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
     """Bring the columns of a frame into the order of the first."""
     if second.columns == first.columns or not second.columns or not first.columns:
@@ -127,8 +133,8 @@ def _with_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
     if missing or len(second.columns) != len(first.columns):
         unknown = [name for name in second.columns if name not in first.columns]
         raise InvalidInput(
-            f"{owner} must have the columns of the first data set; it lacks {join_names(missing) or 'none'} and has "
-            f"{join_names(unknown) or 'no others'}. Prepare both in the same way."
+            f"{owner} must have the columns of the first data set; it {_difference(missing, unknown)}. "
+            f"Prepare both in the same way."
         )
     order = torch.tensor([second.columns.index(name) for name in first.columns])
     note = f"The columns of {owner} were brought into the order of the first data set."
@@ -150,8 +156,8 @@ def _with_named_inputs_of(second: Samples, first: Samples, owner: str) -> Sample
     others = [name for name in names if name not in known]
     if lacking or others:
         raise InvalidInput(
-            f"{owner} must have the inputs of the first data set; it lacks {join_names(lacking) or 'none'} and has "
-            f"{join_names(others) or 'no others'}. Prepare both in the same way."
+            f"{owner} must have the inputs of the first data set; it {_difference(lacking, others)}. "
+            f"Prepare both in the same way."
         )
     parts = dict(zip(names, second.parts, strict=True))
     inputs, form = pack_inputs({name: parts[name] for name in known})

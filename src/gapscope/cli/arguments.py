@@ -192,7 +192,7 @@ def split_target(
     """
     from gapscope.base.errors import InvalidInput, did_you_mean, join_names
     from gapscope.data.table_targets import as_targets
-    from gapscope.data.tables import MISSING_WORDS, SEPARATORS
+    from gapscope.data.tables import MISSING_WORDS, REPEATED, SEPARATORS
 
     names = [str(name) for name in table]
     if len(names) < 2 or not len(table):
@@ -205,6 +205,11 @@ def split_target(
     if target not in table:
         hint = did_you_mean(target, names) or f" It has {join_names(names)}."
         raise InvalidInput(f"{path} has no column {target!r}.{hint}")
+    repeated: Mapping[str, str] = table.attrs.get(REPEATED, {})
+    if target in repeated:
+        raise InvalidInput(
+            f"{path} must have one column {repeated[target]!r} of labels; it has several. Rename or remove the others."
+        )
     labels = table[target]
     if labels.isna().any():
         rows = (labels.index[labels.isna()] + 1).tolist()

@@ -9,10 +9,29 @@ from pathlib import Path
 from gapscope.base.errors import UnreadableFile
 
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+READABLE = "a CSV, JSON or Parquet file"
+SAVE = "Save the table as CSV (UTF-8)."
 NOT_TEXT = {
-    b"PK\x03\x04": "a spreadsheet or zip file",
-    b"\xd0\xcf\x11\xe0": "an old spreadsheet file",
+    b"PK\x03\x04": ("a spreadsheet or zip file", f"{SAVE[:-1]}, or unpack it."),
+    b"\xd0\xcf\x11\xe0": ("an old spreadsheet file", SAVE),
+    b"ARROW1": (
+        "a Feather file",
+        "Save the table as Parquet: pandas.read_feather(path).to_parquet(...).",
+    ),
+    b"\x89HDF": (
+        "an HDF5 file",
+        "Save the table as Parquet: pandas.read_hdf(path).to_parquet(...).",
+    ),
+    b"SQLite format 3": ("an SQLite database", SAVE),
+} | {
+    # the protocols of pickle that pandas writes
+    bytes([0x80, protocol]): (
+        "a pickle file",
+        "Save the table as Parquet: pandas.read_pickle(path).to_parquet(...).",
+    )
+    for protocol in (2, 3, 4, 5)
 }
+"""First bytes of files that are no text: what they are, and what to do."""
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -50,14 +69,12 @@ def read_text(path: Path) -> tuple[str, str]:
     is_archive = content.startswith(b"PK") and b".npy" in content[30:300]
     if is_archive or content.startswith(b"\x93NUMPY"):
         raise UnreadableFile(
-            f"{path} must be a CSV or Parquet file; it holds arrays of NumPy. Pass them in Python: "
+            f"{path} must be {READABLE}; it holds arrays of NumPy. Pass them in Python: "
             "gapscope.forecast_accuracy(None, (x, y)), or a function: gapscope forecast module:function."
         )
     kind = next((kind for start, kind in NOT_TEXT.items() if content.startswith(start)), None)
     if kind is not None:
-        raise UnreadableFile(
-            f"{path} must be a CSV or Parquet file; it is {kind}. Save the table as CSV (UTF-8)."
-        )
+        raise UnreadableFile(f"{path} must be {READABLE}; it is {kind[0]}. {kind[1]}")
     marked = next(
         (name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark)), None
     )
@@ -82,6 +99,6 @@ def read_text(path: Path) -> tuple[str, str]:
         encoding = "Latin-1 (Windows-1252)"
     if "\0" in text:
         raise UnreadableFile(
-            f"{path} must be a CSV or Parquet file; it holds bytes that are no text. Pass another file."
+            f"{path} must be {READABLE}; it holds bytes that are no text. Pass another file."
         )
     return text.replace("\r\n", "\n").replace("\r", "\n"), encoding

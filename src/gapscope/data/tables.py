@@ -30,6 +30,8 @@ DECIMAL_COMMA = r"[-+]?\d+(,\d+)?"
 """A number with a decimal comma, in files whose columns are not separated by commas."""
 # the first line by which some spreadsheet programs learn the separator
 _SEPARATOR_LINE = re.compile(r"\s*\"?sep=([,;\t|])\"?[ ,;\t|]*(\n|$)", re.IGNORECASE)
+REPEATED = "gapscope_repeated"
+"""Name of an attribute of a table: columns that share their name in the file, with that name."""
 JSON_ENDINGS = (".json", ".jsonl", ".ndjson")
 
 
@@ -81,11 +83,43 @@ def _extra_fields(text: str, separator: str, path: Path) -> int:
         expected = heads
     for line, width in widths[1:]:
         if width != expected:
+            _check_no_title(widths, path)
             raise UnreadableFile(
                 f"{path}, line {line} has {width} fields where {expected} are needed, separated by "
                 f"{SEPARATORS[separator]}. Correct the line; put text that contains the separator into quotes."
             )
     return expected - heads
+
+
+def _check_no_title(widths: Sequence[tuple[int, int]], path: Path) -> None:
+    """Raise UnreadableFile if the first lines have fewer fields than all lines below them, as titles have.
+
+    Args:
+        widths: Number of the line and its fields, of every line.
+        path: File, for messages.
+
+    Raises:
+        UnreadableFile: They have.
+    """
+    width = widths[-1][1]
+    n = next((k for k, (_, fields) in enumerate(widths) if fields == width), 0)
+    if n and n < len(widths) - 1 and all(fields == width for _, fields in widths[n:]):
+        titles = join_names(line for line, _ in widths[:n])
+        raise UnreadableFile(
+            f"{path} must begin with the names of its columns; line {titles} has {widths[0][1]} of the {width} fields "
+            f"of those from line {widths[n][0]} on, as titles have. Remove it, or begin it with #."
+        )
+
+
+def _check_quotes(text: str, separator: str, path: Path) -> None:
+    """Raise UnreadableFile if the names in the first line are quoted by ' or `, which no CSV file uses."""
+    header = [cell.strip() for cell in _first_rows(text, separator)[0]]
+    for mark in ("'", "`"):
+        if all(len(cell) > 1 and cell[0] == cell[-1] == mark for cell in header):
+            raise UnreadableFile(
+                f'{path} must quote text by "; the first line does by {mark}, such as {header[0]}. Save it with double '
+                f'quotes, or without: pandas.read_csv(path, quotechar="{mark}").to_csv(...).'
+            )
 
 
 def _parse(text: str, separator: str, path: Path, **options: Any) -> pandas.DataFrame:
@@ -151,6 +185,7 @@ def _load_text(path: Path) -> tuple[str, str, int, list[str]]:
             separator = named.group(1)
         else:
             separator = _find_separator(text)
+        _check_quotes(text, separator, path)
         _check_one_header(text, separator, path)
         extra = _extra_fields(text, separator, path)
     except csv.Error as error:
@@ -261,7 +296,10 @@ def _named_once(frame: pandas.DataFrame, path: Path, notes: list[str]) -> pandas
         notes.append(
             f"{path}: {len(own)} columns are named {name!r}; they are read as {', '.join(own)}."
         )
-    return frame.set_axis(unique, axis=1)
+    frame = frame.set_axis(unique, axis=1)
+    pairs = zip(names, unique, strict=True)
+    frame.attrs[REPEATED] = {new: old for old, new in pairs if old in repeated}
+    return frame
 
 
 def _clean_text(column: pandas.Series, has_decimal_commas: bool) -> tuple[pandas.Series, str]:
@@ -397,7 +435,7 @@ def read_table(
             names = ["row", *first[0]]
     options: dict[str, Any] = {}
     # text in a second file too, where all of its cells may look like numbers
-    columns = names or [str(name) for name in first[0]]
+    columns = names or unique_names(first[0])
     dtype = {k if names else name: str for k, name in enumerate(columns) if name.strip() in as_text}
     if names is not None:
         options = {"header": None, "names": range(len(names)), "skiprows": 1 if extra else 0}
@@ -406,7 +444,10 @@ def read_table(
         cells = _parse(text, separator, path, dtype=str, **options)
         dtype |= {name: str for name in cells if cells[name].str.fullmatch(r"\s*0\d+\s*").any()}
     frame = _parse(text, separator, path, dtype=dtype, **options)
-    frame.columns = [str(name).strip() for name in (names or frame.columns)]
+    if names is None:  # pandas numbers equal names, and names columns without a name
+        pairs = zip(first[0], frame.columns, strict=True)
+        names = [(name.strip() and name) or str(other) for name, other in pairs]
+    frame.columns = [name.strip() for name in names]
     # pandas names columns without a name like this
     unnamed = [re.fullmatch(r"(Unnamed: \d+)?", name) is not None for name in frame.columns]
     frame = frame.loc[

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, first_line
-from gapscope.base.label_numbers import check_no_unused_category
+from gapscope.base.label_numbers import unused_category_reason
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_labels, require_targets
@@ -319,6 +319,9 @@ def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     prepared = replace(_adapt(network, in_network_types(network, samples)), estimator=estimator)
     if samples.class_names and not prepared.mismatch:
         reason = unknown_labels_reason(network, prepared.samples, prepared.n_outputs)
+        if not reason and prepared.samples.is_classification:
+            names = samples.class_names
+            reason = unused_category_reason(prepared.samples.y, names, prepared.n_outputs)
         prepared = replace(prepared, mismatch=reason)
     if "labels" in needs:
         require_labels(prepared.samples.targets)
@@ -362,8 +365,6 @@ def _check_outputs(prepared: Ready) -> None:
     targets = require_targets(prepared.samples.targets)
     if prepared.mismatch:
         raise InvalidInput(f"Targets must fit the outputs; {prepared.mismatch}.")
-    if prepared.samples.kind == "classification":
-        check_no_unused_category(targets, prepared.samples.class_names, prepared.n_outputs)
     prepared.samples.task.check_outputs(targets, prepared.n_outputs)
 
 
