@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_wine
 from torch import nn
 
 import gapscope as gs
@@ -251,3 +252,37 @@ def test_the_account_as_numbers_for_a_tracker() -> None:
     assert replace(account, expected=None, entries=(), unexplained=None).metrics == {
         "training_accuracy": 0.99
     }
+
+
+def test_label_errors_that_a_second_opinion_does_not_confirm_have_this_reason() -> None:
+    x, y = load_wine(return_X_y=True, as_frame=True)
+    y[[3, 60, 140]] = [1, 2, 0]
+    result = gs.check(None, (x, y), only=["GS102", "GS105"])
+    reason = result.not_checked[0].reason
+    assert "random forest" in reason and "is needed" not in reason
+    assert "column proline: 388 times" in result.findings[0].evidence
+    assert "of 2 checks" in repr(result) and " CPU s)" in repr(result)
+
+
+def test_costs_on_the_page_name_the_findings_that_share_them(
+    result: CheckResult, tmp_path: Path
+) -> None:
+    codes = ("GS401", "GS403", "GS102", "GS108")
+    costs = (0.078, 0.078, 0.02, None)
+    findings = tuple(
+        Finding("evidence", "action", cost=cost, code=code, title="title")
+        for code, cost in zip(codes, costs, strict=True)
+    )
+    replace(result, findings=findings).write_html(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    for text in ("7.8 points, shared with GS403", "7.8 points, shared with GS401", "2.0 points<"):
+        assert f"Expected cost: {text}" in page
+    assert page.count("Expected cost") == 3
+
+
+def test_a_dead_layer_is_named_as_one() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    nn.init.constant_(network[0].bias, -100.0)
+    data = torch.randn(60, 4), torch.arange(60) % 2
+    assert "layer '1'" in gs.check(network, data, only=["GS403"]).findings[0].evidence

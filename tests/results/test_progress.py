@@ -92,3 +92,13 @@ def test_lines_of_piped_output_keep_their_distance(monkeypatch: pytest.MonkeyPat
     for number in range(3):
         notify(f"measuring network {number}: about 60 s", 60.0)
     assert log.getvalue() == "gapscope: measuring network 0: about 60 s\n"
+
+
+def test_steps_of_unknown_length_have_no_time_left() -> None:
+    lines = bars._Lines("checking", 4)
+    lines.advance(3)
+    lines.step("GS402")
+    assert "75 % after" in lines.line() and "left" in lines.line()
+    lines.step("advice", is_timed=False)
+    assert "%" not in lines.line() and "left" not in lines.line()
+    lines.end()

@@ -87,10 +87,16 @@ def label_errors(context: Context) -> Outcome:
     if noise is None:
         return NotChecked(issues.note)
     if noise.is_upper_bound and noise.high >= MIN_NOISE:
-        return NotChecked(
-            f"at most {percent(noise.high)} of labels are wrong; clean labels are predicted at "
-            f"{percent(noise.clean_accuracy)}, {percent(TIGHT_FROM)} is needed to distinguish errors from hard samples"
+        reason = (
+            f"clean labels are predicted at {percent(noise.clean_accuracy)}, {percent(TIGHT_FROM)} is needed to "
+            "distinguish errors from hard samples"
         )
+        if noise.clean_accuracy >= TIGHT_FROM:
+            reason = (
+                "a random forest does not confirm these errors, or classes have too few samples, so that hard samples "
+                "are not excluded"
+            )
+        return NotChecked(f"at most {percent(noise.high)} of labels are wrong; {reason}")
     if noise.low <= 0 or noise.rate < MIN_NOISE:
         return Fine(f"at most {percent(noise.high)} of labels")
     flagged = issues.flagged

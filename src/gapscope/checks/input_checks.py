@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,10 @@ MAX_NAMES = 3  # columns that one line of evidence names
 
 def _is_floating_table_or_image(context: Context) -> bool:
     return context.everything.inputs.is_floating_point() and context.everything.has_one_input
+
+
+def _nouns(noun: str, indices: Sequence[int]) -> str:
+    return noun if len(indices) == 1 else f"{noun}s"
 
 
 @register_check("GS105", title="unscaled inputs", seconds=0.01)
@@ -48,17 +54,23 @@ def scaling(context: Context) -> Outcome:
     evidence = ""
     if large:
         most = f"{float(spread.max()) / typical:,.0f} times the typical spread"
-        evidence = f"{noun}s {name_columns(context, large)}: up to {most}"
+        up_to = "up to " if len(large) > 1 else ""
+        evidence = f"{_nouns(noun, large)} {name_columns(context, large)}: {up_to}{most}"
     elif small:
         smallest = float(spread[torch.tensor(small)].min())
-        evidence = f"{noun}s {name_columns(context, small)}: down to {smallest / typical:.2g} times the typical spread"
+        down_to = "down to " if len(small) > 1 else ""
+        evidence = (
+            f"{_nouns(noun, small)} {name_columns(context, small)}: {down_to}{smallest / typical:.2g} times the "
+            "typical spread"
+        )
     elif far:
         # the column whose mean is largest beside its spread
         worst = max(far, key=lambda i: float(mean[i] / spread[i]))
         around = (
             f"{format_number(float(spread[worst]))} around {format_number(float(center[worst]))}"
         )
-        evidence = f"{noun}s {name_columns(context, far)} are far from 0: a spread of {around}"
+        is_far = "are" if len(far) > 1 else "is"
+        evidence = f"{_nouns(noun, far)} {name_columns(context, far)} {is_far} far from 0: a spread of {around}"
     elif typical > MAX_SPREAD:
         evidence = f"{noun}s have a typical spread of {format_number(typical)}"
     if not evidence:

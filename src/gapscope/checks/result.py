@@ -13,7 +13,14 @@ import torch
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput
 from gapscope.base.files import write_output
-from gapscope.checks.account import TRY_IT, Account, cap_costs, make_account, order_findings
+from gapscope.checks.account import (
+    TRY_IT,
+    Account,
+    cap_costs,
+    cause_of,
+    make_account,
+    order_findings,
+)
 from gapscope.checks.expected import note_on_test
 from gapscope.checks.fixes import FIXES, Fix, Spec
 from gapscope.checks.headline import make_headline, reason_not_judged
@@ -299,7 +306,7 @@ class CheckResult(Result):
         total = checked + len(self.not_checked)
         lines = [
             f"{n or 'No'} finding{'' if n == 1 else 's'} for a {self.task} on {pluralize(self.total, 'sample')} "
-            f"({checked} of {total} checks, {self.seconds:.0f} s)",
+            f"({checked} of {total} checks, {self.seconds:.0f} CPU s)",
             *self.notes,
             self.headline,
             "",
@@ -356,6 +363,7 @@ class CheckResult(Result):
                 "evidence": finding.evidence,
                 "action": finding.action,
                 "width": round(100 * max(finding.cost or 0.0, 0.0) / largest),
+                "cost": self._cost_in_words(finding),
                 "pictures": self._pictures(finding),
             }
             for finding in self.findings
@@ -377,6 +385,20 @@ class CheckResult(Result):
             "fine": fine,
             "not_checked": not_checked,
         }
+
+    def _cost_in_words(self, finding: Finding) -> str:
+        """Return the cost of a finding with the codes that share it, empty without one."""
+        if not finding.cost or finding.cost < 0:
+            return ""
+        if self.task == "regressor":
+            text = f"{finding.cost:.2f} of R^2"
+        else:
+            text = f"{100 * finding.cost:.1f} points"
+        cause = cause_of(finding)
+        others = [
+            f.code for f in self.findings if cause and f is not finding and cause_of(f) == cause
+        ]
+        return f"{text}, shared with {' and '.join(sorted(others))}" if others else text
 
     def _pictures(self, finding: Finding) -> list[tuple[int, str]]:
         """Return indices and pictures of the first samples of a finding (none unless they are images)."""

@@ -201,7 +201,7 @@ def check(
                     outcomes.append(_run(item, context, budget))
                 bar.advance()
             if trainer is not None:
-                bar.step("advice")
+                bar.step("advice", is_timed=False)
                 tried = _try_advice(trainer, context, outcomes, max_trainings)
                 interrupted = isinstance(tried, TriedAdvice) and tried.interrupted
         except KeyboardInterrupt:

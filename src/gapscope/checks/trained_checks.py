@@ -170,11 +170,16 @@ def dead_units(context: Context) -> Outcome:
         return Fine(f"{dead} of {units} units are never active")
     worst = max(active, key=lambda key: float((~active[key]).double().mean()))
     return Finding(
-        f"{dead} of {units} units are never active on the training samples, most in {worst[0] or 'the network'}",
+        f"{dead} of {units} units are never active on the training samples, most in {_place(worst[0])}",
         "lower the learning rate or the bias, use LeakyReLU, or make the layer narrower",
         cost=context.shortfall,
         fixes=("learning rate / 3", "learning rate / 10"),
     )
+
+
+def _place(name: str) -> str:
+    """Return what a message calls a layer."""
+    return f"layer {name!r}" if name else "the network"
 
 
 def _last_axes(network: nn.Module, x: Tensor) -> dict[str, bool]:

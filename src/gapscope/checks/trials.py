@@ -137,7 +137,7 @@ class TriedAdvice:
                 text = f"{text}; over all splits, which decide, {decisive})"
             lines = [f"tried: {best.name} {text}; {cost})"]
             if names:
-                lines.append(f"       less or nothing from {names}")
+                lines.append(f"       smaller or no gain from: {names}")
         if self.note:
             return [*lines, self.note]
         return lines

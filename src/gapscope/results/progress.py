@@ -56,8 +56,13 @@ def notify(sentence: str, seconds: float = 0.0) -> None:
 class NullProgress:
     """Progress without a bar."""
 
-    def step(self, what: str) -> None:
-        """Show the next step."""
+    def step(self, what: str, *, is_timed: bool = True) -> None:
+        """Show the next step.
+
+        Args:
+            what: Its name.
+            is_timed: Whether the time left is estimated: steps take about the same time.
+        """
 
     def advance(self, amount: float = 1.0) -> None:
         """Advance the bar."""
@@ -86,7 +91,7 @@ class _Bar(NullProgress):
             if not self.is_over:
                 self.bar.start()
 
-    def step(self, what: str) -> None:
+    def step(self, what: str, *, is_timed: bool = True) -> None:
         """Show the next step."""
         self.bar.update(self.task, description=f"{self.title}: {what}")
 
@@ -109,6 +114,7 @@ class _Lines(NullProgress):
         self.title = title
         self.total = total
         self.what = ""
+        self.is_timed = True
         self.done = 0.0
         self.start = time.monotonic()
         self.is_over = threading.Event()
@@ -126,6 +132,8 @@ class _Lines(NullProgress):
         text = self.title
         if self.what:
             text += f": {self.what}"
+        if not self.is_timed:
+            return f"{text}, {spent:.0f} s"
         fraction = 0.0
         if self.total > 0:
             fraction = min(1.0, self.done / self.total)
@@ -134,9 +142,9 @@ class _Lines(NullProgress):
             text += f", about {spent * (1 - fraction) / fraction:.0f} s left"
         return text
 
-    def step(self, what: str) -> None:
+    def step(self, what: str, *, is_timed: bool = True) -> None:
         """Name the next step."""
-        self.what = what
+        self.what, self.is_timed = what, is_timed
 
     def advance(self, amount: float = 1.0) -> None:
         """Count finished work."""
