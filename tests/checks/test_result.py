@@ -282,7 +282,8 @@ def test_costs_on_the_page_name_the_findings_that_share_them(
 
 def test_a_dead_layer_is_named_as_one() -> None:
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    nn.init.constant_(network[0].bias, -100.0)
+    first = nn.Linear(4, 8)
+    nn.init.constant_(first.bias, -100.0)
+    network = nn.Sequential(first, nn.ReLU(), nn.Linear(8, 2))
     data = torch.randn(60, 4), torch.arange(60) % 2
     assert "layer '1'" in gs.check(network, data, only=["GS403"]).findings[0].evidence
