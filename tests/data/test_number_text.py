@@ -232,3 +232,47 @@ def test_years_of_two_digits_are_those_of_spreadsheets() -> None:
     found = find_format(days)
     assert found is not None
     assert found.values(days).dt.year.tolist()[:4] == [2029, 1930, 1964, 1999]
+
+
+AMOUNTS = numpy.random.default_rng(5).normal(size=60) * 3000
+DAYS = pandas.date_range("2020-01-01", periods=60, freq="37h")
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (pandas.Categorical([f"{amount:,.2f}" for amount in AMOUNTS]), AMOUNTS.round(2)),
+        (
+            [f"{abs(amount):.2f}{'-' if amount < 0 else ''}" for amount in AMOUNTS],
+            AMOUNTS.round(2),
+        ),
+        (DAYS.strftime("%d-%b-%Y"), (DAYS.normalize() - pandas.Timestamp(0)).days),
+        (DAYS.strftime("%B %d, %Y"), (DAYS.normalize() - pandas.Timestamp(0)).days),
+    ],
+    ids=["declared categories", "minus at the end", "day and named month", "named month and day"],
+)
+def test_more_text_is_read_as_numbers_and_dates(cells: Any, expected: Any) -> None:
+    frame = pandas.DataFrame({"x": cells})
+    encoded, _ = encode_frame(frame)
+    assert numpy.allclose(encoded["x"], expected)
+    second, _ = encode_frame(frame.iloc[:5], like=encoded)
+    assert second["x"].equals(encoded["x"][:5])
+
+
+def test_cells_by_which_a_column_is_not_read_are_named() -> None:
+    cells = [f"{amount:.2f}" for amount in AMOUNTS]
+    for row in range(0, 60, 7):
+        cells[row] = f"about x{row}"
+    _, notes = encode_frame(pandas.DataFrame({"x": cells, "y": AMOUNTS}))
+    assert any(
+        "x: most cells are numbers" in note and "'about x0' (row 1)" in note for note in notes
+    )
+    _, plain = encode_frame(
+        pandas.DataFrame({"x": [f"Mr {a:.2f} K" for a in AMOUNTS], "y": AMOUNTS})
+    )
+    assert len(plain) == 1
+
+
+def test_few_declared_categories_stay() -> None:
+    cells = pandas.Categorical([f"{k % 5}.50" for k in range(60)])
+    assert encode_frame(pandas.DataFrame({"x": cells, "y": AMOUNTS}))[0].shape == (60, 6)

@@ -21,6 +21,8 @@ from gapscope.data.number_text import (
     has_numbers_in_text,
     has_text,
     note_on_errors,
+    note_on_unreadable,
+    without_declaration,
 )
 from gapscope.data.plain_columns import (
     are_numbers,
@@ -80,7 +82,7 @@ def _read_text(
     formats: dict[Any, TextFormat] = {}
     notes: dict[Any, str] = {}
     for name in list(frame.columns):
-        column = frame[name]
+        column = without_declaration(frame[name])
         text = find_format(column) or amounts_format(column)
         if text is not None and text.kind != "ambiguous":
             formats[name] = text
@@ -255,8 +257,9 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
         columns = [ColumnEncoding(str(name), "text", dtypes[str(name)], ()) for name in frame]
         words.attrs[KEY] = TableEncoding(tuple(columns), tuple(WORDS), {}, words=True, texts=texts)
         return words, (*notes, *word_notes)
-    frame = frame.drop(columns=[name for name in names if name not in numbering])
     names = [name for name in names if name not in numbering]
+    notes += filter(None, [note_on_unreadable(without_declaration(frame[name])) for name in names])
+    frame = frame.drop(columns=names)
     categories = [name for name in text if name in frame]
     numbers = [name for name in frame if name not in categories]
     missing = int(frame[numbers].isna().sum().sum())

@@ -55,6 +55,11 @@ _NUMBER = {
 _DATE = re.compile(
     r"(\d{1,4})([/.-])(\d{1,2})\2(\d{4}|\d{2})(?:[ T]+(\d{1,2})(:\d{2})(:\d{2})? ?([AaPp][Mm])?)?"
 )
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_NAMED_MONTH = re.compile(
+    r"(?P<day>\d{1,2})[ ./-](?P<month>[A-Za-z]{3,9})\.?[ ,./-]{1,2}(?P<year>\d{4})"
+    r"|(?P<month2>[A-Za-z]{3,9})\.? (?P<day2>\d{1,2}),? (?P<year2>\d{4})"
+)
 YEARS_OF_1900 = 30
 """Years of two digits from this one on are those of 1900, as in spreadsheets."""
 
@@ -165,8 +170,17 @@ def _finite(cell: Any) -> float:
 
 
 def _plain(cell: Any) -> str:
-    """Return a cell as text with usual spaces."""
-    return " ".join(re.sub(r"[\u00a0\u2009\u202f]", " ", str(cell)).split())
+    """Return a cell as text with usual spaces, a minus before its number, and a date with a named month as ISO 8601."""
+    text = " ".join(re.sub(r"[\u00a0\u2009\u202f]", " ", str(cell)).split())
+    if re.fullmatch(r"\d[\d.,]*-", text):
+        return "-" + text[:-1]
+    found = _NAMED_MONTH.fullmatch(text)
+    if found is None:
+        return text
+    day, month, year = (found[name] or found[f"{name}2"] for name in ("day", "month", "year"))
+    if month[:3].lower() not in _MONTHS:
+        return text
+    return f"{year}-{_MONTHS.index(month[:3].lower()) + 1:02}-{day:0>2}"
 
 
 def _split(text: str) -> _Parts | None:
@@ -206,11 +220,27 @@ def has_numbers_in_text(column: pandas.Series) -> bool:
     return has_text(column) and not all(isinstance(cell, str) for cell in column.dropna())
 
 
-def find_format(column: pandas.Series) -> TextFormat | None:
+def without_declaration(column: pandas.Series) -> pandas.Series:
+    """Return a column of declared categories as its values if they are more than categories are, others unchanged.
+
+    Such columns were made categories to save memory.
+
+    Args:
+        column: Column of a table.
+    """
+    import pandas
+
+    if isinstance(column.dtype, pandas.CategoricalDtype) and column.nunique() > MAX_CATEGORIES:
+        return column.astype(object)
+    return column
+
+
+def find_format(column: pandas.Series, min_share: float = MIN_SHARE) -> TextFormat | None:
     """Return how a column of text holds numbers or dates; None for other columns, categories and codes.
 
     Args:
         column: Column of a table.
+        min_share: Fraction of the cells that must be such.
     """
     if not has_text(column):
         return None
@@ -219,7 +249,7 @@ def find_format(column: pandas.Series) -> TextFormat | None:
     if not counts:
         return None
     real = {_plain(cell) for cell in column.dropna() if not isinstance(cell, str)}
-    return _date_format(counts) or _number_format(counts, real)
+    return _date_format(counts, min_share) or _number_format(counts, real, min_share)
 
 
 def amounts_format(column: pandas.Series) -> TextFormat | None:
@@ -244,7 +274,9 @@ def _share(counts: Counter[str], cells: Sequence[str]) -> float:
     return sum(counts[cell] for cell in cells) / counts.total()
 
 
-def _number_format(counts: Counter[str], real: Collection[str]) -> TextFormat | None:
+def _number_format(
+    counts: Counter[str], real: Collection[str], min_share: float
+) -> TextFormat | None:
     """Return how cells hold numbers, of which some are no text (`real`); None for other text."""
     parts = {cell: found for cell in counts if (found := _split(cell)) is not None}
     affixes: Counter[tuple[str, str]] = Counter()
@@ -263,7 +295,7 @@ def _number_format(counts: Counter[str], real: Collection[str]) -> TextFormat | 
         ]
         shares[point] = _share(counts, numeric[point])
     point = max(shares, key=shares.__getitem__)
-    if shares[point] < MIN_SHARE:
+    if shares[point] < min_share:
         return None
     if real and shares["."] == shares[","]:
         point = _point_like_numbers(
@@ -323,13 +355,13 @@ def _are_categories(known: Sequence[_Parts], others: Sequence[str], is_mixed: bo
     return not (others or is_mixed) and all(part.number.isdigit() for part in known)
 
 
-def _date_format(counts: Counter[str]) -> TextFormat | None:
+def _date_format(counts: Counter[str], min_share: float) -> TextFormat | None:
     """Return the order of dates, None for other text; a day and a month that may both be months are ambiguous."""
     iso = [cell for cell in counts if ISO_DATE.fullmatch(cell)]
-    if _share(counts, iso) >= MIN_SHARE:
+    if _share(counts, iso) >= min_share:
         return TextFormat("date")
     found = {cell: match for cell in counts if (match := _DATE.fullmatch(cell)) is not None}
-    if _share(counts, list(found)) < MIN_SHARE:
+    if _share(counts, list(found)) < min_share:
         return None
     days, months, years = set[str](), set[str](), set[str]()
     for cell, match in found.items():
@@ -346,7 +378,7 @@ def _date_format(counts: Counter[str]) -> TextFormat | None:
         for name, cells in (("ymd", years), ("dmy", days), ("mdy", months))
     }
     order = max(shares, key=shares.__getitem__)
-    if shares[order] < MIN_SHARE:
+    if shares[order] < min_share:
         return None
     has_points = all(match[2] == "." for match in found.values())
     is_told = order == "ymd" or bool(days - months) != bool(months - days)
@@ -374,3 +406,16 @@ def note_on_errors(column: pandas.Series, values: pandas.Series, noun: str = "nu
         for cell, where in rows.items()
     )
     return f"cells that are no {noun}: {listed}"
+
+
+def note_on_unreadable(column: pandas.Series) -> str:
+    """Return the cells by which a column is not read as numbers or dates, if most of its cells are such (else empty).
+
+    Args:
+        column: Column of a table without a format (see `find_format`).
+    """
+    text = find_format(column, 0.5)
+    if text is None or text.kind == "ambiguous":
+        return ""
+    wrong = note_on_errors(column, text.values(column), f"{text.kind}s")
+    return wrong and f"{column.name}: most cells are {text.kind}s. Correct the {wrong}."

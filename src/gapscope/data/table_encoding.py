@@ -75,6 +75,8 @@ class ColumnEncoding:
             column: Column of the other table; other columns are only made plain.
         """
         plain = plain_column(column)
+        if self.text is not None and str(plain.dtype) == "category":
+            plain = plain.astype(object)
         if self.kind not in ("number", "date") or not has_text(plain):
             return plain, []
         text = self.text or find_format(plain) or TextFormat(self.kind)
