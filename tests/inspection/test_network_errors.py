@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.base.errors import NetworkFailed
+from gapscope.base.errors import InvalidInput, NetworkFailed
 from gapscope.inspection.network_errors import explained_errors
 
 X = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
@@ -59,3 +59,18 @@ def test_errors_of_hooks_and_of_other_code_stay_as_they_are() -> None:
     with pytest.raises(RuntimeError, match="cannot be multiplied") as caught, explained_errors():
         train()
     assert not isinstance(caught.value, NetworkFailed)
+
+
+def test_a_batch_of_one_sample_is_too_small_for_batch_norm() -> None:
+    network = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
+    with pytest.raises(NetworkFailed, match="two samples per batch or more"):
+        gs.penalties.L2Penalty(0.1)(network, torch.randn(1, 5))
+
+
+def test_a_network_that_returns_arrays_is_told_to_return_tensors() -> None:
+    class Arrays(nn.Linear):
+        def forward(self, input: torch.Tensor) -> Any:
+            return super().forward(input).detach().numpy()
+
+    with pytest.raises(InvalidInput, match="got a numpy array"):
+        gs.measure(Arrays(5, 3), (torch.randn(8, 5), torch.arange(8) % 3))

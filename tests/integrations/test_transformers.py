@@ -321,3 +321,12 @@ def test_a_check_takes_the_monitor_of_a_callback() -> None:
         for item in (monitor, MonitorCallback(monitor))
     )
     assert direct["fine"] == held["fine"] and direct["not_checked"] == held["not_checked"]
+
+
+@pytest.mark.parametrize(("steps", "epochs"), [(1, [1]), (5, [1, 2])])
+def test_a_training_that_ends_within_an_epoch_records_it(
+    tmp_path: Path, steps: int, epochs: list[int]
+) -> None:
+    monitor = Monitor((TOKENS, LABELS), ("accuracy",), n_samples=12)
+    trainer_of(bert_classifier(), tmp_path, MonitorCallback(monitor), max_steps=steps).train()
+    assert monitor.epochs == epochs

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from gapscope import functional
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.measures import registry
@@ -85,3 +88,27 @@ def test_the_measure_of_the_docs_works_unchanged(monkeypatch: pytest.MonkeyPatch
     assert float(
         get_measure("mean_confidence").function(torch.nn.Identity(), logits)
     ) == pytest.approx(0.75)
+
+
+NETWORK = nn.Linear(3, 2)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "loss", "ntk_trace", "input_jacobian_norm"])
+@pytest.mark.parametrize("x", [X[:0], X[0], "a", None, X * math.nan])
+def test_functions_check_their_inputs(name: str, x: Any) -> None:
+    arguments = [x, Y] if name in ("accuracy", "loss") else [x]
+    with pytest.raises(InvalidInput):
+        getattr(functional, name)(NETWORK, *arguments)
+    with pytest.raises(InvalidInput, match="must be a torch"):
+        getattr(functional, name)(None, X, *arguments[1:])
+
+
+def test_functions_read_arrays_of_numbers_and_refuse_labels_of_text() -> None:
+    assert functional.loss(NETWORK, X.numpy(), Y.tolist()) == functional.loss(NETWORK, X, Y)
+    assert functional.ntk_trace(NETWORK, X.numpy()) == functional.ntk_trace(NETWORK, X)
+    with pytest.raises(InvalidInput, match="y of loss must be a tensor of numbers"):
+        functional.loss(NETWORK, X, ["a"] * 6)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="inputs must be a tensor; got ndarray"):
+        functional.empirical_ntk(NETWORK, X.numpy())  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="must be a torch"):
+        functional.parameter_count("a")  # type: ignore[arg-type]

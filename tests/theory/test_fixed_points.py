@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gapscope.base.errors import InvalidInput
 from gapscope.theory.dynamics import order_parameter_flow
 from gapscope.theory.fixed_points import (
     batch_norm_gamma,
@@ -135,3 +136,11 @@ def test_paper_zeta_is_the_shrinkage_to_first_order() -> None:
     assert np.all(gaps * sizes**2 < 0.3)
     exact = 1 / batch_norm_gamma(32) ** 2 - 1
     assert exact / batch_norm_zeta(32) == pytest.approx(1.008, abs=5e-4)
+
+
+@pytest.mark.parametrize("argument", ["a", [1, "b"]])
+def test_what_is_no_number_is_refused(argument: Any) -> None:
+    with pytest.raises(InvalidInput, match="batch_size must be a number, or an array"):
+        batch_norm_gamma(argument)
+    with pytest.raises(InvalidInput, match="zeta must be a number, or an array"):
+        fixed_point(zeta=argument)

@@ -431,3 +431,13 @@ def test_one_text_names_checks(codes: str) -> None:
     assert repr(Monitor(make_samples(), checks=codes)) == repr(listed)
     with pytest.raises(InvalidInput, match="Got 'GS9'; checks of a monitor"):
         Monitor(make_samples(), checks="GS9")
+
+
+def test_the_text_counts_loaded_recordings() -> None:
+    samples = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20) % 3
+    first, second = (Monitor(samples, ["accuracy"]) for _ in range(2))
+    for epoch in range(3):
+        first.observe(torch.nn.Linear(4, 3), epoch)
+    second.load_state_dict(first.state_dict())
+    second.observe(torch.nn.Linear(4, 3), 3)
+    assert ": 4 recordings; since loading 1 recording of" in str(second)

@@ -11,12 +11,16 @@ from torch import Tensor
 from gapscope.base.errors import InvalidInput
 
 
-def check_inputs(inputs: Any) -> None:
-    """Raise InvalidInput unless inputs are a tensor [n, ...] of finite numbers, or of token ids."""
+def _check_is_tensor(inputs: Any) -> None:
     if not isinstance(inputs, Tensor):
         raise InvalidInput(
             f"inputs must be a tensor; got {type(inputs).__name__}. Use torch.as_tensor(inputs)."
         )
+
+
+def check_inputs(inputs: Any) -> None:
+    """Raise InvalidInput unless inputs are a tensor [n, ...] of finite numbers, or of token ids."""
+    _check_is_tensor(inputs)
     if inputs.ndim < 2:
         raise InvalidInput(
             f"inputs must have shape [n, ...] with one row per sample; got {list(inputs.shape)}. "
@@ -41,7 +45,8 @@ def has_finite_sum(tensor: Tensor) -> bool:
 
 
 def check_holds_numbers(inputs: Tensor) -> None:
-    """Raise InvalidInput for inputs on the meta device."""
+    """Raise InvalidInput for inputs that are no tensor, or on the meta device."""
+    _check_is_tensor(inputs)
     if inputs.is_meta:
         raise InvalidInput(
             "inputs must hold numbers; got tensors on the meta device, which have none. Load the data."

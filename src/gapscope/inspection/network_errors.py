@@ -119,6 +119,11 @@ def explained_errors() -> Iterator[None]:
         module = _raising_module(error)
         if module is None or is_explained:
             raise
+        if "more than 1 value per channel when training" in str(error):
+            raise NetworkFailed(
+                f"In training mode {type(module).__name__} needs two samples per batch or more; got one. Use "
+                "larger batches, and DataLoader(..., drop_last=True) if the last one holds one sample."
+            ) from error
         raise NetworkFailed(
             f"The network must run on all samples; {type(module).__name__} raised {type(error).__name__}: "
             f"{first_line(error)}. Find the samples that its forward refuses, and correct or drop them."

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Literal
 
+import numpy
 import torch
 from torch import Tensor, fx, nn
 
@@ -269,6 +270,11 @@ def checked_outputs(outputs: Any, n: int, *, flat: bool = True) -> Tensor:
     outputs = raw_outputs(outputs)
     is_valid = isinstance(outputs, Tensor) and outputs.ndim > 0 and len(outputs) == n
     if not is_valid or (flat and outputs.ndim != 2):
+        if isinstance(outputs, numpy.ndarray):
+            raise InvalidInput(
+                f"A network must return a tensor of shape [n, K] for n inputs; got a numpy array, "
+                f"{list(outputs.shape)}. Return the tensor, without .numpy(), in its forward pass."
+            )
         raise InvalidInput(
             f"A network must return a tensor of shape [n, K] for n inputs, here [{n}, K]; got "
             f"{describe_value(outputs)}. Wrap it in a module that returns its raw outputs (logits), or an object with "

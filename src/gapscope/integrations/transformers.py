@@ -6,6 +6,7 @@ add_penalty(trainer, gs.GradientSimilarityPenalty(0.001))
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,8 @@ class MonitorCallback(TrainerCallback):
         """Record if due."""
         if not state.is_world_process_zero:
             return
-        row: dict[str, Any] = {"epoch": round(state.epoch or 0)}
+        # `max_steps` may end the training within an epoch
+        row: dict[str, Any] = {"epoch": math.ceil((state.epoch or 0) - 1e-6)}
         self.monitor(self._monitored(kwargs["model"]), row)
         if len(row) > 1:
             state.log_history.append({**row, "step": state.global_step})

@@ -15,15 +15,18 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, Literal
 
+import numpy
 import torch
 from torch import nn
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.environment import import_all
-from gapscope.base.errors import InvalidInput, check_choice, did_you_mean
+from gapscope.base.errors import InvalidInput, check_choice, describe_value, did_you_mean
 from gapscope.base.options import add_common_parameters, check_known
 from gapscope.base.samples import Samples
 from gapscope.base.targets import require_labels
+from gapscope.base.type_guards import is_mapping
+from gapscope.inspection.network_checks import check_module
 from gapscope.results.catalogue import Catalogue
 from gapscope.results.estimate import Estimate
 from gapscope.results.readings import Direction, Reading, Readings
@@ -243,17 +246,51 @@ REASONS = {
 """Why measures do not apply to a kind of targets."""
 
 
-def _with_checked_targets(name: str, function: Function, tasks: tuple[str, ...]) -> Function:
-    """Return the function with a check of its targets, for calls without `gapscope.measure`."""
+def _check_numbers(name: str, y: Any) -> None:
+    """Raise InvalidInput for labels that are text, which only data with notes can number."""
+    if (
+        y is not None
+        and not isinstance(y, torch.Tensor)
+        and numpy.asarray(y).dtype.kind not in "biuf"
+    ):
+        raise InvalidInput(
+            f"y of {name} must be a tensor of numbers; got {describe_value(y)}. Number the classes as the outputs are, "
+            "or use gapscope.measure, which reads labels of any form."
+        )
+
+
+def _with_checked_arguments(
+    name: str, function: Function, needs: Sequence[str], tasks: tuple[str, ...]
+) -> Function:
+    """Return the function with a check of network, inputs and targets, for calls without `gapscope.measure`."""
+
+    def tensor(value: Any, read: Any) -> Any:
+        # several inputs are packed in one tensor, which is not what the function takes
+        return value if isinstance(value, torch.Tensor | tuple) or is_mapping(value) else read
 
     @wraps(function)
-    def checked(network: nn.Module, x: torch.Tensor, y: torch.Tensor, **options: Any) -> Any:
+    def of_network(network: nn.Module, *arguments: Any, **options: Any) -> Any:
+        check_module(network)
+        return function(network, *arguments, **options)
+
+    @wraps(function)
+    def of_inputs(network: nn.Module, x: Any, *arguments: Any, **options: Any) -> Any:
+        check_module(network)
+        return function(network, tensor(x, Samples(x).inputs), *arguments, **options)
+
+    @wraps(function)
+    def of_targets(network: nn.Module, x: Any, y: Any, *arguments: Any, **options: Any) -> Any:
+        check_module(network)
+        _check_numbers(name, y)
         samples = Samples(x, y)  # which raises for unusable inputs and targets
         if "regression" not in tasks:
             require_labels(samples.targets, name, kinds=tasks)
-        return function(network, x, y, **options)
+        inputs, targets = tensor(x, samples.inputs), tensor(y, samples.targets)
+        return function(network, inputs, targets, *arguments, **options)
 
-    return checked
+    if "targets" in needs:
+        return of_targets
+    return of_inputs if "inputs" in needs else of_network
 
 
 @check_arguments
@@ -317,9 +354,7 @@ def register_measure(
             )
         add_common_parameters(function, "gapscope.measures")
         needs = [_NEEDS[item.name] for item in parameters if item.name in _NEEDS]
-        checked = function
-        if "targets" in needs:
-            checked = _with_checked_targets(key, function, tasks)
+        checked = _with_checked_arguments(key, function, needs, tasks)
         _MEASURES[key] = Measure(
             key,
             checked,

@@ -19,6 +19,7 @@ from gapscope.theory.statistical_mechanics import (
     Numbers,
     Student,
     activity,
+    as_numbers,
     order_parameter_averages,
     validate_array,
     validate_order_parameters,
@@ -88,7 +89,7 @@ def start_length(method: Method, gamma: float, length: float | None) -> float:
 
 def validate_times(times: ArrayLike) -> Float[np.ndarray, " t"]:
     """Return reporting times (increasing, 0 or larger, the last positive) as a float64 array."""
-    result = np.atleast_1d(np.asarray(times, np.float64))
+    result = np.atleast_1d(as_numbers("times", times))
     if (
         result.ndim != 1
         or result.size == 0

@@ -20,6 +20,7 @@ from gapscope.theory.statistical_mechanics import (
     Numbers,
     Student,
     activity,
+    as_numbers,
     correlation_slopes,
     order_parameter_averages,
     output_correlations,
@@ -101,7 +102,7 @@ def effective_learning_rate(
         length: Length L at the fixed point, positive; 1 for SGD.
     """
     point = fixed_point(student=student, zeta=zeta, length=length)
-    return np.asarray(learning_rate, np.float64) * point.gamma / point.length**2
+    return as_numbers("learning_rate", learning_rate) * point.gamma / point.length**2
 
 
 def stability_eigenvalues(
@@ -128,14 +129,14 @@ def stability_eigenvalues(
         length: Length L at the fixed point, positive; 1 for SGD.
     """
     active = activity(student)
-    rate = np.asarray(learning_rate, np.float64)
+    rate = as_numbers("learning_rate", learning_rate)
     point = fixed_point(student=student, zeta=zeta, length=length)
     highest = max_learning_rate(student=student, zeta=zeta)
     effective = effective_learning_rate(rate, student=student, zeta=zeta, length=length)
     # I2 = c3 + h gamma^2 - 2 gamma c1, and at R = 1 c3' = 0 and c1' = h
     slope_i2 = -2 * active * point.gamma
     return Eigenvalues(
-        gamma=-rate * (active + np.asarray(zeta, np.float64)),
+        gamma=-rate * (active + as_numbers("zeta", zeta)),
         overlap=slope_i2 * rate * point.gamma / (2 * point.length**2) * (highest - effective),
     )
 
@@ -173,7 +174,7 @@ def dynamics_jacobian(
     check_range("learning_rate", learning_rate, 0, low_open=True)
     validate_order_parameters(gamma, overlap)
     size = start_length(method, gamma, length)
-    cosine = np.asarray(overlap, np.float64)
+    cosine = as_numbers("overlap", overlap)
     jacobian = _jacobian(gamma, cosine, size, student, learning_rate, zeta)
     if method == "weight_norm":
         return jacobian
@@ -190,7 +191,7 @@ def _jacobian(
     active = activity(student)
     outputs, _ = output_correlations(overlap, student)
     outputs_slope, teacher_slope = correlation_slopes(overlap, student)
-    radial, i2, i3 = order_parameter_averages(np.asarray(gamma, np.float64), overlap, student)
+    radial, i2, i3 = order_parameter_averages(as_numbers("gamma", gamma), overlap, student)
     # Gradients by (gamma, R) of I1/gamma = c1 - h gamma, I2 = c3 + h gamma^2 - 2 gamma c1 and I3 = c3 - h gamma R,
     # where c1 and c3 depend on R alone.
     radial_by = np.array([-active, outputs_slope])

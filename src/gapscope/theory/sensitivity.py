@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Float
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.theory.statistical_mechanics import as_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,8 +284,8 @@ def finite_noise_sensitivity(
     4.0
     """
     check_layers(layers, n_outputs)
-    x = np.asarray(x, dtype=np.float64)
-    noise = np.asarray(noise, dtype=np.float64)
+    x = as_numbers("x", x)
+    noise = as_numbers("noise", noise)
     check_range("number of samples", len(x), 1)
     if x.shape != noise.shape or x.ndim != 2 or x.shape[1] != layers[0].fan_in:
         raise InvalidInput(

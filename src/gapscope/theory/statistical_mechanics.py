@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.optimize import root_scalar
 
-from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.errors import InvalidInput, check_choice, check_range, describe_value
 
 Student = Literal["relu", "linear"]
 if TYPE_CHECKING:
@@ -42,11 +42,22 @@ def activity(student: Student) -> float:
     return 1.0
 
 
+def as_numbers(parameter: str, argument: ArrayLike) -> Numbers:
+    """Return an argument as float64, or raise InvalidInput if it holds no numbers."""
+    try:
+        return np.asarray(argument, np.float64)
+    except (TypeError, ValueError):
+        shown = describe_value(argument) if isinstance(argument, list | tuple) else repr(argument)
+        raise InvalidInput(
+            f"{parameter} must be a number, or an array of numbers; got {shown}."
+        ) from None
+
+
 def validate_array(
     parameter: str, argument: ArrayLike, low: float, *, low_open: bool = False
 ) -> Numbers:
     """Return an argument as float64, or raise InvalidInput for values below `low` and NaN."""
-    values = np.asarray(argument, np.float64)
+    values = as_numbers(parameter, argument)
     if values.size:
         check_range(parameter, float(values.min()), low, low_open=low_open)
     return values
@@ -55,7 +66,7 @@ def validate_array(
 def validate_order_parameters(gamma: ArrayLike, overlap: ArrayLike) -> tuple[Numbers, Numbers]:
     """Return gain (0 or larger) and overlap (in [-1, 1]) as float64, or raise InvalidInput."""
     gains = validate_array("gamma", gamma, 0)
-    overlaps = np.asarray(overlap, np.float64)
+    overlaps = as_numbers("overlap", overlap)
     if not np.all(np.abs(overlaps) <= 1):
         raise InvalidInput(
             f"overlap must be in [-1, 1]; got {overlaps}. It is a cosine: divide by both lengths."

@@ -436,7 +436,7 @@ class Monitor(Recordings):
         fraction = math.nan
         if len(seconds) > 1:
             fraction = sum(seconds[1:]) / (self._spans[-1][1] - self._spans[0][1])
-        return Cost(len(seconds), sum(seconds), fraction)
+        return Cost(len(seconds), sum(seconds), fraction, len(self.epochs) - len(seconds))
 
     def plot(self) -> list[Any]:
         """Plot every number over the epochs, with the alarm's epochs."""

@@ -176,11 +176,13 @@ class Cost:
         recordings: Number of recordings.
         seconds: CPU seconds of all of them.
         share: Fraction of the CPU time after the first recording; NaN before the second.
+        loaded: Number of earlier recordings, which were loaded and have no time.
     """
 
     recordings: int
     seconds: float
     share: float
+    loaded: int = 0
 
     @property
     def seconds_per_recording(self) -> float:
@@ -190,10 +192,13 @@ class Cost:
         return math.nan
 
     def __str__(self) -> str:
+        loaded = ""
+        if self.loaded:
+            loaded = f"{pluralize(self.loaded + self.recordings, 'recording')}; since loading "
         if not self.recordings:
-            return "no recordings"
+            return f"{loaded}no recordings"
         recordings = pluralize(self.recordings, "recording")
-        text = f"{recordings} of {self.seconds_per_recording:.3g} s each"
+        text = f"{loaded}{recordings} of {self.seconds_per_recording:.3g} s each"
         if not math.isnan(self.share):
             text += f", {percent(self.share, 1)} of the time between them"
         return text
