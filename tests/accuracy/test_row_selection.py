@@ -177,3 +177,9 @@ def test_names_of_classes_are_noted_for_estimators(word: str) -> None:
     words = numpy.where(NO_LABEL, word, WORDS)
     for verb in (gs.out_of_sample, gs.learning_curve):
         assert any(repr(word) in note for note in verb(LogisticRegression(), (X, words)).notes)
+
+
+@pytest.mark.parametrize("verb", [gs.out_of_sample, gs.learning_curve])
+def test_no_rows_are_refused(verb: Any) -> None:
+    with pytest.raises(InvalidInput, match="got 0"):
+        verb(LogisticRegression(), (X[:0], LABELS[:0]))

@@ -138,7 +138,7 @@ def as_rows(data: Any, estimator: Any = None) -> Rows:
             missing; or inputs and targets differ in length.
     """
     rows = _as_rows(data)
-    if rows.targets is None:
+    if rows.targets is None or not n_rows(rows.targets):
         return rows
     kind = estimator_task(estimator, rows.targets) if is_estimator(estimator) else ""
     if kind:
