@@ -28,8 +28,8 @@ LLMS_INTRODUCTION = """Install with `pip install .`; `import gapscope as gs`. Fu
 data: `gs.check`, `gs.forecast_accuracy`, `gs.estimate_accuracy`, `gs.learning_curve`, `gs.find_label_issues`,
 `gs.estimate_label_noise`, `gs.measure`, `gs.compare`, `gs.rank_networks`, `gs.train`, `gs.Monitor`. Results have
 `to_pandas`, `to_dict`, `to_json`. Commands of `gapscope` take `--json` (an object; keys in json.html). Exit
-status: 0 done; 1 an error that the message explains, or a finding of `check --fail-on`; 2 a wrong command line; 130
-stopped."""
+status: 0 done; 1 an error that the message explains, or a finding of `check --fail-on`; 2 a wrong command line; 3
+no answer, or a code of `--fail-on` that was not checked; 130 stopped."""
 PACKAGES = {
     "checks": "Check",
     "accuracy": "Accuracy on new data",
@@ -53,14 +53,24 @@ PACKAGES = {
 
 
 def _imported(path: Path, package: str) -> dict[str, str]:
-    """Public name -> path of the object, of every `from ... import name as name` in a file."""
+    """Public name -> path of the object: every `from ... import name as name` in a file, and names of its `__all__`."""
+    tree = ast.parse(path.read_text())
+    listed: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            listed = set(ast.literal_eval(node.value))
     names: dict[str, str] = {}
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            module = f"{package}.{node.module}" if node.level else node.module
-            names |= {
-                alias.asname: f"{module}.{alias.name}" for alias in node.names if alias.asname
-            }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        module = node.module or ""
+        if node.level:
+            module = ".".join(filter(None, [package, module]))
+        names |= {
+            alias.asname or alias.name: f"{module}.{alias.name}"
+            for alias in node.names
+            if alias.asname or alias.name in listed
+        }
     return names
 
 
@@ -69,10 +79,11 @@ def _public_names() -> dict[str, list[tuple[str, str]]]:
     source = ROOT / "src/gapscope"
     packages: dict[str, dict[str, str]] = defaultdict(dict)
     for name, path in _imported(source / "__init__.pyi", "gapscope").items():
-        packages[path.split(".")[1]][name] = path
+        if path.count(".") > 1:  # else a package
+            packages[path.split(".")[1]][name] = path
     for package in PACKAGES:
-        file = source / f"{package}.py"
-        file = file if file.exists() else source / package / "__init__.py"
+        places = (f"{package}.py", f"{package}/__init__.pyi", f"{package}/__init__.py")
+        file = next(source / place for place in places if (source / place).exists())
         for name, path in _imported(file, f"gapscope.{package}").items():
             packages[package].setdefault(name, path)
     return {
@@ -86,7 +97,7 @@ def _api_pages() -> dict[str, str]:
     pages, index = {}, ["# Packages", ""]
     for package, title in PACKAGES.items():
         if not result.get(package):
-            continue
+            raise ValueError(f"The package {package} has no public names.")
         pages[f"api/{package}.md"] = "\n".join(
             [f"# {title}", "", *(f"::: {path}\n" for _, path in result[package])]
         )
@@ -104,7 +115,7 @@ def _root_page(name: str) -> str:
     text = (ROOT / name).read_text()
     text = text.replace("](docs/", "](").replace("](results/)", "](results/README.md)")
     return re.sub(
-        r"\]\((LICENSE|SECURITY.md|examples/[^)]*|src/[^)]*|tests/[^)]*)\)",
+        r"\]\((LICENSE|SECURITY.md|examples/[^)]*|src/[^)]*|tests/[^)]*|benchmarks/[^)]*)\)",
         "]",
         text.replace("](README.md", "](index.md"),
     )

@@ -23,7 +23,7 @@ from gapscope.accuracy.accuracy_estimator import (
 from gapscope.accuracy.forecast import check_prediction_data, count_duplicates
 from gapscope.accuracy.forecast_result import describe_duplicates
 from gapscope.base.arguments import check_arguments
-from gapscope.base.budget import BudgetSpent, CpuBudget
+from gapscope.base.budget import DEFAULT_BUDGET, BudgetSpent, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.groups import group_tensor
 from gapscope.base.row_order import check_sample_order
@@ -185,7 +185,7 @@ def estimate_accuracy(
     max_exact: int = 2000,
     landmarks: int = 1000,
     chunk_size: int | None = None,
-    time_budget: float | None = None,
+    time_budget: float | None = DEFAULT_BUDGET,
 ) -> AccuracyEstimate:
     r"""Estimate the accuracy of a trained classifier on new data, from its training data alone.
 

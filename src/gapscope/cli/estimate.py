@@ -23,6 +23,7 @@ def estimate(
         None,
         help="File of an accuracy estimator (gapscope.fit_accuracy_estimator). Default: the shipped one.",
     ),
+    time_budget: float = typer.Option(60.0, help="CPU seconds per network; `inf` for no limit."),
     load: str | None = LOAD,
     data_root: str | None = DATA_ROOT,
     json: bool = JSON,
@@ -46,6 +47,7 @@ def estimate(
                 label_noise=label_noise,
                 level=level,
                 estimator=loaded,
+                time_budget=time_budget,
             )
             if not json:
                 print_lines((f"{path}:\n" if len(networks) > 1 else "") + repr(estimates[path]))
