@@ -51,6 +51,9 @@ def test_independent_and_repeated_rows_are_no_groups() -> None:
         lambda data: gs.forecast_accuracy(None, data),
         lambda data: gs.out_of_sample(None, data),
         lambda data: gs.find_label_issues(None, data),
+        lambda data: gs.find_label_issues(
+            None, (data[0], torch.stack([data[1] == 0, data[0][:, 0] > 0], 1))
+        ),
         lambda data: gs.learning_curve(LogisticRegression(), data),
     ],
 )

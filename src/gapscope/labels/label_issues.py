@@ -73,16 +73,13 @@ def _ranked(
         )
     if pred_probs is not None:
         pred_probs, matching = match_predictions(pred_probs, samples)
+    if samples.kind == "positions":
+        return assess_positions(network, samples, pred_probs=pred_probs, seed=seed)
     if samples.kind == "multi-label":
         issues, noise = assess_several_labels(
             network, samples, pred_probs=pred_probs, groups=groups, budget=budget
         )
-        if has_inputs and groups is None:
-            issues, noise = refuse_repeats(samples, issues, noise)
-        return issues, noise
-    if samples.kind == "positions":
-        return assess_positions(network, samples, pred_probs=pred_probs, seed=seed)
-    if pred_probs is not None:
+    elif pred_probs is not None:
         issues, noise = assess_given(pred_probs, samples, with_inputs=has_inputs, seed=seed)
         issues = replace(issues, notes=(*matching, *issues.notes))
     elif samples.is_classification:
@@ -97,17 +94,18 @@ def _ranked(
             )
         issues, noise = assess_targets(views[0], samples.y, seed)
         issues = replace(issues, notes=(*notes, *issues.notes))
-    if not samples.is_classification:  # as passed, without the rounding of units
+    if samples.kind == "regression":
+        # as passed, without the rounding of units
         given = samples.y.detach().cpu().flatten()[issues.indices.cpu()]
-        issues = replace(issues, given_labels=given)
-    if not samples.is_classification and (note := note_on_whole_numbers(samples.y)):
-        issues = replace(issues, notes=(*issues.notes, note))
-    if has_inputs and samples.is_classification and groups is None:
+        note = note_on_whole_numbers(samples.y)
+        notes = (*issues.notes, note) if note else issues.notes
+        issues = replace(issues, given_labels=given, notes=notes)
+    if not has_inputs or groups is not None:
+        return issues, noise
+    if samples.kind != "regression":
         issues, noise = refuse_repeats(samples, issues, noise)
-    if has_inputs and groups is None:
-        note = grouped_rows_note(samples, SHARED_ERRORS)
-        issues = replace(issues, notes=(*issues.notes, *note))
-    return issues, noise
+    notes = grouped_rows_note(samples, SHARED_ERRORS)
+    return replace(issues, notes=(*issues.notes, *notes)), noise
 
 
 def _with_copies(
