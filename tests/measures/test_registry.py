@@ -93,10 +93,12 @@ def test_the_measure_of_the_docs_works_unchanged(monkeypatch: pytest.MonkeyPatch
 NETWORK = nn.Linear(3, 2)
 
 
-@pytest.mark.parametrize("name", ["accuracy", "loss", "ntk_trace", "input_jacobian_norm"])
+@pytest.mark.parametrize(
+    "name", ["accuracy", "loss", "ntk_trace", "input_jacobian_norm", "kernel_leave_one_out"]
+)
 @pytest.mark.parametrize("x", [X[:0], X[0], "a", None, X * math.nan])
 def test_functions_check_their_inputs(name: str, x: Any) -> None:
-    arguments = [x, Y] if name in ("accuracy", "loss") else [x]
+    arguments = [x, Y] if name in ("accuracy", "loss", "kernel_leave_one_out") else [x]
     with pytest.raises(InvalidInput):
         getattr(functional, name)(NETWORK, *arguments)
     with pytest.raises(InvalidInput, match="must be a torch"):

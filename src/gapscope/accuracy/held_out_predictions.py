@@ -341,7 +341,7 @@ def _of_estimator(
     if is_classifier and truth.ndim == 2 and truth.shape[1] > 1:
         n_classes = truth.shape[1]
         truth = truth.astype(int)
-        classes = column_names(y) or tuple(range(n_classes))
+        classes = column_names(as_frame(y)) or tuple(range(n_classes))
     elif is_classifier:
         classes, truth = numbered_classes(y, n)
         n_classes = len(classes)

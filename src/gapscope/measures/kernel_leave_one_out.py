@@ -17,6 +17,7 @@ from gapscope.gradients.projections import projected_kernel
 from gapscope.inspection.chunking import memory_budget
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.independence import check_sample_independence
+from gapscope.inspection.network_checks import check_module
 from gapscope.inspection.outputs import (
     checked_outputs,
     measurement_mode,
@@ -25,7 +26,7 @@ from gapscope.inspection.outputs import (
 from gapscope.measures._forward import Inputs, Scalars, Targets, number_of_outputs
 from gapscope.measures._weights import StateDict
 from gapscope.measures.ntk import empirical_ntk
-from gapscope.measures.registry import ScalarInfo, register_measure
+from gapscope.measures.registry import ScalarInfo, check_numbers, register_measure
 from gapscope.statistics.baselines import RIDGES
 from gapscope.statistics.kernel_ridge import (
     MAX_ROWS_IN_MEMORY,
@@ -217,7 +218,11 @@ def kernel_leave_one_out(
     >>> result.accuracy, result.predictions.argmax(1).tolist()
     (1.0, [0, 0, 1, 1])
     """
-    Samples(x, y)  # raises InvalidInput for targets that do not fit
+    check_module(network)
+    check_numbers("kernel_leave_one_out", y)
+    samples = Samples(x, y)  # raises InvalidInput for targets that do not fit
+    if not isinstance(y, Tensor):
+        y = samples.y
     _check(x, max_exact, landmarks)
     if combinations is not None:
         check_range("combinations", combinations, 1)

@@ -246,8 +246,16 @@ REASONS = {
 """Why measures do not apply to a kind of targets."""
 
 
-def _check_numbers(name: str, y: Any) -> None:
-    """Raise InvalidInput for labels that are text, which only data with notes can number."""
+def check_numbers(name: str, y: Any) -> None:
+    """Raise InvalidInput for labels that are text, which only data with notes can number.
+
+    Args:
+        name: Name of the function that takes them.
+        y: Labels or targets of any form; None passes.
+
+    Raises:
+        InvalidInput: They are no numbers.
+    """
     if (
         y is not None
         and not isinstance(y, torch.Tensor)
@@ -281,7 +289,7 @@ def _with_checked_arguments(
     @wraps(function)
     def of_targets(network: nn.Module, x: Any, y: Any, *arguments: Any, **options: Any) -> Any:
         check_module(network)
-        _check_numbers(name, y)
+        check_numbers(name, y)
         samples = Samples(x, y)  # which raises for unusable inputs and targets
         if "regression" not in tasks:
             require_labels(samples.targets, name, kinds=tasks)
