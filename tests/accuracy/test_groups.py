@@ -10,6 +10,7 @@ import pandas
 import pytest
 import torch
 from sklearn.datasets import load_wine
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
@@ -17,8 +18,9 @@ import gapscope as gs
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.functional import kernel_leave_one_out
 from gapscope.measures.ntk import empirical_ntk
-from gapscope.statistics.baselines import RIDGES
+from gapscope.statistics.baselines import RIDGES, feature_matrix, rbf_spectrum
 from gapscope.statistics.kernel_ridge import loo_predictions, spectrum
+from gapscope.statistics.leave_group_out import LeaveGroupOut, select_held_out
 
 COPIES = 4
 
@@ -177,6 +179,12 @@ def test_bad_groups_are_refused(verb: str) -> None:
     missing[3] = pandas.NA
     with pytest.raises(InvalidInput, match="1 of 80 are missing"):
         VERBS[verb]((x, y), missing)
+    texts: list[Any] = [f"patient {number}" for number in groups]
+    texts[3], texts[4] = float("nan"), " "
+    with pytest.raises(InvalidInput, match="2 of 80 are missing"):
+        VERBS[verb]((x, y), texts)
+    with pytest.raises(InvalidInput, match="Every class occurs in one group alone"):
+        VERBS[verb]((x, y), y)
     shuffled = pandas.Series(groups).sample(frac=1, random_state=0)
     with pytest.raises(InvalidInput, match="another order"):
         VERBS[verb]((x, y), shuffled)
@@ -203,3 +211,63 @@ def test_what_groups_cannot_change_is_refused() -> None:
     for verb in (gs.forecast_accuracy, gs.find_label_issues):
         with pytest.raises(GapscopeError, match="Omit groups"):
             verb(None, tokens, groups=np.arange(60) // 2)
+
+
+def test_a_class_of_one_group_is_no_error() -> None:
+    x, y, groups = grouped_wine()
+    groups[(y == 2).numpy()] = 999
+    issues = gs.find_label_issues(None, (x, y), groups=groups)
+    table = issues.to_pandas()
+    lone = y[torch.tensor(table["sample"].to_numpy())] == 2
+    assert not table["flagged"][lone.numpy()].any()
+    assert table["error_probability"][lone.numpy()].isna().all() and bool(lone[-1])
+    assert issues.noise is not None and issues.noise.samples == int((y != 2).sum())
+    assert "Class 2 occurs in one group alone" in repr(issues)
+    for verb in (gs.forecast_accuracy, gs.out_of_sample):
+        assert "Class 2 occurs in one group alone. Such samples" in repr(
+            verb(None, (x, y), groups=groups)
+        )
+    held = gs.out_of_sample(LogisticRegression(), (x, y.numpy()), groups=groups)
+    assert "Class 2 occurs in one group alone" in repr(held)
+
+
+def test_clean_labels_of_small_classes_are_no_errors_with_groups_either() -> None:
+    rng = np.random.default_rng(2)
+    centres = 1.6 * rng.normal(size=(40, 6))
+    labels = np.repeat(np.arange(40), 8)
+    x = centres[labels] + rng.normal(size=(320, 6))
+    groups = rng.integers(0, 20, 320)
+    issues = gs.find_label_issues(None, (x, labels), groups=groups)
+    assert issues.noise is None or issues.noise.low == 0
+    assert not issues.expected_precision > 0
+
+
+def test_every_ridge_of_few_samples_is_tried() -> None:
+    x, y, groups = grouped_wine()
+    features = feature_matrix(x[:200])
+    targets = nn.functional.one_hot(y[:200], 3).double()
+    numbers = torch.tensor(np.unique(groups[:200], return_inverse=True)[1])
+    kernel = rbf_spectrum(features)
+    solver = LeaveGroupOut(kernel, targets, numbers)
+    errors = [
+        float((solver.predictions(ridge * kernel.mean) - targets).square().sum())
+        for ridge in RIDGES
+    ]
+    assert select_held_out(kernel, targets, RIDGES, numbers)[0] == RIDGES[int(np.argmin(errors))]
+
+
+def test_too_few_groups_for_an_estimate_are_named() -> None:
+    x, y, groups = grouped_wine()
+    part = torch.tensor(groups % 6 == 0)
+    found = gs.estimate_accuracy(
+        small_network(), (x[part], y[part]), groups=groups[part.numpy()], label_noise=0.0
+    )
+    assert "30 groups are fewer than 100" in found.abstained_because
+
+
+def test_groups_of_the_kernel_may_be_a_list() -> None:
+    x, y, groups = grouped_wine()
+    x, y, groups = x[:60], y[:60], groups[:60]
+    of_list = kernel_leave_one_out(small_network(), x, y, groups=groups.tolist())
+    of_tensor = kernel_leave_one_out(small_network(), x, y, groups=torch.tensor(groups))
+    assert torch.equal(of_list.predictions, of_tensor.predictions)

@@ -26,6 +26,7 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, BudgetSpent, CpuBudget
 from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
 from gapscope.base.groups import group_tensor
+from gapscope.base.lone_classes import lone_classes_note
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import as_samples
 from gapscope.base.tables import check_columns
@@ -216,9 +217,9 @@ def estimate_accuracy(
         n_training: Number of samples that the network was trained on. The number of passed samples confirms that they
             are all; a larger one gives the bracket. None decides as above.
         groups: One label per sample; samples are predicted without their whole group (patient, author, recording), in
-            all readings and for the label noise, and groups are counted for samples. For 18 networks on four nearly
-            equal copies of 100 samples (wine, breast cancer, digits; no or 20 % wrong labels) 16 intervals held, and 8
-            of 17 without groups.
+            all readings and for the label noise, and groups are counted for samples: 100 or more are needed. For 18
+            networks on four nearly equal copies of 100 samples (wine, breast cancer, digits; no or 20 % wrong labels)
+            16 intervals held, and 8 of 17 without groups.
         label_noise: Known fraction of label errors, or the result of `estimate_label_noise`; None estimates it.
         estimator: A fitted estimator; None for the one that comes with the package.
         level: Nominal coverage of the intervals, in (0, 1).
@@ -311,6 +312,9 @@ def estimate_accuracy(
     fitted = estimator or load_default()
     table = pandas.DataFrame([readings])
     reasons = [*fitted.abstention_reasons(table, [float(counts.max()) / n])[0]]
+    if groups is not None:
+        counted = (f"{n_independent} samples", f"{n_independent} groups")
+        reasons = [reason.replace(*counted) for reason in reasons]
     width = _narrowest(bare)
     if width < MIN_WIDTH:
         reasons.append(
@@ -318,7 +322,9 @@ def estimate_accuracy(
         )
     initial = "given"
     notes: tuple[str, ...] = ()
-    if numbers is None:
+    if numbers is not None:
+        notes = lone_classes_note(samples.y, numbers, samples.class_names)
+    else:
         notes = grouped_rows_note(samples, LEFT_ONE_OUT)
     if initial_state is None:
         initial = "resampled"

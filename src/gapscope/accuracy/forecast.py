@@ -32,6 +32,7 @@ from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.groups import group_tensor
 from gapscope.base.label_numbers import check_class_numbers
+from gapscope.base.lone_classes import lone_classes_note
 from gapscope.base.randomness import derive_seed
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
@@ -302,7 +303,9 @@ def make_forecast(
     if samples.kind == "positions":
         return _forecast_positions(network if features is None else features, samples, head, seed)
     notes = [*samples.notes, *encoded]
-    if with_curve and numbers is None:
+    if numbers is not None:
+        notes += lone_classes_note(samples.y, numbers, samples.class_names)
+    elif with_curve:
         notes += grouped_rows_note(samples, LEFT_ONE_OUT)
     if samples.is_classification:
         n_classes = int(samples.y.max()) + 1

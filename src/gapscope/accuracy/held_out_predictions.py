@@ -38,10 +38,12 @@ from gapscope.accuracy.subset_problems import (
     takes_steps_fraction,
 )
 from gapscope.base.arguments import check_arguments
+from gapscope.base.arrays import tensor_of
 from gapscope.base.columns import column_names
 from gapscope.base.errors import InvalidInput, check_range
 from gapscope.base.foreign_data import as_frame
 from gapscope.base.groups import group_tensor
+from gapscope.base.lone_classes import lone_classes_note
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
@@ -153,7 +155,10 @@ def out_of_sample(
     block, numbers = _groups(samples.per_sample(groups), len(samples))
     if samples.kind == "positions":
         return _of_positions(source, samples, groups is not None, seed)
-    if groups is None:
+    if block is not None:
+        lone = lone_classes_note(samples.y, block, samples.class_names)
+        samples = replace(samples, notes=(*samples.notes, *lone))
+    else:
         samples = replace(
             samples,
             notes=(
@@ -335,7 +340,7 @@ def _of_estimator(
         raise InvalidInput(
             f"Held-out prediction needs {MIN_SAMPLES} samples or more; got {n}. Pass more."
         )
-    _, numbers = _groups(rows.per_row(groups), n)
+    block, numbers = _groups(rows.per_row(groups), n)
     classes: tuple[Any, ...] = ()
     n_classes = 0
     if is_classifier and truth.ndim == 2 and truth.shape[1] > 1:
@@ -360,6 +365,8 @@ def _of_estimator(
     else:
         targets = truth.astype(float).reshape(n, -1)
     notes = rows.notes
+    if block is not None and is_classifier:
+        notes += lone_classes_note(tensor_of(truth), block, classes)
     if groups is None:
         notes += (*_note_on_repeats(count_repeats(x), n), *grouped_rows(rows, LEFT_ONE_OUT))
     result = _result(held, targets, classes, numbers, groups is not None, notes)

@@ -32,7 +32,10 @@ def value_per_sample(name: str, values: Any, samples: int) -> np.ndarray:
         raise InvalidInput(
             f"{name} must hold one value per sample; got {len(column)} for {samples} samples."
         )
-    missing = int(pandas.isna(column).sum())
+    # of texts and NaN, `asarray` makes texts alone; an empty cell of a text column is missing too
+    objects = np.asarray(values, dtype=object)
+    is_empty = [isinstance(value, str) and not value.strip() for value in objects.tolist()]
+    missing = int((pandas.isna(objects) | np.array(is_empty)).sum())
     if missing:
         raise InvalidInput(
             f"{name} must hold a value for every sample; {missing} of {samples} are missing. Give each of these "
@@ -56,8 +59,25 @@ def group_numbers(groups: Any, samples: int) -> np.ndarray:
     return pandas.factorize(labels)[0]
 
 
+def numbered_groups(groups: Any, samples: int, what: str) -> Tensor:
+    """Return the group of each sample as 0, 1, ...
+
+    Args:
+        groups: One label per sample.
+        samples: Number of samples.
+        what: What predicts samples without their group, as the subject of a sentence.
+
+    Raises:
+        InvalidInput: There is one group alone, or not one label per sample.
+    """
+    numbers = tensor_of(group_numbers(groups, samples))
+    if not bool(numbers.any()):
+        raise InvalidInput(f"{what} needs 2 groups or more; got 1. Pass groups=None.")
+    return numbers
+
+
 def group_tensor(groups: Any, samples: int, what: str) -> Tensor | None:
-    """Return the group of each sample as 0, 1, ..., None without groups.
+    """Return `numbered_groups`, None without groups.
 
     Args:
         groups: One label per sample, or None.
@@ -67,9 +87,4 @@ def group_tensor(groups: Any, samples: int, what: str) -> Tensor | None:
     Raises:
         InvalidInput: There is one group alone, or not one label per sample.
     """
-    if groups is None:
-        return None
-    numbers = tensor_of(group_numbers(groups, samples))
-    if not bool(numbers.any()):
-        raise InvalidInput(f"{what} needs 2 groups or more; got 1. Pass groups=None.")
-    return numbers
+    return None if groups is None else numbered_groups(groups, samples, what)

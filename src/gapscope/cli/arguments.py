@@ -261,7 +261,7 @@ def read_labelled_table(
     first, first_labels = (None, None) if like is None else like
     known: Mapping[str, Any] = {} if first is None else first.attrs
     table, found = read_table(path, as_text=known.get("text", ()))
-    table, of_groups = split_groups(table, groups, path)
+    table, of_groups = split_groups(table, groups, path, target)
     columns, labels = split_target(table, target, path, like=first_labels)
     features, encoded = encode_frame(columns, like=first)
     notes = [note for note in (*found, *encoded) if note not in known.get("notes", [])]
@@ -272,7 +272,7 @@ def read_labelled_table(
 
 
 def split_groups(
-    table: pandas.DataFrame, groups: str | None, path: Path
+    table: pandas.DataFrame, groups: str | None, path: Path, target: str | None
 ) -> tuple[pandas.DataFrame, list[Any] | None]:
     """Return a table without the column of groups, and the column; the table and None without a name.
 
@@ -280,14 +280,20 @@ def split_groups(
         table: Table with all columns.
         groups: Name of the column; None for none.
         path: File of the table, for the message.
+        target: Column of the labels; None for the last one.
 
     Raises:
-        InvalidInput: There is no such column.
+        InvalidInput: There is no such column, or it is that of the labels.
     """
     from gapscope.base.errors import InvalidInput, did_you_mean
 
     if groups is None:
         return table, None
+    if groups == target:
+        raise InvalidInput(
+            f"--target and --groups name the same column, {groups!r}. Pass the column of the patients, authors or "
+            "recordings as --groups."
+        )
     if groups not in table:
         names = [str(name) for name in table]
         raise InvalidInput(f"{path} has no column {groups!r}.{did_you_mean(groups, names)}")

@@ -53,7 +53,7 @@ def labels(
         path: Path, column: str | None, groups: str | None, as_text: Sequence[str] = ()
     ) -> tuple[pandas.DataFrame, str, list[Any] | None]:
         table, notes = read_table(path, as_text=as_text)
-        table, of_groups = split_groups(table, groups, path)
+        table, of_groups = split_groups(table, groups, path, column)
         _, labels = split_target(table, column, path)
         for note in notes:
             print_lines(note, err=True)

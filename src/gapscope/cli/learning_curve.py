@@ -26,7 +26,7 @@ def _of_table(
     encodes_columns = _encodes_columns(trained)
     if encodes_columns:
         raw, notes = read_table(table)
-        raw, column = split_groups(raw, groups, table)
+        raw, column = split_groups(raw, groups, table, target)
         features, labels = split_target(raw, target, table)
         for note in notes:
             print_lines(note, err=True)

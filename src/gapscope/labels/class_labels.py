@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import InvalidInput
+from gapscope.base.lone_classes import describe_lone_classes, is_in_one_group
 from gapscope.base.samples import Samples
 from gapscope.labels.duplicates import exact_repeats
 from gapscope.labels.error_model import ErrorProbabilities, error_probabilities
@@ -49,6 +50,8 @@ def assess_labels(
     labels: Int[Tensor, " n"],
     groups: Int[Tensor, " n"] | None = None,
     opinion: SecondOpinion | None = None,
+    *,
+    of_positions: bool = False,
 ) -> tuple[LabelIssues, LabelNoiseEstimate]:
     """Rank class labels [n] by the probability that they are wrong, and estimate their noise.
 
@@ -57,26 +60,63 @@ def assess_labels(
         labels: Given labels, columns of the scores.
         groups: Group of each label, without which it was predicted: the sample, if the labels are those of positions.
         opinion: What a forest holds of the labels; None if it was not asked.
+        of_positions: Whether the labels are those of positions (tokens, pixels).
+
+    Returns:
+        The ranking and the rate. Labels of a class that occurs in one group alone come last, with NaN for their
+        probabilities, and do not count in the rate: without their group no prediction knows the class.
+
+    Raises:
+        InvalidInput: Every class occurs in one group alone.
     """
     labels = labels.to(view.scores.device)
+    checked = torch.ones_like(labels, dtype=torch.bool)
+    if groups is not None:
+        groups = groups.to(labels.device)
+        checked = ~is_in_one_group(labels, groups)
     if opinion is None:
         confident = 1.0
     else:
         confident = opinion.confident
-    found = error_probabilities(view.scores, labels, view.temperatures, groups, confident)
+    found = error_probabilities(
+        view.scores[checked],
+        labels[checked],
+        view.temperatures,
+        None if groups is None else groups[checked],
+        confident,
+        of_positions=of_positions,
+    )
+    noise = _noise_estimate(found, view.predictions[checked], labels[checked])
+    is_doubted = not of_positions and found.gain < _needed_gain(found, labels[checked])
+    found = _with_unchecked(found, checked)
     is_flagged = found.error >= _least_probability(labels)
-    noise = _noise_estimate(found, view.predictions, labels)
-    is_doubted = groups is None and found.gain < _needed_gain(found, labels)
     if opinion is not None:
         is_doubted = is_doubted or _is_unconfirmed(opinion, is_flagged.cpu(), view, labels, noise)
     noise = noise.bounded_if_hard(hard=is_doubted)
     return replace(_rank(view, labels, found, is_flagged, noise), method=view.method), noise
 
 
+def _with_unchecked(found: ErrorProbabilities, checked: Tensor) -> ErrorProbabilities:
+    """Return the probabilities of the checked labels with those of all others: NaN, last in the order."""
+
+    def of_all(values: Tensor, other: float) -> Tensor:
+        result = torch.full(checked.shape, other, dtype=values.dtype, device=values.device)
+        result[checked] = values
+        return result
+
+    return replace(
+        found,
+        error=of_all(found.error, math.nan),
+        suggestion=of_all(found.suggestion, math.nan),
+        order=of_all(found.order, -math.inf),
+    )
+
+
 def assess_with_second_opinion(
     view: ClassView,
     labels: Int[Tensor, " n"],
     samples: Samples,
+    groups: Int[Tensor, " n"] | None = None,
     *,
     seed: int,
     seconds: float = math.inf,
@@ -87,14 +127,16 @@ def assess_with_second_opinion(
         view: Held-out scores of the classes.
         labels: Given labels, columns of the scores.
         samples: Samples with the inputs.
+        groups: Group of each sample, which predicts none of its own samples.
         seed: Seed of the forest.
         seconds: CPU seconds that are left.
     """
-    issues, noise = assess_labels(view, labels)
+    issues, noise = assess_labels(view, labels, groups)
     if noise.abstained_because or noise.is_upper_bound or not (issues.n_flagged or noise.low > 0):
         return issues, noise
-    opinion = forest_opinion(sample_features(samples), labels, seed=seed, seconds=seconds)
-    return assess_labels(view, labels, opinion=opinion)
+    features = sample_features(samples)
+    opinion = forest_opinion(features, labels, groups, seed=seed, seconds=seconds)
+    return assess_labels(view, labels, groups, opinion)
 
 
 def _least_probability(labels: Int[Tensor, " n"]) -> Tensor:
@@ -233,8 +275,7 @@ def assess_classes(
         seed: Seed of the landmarks and the folds.
         budget: CPU seconds for the rows of the network; None for no limit.
         rows: Rows of a forecast of these samples without a network, see `best_view`.
-        groups: Group of each sample, which predicts none of its own samples. No forest is asked then: it would be
-            fitted to copies of the samples that it judges.
+        groups: Group of each sample, which predicts none of its own samples.
 
     Raises:
         InvalidInput: No input varies.
@@ -249,10 +290,13 @@ def assess_classes(
             "No input varies between the samples, so no label can be checked. Pass other features."
         )
     seconds = math.inf if budget is None else budget.remaining
-    if groups is None:
-        issues, noise = assess_with_second_opinion(view, codes, samples, seed=seed, seconds=seconds)
-    else:
-        issues, noise = assess_labels(view, codes, groups)
+    issues, noise = assess_with_second_opinion(
+        view, codes, samples, groups, seed=seed, seconds=seconds
+    )
+    if groups is not None and (
+        note := describe_lone_classes(samples.y, groups, samples.class_names)
+    ):
+        notes.append(f"{note}, and these labels are not checked.")
     named = replace(
         issues,
         given_labels=classes[issues.given_labels],

@@ -305,7 +305,7 @@ def assess_positions(
         notes += found
         require_scores(scores, samples)
         view, classes, codes = _position_view(scores, positions.labels)
-    issues, noise = assess_labels(view, codes, positions.samples)
+    issues, noise = assess_labels(view, codes, positions.samples, of_positions=True)
     order = issues.indices
     issues = replace(
         issues,

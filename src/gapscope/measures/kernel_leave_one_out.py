@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.groups import numbered_groups
 from gapscope.base.random_streams import resolve_generator
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
@@ -179,7 +181,7 @@ def kernel_leave_one_out(
     max_exact: int = 2000,
     landmarks: int = 1000,
     combinations: int | None = None,
-    groups: Int[Tensor, " n"] | None = None,
+    groups: Any = None,
     chunk_size: int | None = None,
     generator: torch.Generator | None = None,
 ) -> KernelLeaveOneOut:
@@ -208,7 +210,7 @@ def kernel_leave_one_out(
             landmarks); LOO predictions are exact for the approximated kernel.
         combinations: Number k of random orthonormal combinations of the C outputs, an unbiased estimate of the sum over
             outputs at k / C of the cost (for 4 of 10 the accuracy differed by 0.001 to 0.01); None for all.
-        groups: Group of each sample, int64: samples are predicted without their whole group (patient, author), exactly
+        groups: One label per sample: samples are predicted without their whole group (patient, author), exactly
             as by refits, and the ridge is that of the smallest error of these predictions; None: without themselves.
         chunk_size: Samples per pass, without effect beyond rounding; None: as many as memory allows, up to a maximum.
         generator: Source of random numbers; None for the same numbers in every call.
@@ -238,7 +240,7 @@ def projected_leave_one_out(
     combinations: int,
     max_exact: int = 2000,
     landmarks: int = 1000,
-    groups: Int[Tensor, " n"] | None = None,
+    groups: Any = None,
     chunk_size: int | None = None,
     seed: int = 0,
 ) -> KernelLeaveOneOut:
@@ -282,24 +284,12 @@ def _check(x: Tensor, max_exact: int = 1, landmarks: int = 2) -> None:
         )
 
 
-def _numbered(groups: Tensor, n: int) -> Tensor:
-    """Return the groups as 0, 1, ...; raise InvalidInput unless there are two or more, one per sample."""
-    if groups.shape != (n,):
-        raise InvalidInput(
-            f"groups must hold one number per sample, shape [{n}]; got shape {list(groups.shape)}."
-        )
-    names, numbers = groups.unique(return_inverse=True)
-    if len(names) < 2:
-        raise InvalidInput("groups must hold two groups or more; got 1. Pass groups=None.")
-    return numbers
-
-
 def loo_from_kernel(
     kernel: Float[Tensor, "n n"],
     network: nn.Module,
     x: Inputs,
     y: Targets,
-    groups: Int[Tensor, " n"] | None = None,
+    groups: Any = None,
 ) -> KernelLeaveOneOut:
     """Compute `kernel_leave_one_out` from `empirical_ntk(network, x, outputs="traced")`."""
     _check(x)
@@ -311,7 +301,7 @@ def _leave_one_out(
     network: nn.Module,
     x: Tensor,
     y: Tensor,
-    groups: Tensor | None = None,
+    groups: Any = None,
 ) -> KernelLeaveOneOut:
     kernel = columns.spectrum()
     if y.is_floating_point():
@@ -325,7 +315,7 @@ def _leave_one_out(
     if groups is None:
         ridge, result = select_ridge(kernel, targets, RIDGES)
     else:
-        numbers = _numbered(groups, len(targets)).to(kernel.device)
+        numbers = numbered_groups(groups, len(targets), "kernel_leave_one_out").to(kernel.device)
         ridge, held_out = select_held_out(kernel, targets, RIDGES, numbers)
         result = loo_predictions(kernel, targets, ridge * (kernel.mean or 1.0))
         error = float((targets - held_out).square().sum(1).mean())
