@@ -14,6 +14,7 @@ import gapscope as gs
 from gapscope.accuracy.validated import (
     AdjustedMean,
     adjusted_mean,
+    differ_beyond_chance,
     effective_samples,
     labels_per_sample,
 )
@@ -259,3 +260,55 @@ def test_outputs_that_are_not_finite_give_no_answer() -> None:
 def test_notes_of_the_prepared_network_are_kept() -> None:
     result = gs.validated_accuracy(_Scaled(None), blobs(40, 0), blobs(60, 1))
     assert any("probabilities" in note for note in result.notes)
+
+
+def test_wrong_training_labels_do_not_move_the_score() -> None:
+    x, y = blobs(400, 0)
+    z = y.clone()
+    z[200:320] = 1 - z[200:320]
+    network = linear(0.0)
+    result = gs.validated_accuracy(network, (x[:200], y[:200]), (x[200:], z[200:]))
+    assert (result.score, result.low, result.high) == (
+        result.plain.value,
+        result.plain.low,
+        result.plain.high,
+    )
+    assert result.effective_samples == 200
+    assert "Control variates are not used" in str(result)
+    clean = gs.validated_accuracy(network, (x[:200], y[:200]), (x[200:], y[200:]))
+    assert clean.effective_samples > 220
+    assert "not used" not in str(clean)
+    both = torch.stack([y, y], 1)
+    several = gs.validated_accuracy(
+        network, (x[:200], both[:200]), (x[200:], torch.stack([z, z], 1)[200:])
+    )
+    assert several.task == "multi-label"
+    assert several.score == several.plain.value
+
+
+def test_a_few_extreme_training_targets_do_not_move_r2() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(600, 3, generator=generator)
+    y = x[:, :1] + 0.3 * torch.randn(600, 1, generator=generator)
+    network = nn.Linear(3, 1)
+    with torch.no_grad():
+        network.weight.copy_(torch.tensor([[1.0, 0.0, 0.0]]))
+        network.bias.zero_()
+    for wrong in (2, 25):
+        z = y.clone()
+        z[100 : 100 + wrong] += 30
+        result = gs.validated_accuracy(network, (x[:100], y[:100]), (x[100:], z[100:]))
+        assert result.score == result.plain.value
+        assert result.effective_samples == 100
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_random_parts_seldom_differ_beyond_chance(heavy: bool) -> None:
+    random = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(300):
+        control = (random.random(120) < 0.95).astype(float)
+        if heavy:
+            control = 1 - random.standard_t(2, size=120) ** 2
+        alarms += differ_beyond_chance(control[:30], control[30:])
+    assert alarms <= 8  # 3 are expected; more than 8 have a probability of 0.4 %

@@ -72,3 +72,17 @@ def test_earlier_names_lead_to_the_answer() -> None:
     for earlier, name in RENAMED["ValidatedAccuracy"].items():
         with pytest.warns(DeprecationWarning, match=f"{earlier} is now ValidatedAccuracy.{name}"):
             assert getattr(VALIDATED, earlier) in (0.8, 0.7, 0.9)
+
+
+def test_few_repeated_samples_are_a_note_and_many_a_warning() -> None:
+    few, many = (dataclasses.replace(VALIDATED, samples=400, duplicates=k) for k in (1, 6))
+    assert few.warning == ""
+    assert few.sentences[0] == few.headline and str(few).startswith(few.headline)
+    assert few.sentences[-1].startswith("1 of 400 validation samples repeats")
+    assert str(few).endswith(few.sentences[-1])
+    assert many.warning.startswith("6 of 400 validation samples repeat")
+    assert str(many).startswith(many.warning) and str(many).count("6 of 400") == 1
+    # without an interval: 1 in 100
+    for k, is_warned in ((4, False), (5, True)):
+        plain = dataclasses.replace(few, duplicates=k, low=math.nan, high=math.nan)
+        assert bool(plain.warning) == is_warned

@@ -148,6 +148,26 @@ def test_fewer_than_five_recordings_give_no_verdict() -> None:
     assert "GS301: no findings" in repr(monitor)
 
 
+def test_epochs_that_were_skipped_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("gapscope.training.monitor.time", clock)
+    monitors = [
+        Monitor(
+            blobs(),
+            ["loss"],
+            epochs=4,
+            checks=["GS301", "GS302"],
+            sinks=[lambda epoch, numbers: clock.sleep(3.0)],
+        )
+        for _ in range(2)
+    ]
+    for epoch in range(1, 5):
+        monitors[0].observe(nn.Linear(3, 3), epoch)
+    monitors[1].load_state_dict(monitors[0].state_dict())
+    assert monitors[0].epochs == [1] and monitors[1].skipped == 3
+    assert repr(monitors[0]).count("seen 1 of 4 epochs") == 3
+
+
 def test_gs302_has_one_rule_in_a_running_and_in_a_finished_training() -> None:
     y = torch.arange(120) % 3
     samples, network = Samples(3 * nn.functional.one_hot(y, 3).float(), y), nn.Linear(3, 3)

@@ -111,11 +111,8 @@ class AccuracyEstimate(Answer):
         )
 
     @property
-    def warning(self) -> str:
-        """A sentence on repeated samples; empty without any."""
-        if not self.duplicates:
-            return ""
-        return describe_duplicates(self.duplicates, self.samples)
+    def _repeats(self) -> tuple[int, str]:
+        return self.duplicates, describe_duplicates(self.duplicates, self.samples)
 
     @property
     def _scope(self) -> str:

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 def describe_duplicates(duplicates: int, samples: int, other: str = "") -> str:
     """Return a sentence on samples that repeat an earlier one."""
-    return (
-        f"{describe_repeats(duplicates, samples, other)}. Leave-one-out predicts them from their copies. Remove them "
-        "before using these numbers."
-    )
+    return f"{describe_repeats(duplicates, samples, other)}. Leave-one-out predicts them from their copies."
 
 
 @dataclass(frozen=True)
@@ -113,14 +110,11 @@ class AccuracyForecast(Answer):
         return "accuracy"
 
     @property
-    def warning(self) -> str:
-        """A sentence on duplicated samples, empty if there are none."""
-        if not self.duplicates:
-            return ""
+    def _repeats(self) -> tuple[int, str]:
         other = f", {self.contradicting_duplicates} of them with another target" * bool(
             self.contradicting_duplicates
         )
-        return describe_duplicates(self.duplicates, self.samples, other)
+        return self.duplicates, describe_duplicates(self.duplicates, self.samples, other)
 
     @property
     def _scope(self) -> str:

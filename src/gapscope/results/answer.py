@@ -9,6 +9,10 @@ from typing import ClassVar
 from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.result import Result
 
+# Repeated samples that are at most this fraction of the interval's width, by judgment: they move a score by at most
+# their own fraction. Without an interval the width of a typical one.
+SMALL_MOVE, TYPICAL_WIDTH = 0.1, 0.1
+
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Answer(Result):
@@ -66,13 +70,34 @@ class Answer(Result):
 
     @property
     def warning(self) -> str:
-        """A sentence on what makes the score wrong, such as repeated samples; empty if nothing does."""
-        return ""
+        """A sentence on repeated samples that may move the score; empty if there are none or few."""
+        repeated, sentence = self._repeats
+        if not repeated or self._are_few(repeated):
+            return ""
+        return f"{sentence} Remove them before using these numbers."
+
+    @property
+    def _repeats(self) -> tuple[int, str]:
+        """Number of samples that repeat another one, and a sentence on them."""
+        return 0, ""
+
+    def _are_few(self, repeated: int) -> bool:
+        """Return whether so many samples cannot move the score by a tenth of its interval."""
+        width = TYPICAL_WIDTH if math.isnan(self.low) else self.high - self.low
+        return repeated <= SMALL_MOVE * width * self.samples
+
+    @property
+    def _all_notes(self) -> tuple[str, ...]:
+        """Notes, and one on repeated samples that are too few for a warning."""
+        repeated, sentence = self._repeats
+        if not repeated or self.warning:
+            return self.notes
+        return *self.notes, f"{sentence} They are too few to move the score."
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """Warning, headline, details and notes, one sentence each."""
-        lines = (self.warning, self.headline, *self._details, *self.notes)
+        lines = (self.warning, self.headline, *self._details, *self._all_notes)
         return tuple(line for line in lines if line)
 
     @property
@@ -112,5 +137,5 @@ class Answer(Result):
         return f"{self._format(estimate.value)} ({self._format_ends(estimate.low, estimate.high)})"
 
     def __repr__(self) -> str:
-        lines = (self.warning, self.headline, self._table, *self._details, *self.notes)
+        lines = (self.warning, self.headline, self._table, *self._details, *self._all_notes)
         return "\n".join(line for line in lines if line)

@@ -253,6 +253,7 @@ class Monitor(Recordings):
             "alarm": None if self.alarm is None else self.alarm.state_dict(),
             "measures": list(self.measures),
             "samples": self._digest,
+            "skipped": self.skipped,
         }
 
     @cached_property
@@ -301,6 +302,7 @@ class Monitor(Recordings):
         self.epochs = [int(epoch) for epoch in state["epochs"]]
         self.rows = [{name: float(value) for name, value in row.items()} for row in state["rows"]]
         self.readings = [Readings.from_json(to_json(readings)) for readings in state["readings"]]
+        self.skipped = int(state.get("skipped", 0))
         self._spans = []
         self._started_at = None
 
@@ -350,7 +352,12 @@ class Monitor(Recordings):
                     numbers |= self.alarm.observe(network, samples, epoch)
                 if self.checks is not None:
                     loss = evaluate(network, samples)["loss"]
-                    self.checks.observe(loss, epoch, self._run_state(network, samples))
+                    # this recording is not in the lists yet
+                    seen, due = len(self.epochs) + 1, self.n_due + 1
+                    state = RunState(
+                        network, samples, alarm=self.alarm, recordings=seen, epochs=due
+                    )
+                    self.checks.observe(loss, epoch, state)
         except Exception as error:  # an error of a measure must not end training
             if not self.rows:
                 raise
@@ -364,17 +371,6 @@ class Monitor(Recordings):
             sink(epoch, numbers)
         self._spans.append((start, time.process_time()))
         return dict(numbers)
-
-    def _run_state(self, network: nn.Module, samples: Samples) -> RunState:
-        """Return what the checks see at this recording, which is not in the lists yet."""
-        recordings = len(self.epochs) + 1
-        return RunState(
-            network,
-            samples,
-            alarm=self.alarm,
-            recordings=recordings,
-            epochs=recordings + self.skipped,
-        )
 
     @property
     def n_due(self) -> int:
@@ -473,6 +469,6 @@ class Monitor(Recordings):
             limit = percent(self.max_time_fraction)
             lines.append(f"{skipped} skipped, to take at most {limit} of the time")
         if self.checks is not None:
-            lines += self.checks.lines
+            lines += self.checks.lines(self.n_due)
         lines += [f"note: {note}" for note in self.notes[:3]]
         return "\n".join(lines)

@@ -40,6 +40,23 @@ MIN_RECORDINGS = 5
 _logger = logging.getLogger("gapscope")
 
 
+@dataclass(frozen=True)
+class TooFewRecordings(NotChecked):
+    """Outcome of a check that needs more recordings than there are."""
+
+    @classmethod
+    def after(cls, recordings: int, epochs: int) -> TooFewRecordings:
+        """Return the outcome after so many recordings in so many epochs.
+
+        Args:
+            recordings: Number of recordings.
+            epochs: Number of epochs that passed, recorded or not.
+        """
+        return cls(
+            f"seen {recordings} of {epochs} epochs: no verdict below {MIN_RECORDINGS} recordings"
+        )
+
+
 @dataclass
 class RunState:
     """State of a training run, as its checks see it.
@@ -116,7 +133,7 @@ def convergence(run: RunState) -> Outcome:
     losses = [loss for loss in run.losses if math.isfinite(loss)]
     fall = recent_fall(losses)
     if not run.is_over and len(run.losses) < MIN_RECORDINGS:
-        return NotChecked(f"seen {len(run.losses)} of {run.epochs} epochs: no verdict")
+        return TooFewRecordings.after(len(run.losses), run.epochs)
     if not run.is_over and fall > MIN_FALL:
         return NotChecked("the loss still falls")
     kernel = run.kernel()
@@ -158,9 +175,7 @@ def memorization(run: RunState) -> Outcome:
             fixes=("drop flagged labels", "weight decay"),
         )
     if run.recordings < MIN_RECORDINGS:
-        return NotChecked(
-            f"seen {run.recordings} of {run.epochs} epochs: no verdict below {MIN_RECORDINGS} recordings"
-        )
+        return TooFewRecordings.after(run.recordings, run.epochs)
     return Fine(f"the alarm was not raised in {run.recordings} recordings")
 
 
@@ -313,15 +328,20 @@ class RunChecks:
             self._kernel = kernel_row(RBF, "inputs", spectrum, self.samples.y.cpu()).score
         return self._kernel
 
-    @property
-    def lines(self) -> list[str]:
-        """Findings, then the codes without one and what is known of them."""
+    def lines(self, epochs: int) -> list[str]:
+        """Return findings, then the codes without one and what is known of them.
+
+        Args:
+            epochs: Number of epochs that passed, also those since the last recording.
+        """
         lines = [str(finding) for finding in self.findings]
         found = {finding.code for finding in self.findings}
         for code in self.codes:
             outcome = self.outcomes.get(code)
             if code in found:
                 continue
+            if isinstance(outcome, TooFewRecordings):
+                outcome = TooFewRecordings.after(len(self.losses), epochs)
             if outcome is None:
                 lines.append(f"{code}: not checked (no recordings)")
             elif isinstance(outcome, NotChecked):
