@@ -14,6 +14,7 @@ from torch import nn
 
 import gapscope as gs
 from gapscope.checks import list_checks
+from gapscope.checks.fixes import FIXES
 from gapscope_studies.checks import faults
 from support.cases import CLASSES, Encoder
 from support.door_networks import bert_classifier
@@ -251,3 +252,16 @@ def test_residual_networks_and_transformers_are_checked(name: str) -> None:
     assert "GS101" in {outcome.code for outcome in result.fine}
     assert len(result.findings) + len(result.fine) + len(result.not_checked) == len(list_checks())
     assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())
+
+
+def test_a_column_of_rounding_counts_as_constant() -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(100, 5, generator=g)
+    x[:, 3] = -9.6e-8 + 2e-9 * torch.randn(100, generator=g)
+    y = (x[:, 0] > 0).long()
+    result = gs.check(None, (x, y), only=["GS105"])
+    assert not result.findings and "1 constant column" in result.fine[0].evidence
+    raw = gs.Samples(10 * x, y)
+    scaled, _ = FIXES["standardize inputs"].apply(raw, {})
+    assert float(scaled.inputs[:, 3].abs().max()) < 1e-5
+    assert float(scaled.inputs[:, 0].std()) == pytest.approx(1.0, abs=0.02)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 import gapscope as gs
 from gapscope.base.samples import Samples
-from gapscope.checks.account import cause_of, limit_of, make_account, order_findings
+from gapscope.checks.account import Account, cause_of, limit_of, make_account, order_findings
 from gapscope.checks.costs import cost_of_scales
+from gapscope.checks.expected import Expected
 from gapscope.checks.registry import list_checks
 from gapscope.checks.trials import Trial, TriedAdvice
 from gapscope.labels.duplicates import repeats_by_chance
@@ -180,3 +183,31 @@ def test_the_headline_and_the_account_name_one_cause() -> None:
     assert limit_of(Finding("", "", code="GS203")) == "training"
     assert limit_of(Finding("", "", code="GS105", cause="small columns")) == "training"
     assert limit_of(Finding("", "", code="GS204")) == "network"
+
+
+def test_a_cost_is_at_most_what_removing_its_cause_gained() -> None:
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+    network = nn.Linear(4, 2)
+    y = network(x).argmax(1)
+    result = gs.check(network, (x, y), test=(x + 1, network(x + 1).argmax(1)), only=["GS402"])
+    fixes = ("drop flagged labels", "correct flagged labels")
+    errors = Finding(
+        "errors", "correct", code="GS102", cost=0.08, interval=(0.01, 0.1), fixes=fixes
+    )
+    more = Finding("gain", "collect", code="GS103", cost=0.04)
+    account = Account(1.0, Expected(0.9, 0.85, 0.95, "on test samples"), (), 0.0)
+    result = replace(result, findings=(errors, more), account=account)
+    trials = (Trial("drop flagged labels", 0.005), Trial("correct flagged labels", -0.01))
+    tried = result.with_tried(TriedAdvice(trials, 0.8, 6.0), gs.TrainingSpec())
+    assert tried.codes == ("GS103", "GS102")
+    assert tried.findings[1].cost == 0.005 and tried.findings[1].interval == (0.005, 0.1)
+    assert tried.account is not None
+    assert [entry.cost for entry in tried.account.entries] == [0.04, 0.005]
+    helps = (Trial("learning rate x 3", 0.1, helps=True), *trials)
+    other = result.with_tried(TriedAdvice(helps, 0.8, 6.0), gs.TrainingSpec())
+    assert other.headline.endswith("A fix that was tried helps: learning rate x 3.")
+
+
+def test_overfitting_is_not_called_less_accurate_than_the_data_allow() -> None:
+    assert limit_of(Finding("", "", code="GS402")) == "overfitting"
+    assert limit_of(Finding("", "", code="GS404")) == "noise"

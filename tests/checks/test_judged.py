@@ -279,6 +279,10 @@ def test_label_errors_cost_a_network_that_memorizes_more() -> None:
     )
     # a nearest neighbour has a wrong label for a fifth of the samples
     assert memorizing.low < 0.2 < memorizing.high + 0.05 and robust.value < 0.05
+    # as accurate on held-out labels as the kernel machine: the network suffers as little
+    new = IntervalEstimate(0.99, 0.97, 1.0)
+    limited = cost_of_labels(Samples(x, noisy), flagged, 3, 1.0, new)
+    assert limited.value < 0.05 and limited.high < memorizing.high / 2
 
 
 def test_twice_the_data_are_worth_what_half_of_them_cost() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
+from gapscope.checks.fixes import FIXES
 
 N_TOKENS, N_CLASSES = 30, 4
 Data = tuple[Tensor, Tensor]
@@ -190,3 +191,51 @@ def test_labels_0_and_1_beside_signs_get_the_way_from_one_to_the_other() -> None
     for first, second in ((2 * y - 1, y), (y, 2 * y - 1)):
         with pytest.raises(InvalidInput, match=r"-1 and 1.*0 and 1.*2 \* y - 1"):
             gs.check(None, (x, first), test=(x, second))
+
+
+def masks(n: int) -> Data:
+    """Smooth pictures with three levels as labels of pixels, a twelfth of them wrong."""
+    generator = torch.Generator().manual_seed(0)
+    x = nn.functional.avg_pool2d(torch.randn(n, 1, 8, 8, generator=generator), 3, 1, padding=1) * 3
+    y = (x[:, 0] > 0).long() + (x[:, 0] > 1).long()
+    return x, torch.where(torch.rand(y.shape, generator=generator) < 0.08, (y + 1) % 3, y)
+
+
+def test_label_errors_of_masks_are_found_as_an_untrained_network_finds_them() -> None:
+    x, y = masks(50)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 3, 1))
+    noise = gs.estimate_label_noise(network, (x, y))
+    result = gs.check(network, (x, y), test=(x, y), only=["GS102"])
+    assert noise.low > 0 and result.codes == ("GS102",), result
+    issues = result.label_issues
+    assert issues is not None and issues.noise is not None and issues.noise.low > 0
+    without = gs.check(None, (x, y), only=["GS102", "GS105"])
+    assert "GS102" not in [outcome.code for outcome in without.fine]
+    assert "labels may be wrong" in without.headline, without
+
+
+def test_label_errors_of_several_labels_are_found() -> None:
+    x, _ = several(400, 0)
+    clean = x @ torch.randn(6, 4, generator=torch.Generator().manual_seed(9)) > 0
+    wrong = torch.rand(400, 4, generator=torch.Generator().manual_seed(5)) < 0.08
+    result = gs.check(None, (x, clean ^ wrong), only=["GS102"])
+    assert result.codes == ("GS102",), result
+    assert bool(wrong[list(result.indices("GS102")[:10])].any(1).all())
+
+
+def test_wrong_targets_of_regression_are_found_and_dropping_them_is_tried() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 4, generator=generator)
+    y = x[:, :1] + 0.5 * x[:, 1:2] + 0.1 * torch.randn(200, 1, generator=generator)
+    noisy = y.clone()
+    noisy[:16] = y[:16] + 6
+    result = gs.check(None, (x, noisy), only=["GS102"])
+    assert result.codes == ("GS102",) and set(result.indices("GS102")) >= set(range(16))
+    finding = result.findings[0]
+    assert finding.cost is not None and finding.cost > 0.1 and finding.fixes
+    samples = gs.Samples(x, noisy)
+    assert len(FIXES["drop flagged labels"].apply(samples, {})[0]) <= 184
+    corrected, _ = FIXES["correct flagged labels"].apply(samples, {})
+    assert float((corrected.y - y).abs()[:16].max()) < 1.0
+    assert not gs.check(None, (x, y), only=["GS102"]).codes

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import gapscope as gs
+from gapscope.checks.trials import Trial, TriedAdvice
 
 X = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 2, (80,), generator=torch.Generator().manual_seed(1))
@@ -57,7 +60,8 @@ def test_the_test_samples_without_copies_are_scored() -> None:
     whole = gs.check(network, (X, Y), test=(NEW[0][:40], NEW[1][:40]), only=["GS402"])
     part = gs.check(network, (X, Y), test=with_copies(40), only=["GS402"])
     assert [finding.code for finding in part.findings] == ["GS402"]
-    assert "on test samples that repeat no training sample, 40 of 60" in part.findings[0].evidence
+    words = "on test samples that are no near-exact copy of a training sample, 40 of 60"
+    assert words in part.findings[0].evidence
     accuracy = whole.findings[0].evidence.split(", ")[1].split(" % ")[0]
     assert f", {accuracy} % " in part.findings[0].evidence
 
@@ -69,7 +73,8 @@ def test_an_estimator_is_scored_on_the_same_test_samples() -> None:
     whole = gs.check(tree, data, test=(NEW[0][:40].numpy(), NEW[1][:40].numpy()), only=["GS402"])
     x, y = with_copies(40)
     part = gs.check(tree, data, test=(x.numpy(), y.numpy()), only=["GS402"])
-    assert "on test samples that repeat no training sample, 40 of 60" in part.findings[0].evidence
+    words = "on test samples that are no near-exact copy of a training sample, 40 of 60"
+    assert words in part.findings[0].evidence
     accuracy = whole.findings[0].evidence.split(", ")[1].split(" % ")[0]
     assert f", {accuracy} % " in part.findings[0].evidence
     copies = with_copies(0)
@@ -103,3 +108,28 @@ def test_a_gap_in_the_class_numbers_hides_no_shift() -> None:
     for last in (1, 255):
         result = gs.check(None, (x, last * first), test=(x + 1e-3, last * second), only=["GS110"])
         assert any(f"class {last}: 50" in finding.evidence for finding in result.findings), last
+
+
+def test_copies_by_content_are_claimed_of_pictures_and_tables_only() -> None:
+    test = with_copies(40)
+    result = gs.check(None, (X, Y), test=test, only=["GS101"])
+    assert "pass pictures or texts" in result.findings[0].evidence
+    pictures = [(x.reshape(-1, 1, 2, 2), y) for x, y in ((X, Y), test)]
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    result = gs.check(network, pictures[0], test=pictures[1], only=["GS101", "GS402"])
+    assert "that repeat no training sample, 40 of 60" in repr(result)
+    assert "pass pictures" not in repr(result)
+
+
+def test_copies_that_are_not_scored_make_no_headline_beside_a_fix_that_helps() -> None:
+    network = memorizer()
+    result = gs.check(network, (X, Y), test=with_copies(40), only=["GS101", "GS402"])
+    assert set(result.codes) == {"GS101", "GS402"}
+    assert "much better than new data" in result.headline
+    helps = Trial("learning rate / 10", 0.2, helps=True)
+    trials = (helps, Trial("weight decay", 0.0), Trial("half the epochs", 0.0))
+    tried = result.with_tried(TriedAdvice(trials, 0.5, 6.0), gs.TrainingSpec())
+    assert tried.headline.endswith("a fix that was tried helps: learning rate / 10.")
+    alone = replace(result, findings=tuple(f for f in result.findings if f.code == "GS101"))
+    assert alone.headline.startswith("Test samples repeat training samples")

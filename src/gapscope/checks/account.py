@@ -37,7 +37,7 @@ def cause_of(finding: Finding) -> str:
 
 
 def limit_of(finding: Finding) -> str:
-    """Return what a finding says limits a network: "data", "network", "training" or "configuration".
+    """Return what a finding says limits a network, a key of `gapscope.checks.headline.LIMITS`.
 
     That of its cost in the account, so that a headline and the account agree; else that of the group of its check.
     """
@@ -46,6 +46,8 @@ def limit_of(finding: Finding) -> str:
         return "configuration"
     if CAUSES.get(finding.code) == "training":
         return "training"
+    if finding.code in ("GS402", "GS404"):
+        return {"GS402": "overfitting", "GS404": "noise"}[finding.code]
     return {"1": "data", "2": "network", "3": "training"}.get(finding.code[2:3], "configuration")
 
 

@@ -30,6 +30,7 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.label_issues import find_issues_of_samples
 from gapscope.labels.results import LabelIssues
+from gapscope.networks.initialization import resampled_state
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, percent
 from gapscope.statistics.baselines import RBF, LooRow, most_frequent_class
 from gapscope.statistics.intervals import wilson_interval
@@ -290,22 +291,37 @@ class Context:
         """Label issues ranked without a network (None: the reason is in `failures`)."""
 
         def compute() -> LabelIssues:
-            rows: Sequence[LooRow] = ()
+            samples, part, network = self.data, self.rows, None
+            if self.everything.kind == "positions":  # what an untrained network sees around each
+                samples, part, network = self.samples, self.indices, self._fresh_network()
+            known: Sequence[LooRow] = ()
             # the same kernels, if a check has needed the forecast, and if it has left no repeats out
             forecast = vars(self).get("forecast")
-            if forecast is not None and self.distinct is self.data:
-                rows = forecast.rows
-            pairs = self.copies.pairs if self.data is self.everything else None
-            issues = find_issues_of_samples(
-                self.data, rows, pairs, seed=self.seed, budget=self.budget
-            )
+            if network is None and forecast is not None and self.distinct is samples:
+                known = forecast.rows
+            pairs = self.copies.pairs if len(samples) == len(self.everything) else None
+            with self.budget.enforced(network or nn.Module()):
+                issues = find_issues_of_samples(
+                    samples, known, pairs, seed=self.seed, budget=self.budget, network=network
+                )
             # indices of the part become those of all samples
-            rows = self.rows.tolist()
+            rows = part.tolist()
             conflicts = tuple((rows[i], rows[j]) for i, j in issues.conflicts)
-            indices = self.rows[issues.indices.cpu()]
+            indices = part[issues.indices.cpu()]
             return replace(issues, indices=indices, conflicts=conflicts, samples=self.everything)
 
         return self._try("labels", compute)
+
+    def _fresh_network(self) -> nn.Module | None:
+        """Return an untrained copy of the network: with its initial weights, or resampled ones; None without."""
+        if self.prepared is None:
+            return None
+        network = copy_network(self.prepared.bare)
+        try:
+            network.load_state_dict(dict(self.initial_state or resampled_state(network)))
+        except GapscopeError:  # layers whose weights cannot be resampled
+            return None
+        return network
 
     @cached_property
     def forecast(self) -> AccuracyForecast | None:

@@ -13,6 +13,7 @@ from gapscope.labels.duplicates import (
     duplicates_in_test,
     repeats_by_chance,
 )
+from gapscope.labels.text_copies import are_word_frequencies
 
 # Repeats are no finding if chance explains at least half of them.
 MAX_BY_CHANCE = 0.5
@@ -36,6 +37,22 @@ class Copies:
     def compares_all_pairs(self) -> bool:
         """Whether near-duplicates are searched, not exact repeats alone."""
         return compares_all_pairs(self.samples, self.seconds)
+
+    @property
+    def are_features(self) -> bool:
+        """Whether inputs are columns without names, maybe features: copies by content have other numbers there."""
+        x = self.samples.inputs
+        is_table = self.samples.has_one_input and x.ndim == 2 and x.is_floating_point()
+        return is_table and not self.samples.columns and not are_word_frequencies(self.samples)
+
+    @property
+    def without(self) -> str:
+        """How test samples differ from training samples if no copy of them was found, in words."""
+        if not self.compares_all_pairs:
+            return "that are no exact copy of a training sample"
+        if self.are_features:
+            return "that are no near-exact copy of a training sample"
+        return "that repeat no training sample"
 
     @cached_property
     def pairs(self) -> list[tuple[int, int]]:

@@ -13,8 +13,8 @@ from gapscope.checks.costs import (
 )
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.labels.duplicates import MIN_REPEATS
-from gapscope.labels.results import TIGHT_FROM
-from gapscope.results.estimate import percent
+from gapscope.labels.results import TIGHT_FROM, LabelIssues
+from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.formatting import pluralize
 from gapscope.statistics.baselines import RBF
 
@@ -35,6 +35,10 @@ def duplicates(context: Context) -> Outcome:
         in_test = len(across) / len(context.test)
         evidence += (
             f"; {len(across):,} of {len(context.test):,} test samples repeat a training sample"
+        )
+    if context.copies.are_features:
+        evidence += (
+            "; of features, near-exact copies are found: pass pictures or texts to find others"
         )
     if max(fraction, in_test) >= MIN_REPEATS:
         by_chance = context.copies.by_chance
@@ -75,36 +79,61 @@ MIN_NOISE = 0.02
 # more than the checks of the forecast, whose kernels it uses
 @register_check("GS102", title="label errors", seconds=0.6, information=True)
 def label_errors(context: Context) -> Outcome:
-    """Report a rate of label noise whose 90 % interval excludes 0."""
-    if not context.is_classifier:
-        return NotChecked(
-            f"no rate for this task ({context.everything.task}); gapscope.find_label_issues ranks the labels"
-        )
+    """Report a rate of label noise whose 90 % interval excludes 0, and 2 % or more of targets with large residuals."""
     issues = context.label_issues
     if issues is None:
         return NotChecked(context.failures["labels"])
     noise = issues.noise
     if noise is None:
         return NotChecked(issues.note)
+    noun = "target" if issues.kind == "regression" else "label"
+    n_flagged = issues.n_flagged
+    if issues.kind == "regression" and n_flagged >= MIN_NOISE * noise.samples:
+        evidence = f"{n_flagged} of {noise.samples:,} targets are far from their predictions"
+        return _errors(
+            context, issues, f"{evidence}; at most {percent(noise.high)} are wrong by as much"
+        )
     if noise.is_upper_bound and noise.high >= MIN_NOISE:
         reason = (
             f"clean labels are predicted at {percent(noise.clean_accuracy)}, {percent(TIGHT_FROM)} is needed to "
             "distinguish errors from hard samples"
         )
-        if noise.clean_accuracy >= TIGHT_FROM:
+        if issues.kind == "regression":
+            reason = f"{n_flagged} are far from their predictions, too few for a finding"
+        elif noise.clean_accuracy >= TIGHT_FROM:
             reason = (
                 "a random forest does not confirm these errors, or classes have too few samples, so that hard samples "
                 "are not excluded"
             )
-        return NotChecked(f"at most {percent(noise.high)} of labels are wrong; {reason}")
+        return NotChecked(f"at most {percent(noise.high)} of {noun}s are wrong; {reason}")
     if noise.low <= 0 or noise.rate < MIN_NOISE:
-        return Fine(f"at most {percent(noise.high)} of labels")
-    flagged = issues.flagged
-    assert flagged is not None
-    inside = torch.searchsorted(context.rows, flagged.cpu())
-    cost = cost_of_labels(context.data, inside, context.n_classes, _memorized(context, flagged))
+        return Fine(f"at most {percent(noise.high)} of {noun}s")
+    ends = f"{100 * noise.low:.0f} to {percent(noise.high)}"
+    return _errors(context, issues, f"{percent(noise.rate)} of labels (90 % interval {ends})")
+
+
+def _errors(context: Context, issues: LabelIssues, evidence: str) -> Finding:
+    """Return the finding of flagged labels; one label or target per sample has a cost, and fixes."""
+    assert issues.flagged is not None
+    flagged = issues.flagged.cpu()
+    samples = tuple(dict.fromkeys(flagged.tolist()))
+    if issues.kind in ("positions", "multi-label"):
+        number = f"{pluralize(len(flagged), 'label')} of {pluralize(len(samples), 'sample')}"
+        action = f"review the {number} in result.label_issues and correct them"
+        return Finding(evidence, action, indices=samples)
+    inside = torch.searchsorted(context.rows, flagged)
+    score = None
+    # held-out labels show by how much the network suffers; an estimate is of labels with errors
+    if context.test is not None and context.expected is not None and context.expected.is_new:
+        score = IntervalEstimate(
+            context.expected.value, context.expected.low, context.expected.high
+        )
+    memorized, n_classes = 1.0, 0
+    if issues.kind == "classification":
+        memorized, n_classes = _memorized(context, flagged), context.n_classes
+    cost = cost_of_labels(context.data, inside, n_classes, memorized, score)
     return Finding(
-        f"{percent(noise.rate)} of labels (90 % interval {100 * noise.low:.0f} to {percent(noise.high)})",
+        evidence,
         f"review the {len(flagged)} samples in result.label_issues and correct them",
         cost=max(cost.value, 0.0),
         interval=(max(cost.low, 0.0), max(cost.high, 0.0)),

@@ -225,7 +225,7 @@ def _on_test(context: Context) -> Expected:
         words = "on test samples that all repeat training samples"
         unclear = "all test samples repeat training samples: pass test= with new ones"
     elif len(rows) < len(test):
-        words = f"on test samples that repeat no training sample, {len(rows):,} of {len(test):,}"
+        words = f"on test samples {context.copies.without}, {len(rows):,} of {len(test):,}"
     score, error = _score_on_test(context, test, rows)
     if not are_copies and score.high - score.low > MAX_WIDTH:
         number = pluralize(len(rows), "test sample")

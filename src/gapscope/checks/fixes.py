@@ -178,7 +178,7 @@ def _suspected(data: Samples, budget: CpuBudget) -> tuple[Tensor, Tensor]:
 
 def _search_suspected(data: Samples, budget: CpuBudget) -> tuple[Tensor, Tensor]:
     none = torch.empty(0, dtype=torch.long)
-    if not data.is_classification:
+    if data.kind not in ("classification", "regression"):
         return none, none
     try:
         # indices of these samples, not row numbers
@@ -188,7 +188,7 @@ def _search_suspected(data: Samples, budget: CpuBudget) -> tuple[Tensor, Tensor]
     except GapscopeError:
         return none, none
     n = issues.n_flagged
-    if issues.flagged is None:
+    if issues.flagged is None and data.is_classification:
         # leave-one-out margin of labels that are contradicted, where no rate of label errors can be estimated: a
         # half of the range, chosen on the data sets of the planted faults.
         n = int((issues.margin < -0.5).sum())
@@ -210,7 +210,7 @@ def _correct_suspected(data: Samples, budget: CpuBudget) -> Samples:
     if not len(indices):
         return data
     labels = data.y.clone()
-    labels[indices] = suggested.to(labels)
+    labels[indices] = suggested.reshape(labels[indices].shape).to(labels)
     return replace(data, targets=labels)
 
 
@@ -237,6 +237,23 @@ def _balance(data: Samples, budget: CpuBudget) -> Samples:
     return take(data, torch.cat(rows))
 
 
+# spread relative to the typical one: of columns of single precision, less is their rounding
+MIN_SPREAD = 1e-6
+
+
+def find_varying(spread: Tensor, mean: Tensor) -> Tensor:
+    """Return which columns vary by more than the rounding of numbers: the others count as constant.
+
+    Args:
+        spread: Standard deviations, of any shape.
+        mean: Means, of the same shape.
+    """
+    varying = spread > 1e-12 * (1 + mean.abs())
+    if not bool(varying.any()):
+        return varying
+    return varying & (spread > MIN_SPREAD * spread[varying].median())
+
+
 def _standardize(data: Samples) -> Callable[[Tensor], Tensor]:
     """Return the standardization of tables per column, of images per channel."""
     x = data.inputs
@@ -245,7 +262,7 @@ def _standardize(data: Samples) -> Callable[[Tensor], Tensor]:
     axes = (0, *range(2, x.ndim))
     mean = x.mean(axes, keepdim=True)
     spread = x.std(axes, keepdim=True, correction=0)
-    spread = torch.where(spread > 1e-12 * (1 + mean.abs()), spread, torch.ones_like(spread))
+    spread = torch.where(find_varying(spread, mean), spread, torch.ones_like(spread))
     if bool((mean.abs() < 0.1 * spread).all()) and bool(((spread > 0.8) & (spread < 1.25)).all()):
         raise InvalidInput("The inputs are standardized already.")
     return lambda inputs: (inputs - mean.to(inputs)) / spread.to(inputs)

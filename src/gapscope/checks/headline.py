@@ -19,6 +19,8 @@ LIMITS = {
     "network": "The network itself limits this {task} most: its features.",
     "training": "The training run limits this {task} most.",
     "configuration": "This {task} is less accurate than these data allow.",
+    "overfitting": "This {task} predicts its training samples much better than new data.",
+    "noise": "Small noise in the inputs changes predictions of this {task}.",
 }
 # Costs in another score than that of new data: balanced accuracy, and the accuracy without the column that leaks.
 OTHER_SCORES = ("GS104", "GS107")
@@ -27,11 +29,21 @@ SMALL = 0.01
 
 
 def make_headline(result: CheckResult) -> str:
-    """Return the main limit of the network, as one sentence.
+    """Return the main limit of the network, as one sentence, and the fix that was tried and helps.
 
     Args:
         result: Result of a check.
     """
+    text, best = _main_limit(result), result.best_fix
+    if best is None or best.name in text:
+        return text
+    if result.findings and best.name in result.findings[0].fixes:
+        return text
+    return f"{text} A fix that was tried helps: {best.name}."
+
+
+def _main_limit(result: CheckResult) -> str:
+    """Return the main limit of the network, as one sentence."""
     checked = len(result.findings) + len(result.fine)
     unfinished = sum(outcome.reason == INTERRUPTED for outcome in result.not_checked)
     if unfinished:
@@ -47,6 +59,10 @@ def make_headline(result: CheckResult) -> str:
     findings = [finding for finding in result.findings if not _is_small(finding, result)]
     if not findings:
         return _small(result)
+    # what is left out of the score limits it only where nothing else does
+    of_score = [finding for finding in findings if not _is_left_out(finding, result)]
+    if of_score or result.best_fix is not None:
+        findings = of_score
     findings = [finding for finding in findings if not result.is_refuted(finding)]
     if not findings:
         return _refuted(result)
@@ -73,9 +89,20 @@ def _only_fix(name: str, result: CheckResult) -> str:
 def _without_finding(result: CheckResult, checked: int) -> str:
     if result.best_fix is not None:
         return _only_fix(result.best_fix.name, result)
+    flagged = _flagged(result)
     if result.not_judged:
-        return f"Not judged: {result.not_judged}. {pluralize(checked, 'check')} found nothing."
-    return f"Nothing was found that limits this {result.task} ({pluralize(checked, 'check')})."
+        return f"Not judged: {result.not_judged}. {pluralize(checked, 'check')} found nothing{flagged}."
+    return f"Nothing was found that limits this {result.task} ({pluralize(checked, 'check')}){flagged}."
+
+
+def _flagged(result: CheckResult) -> str:
+    """Return how many labels a review should look at, although their rate is no finding; empty for none."""
+    issues = result.label_issues
+    if issues is None or not issues.n_flagged:
+        return ""
+    kind = "target" if issues.kind == "regression" else "label"
+    count = pluralize(issues.n_flagged, kind)
+    return f", but {count} may be wrong: review result.label_issues"
 
 
 def _is_small(finding: Finding, result: CheckResult) -> bool:
@@ -88,6 +115,12 @@ def _is_small(finding: Finding, result: CheckResult) -> bool:
     missing = 1.0 if expected is None else 1 - expected.value
     high = finding.cost if finding.interval is None else finding.interval[1]
     return min(missing, high) < SMALL
+
+
+def _is_left_out(finding: Finding, result: CheckResult) -> bool:
+    """Return whether a finding is about test samples that the score on new data leaves out."""
+    expected = None if result.account is None else result.account.expected
+    return finding.code == "GS101" and bool(finding.headline) and bool(expected and expected.is_new)
 
 
 def _small(result: CheckResult) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gapscope.checks.context import Context
 from gapscope.checks.costs import cost_of_scales, thinned
+from gapscope.checks.fixes import find_varying
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.results.formatting import format_number
 from gapscope.statistics.baselines import sample_features
@@ -38,7 +39,7 @@ def scaling(context: Context) -> Outcome:
     columns = x if is_table else x.movedim(1, -1).flatten(0, -2)
     spread, center = columns.std(0), columns.mean(0)
     mean = center.abs()
-    varying = spread > 1e-12 * (1 + mean)
+    varying = find_varying(spread, center)
     if not bool(varying.any()):
         return Finding("no input varies", "pass inputs that differ between samples", cost=1.0)
     typical = float(spread[varying].median())

@@ -41,6 +41,24 @@ if TYPE_CHECKING:
 EXPLAIN = "gapscope explain {code}"
 
 
+# Fixes that remove the cause of a finding: their gain, once they were tried, is its cost.
+REMOVING = ("drop flagged labels", "correct flagged labels", "standardize inputs")
+
+
+def _with_tried_cost(finding: Finding, tried: TriedAdvice) -> Finding:
+    """Return a finding whose cost is at most what removing its cause gained, if that was tried without a gain."""
+    removing = [name for name in finding.fixes if name in REMOVING]
+    gains = [trial.first_gain for trial in tried.trials if trial.name in removing]
+    if not finding.cost or not gains or not tried.without_gain(removing):
+        return finding
+    cost = min(finding.cost, max(*gains, 0.0))
+    interval = finding.interval
+    if interval is not None:
+        interval = min(interval[0], cost), interval[1]
+    words = "cost limited to the gain from removing them, as tried"
+    return replace(finding, cost=cost, interval=interval, evidence=f"{finding.evidence}; {words}")
+
+
 @dataclass(frozen=True, repr=False)
 class CheckResult(Result):
     """Findings of `gapscope.check`.
@@ -176,8 +194,11 @@ class CheckResult(Result):
                 else finding
                 for finding in others
             ]
-            findings = (*helped, *others)
-        return replace(self, findings=findings, tried=tried, spec=spec)
+            findings = (*helped, *order_findings([_with_tried_cost(f, tried) for f in others]))
+        account = self.account
+        if account is not None:
+            account = make_account(account.training, account.expected, findings, account.score)
+        return replace(self, findings=findings, account=account, tried=tried, spec=spec)
 
     def is_refuted(self, finding: Finding) -> bool:
         """Return whether all fixes of a finding were tried without a gain: then it is no main limit.

@@ -239,7 +239,7 @@ def sensitivity(context: Context) -> Outcome:
         return NotChecked("needs a torch network")
     x = context.samples.inputs
     if not context.is_classifier or not x.is_floating_point() or not context.samples.has_one_input:
-        return NotChecked("needs class labels and one floating point input")
+        return NotChecked("needs one class label per sample, and one floating point input")
     if context.untrained_because:
         return NotChecked(context.untrained_because)
     if len(context.logits.argmax(1).unique()) < 2:

@@ -164,8 +164,9 @@ def find_issues_of_samples(
     *,
     seed: int,
     budget: CpuBudget,
+    network: nn.Module | None = None,
 ) -> LabelIssues:
-    """Rank label issues as `find_label_issues(None, samples)` does, with what has been computed already.
+    """Rank label issues as `find_label_issues(network, samples)` does, with what has been computed already.
 
     Args:
         samples: The samples.
@@ -173,12 +174,13 @@ def find_issues_of_samples(
         pairs: Duplicates among the samples; None to search them.
         seed: Seed of the folds.
         budget: CPU seconds: boosted trees and near-duplicates are omitted if they take longer.
+        network: Untrained network, or None.
 
     Raises:
         InvalidInput: See `find_label_issues`.
     """
-    samples = collect_samples(None, samples, None, None, None)
-    issues, _ = _ranked(None, samples, None, seed, budget, has_inputs=True, rows=rows)
+    samples = collect_samples(network, samples, None, None, None)
+    issues, _ = _ranked(network, samples, None, seed, budget, has_inputs=True, rows=rows)
     return _with_copies(issues, samples, budget, pairs).with_row_numbers()
 
 

@@ -127,7 +127,7 @@ def convergence(run: RunState) -> Outcome:
     the whole course of the losses (`read_course`).
     """
     if not run.samples.is_classification:
-        return NotChecked("needs class labels")
+        return NotChecked("needs one class label per sample")
     if run.losses and not math.isfinite(run.losses[-1]):
         return Finding("the training loss is not finite", LOWER_IT, fixes=LOWER)
     losses = [loss for loss in run.losses if math.isfinite(loss)]
@@ -213,7 +213,7 @@ def batch_statistics(run: RunState) -> Outcome:
     if not layers:
         return NotChecked("no batch norm")
     if not run.samples.is_classification:
-        return NotChecked("needs class labels")
+        return NotChecked("needs one class label per sample")
     # 512 samples: a standard error of the accuracy of at most about .02
     run = replace(run, samples=run.samples.first(512))
     refreshed = copy_network(run.network)
