@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +23,13 @@ from gapscope.checks.copies import Copies
 from gapscope.checks.expected import Expected, expected_score, regression_score, untrained_because
 from gapscope.checks.invalid_outputs import invalid_samples, score_of_valid
 from gapscope.checks.output_unit import OutputUnit, find_output_unit
+from gapscope.checks.ranked_labels import rank_labels
 from gapscope.checks.trainers import sample_scores
 from gapscope.data.table_encoding import UnseenValues
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
-from gapscope.labels.label_issues import find_issues_of_samples
 from gapscope.labels.results import LabelIssues
-from gapscope.networks.initialization import resampled_state
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, percent
 from gapscope.statistics.baselines import RBF, LooRow, most_frequent_class
 from gapscope.statistics.intervals import wilson_interval
@@ -289,39 +288,7 @@ class Context:
     @cached_property
     def label_issues(self) -> LabelIssues | None:
         """Label issues ranked without a network (None: the reason is in `failures`)."""
-
-        def compute() -> LabelIssues:
-            samples, part, network = self.data, self.rows, None
-            if self.everything.kind == "positions":  # what an untrained network sees around each
-                samples, part, network = self.samples, self.indices, self._fresh_network()
-            known: Sequence[LooRow] = ()
-            # the same kernels, if a check has needed the forecast, and if it has left no repeats out
-            forecast = vars(self).get("forecast")
-            if network is None and forecast is not None and self.distinct is samples:
-                known = forecast.rows
-            pairs = self.copies.pairs if len(samples) == len(self.everything) else None
-            with self.budget.enforced(network or nn.Module()):
-                issues = find_issues_of_samples(
-                    samples, known, pairs, seed=self.seed, budget=self.budget, network=network
-                )
-            # indices of the part become those of all samples
-            rows = part.tolist()
-            conflicts = tuple((rows[i], rows[j]) for i, j in issues.conflicts)
-            indices = part[issues.indices.cpu()]
-            return replace(issues, indices=indices, conflicts=conflicts, samples=self.everything)
-
-        return self._try("labels", compute)
-
-    def _fresh_network(self) -> nn.Module | None:
-        """Return an untrained copy of the network: with its initial weights, or resampled ones; None without."""
-        if self.prepared is None:
-            return None
-        network = copy_network(self.prepared.bare)
-        try:
-            network.load_state_dict(dict(self.initial_state or resampled_state(network)))
-        except GapscopeError:  # layers whose weights cannot be resampled
-            return None
-        return network
+        return self._try("labels", lambda: rank_labels(self))
 
     @cached_property
     def forecast(self) -> AccuracyForecast | None:

@@ -75,7 +75,9 @@ def cost_of_labels(
         def kernel_scores(x: Tensor, y: Tensor) -> Tensor:
             return _loo_correct(x, y, n_classes)
 
-        nearest_scores = _nearest_correct
+        def nearest_scores(x: Tensor, y: Tensor) -> Tensor:
+            return _nearest_correct(x, y)
+
     with_errors = [of(features, labels)[clean] for of in (kernel_scores, nearest_scores)]
     without = [of(features[clean], labels[clean]) for of in (kernel_scores, nearest_scores)]
     of_kernel, of_nearest = (b - a for a, b in zip(with_errors, without, strict=True))
