@@ -337,3 +337,44 @@ def test_a_layer_of_one_or_two_units_has_no_estimate(width: int) -> None:
     )
     result = estimate_accuracy(network, train, initial_state=initial)
     assert ("narrowest layer has 2 units" in result.abstained_because) is (width == 2)
+
+
+@pytest.mark.parametrize("case", ["samples", "groups", "width"])
+def test_what_is_known_at_the_start_abstains_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise AssertionError("gradients were computed")
+
+    monkeypatch.setattr("gapscope.accuracy.accuracy_after_training.affordable_kernel", stop)
+    monkeypatch.setattr("gapscope.accuracy.accuracy_after_training.accuracy_readings", stop)
+    train = load_dataset("digits").train.first(80 if case == "samples" else 120)
+    width = 2 if case == "width" else 16
+    network = gs.build_network("fully_connected", input_shape=(1, 8, 8), n_outputs=10, width=width)
+    groups = torch.arange(120) // 2 if case == "groups" else None
+    result = estimate_accuracy(network, train, groups=groups)
+    expected = {
+        "samples": "80 samples are fewer than 100",
+        "groups": "60 groups are fewer than 100",
+        "width": "narrowest layer has 2 units",
+    }
+    assert expected[case] in result.abstained_because
+    assert str(result).startswith("No answer:")
+    if groups is None:
+        with pytest.raises(InvalidInput, match="too few"):
+            gs.fit_accuracy_estimator([(network, train, 0.9)])
+
+
+def test_the_label_noise_is_estimated_within_the_budget(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, initial, train, _ = trained
+    budgets: list[float] = []
+
+    def estimate(*_: object, time_budget: float, **__: object) -> None:
+        budgets.append(time_budget)
+        raise NotMeasurable("stopped")
+
+    monkeypatch.setattr("gapscope.accuracy.accuracy_after_training.estimate_label_noise", estimate)
+    estimate_accuracy(network, train, initial_state=initial, time_budget=50.0)
+    assert len(budgets) == 1 and 0 < budgets[0] < 50

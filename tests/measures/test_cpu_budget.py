@@ -165,6 +165,16 @@ def test_a_small_kernel_that_fits_is_tried_once(
     assert sizes[:3] == [8, 8, 8]
 
 
+def test_gradients_of_further_kernels_count(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    kernel_takes(monkeypatch, clock, 0.1, 0.0)
+    few = SAMPLES.subset(torch.arange(100))
+    for budget, passes, fits in ((20.0, 1.0, True), (20.0, 2.0, False), (60.0, 2.0, True)):
+        options, note = affordable_kernel(
+            NETWORK, few, OPTIONS, CpuBudget(budget), n_outputs=10, passes=passes
+        )
+        assert (options is OPTIONS and not note) == fits
+
+
 def test_the_first_trial_ends_what_cannot_fit(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:

@@ -16,6 +16,7 @@ from gapscope.accuracy.accuracy_estimator import (
     AccuracyEstimator,
     accuracy_readings,
     clean_label_accuracy,
+    early_reasons,
     implied_noise_rate,
     load_default,
     with_state,
@@ -24,14 +25,13 @@ from gapscope.accuracy.forecast import check_prediction_data, count_duplicates
 from gapscope.accuracy.forecast_result import describe_duplicates
 from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, BudgetSpent, CpuBudget
-from gapscope.base.errors import InvalidInput, NotMeasurable, check_range
+from gapscope.base.errors import InvalidInput, NotMeasurable, check_range, join_names
 from gapscope.base.groups import group_tensor
 from gapscope.base.lone_classes import lone_classes_note
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import as_samples
 from gapscope.base.tables import check_columns
 from gapscope.gradients.refused_layers import check_layers
-from gapscope.inspection.known_layers import known_layers
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.network_adapter import NetworkAdapter
 from gapscope.inspection.validation import Ready, equals_trained_weights, matching_state, ready
@@ -43,7 +43,6 @@ from gapscope.measures.embed import extract_features
 from gapscope.networks.initialization import resampled_state
 from gapscope.results.answer import Answer
 from gapscope.results.estimate import IntervalEstimate, percent
-from gapscope.results.formatting import pluralize
 from gapscope.results.progress import notify
 from gapscope.results.result import axes_or_new
 from gapscope.statistics.baselines import feature_matrix, linear_ridge
@@ -158,17 +157,6 @@ class AccuracyEstimate(Answer):
         return axes
 
 
-# Chosen on breast cancer and digits, two seeds each: of 7 estimates for networks with a layer of one or two units 5
-# intervals missed the test accuracy, by up to 22 points; of 12 with three to eight units none did.
-MIN_WIDTH = 3
-
-
-def _narrowest(network: nn.Module) -> int:
-    """Return the units of the narrowest hidden layer of a sequential network of linear layers (else enough)."""
-    layers = [layer for layer in known_layers(network) if isinstance(layer, nn.Linear)]
-    return min((layer.out_features for layer in layers[:-1]), default=MIN_WIDTH)
-
-
 @check_arguments
 def estimate_accuracy(
     network: nn.Module,
@@ -202,9 +190,9 @@ def estimate_accuracy(
     its trained features, which may have been fitted to these labels. Where both differ by more than 0.15 and neither
     `initial_state` nor `n_training` decides, there is only this `bracket`.
 
-    There is no estimate for a network unlike those of the fit: features far from their initial values, a kernel that
-    fits any labels, a leave-one-out accuracy no better than the most frequent class, or, in a sequential network of
-    linear layers, a hidden layer of one or two units.
+    There is no estimate for fewer samples than those of the fit, without any reading, and for a network unlike those of
+    the fit: features far from their initial values, a kernel that fits any labels, a leave-one-out accuracy no better
+    than the most frequent class, or, in a sequential network of linear layers, a hidden layer of one or two units.
 
     Args:
         network: The trained classifier.
@@ -223,7 +211,7 @@ def estimate_accuracy(
         max_exact: Largest number of samples with an exact kernel; above it, `landmarks` samples represent all.
         landmarks: Number of samples that represent all in a larger kernel (Nystroem approximation).
         chunk_size: Samples per pass; None for what fits into memory.
-        time_budget: CPU seconds for the kernels, None for no limit. Fewer landmarks are used if they would take longer.
+        time_budget: CPU seconds, None for no limit. Fewer landmarks are used if they would take longer.
 
     Raises:
         InvalidInput: The data have no class labels, fewer than 22 samples, or more than `n_training`; initial weights
@@ -244,6 +232,7 @@ def estimate_accuracy(
     import pandas
 
     check_range("level", level, 0, 1, low_open=True, high_open=True)
+    budget = CpuBudget(time_budget)
     check_sample_order(data, groups, "groups")
     prepared = ready(network, data, needs=("outputs",))
     samples = prepared.samples
@@ -268,6 +257,27 @@ def estimate_accuracy(
         "chunk_size": chunk_size,
     }
     n = len(samples)
+    n_classes = float(max(len(counts), 2))
+    if isinstance(label_noise, float | int):
+        check_range("label_noise", label_noise, 0, 1 - 1 / n_classes, high_open=True)
+    n_independent = n
+    if numbers is not None:
+        n_independent = int(numbers.max()) + 1
+    fitted = estimator or load_default()
+    estimate = AccuracyEstimate(
+        task=samples.kind,
+        score=math.nan,
+        samples=n,
+        level=level,
+        abstained_because="; ".join(
+            early_reasons(fitted, n_independent, bare, "samples" if groups is None else "groups")
+        ),
+        initial="given" if initial_state is not None else "resampled",
+        readings={"samples": float(n_independent)},
+        duplicates=count_duplicates(samples, numbers)[0],
+    )
+    if estimate.abstained_because:
+        return estimate
     # columns of two kernels of at most 1,000 samples (leave-one-out uses the first), and of one for the label noise
     more_columns = (n if n <= MAX_PAIRS else 2 * MAX_PAIRS**2 / n) + (
         n if label_noise is None else 0
@@ -276,9 +286,11 @@ def estimate_accuracy(
         network,
         samples,
         options,
-        CpuBudget(time_budget),
+        budget,
         n_outputs=prepared.n_outputs,
         more_columns=more_columns,
+        # of two kernels, beside that of all for many samples
+        passes=2.0 if n <= MAX_PAIRS else 1 + 2 * MAX_PAIRS / n,
     )
     if affordable is None or (note and n <= MAX_PAIRS):
         raise BudgetSpent(
@@ -294,50 +306,27 @@ def estimate_accuracy(
         groups=numbers,
         **options,
     )
-    n_independent = n
     if numbers is not None:
-        n_independent = int(numbers.max()) + 1
         # the mean leverage stays that of a sample
         readings[f"{LOO}.effective_dimension"] *= n_independent / n
     readings |= {
         "samples": float(n_independent),
-        "classes": float(max(len(counts), 2)),
+        "classes": n_classes,
         "train_accuracy": evaluate(prepared.network, samples)["accuracy"],
     }
-    if isinstance(label_noise, float | int):
-        check_range("label_noise", label_noise, 0, 1 - 1 / readings["classes"], high_open=True)
-    fitted = estimator or load_default()
     table = pandas.DataFrame([readings])
     reasons = [*fitted.abstention_reasons(table, [float(counts.max()) / n])[0]]
-    if groups is not None:
-        counted = (f"{n_independent} samples", f"{n_independent} groups")
-        reasons = [reason.replace(*counted) for reason in reasons]
-    width = _narrowest(bare)
-    if width < MIN_WIDTH:
-        reasons.append(
-            f"its narrowest layer has {pluralize(width, 'unit')}, and {MIN_WIDTH} are needed"
-        )
-    initial = "given"
     notes: tuple[str, ...] = ()
     if numbers is not None:
         notes = lone_classes_note(samples.y, numbers, samples.class_names)
     else:
         notes = grouped_rows_note(samples, LEFT_ONE_OUT)
     if initial_state is None:
-        initial = "resampled"
         if n_training is None:
             notes = (ALL_SAMPLES, *notes)
         notes = (RESAMPLED, *notes)
-    estimate = AccuracyEstimate(
-        task=samples.kind,
-        score=math.nan,
-        samples=n,
-        level=level,
-        abstained_because="; ".join(reasons),
-        notes=notes,
-        initial=initial,
-        readings=readings,
-        duplicates=count_duplicates(samples, numbers)[0],
+    estimate = replace(
+        estimate, abstained_because="; ".join(reasons), notes=notes, readings=readings
     )
     if estimate.abstained_because:
         return estimate
@@ -356,7 +345,12 @@ def estimate_accuracy(
     noise = label_noise
     if noise is None:
         try:
-            noise = estimate_label_noise(with_state(bare, state), samples, groups=numbers)
+            noise = estimate_label_noise(
+                with_state(bare, state),
+                samples,
+                groups=numbers,
+                time_budget=None if time_budget is None else max(budget.remaining, 1e-9),
+            )
         except (NotMeasurable, InvalidInput) as error:
             return _without_clean(estimate, str(error))
         except KeyboardInterrupt:
@@ -475,6 +469,16 @@ def fit_accuracy_estimator(
     if not len(table):
         raise InvalidInput(
             "known must hold one network or more; got none. Pass [(network, data, accuracy), ...]."
+        )
+    without = [
+        k
+        for k, known in enumerate(table.reindex(columns=["classes"]).notna().to_numpy())
+        if not known
+    ]
+    if without and "samples" in table:
+        raise InvalidInput(
+            f"known must hold networks with an estimate; {join_names(without)} of it (from 0 on) have too few samples "
+            "or units for one. Omit them."
         )
     check_columns(table, [*NEEDED, ACCURACY])
     return (estimator or load_default()).recalibrate(table, table[ACCURACY].tolist(), target)

@@ -21,6 +21,7 @@ from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.gap.gap_estimator import GapEstimator
 from gapscope.gap.stored import check_stored, estimator_from_dict, estimator_to_dict
 from gapscope.inspection.copies import copy_network
+from gapscope.inspection.known_layers import known_layers
 from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.measures.gradient_neighbours import neighbours_from_kernel
@@ -31,6 +32,7 @@ from gapscope.measures.kernel_leave_one_out import (
 )
 from gapscope.measures.ntk import empirical_ntk
 from gapscope.results.estimate import IntervalEstimate
+from gapscope.results.formatting import pluralize
 from gapscope.results.progress import progress
 from gapscope.results.result import to_builtin
 
@@ -344,3 +346,34 @@ class AccuracyEstimator:
 def load_default() -> AccuracyEstimator:
     """Return the estimator that comes with the package."""
     return AccuracyEstimator.load(SHIPPED)
+
+
+# Chosen on breast cancer and digits, two seeds each: of 7 estimates for networks with a layer of one or two units 5
+# intervals missed the test accuracy, by up to 22 points; of 12 with three to eight units none did.
+MIN_WIDTH = 3
+
+
+def _narrowest(network: nn.Module) -> int:
+    """Return the units of the narrowest hidden layer of a sequential network of linear layers (else enough)."""
+    layers = [layer for layer in known_layers(network) if isinstance(layer, nn.Linear)]
+    return min((layer.out_features for layer in layers[:-1]), default=MIN_WIDTH)
+
+
+def early_reasons(fitted: AccuracyEstimator, n: int, network: nn.Module, unit: str) -> list[str]:
+    """Return the reasons to abstain that are known before any work.
+
+    Args:
+        fitted: The estimator.
+        n: Number of independent samples.
+        network: The network.
+        unit: What is counted, samples or groups.
+    """
+    reasons: list[str] = []
+    if n < fitted.limits.samples:
+        reasons.append(f"{n} {unit} are fewer than {fitted.limits.samples}")
+    width = _narrowest(network)
+    if width < MIN_WIDTH:
+        reasons.append(
+            f"its narrowest layer has {pluralize(width, 'unit')}, and {MIN_WIDTH} are needed"
+        )
+    return reasons

@@ -42,10 +42,13 @@ def forward_seconds(prepared: Ready) -> float:
 class _KernelCost:
     """CPU seconds of an NTK ridge per sample and per entry of the kernel, from trials."""
 
-    def __init__(self, network: nn.Module, samples: Samples, options: dict[str, Any]) -> None:
+    def __init__(
+        self, network: nn.Module, samples: Samples, options: dict[str, Any], passes: float
+    ) -> None:
         self.network = network
         self.samples = samples
         self.options = options
+        self.passes = passes
         self.per_sample = self.per_pair = 0.0
 
     def _work(self, n: int) -> Callable[[], Any]:
@@ -62,27 +65,19 @@ class _KernelCost:
         Raises:
             BudgetSpent: The first trial is too expensive.
         """
+        trials = self.passes * len(self.samples) / TRIAL
         first = seconds_of(self._work(TRIAL))
-        if (
-            first * len(self.samples) / TRIAL > budget.remaining
-            and first < TRIAL_FRACTION * budget.remaining
-        ):
+        if first * trials > budget.remaining and first < TRIAL_FRACTION * budget.remaining:
             # without the fixed costs of a first call
             first = min(first, seconds_of(self._work(TRIAL)))
         # further trials would take about 9 times as long
-        if (
-            9 * first > TRIAL_FRACTION * budget.remaining
-            and first * len(self.samples) / TRIAL > budget.remaining
-        ):
-            seconds = first * len(self.samples) / TRIAL
+        if 9 * first > TRIAL_FRACTION * budget.remaining and first * trials > budget.remaining:
+            seconds = first * trials
             raise BudgetSpent(
                 f"The kernel takes about {cpu_seconds(seconds)} CPU s or more. {_left(budget)}"
             )
         # half as much again for pairs of samples in the kernel of few, of which further trials would take as long
-        if (
-            len(self.samples) <= LARGEST_TRIAL
-            and 1.5 * first * len(self.samples) / TRIAL <= budget.remaining
-        ):
+        if len(self.samples) <= LARGEST_TRIAL and 1.5 * first * trials <= budget.remaining:
             self.per_sample = first / TRIAL
             return
         n = 2 * TRIAL
@@ -103,7 +98,7 @@ class _KernelCost:
     def seconds(self, n: int, columns: float, more_columns: float = 0.0) -> float:
         """Return the estimated seconds of n samples with so many columns."""
         # gradients of landmarks are computed in addition
-        samples = n
+        samples = self.passes * n
         if columns < n:
             samples += columns
         return samples * self.per_sample + n * (columns + more_columns) * self.per_pair
@@ -118,6 +113,7 @@ def affordable_kernel(
     n_outputs: int,
     forward: float | None = None,
     more_columns: float = 0.0,
+    passes: float = 1.0,
 ) -> tuple[dict[str, Any] | None, str]:
     """Return options of the NTK that fit into a budget, None if there are none, and a note on the difference.
 
@@ -133,6 +129,7 @@ def affordable_kernel(
         n_outputs: Number of outputs of the network.
         forward: CPU seconds of a forward pass of all samples, if they are known.
         more_columns: Columns of further kernels of the same samples.
+        passes: Gradients of each sample that are computed, on average, those of further kernels included.
     """
     if math.isinf(budget.seconds):
         return options, ""
@@ -145,19 +142,20 @@ def affordable_kernel(
     if forward is not None:
         parameters = sum(p.numel() for p in network.parameters() if p.requires_grad)
         pairs = n * (columns + more_columns) * parameters * k / OPERATIONS_PER_SECOND
-        if MAX_PASSES * forward * k + pairs < SKIP_TRIAL_BELOW * budget.remaining:
+        if MAX_PASSES * forward * k * passes + pairs < SKIP_TRIAL_BELOW * budget.remaining:
             return options, ""
-        least = MIN_PASSES * forward * min(k, COMBINATIONS)
+        least = MIN_PASSES * forward * min(k, COMBINATIONS) * passes
         if not budget.affords(least):
             return (
                 None,
                 f"The kernel takes at least {cpu_seconds(least)} CPU s, and {cpu_seconds(budget.remaining)} are left.",
             )
-        if k > COMBINATIONS and not budget.affords(MIN_PASSES * forward * k):
+        if k > COMBINATIONS and not budget.affords(MIN_PASSES * forward * k * passes):
             # a trial of all outputs could take longer than the kernel of a few
-            note = f"All of the kernel would take at least {cpu_seconds(MIN_PASSES * forward * k)} CPU s. {_COMBINED}"
+            whole = MIN_PASSES * forward * k * passes
+            note = f"All of the kernel would take at least {cpu_seconds(whole)} CPU s. {_COMBINED}"
             options = options | {"combinations": COMBINATIONS}
-    cost = _KernelCost(network, samples, options)
+    cost = _KernelCost(network, samples, options, passes)
     try:
         with budget.enforced(network):
             cost.measure(budget)
