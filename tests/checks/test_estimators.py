@@ -22,6 +22,7 @@ import gapscope as gs
 from gapscope.accuracy.row_selection import take_rows
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import as_samples
+from gapscope.checks import estimators
 from gapscope.checks.estimators import EstimatorScores
 from gapscope.checks.fixes import FIXES
 from gapscope.checks.result import CheckResult
@@ -302,3 +303,16 @@ def test_columns_of_a_test_frame_are_found_by_name() -> None:
         gs.check(model, (train, y[:120]), test=(test.assign(z=1.0), y[120:]))
     with pytest.raises(InvalidInput, match=r"must run on test; it raised ValueError: .* NaN"):
         gs.check(model, (train, y[:120]), test=(test.assign(a=numpy.nan), y[120:]))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_columns_of_a_test_table_are_matched_by_name(library: str) -> None:
+    module = pytest.importorskip(library)
+    columns = {name: [float(k), 2.0] for k, name in enumerate("abc")}
+    make = module.table if library == "pyarrow" else module.DataFrame
+    first, second = (make({name: columns[name] for name in order}) for order in ("abc", "cab"))
+    ordered = estimators._in_order_of(second, first)
+    assert list(getattr(ordered, "column_names", ordered.columns)) == [*"abc"]
+    wider = make(columns | {"d": [0.0, 0.0]})
+    with pytest.raises(InvalidInput, match="columns that data has not: d"):
+        estimators._in_order_of(wider, first)

@@ -15,7 +15,7 @@ from torch import Tensor
 from gapscope.accuracy.estimator_clones import unfitted_clone
 from gapscope.accuracy.row_selection import take_rows
 from gapscope.base.arrays import tensor_of
-from gapscope.base.columns import column_names
+from gapscope.base.columns import column_names, library_of
 from gapscope.base.errors import (
     GapscopeError,
     InvalidInput,
@@ -313,9 +313,16 @@ def _take_labels(labels: Any, rows: numpy.ndarray) -> Any:
     return take_rows(labels, rows)
 
 
+def _names(value: Any) -> tuple[str, ...]:
+    """Return the names of the columns of a table of pandas, polars or Arrow (none for other values)."""
+    if library_of(value) not in ("polars", "pyarrow") or not hasattr(value, "select"):
+        return column_names(value)
+    return tuple(getattr(value, "column_names", None) or value.columns)
+
+
 def _in_order_of(second: Any, first: Any) -> Any:
     """Return a frame with its columns in the order of the first; anything else as it is."""
-    names, known = column_names(second), column_names(first)
+    names, known = _names(second), _names(first)
     if names == known or not set(known) <= set(names) or not known:
         return second
     unknown = [name for name in names if name not in known]
@@ -323,6 +330,8 @@ def _in_order_of(second: Any, first: Any) -> Any:
         raise InvalidInput(
             f"test has columns that data has not: {join_names(unknown)}. Drop them, or fit with them."
         )
+    if not hasattr(second, "iloc"):
+        return second.select(list(known))
     return second.iloc[:, [names.index(name) for name in known]]
 
 
