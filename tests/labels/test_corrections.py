@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pandas
@@ -130,12 +131,11 @@ def test_a_list_of_a_frame_comes_back_to_the_frame(tmp_path: Path) -> None:
     assert table["sample"][0] == "0" and table["suggested"][0] == "(empty)"
     table.loc[0, "label"] = table["suggested"][0]
     table.sample(frac=1, random_state=0).to_csv(tmp_path / "list.csv", index=False)
-    for data, options in (
-        (frame, {"target": "kind"}),
-        ((frame[["size", "wood"]], frame["kind"]), {}),
-    ):
-        corrected = gs.apply_label_corrections(data, tmp_path / "list.csv", **options)
-        assert names(corrected) == kinds and corrected.inputs.shape == (80, 3)
+    pair = (frame[["size", "wood"]], frame["kind"])
+    corrected = gs.apply_label_corrections(pair, tmp_path / "list.csv")
+    assert names(corrected) == kinds and corrected.inputs.shape == (80, 3)
+    table = gs.apply_label_corrections(frame, tmp_path / "list.csv", target="kind")
+    pandas.testing.assert_frame_equal(table, frame.assign(kind=kinds))
     with pytest.raises(InvalidInput, match="target='label'"):
         gs.apply_label_corrections(frame[["size"]], tmp_path / "list.csv")
 
@@ -194,3 +194,44 @@ def test_targets_are_written_as_passed(tmp_path: Path) -> None:
     gs.find_label_issues(None, (x, prices)).to_csv(tmp_path / "list.csv")
     table = pandas.read_csv(tmp_path / "list.csv", dtype=str).set_index("sample")
     assert table["given"]["5"] == "629.4" and table["given"].str.len().max() <= 6
+
+
+@pytest.mark.parametrize(
+    ("labels", "cell", "expected"),
+    [
+        (["cat", "dog", "cat", "dog"], "DOG", "dog"),
+        ([3, 7, 3, 7], "7.0", 7),
+        ([True, False, True, False], "false", False),
+        (pandas.Categorical(["b", "a", "b", "a"], categories=["c", "b", "a"]), "c", "c"),
+        ([1.25, 629.4, 3.1, 4.7], "2.5", 2.5),
+        ([f"${number}.50" for number in range(1000, 1080)], "2.5", 2.5),
+    ],
+)
+def test_a_table_comes_back_as_a_table(
+    tmp_path: Path, labels: Any, cell: str, expected: object
+) -> None:
+    frame = pandas.DataFrame(
+        {"size": [1.5, 2.5, 9.0, 4.0] * 20, "wood": ["oak", None, "ash", "ash"] * 20}
+    )
+    frame["y"] = pandas.concat([pandas.Series(labels)] * (80 // len(labels)), ignore_index=True)
+    frame = frame.set_axis(range(200, 120, -1))
+    before = frame.copy()
+    path = tmp_path / "reviewed.csv"
+    path.write_text(f"sample,label\n0,{cell}\n5,drop\n")
+    corrected = gs.apply_label_corrections(frame, path, target="y")
+    pandas.testing.assert_frame_equal(frame, before)
+    assert corrected["y"].iloc[0] == expected
+    assert list(corrected.index) == [row for row in frame.index if row != 195]
+    unchanged = ["size", "wood"]
+    pandas.testing.assert_frame_equal(corrected[unchanged], frame.drop(index=195)[unchanged])
+    if not str(frame["y"].iloc[0]).startswith("$"):
+        assert corrected["y"].dtype == frame["y"].dtype
+        assert corrected["y"].iloc[1:].tolist() == frame["y"].drop(index=[200, 195]).tolist()
+
+
+def test_rows_without_a_label_stay_in_the_table(tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"size": [1.0, 2.0, 3.0, 4.0] * 10, "y": [0, 1, -100, 1] * 10})
+    path = tmp_path / "reviewed.csv"
+    path.write_text("sample,label\n3,0\n4,drop\n")
+    corrected = gs.apply_label_corrections(frame, path, target="y")
+    assert corrected["y"].tolist()[:5] == [0, 1, -100, 0, 1] and len(corrected) == 39

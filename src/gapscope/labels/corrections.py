@@ -6,12 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
 from gapscope.base.arguments import check_arguments
+from gapscope.base.columns import library_of
 from gapscope.base.errors import InvalidInput, join_names
+from gapscope.base.foreign_data import as_frame
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED, labels_on_grid
 from gapscope.data.frames import encode_inputs
@@ -278,10 +280,54 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
     return replace(samples, targets=targets)
 
 
+def _corrected_table(
+    frame: pandas.DataFrame,
+    target: Any,
+    targets: pandas.Series,
+    samples: Samples,
+    decisions: dict[int, float | None],
+) -> pandas.DataFrame:
+    """Return a table with corrected labels and without the dropped rows.
+
+    Args:
+        frame: The table.
+        target: Column of the labels or targets.
+        targets: The column as it was read: amounts in text are numbers.
+        samples: Its samples; rows without a label have none, and stay.
+        decisions: By sample, a regression target or a class; None to drop it.
+    """
+    rows: list[int] = samples.original(torch.arange(len(samples))).tolist()
+    label_of: dict[int, Any] = {}
+    if samples.kind == "regression":
+        column = targets.astype(float)
+    else:
+        column = frame[target].copy()
+        declared = getattr(column.dtype, "categories", ())
+        names = {str(value): value for value in declared}
+        label_of = {code: names.get(name) for code, name in enumerate(samples.class_names)}
+        # as the rows of the class hold it; a declared category may have none
+        label_of |= dict(zip(samples.y.tolist(), column.iloc[rows].tolist(), strict=True))
+    for index, decision in decisions.items():
+        if decision is not None:
+            column.iloc[rows[index]] = label_of[int(decision)] if label_of else decision
+    dropped = {rows[index] for index, decision in decisions.items() if decision is None}
+    corrected = frame.copy()
+    corrected[target] = column
+    return corrected.iloc[[row for row in range(len(frame)) if row not in dropped]]
+
+
+@overload
+def apply_label_corrections(data: Any, path: str | Path) -> Samples: ...
+
+
+@overload
+def apply_label_corrections(data: Any, path: str | Path, *, target: str | int | None) -> Any: ...
+
+
 @check_arguments
 def apply_label_corrections(
     data: Any, path: str | Path, *, target: str | int | None = None
-) -> Samples:
+) -> Samples | pandas.DataFrame:
     r"""Return the data with the corrections of a reviewed list (of `to_csv` or `write_html`).
 
     Args:
@@ -297,8 +343,9 @@ def apply_label_corrections(
             dictionaries, a Dataset), as for `find_label_issues`; else None.
 
     Returns:
-        The samples that remain, in their order, with corrected labels. Columns of a raw frame are numbers, as
-        `find_label_issues` reads them.
+        The samples that remain, in their order, with corrected labels. Of a table with `target` a pandas frame with its
+        rows, columns and categories; amounts in text become numbers. Of a pair (frame, labels) the samples as
+        `find_label_issues` reads them, with a column of numbers per value of text.
 
     Raises:
         UnreadableFile: The file is missing, empty or no CSV table.
@@ -316,6 +363,8 @@ def apply_label_corrections(
     >>> len(corrected), int(corrected.y[19])  # sample 20 follows the one that was dropped
     (299, 7)
     """
+    frame = as_frame(data)
+    is_table = target is not None and library_of(frame) == "pandas"
     if target is not None:
         data = split_frame(data, target)
     encoded, _, _ = encode_inputs(data)
@@ -353,6 +402,8 @@ def apply_label_corrections(
             targets[index] = decision
     if not bool(keep.any()):
         raise InvalidInput(f"{path} drops all {len(samples)} samples; one at least must remain.")
+    if is_table:
+        return _corrected_table(frame, target, data[1], samples, decisions)
     return replace(samples, targets=targets).subset(
         torch.nonzero(keep).flatten().to(targets.device)
     )
