@@ -14,7 +14,7 @@ from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.checks import context as context_module
-from gapscope.checks import fixes
+from gapscope.checks import fixes, ranked_labels
 from gapscope.labels import boosted_trees
 from gapscope.labels.duplicates import compares_all_pairs, duplicate_pairs, duplicates_in_test
 
@@ -58,8 +58,8 @@ def test_labels_and_fixes_have_the_budget_of_the_check(monkeypatch: pytest.Monke
         budgets.append(budget)
         return issues(*args, budget=budget, **options)
 
-    issues = context_module.find_issues_of_samples
-    monkeypatch.setattr(context_module, "find_issues_of_samples", watch)
+    issues = ranked_labels.find_issues_of_samples
+    monkeypatch.setattr(ranked_labels, "find_issues_of_samples", watch)
     monkeypatch.setattr(fixes, "find_issues_of_samples", watch)
     x, y = moons()
     gs.check(

@@ -184,7 +184,7 @@ def test_an_interrupted_check_keeps_what_is_finished(monkeypatch: pytest.MonkeyP
     def interrupt(*given: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gapscope.checks.context.find_issues_of_samples", interrupt)
+    monkeypatch.setattr("gapscope.checks.ranked_labels.find_issues_of_samples", interrupt)
     result = gs.check(network(), images())
     assert "GS102" in {
         outcome.code for outcome in result.not_checked if outcome.reason == "interrupted"

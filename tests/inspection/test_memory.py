@@ -71,7 +71,7 @@ class _Exhausts(nn.Module):
 
 
 def _data() -> tuple[Tensor, Tensor]:
-    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(120, 3, generator=torch.Generator().manual_seed(0))
     return x, (x[:, 0] > 0).long()
 
 

@@ -35,7 +35,7 @@ class _Refusing(nn.Module):
     [
         lambda network: gs.measure(network, (X, Y), measures=["accuracy"]),
         lambda network: gs.forecast_accuracy(network, (X, Y)),
-        lambda network: gs.estimate_accuracy(network, (X, Y)),
+        lambda network: gs.estimate_accuracy(network, (X.repeat(2, 1), Y.repeat(2))),
         lambda network: gs.out_of_sample(network, (X, Y)),
         lambda network: gs.find_label_issues(network, (X, Y)),
         lambda network: gs.embed(network, X),

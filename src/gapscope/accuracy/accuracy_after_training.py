@@ -261,8 +261,10 @@ def estimate_accuracy(
     if isinstance(label_noise, float | int):
         check_range("label_noise", label_noise, 0, 1 - 1 / n_classes, high_open=True)
     n_independent = n
+    notes: tuple[str, ...] = ()
     if numbers is not None:
         n_independent = int(numbers.max()) + 1
+        notes = lone_classes_note(samples.y, numbers, samples.class_names)
     fitted = estimator or load_default()
     estimate = AccuracyEstimate(
         task=samples.kind,
@@ -316,10 +318,7 @@ def estimate_accuracy(
     }
     table = pandas.DataFrame([readings])
     reasons = [*fitted.abstention_reasons(table, [float(counts.max()) / n])[0]]
-    notes: tuple[str, ...] = ()
-    if numbers is not None:
-        notes = lone_classes_note(samples.y, numbers, samples.class_names)
-    else:
+    if numbers is None:
         notes = grouped_rows_note(samples, LEFT_ONE_OUT)
     if initial_state is None:
         if n_training is None:
