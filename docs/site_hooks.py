@@ -187,9 +187,10 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\([(\[])(.*?)\\[)\]]\s
 
 
 def _mathml(match: re.Match[str]) -> str:
-    return convert(
-        html.unescape(match[3]).strip(), display="block" if match[2] == "[" else "inline"
-    )
+    formula = html.unescape(match[3]).strip()
+    if match[2] != "[":
+        return convert(formula, display="inline")
+    return f'<div class="formula">{convert(formula, display="block")}</div>'
 
 
 def on_page_content(content: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
