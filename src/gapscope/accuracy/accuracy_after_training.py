@@ -203,7 +203,7 @@ def estimate_accuracy(
             are all; a larger one gives the bracket. None decides as above.
         groups: One label per sample; samples are predicted without their whole group (patient, author, recording), in
             all readings and for the label noise, and groups are counted for samples: 100 or more are needed. For 18
-            networks on four nearly equal copies of 100 samples (wine, breast cancer, digits; no or 20 % wrong labels)
+            networks on four nearly equal copies of 100 samples (wine, breast cancer, digits; no or 20 % label errors)
             16 intervals held, and 8 of 17 without groups.
         label_noise: Known fraction of label errors, or the result of `estimate_label_noise`; None estimates it.
         estimator: A fitted estimator; None for the one that comes with the package.

@@ -255,7 +255,7 @@ def _difference_note(samples: Samples, control: np.ndarray, rest: np.ndarray) ->
     return (
         f"Control variates are not used: the leave-one-out {samples.task.score_name} of an RBF ridge is {first} on the "
         f"validation samples and {second} on the training samples, too far apart for random parts of one data set "
-        "(permutation test at 1 %). Look for wrong labels in one part (gs.find_label_issues), or other samples."
+        "(permutation test at 1 %). Look for label errors in one part (gs.find_label_issues), or other samples."
     )
 
 
@@ -289,7 +289,7 @@ def validated_accuracy(
     interval for paired fractions, Student's for regression and several labels.
 
     Validation and training samples must be random parts of one data set. If the ridge's results on both differ too much
-    for that (see `differ_beyond_chance`), such as for wrong labels in one of them, control variates are not used, and a
+    for that (see `differ_beyond_chance`), such as for label errors in one of them, control variates are not used, and a
     note says so. Training samples must be the original ones, without augmentation. Control variates: Angelopoulos et
     al. 2023, arXiv:2301.09633.
 

@@ -99,7 +99,7 @@ def _series(column: Any) -> Any:
 
 
 def _with_index_of(value: Any, other: Any) -> Any:
-    """Return a converted table or column with the index of the pandas object beside it, if it has none of its own."""
+    """Return a converted table or column with the index of the pandas object next to it, if it has none of its own."""
     import pandas
 
     if library_of(value) != "pandas" or library_of(other) != "pandas" or len(value) != len(other):

@@ -59,7 +59,7 @@ def _main_limit(result: CheckResult) -> str:
     findings = [finding for finding in result.findings if not _is_small(finding, result)]
     if not findings:
         return _small(result)
-    # what is left out of the score limits it only where nothing else does
+    # what is omitted from the score limits it only where nothing else does
     of_score = [finding for finding in findings if not _is_left_out(finding, result)]
     if of_score or result.best_fix is not None:
         findings = of_score

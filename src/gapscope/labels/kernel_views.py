@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from gapscope.base.budget import BudgetSpent, CpuBudget
@@ -28,14 +28,13 @@ from gapscope.measures.kernel_leave_one_out import kernel_columns
 from gapscope.statistics.baselines import (
     INPUT_KERNELS,
     RBF,
-    RIDGES,
     LooRow,
+    held_out_predictions,
     input_spectra,
     sample_features,
     target_matrix,
 )
-from gapscope.statistics.kernel_ridge import Spectrum, select_ridge
-from gapscope.statistics.leave_group_out import select_held_out
+from gapscope.statistics.kernel_ridge import Spectrum
 
 
 @dataclass(frozen=True)
@@ -86,21 +85,6 @@ def kernel_class_view(
     """Fit one-hot labels [n, C] with the ridge of the smallest squared error of held-out predictions."""
     targets = target_matrix(labels, n_classes).to(spectrum.device)
     return _ridge_view(method, held_out_predictions(spectrum, targets, groups), labels)
-
-
-def held_out_predictions(
-    spectrum: Spectrum, targets: Float[Tensor, "n k"], groups: Int[Tensor, " n"] | None
-) -> Float[Tensor, "n k"]:
-    """Return the predictions of kernel ridge regression without each sample, or without its whole group.
-
-    Args:
-        spectrum: The decomposed kernel.
-        targets: Targets, in float64, on the device of the kernel.
-        groups: Group of each sample, 0, 1, ...; None for single samples.
-    """
-    if groups is None:
-        return select_ridge(spectrum, targets, RIDGES)[1].predictions
-    return select_held_out(spectrum, targets, RIDGES, groups.to(spectrum.device))[1]
 
 
 def _ridge_view(method: str, predictions: Tensor, labels: Tensor) -> ClassView:

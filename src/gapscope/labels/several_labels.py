@@ -32,7 +32,6 @@ from gapscope.labels.given_predictions import (
 from gapscope.labels.kernel_views import (
     ClassView,
     class_view,
-    held_out_predictions,
     iterate_kernels,
 )
 from gapscope.labels.prediction_columns import is_held_out, to_values
@@ -44,7 +43,7 @@ from gapscope.measures.positions import (
     require_scores,
 )
 from gapscope.results.formatting import pluralize
-from gapscope.statistics.baselines import RBF
+from gapscope.statistics.baselines import RBF, held_out_predictions
 
 # A label that fewer samples have, or lack, cannot be told from noise.
 MIN_PER_LABEL = 5

@@ -251,6 +251,21 @@ def nearest_neighbours(
     return max(rows, key=lambda row: row.score)
 
 
+def held_out_predictions(
+    kernel: Spectrum, targets: Columns, groups: Groups | None = None
+) -> Columns:
+    """Return the predictions of kernel ridge regression without each sample, or without its whole group.
+
+    Args:
+        kernel: The decomposed kernel.
+        targets: Targets [n, k], in float64, on the device of the kernel.
+        groups: Group of each sample, 0, 1, ...; None for single samples.
+    """
+    if groups is None:
+        return select_ridge(kernel, targets, RIDGES)[1].predictions
+    return select_held_out(kernel, targets, RIDGES, groups.to(kernel.device))[1]
+
+
 def kernel_row(
     method: str,
     uses: str,
@@ -261,10 +276,7 @@ def kernel_row(
 ) -> LooRow:
     """Fit kernel ridge regression with the ridge of the smallest squared error of held-out predictions."""
     encoded = target_matrix(targets, n_classes).to(kernel.device)
-    if groups is None:
-        predictions = select_ridge(kernel, encoded, RIDGES)[1].predictions
-    else:
-        predictions = select_held_out(kernel, encoded, RIDGES, groups.to(kernel.device))[1]
+    predictions = held_out_predictions(kernel, encoded, groups)
     return scored_row(method, uses, predictions, targets.to(kernel.device), groups)
 
 
