@@ -183,13 +183,13 @@ def test_label_issues_use_the_kernels_of_the_forecast(monkeypatch: pytest.Monkey
     monkeypatch.setattr("gapscope.statistics.baselines.N_LANDMARKS", 100)
     (x, y), calls = blobs(300), []
     labels = gs.data.inject_label_noise(y, 0.15, 3, torch.Generator().manual_seed(0))
-    select = kernel_views.select_ridge
+    select = kernel_views.held_out_predictions
 
     def counted(*given: Any) -> Any:
         calls.append(given)
         return select(*given)
 
-    monkeypatch.setattr("gapscope.labels.kernel_views.select_ridge", counted)
+    monkeypatch.setattr("gapscope.labels.kernel_views.held_out_predictions", counted)
     shared = gs.check(None, (x, labels), only=["GS102", "GS103"]).label_issues
     assert shared is not None and not calls
     alone = gs.check(None, (x, labels), only=["GS102"]).label_issues
