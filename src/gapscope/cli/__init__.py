@@ -12,6 +12,7 @@ import typer
 from gapscope.cli import (
     advise,
     check,
+    correct,
     data,
     demo,
     doctor,
@@ -64,6 +65,7 @@ app.command("compare")(measure.compare)
 app.command("check")(check.check)
 app.command("explain")(explain.explain)
 app.command("labels")(labels.labels)
+app.command("correct")(correct.correct)
 app.command("forecast")(forecast.forecast)
 app.command("learning-curve")(learning_curve.learning_curve)
 app.add_typer(listing.app, name="list")

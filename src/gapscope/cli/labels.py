@@ -32,7 +32,7 @@ def labels(
         None, help="Table or folder of test samples; reports those that repeat a training sample."
     ),
     html: Path | None = typer.Option(None, help="Write a self-contained HTML page for review."),
-    csv: Path | None = typer.Option(None, help="Write a review list with an empty column `label`."),
+    csv: Path | None = typer.Option(None, help="Write a review list, for `gapscope correct`."),
     time_budget: float = typer.Option(60.0, help="CPU seconds; `inf` for no limit."),
     seed: int = typer.Option(0, help="Random seed."),
     json: bool = JSON,

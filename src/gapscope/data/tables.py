@@ -388,6 +388,17 @@ def _read_json(path: Path) -> pandas.DataFrame:
     return frame.rename(columns=str)
 
 
+def read_separator(path: Path) -> str:
+    """Return the separator of a CSV file; "" for another format.
+
+    Args:
+        path: File that `read_table` reads.
+    """
+    if _is_parquet(path) or path.name.lower().removesuffix(".gz").endswith(JSON_ENDINGS):
+        return ""
+    return _load_text(path)[1]
+
+
 def text_columns(table: pandas.DataFrame) -> tuple[str, ...]:
     """Return the names of the columns that hold text, which a second file must hold as well (see `read_table`).
 

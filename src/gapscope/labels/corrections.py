@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -280,28 +280,26 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
     return replace(samples, targets=targets)
 
 
-def _corrected_table(
+def corrected_table(
     frame: pandas.DataFrame,
     target: Any,
-    targets: pandas.Series,
+    values: pandas.Series,
     samples: Samples,
-    decisions: dict[int, float | None],
+    decisions: Mapping[int, float | None],
 ) -> pandas.DataFrame:
     """Return a table with corrected labels and without the dropped rows.
 
     Args:
         frame: The table.
         target: Column of the labels or targets.
-        targets: The column as it was read: amounts in text are numbers.
-        samples: Its samples; rows without a label have none, and stay.
+        values: The column with what stays, in which the labels are changed.
+        samples: The samples of the table; rows without a label have none, and stay.
         decisions: By sample, a regression target or a class; None to drop it.
     """
     rows: list[int] = samples.original(torch.arange(len(samples))).tolist()
+    column = values.copy()
     label_of: dict[int, Any] = {}
-    if samples.kind == "regression":
-        column = targets.astype(float)
-    else:
-        column = frame[target].copy()
+    if samples.kind != "regression":
         declared = getattr(column.dtype, "categories", ())
         names = {str(value): value for value in declared}
         label_of = {code: names.get(name) for code, name in enumerate(samples.class_names)}
@@ -314,6 +312,36 @@ def _corrected_table(
     corrected = frame.copy()
     corrected[target] = column
     return corrected.iloc[[row for row in range(len(frame)) if row not in dropped]]
+
+
+def read_decisions(samples: Samples, path: str | Path) -> dict[int, float | None]:
+    """Return the decisions of a reviewed list: by sample, a class or regression target, None to drop the sample.
+
+    Args:
+        samples: Samples with one label or target each, of which the list was made.
+        path: The list.
+
+    Raises:
+        UnreadableFile: The file is missing, empty or no CSV table.
+        InvalidInput: As for `apply_label_corrections`.
+    """
+    table, cells = _read_list(path)
+    parser = _LabelParser(samples, cells)
+    decisions: dict[int, float | None] = {}
+    lines: dict[int, int] = {}
+    for line, sample, label in table.itertuples():
+        if not label.strip():
+            continue
+        index = _parse_sample(cells.with_point(sample), samples, path)
+        decision = parser.parse(label, f"{path}, line {line}")
+        if index in decisions and decisions[index] != decision:
+            raise InvalidInput(
+                f"{path} has two labels for sample {sample}, in the lines {lines[index]} and {line}. Leave one of them."
+            )
+        decisions[index], lines[index] = decision, line
+    if sum(decision is None for decision in decisions.values()) == len(samples):
+        raise InvalidInput(f"{path} drops all {len(samples)} samples; one at least must remain.")
+    return decisions
 
 
 @overload
@@ -380,30 +408,13 @@ def apply_label_corrections(
             "of the column, target='label'."
         )
     samples.original(())  # indices mean nothing if the order changes
-    table, cells = _read_list(path)
-    parser = _LabelParser(samples, cells)
-    decisions: dict[int, float | None] = {}
-    lines: dict[int, int] = {}
-    for line, sample, label in table.itertuples():
-        if not label.strip():
-            continue
-        index = _parse_sample(cells.with_point(sample), samples, path)
-        decision = parser.parse(label, f"{path}, line {line}")
-        if index in decisions and decisions[index] != decision:
-            raise InvalidInput(
-                f"{path} has two labels for sample {sample}, in the lines {lines[index]} and {line}. Leave one of them."
-            )
-        decisions[index], lines[index] = decision, line
-    targets, keep = samples.targets.clone(), torch.ones(len(samples), dtype=torch.bool)
-    for index, decision in decisions.items():
-        if decision is None:
-            keep[index] = False
-        else:
-            targets[index] = decision
-    if not bool(keep.any()):
-        raise InvalidInput(f"{path} drops all {len(samples)} samples; one at least must remain.")
+    decisions = read_decisions(samples, path)
     if is_table:
-        return _corrected_table(frame, target, data[1], samples, decisions)
-    return replace(samples, targets=targets).subset(
-        torch.nonzero(keep).flatten().to(targets.device)
-    )
+        values = data[1].astype(float) if samples.kind == "regression" else frame[target]
+        return corrected_table(frame, target, values, samples, decisions)
+    targets = samples.targets.clone()
+    for index, decision in decisions.items():
+        if decision is not None:
+            targets[index] = decision
+    kept = [index for index in range(len(samples)) if decisions.get(index, 0) is not None]
+    return replace(samples, targets=targets).subset(torch.tensor(kept, device=targets.device))

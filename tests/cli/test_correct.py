@@ -1,0 +1,94 @@
+"""`gapscope correct` changes the labels of a reviewed list, and nothing else of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas
+import pytest
+from typer.testing import CliRunner, Result
+
+from gapscope.base.errors import GapscopeError
+from gapscope.cli import app
+
+LINES = [
+    "id;price;note;kind",
+    '1;1,5;"a;b";007',
+    "2;2,5;NA;008",
+    '3;;"say ""hi""";007',
+    "4;2,50;=1+1;008",
+]
+
+
+def correct(table: Path, review: str, output: str, *options: str) -> Result:
+    reviewed = table.with_name("reviewed.csv")
+    reviewed.write_text(review)
+    return CliRunner().invoke(
+        app,
+        ["correct", str(table), str(reviewed), str(table.with_name(output)), *options],
+    )
+
+
+def test_other_cells_of_a_csv_file_stay(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(LINES) + "\n")
+    done = correct(table, "sample,label\n0,8\n1,\n2,drop\n", "out.csv")
+    assert done.exit_code == 0, done.exception
+    assert "1 label set, 1 row dropped" in done.stderr
+    changed = LINES[1].replace("007", "008")
+    expected = [LINES[0], changed, LINES[2], LINES[4]]
+    assert tmp_path.joinpath("out.csv").read_text().splitlines() == expected
+
+
+def test_a_regression_target(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    lines = ["y,x", *(f"{k + 0.25},{k * k}" for k in range(40))]
+    table.write_text("\n".join(lines) + "\n")
+    done = correct(table, "sample,label\n3,17.5\n", "out.csv", "--target", "y")
+    assert done.exit_code == 0, done.exception
+    lines[4] = "17.5,9"
+    assert tmp_path.joinpath("out.csv").read_text().splitlines() == lines
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
+def test_other_formats_keep_their_types(ending: str, tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"size": range(6), "score": [2, 4, 6, 8, 10, 12], "kind": [*"xyxyxy"]})
+    table = tmp_path / f"table.{ending}"
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
+        frame["kind"] = pandas.Categorical(frame["kind"], categories=["x", "y", "z"])
+        frame.to_parquet(table)
+        read = pandas.read_parquet
+    else:
+        frame.to_json(table, orient="records", lines=ending == "jsonl")
+        read = pandas.read_json
+    done = correct(table, "sample,label\n0,y\n5,drop\n", f"out.{ending}")
+    assert done.exit_code == 0, done.exception
+    written = tmp_path / f"out.{ending}"
+    found = read(written, lines=True) if ending == "jsonl" else read(written)
+    expected = frame.iloc[:5].copy()
+    expected.loc[0, "kind"] = "y"
+    pandas.testing.assert_frame_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("output", "review", "message"),
+    [
+        ("table.csv", "sample,label\n0,8\n", "is read as data"),
+        ("out.parquet", "sample,label\n0,8\n", "must end in .csv"),
+        ("out.csv.gz", "sample,label\n0,8\n", "must end in .csv"),
+        ("out.csv", "sample,label\n9,8\n", "names sample '9'"),
+        ("out.csv", "sample,label\n0,009\n", "'007', '008' is needed"),
+    ],
+)
+def test_what_is_wrong(output: str, review: str, message: str, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(LINES) + "\n")
+    done = correct(table, review, output)
+    assert isinstance(done.exception, GapscopeError) and message in str(done.exception)
+    assert not tmp_path.joinpath("out.csv").exists()
+
+
+def test_a_folder_is_no_table(tmp_path: Path) -> None:
+    done = correct(tmp_path / "pictures", "sample,label\n0,8\n", "out.csv")
+    assert isinstance(done.exception, GapscopeError) and "must be a table" in str(done.exception)
