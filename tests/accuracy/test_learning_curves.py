@@ -12,6 +12,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 import gapscope as gs
@@ -124,6 +125,23 @@ def test_groups_are_never_on_both_sides() -> None:
     )
     assert by_sample.score > 0.9 and by_group.low < 0.5
     assert by_group.standard_error > 2 * by_sample.standard_error
+
+
+def test_classes_of_one_group_are_named_before_training() -> None:
+    x, y = two_blobs(120)
+    labels = torch.where(torch.arange(120) < 6, 2, y)
+    groups = np.arange(120) // 6
+    names = np.array(["a", "b", "c"])[labels.numpy()]
+    for curve in (
+        gs.learning_curve(least_squares, (x, labels), groups=groups),
+        gs.learning_curve(LogisticRegression(), (x.numpy(), names), groups=groups),
+    ):
+        assert "occurs in one group alone. Such samples" in repr(curve)
+    assert "Class c occurs" in repr(curve)
+    config = Counted()
+    with pytest.raises(GapscopeError, match="Every class occurs in one group alone"):
+        gs.learning_curve(config, (x, torch.arange(120) // 6), groups=np.arange(120) // 6)
+    assert config.calls == 0
 
 
 class Counted:

@@ -333,6 +333,7 @@ def learning_curve(
         raise InvalidInput(
             f"A learning curve needs {MIN_GROUPS} groups; got {numbers.max() + 1}. Use `gs.forecast_accuracy`."
         )
+    lone_notes = () if groups is None else problem.lone_classes_note(numbers)
     is_r2 = problem.score_name == "R^2"
     is_auto = design == AUTO
     if times is None:
@@ -394,7 +395,8 @@ def learning_curve(
                 result = _score_of_largest(subset_runs, used_design)
                 is_interrupted = True
                 unreliable = f"interrupted after {len(subset_runs.done)} training runs; cache_dir= keeps them."
-    return _curve(problem, subset_runs, used_design, result, note, unreliable, is_interrupted)
+    curve = _curve(problem, subset_runs, used_design, result, note, unreliable, is_interrupted)
+    return replace(curve, notes=(*curve.notes, *lone_notes))
 
 
 def _duplicates_note(problem: NetworkProblem | MetricProblem, groups: np.ndarray) -> str:

@@ -25,7 +25,9 @@ from gapscope.accuracy.row_selection import (
     take_rows,
 )
 from gapscope.accuracy.scores import Scores, block_jackknife, scores_of_predictions
+from gapscope.base.arrays import tensor_of
 from gapscope.base.errors import InvalidInput, call_user_code
+from gapscope.base.lone_classes import lone_classes_note
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.targets import AMOUNTS_NOTE
@@ -145,6 +147,14 @@ class NetworkProblem:
     def near_copies_note(self) -> str:
         """Note on samples most of which have near copies, else empty."""
         return "".join(grouped_rows_note(self.samples, SCORED_ON_COPIES))
+
+    def lone_classes_note(self, groups: np.ndarray) -> tuple[str, ...]:
+        """Return the note on classes that occur in one group alone (raises if all do).
+
+        Args:
+            groups: Number of the group of each sample.
+        """
+        return lone_classes_note(self.samples.y, tensor_of(groups), self.samples.class_names)
 
     @property
     def task(self) -> str:
@@ -274,6 +284,18 @@ class MetricProblem:
     def near_copies_note(self) -> str:
         """Note on rows most of which have near copies, else empty."""
         return "".join(grouped_rows(self.rows, SCORED_ON_COPIES))
+
+    def lone_classes_note(self, groups: np.ndarray) -> tuple[str, ...]:
+        """Return the note on classes that occur in one group alone (raises if all do).
+
+        Args:
+            groups: Number of the group of each row.
+        """
+        labels = np.asarray(self.rows.targets)
+        if self.task != "classification" or labels.ndim != 1:
+            return ()
+        names, codes = np.unique(labels, return_inverse=True)
+        return lone_classes_note(tensor_of(codes), tensor_of(groups), names.tolist())
 
     def per_sample(self, values: Any) -> Any:
         """Return one value per sample, from one per row of the data.
