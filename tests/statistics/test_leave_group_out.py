@@ -73,12 +73,10 @@ def test_every_group_is_predicted_as_by_a_refit(form: str, ridge: float, groups:
 @pytest.mark.parametrize("form", ["exact", "landmarks"])
 def test_without_groups_it_is_leave_one_out(form: str) -> None:
     kernel, _ = spectrum_of(form)
-    result = LeaveGroupOut(kernel, TARGETS).predictions(0.1)
-    torch.testing.assert_close(
-        result, loo_predictions(kernel, TARGETS, 0.1).predictions, atol=1e-9, rtol=1e-9
-    )
     one_each = LeaveGroupOut(kernel, TARGETS, torch.arange(40)).predictions(0.1)
-    torch.testing.assert_close(result, one_each, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(
+        one_each, loo_predictions(kernel, TARGETS, 0.1).predictions, atol=1e-9, rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize("groups", [None, GROUPS.unique(return_inverse=True)[1]])
@@ -86,12 +84,9 @@ def test_the_ridge_has_the_smallest_error_of_the_grid(groups: Tensor | None) -> 
     kernel, _ = spectrum_of("exact")
     targets = TARGETS + 3 * X[:, :2]
     ridge, predictions = select_held_out(kernel, targets, RIDGES, groups)
+    solver = LeaveGroupOut(kernel, targets, torch.arange(40) if groups is None else groups)
     errors = {
-        each: float(
-            (LeaveGroupOut(kernel, targets, groups).predictions(each * kernel.mean) - targets)
-            .square()
-            .sum()
-        )
+        each: float((solver.predictions(each * kernel.mean) - targets).square().sum())
         for each in RIDGES
     }
     assert errors[ridge] == min(errors.values())
@@ -104,7 +99,7 @@ def test_a_kernel_in_blocks_of_rows_gives_the_same(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(kernel_ridge, "MAX_ROWS_IN_MEMORY", 10)
     blocked = linear_spectrum(X)
     assert isinstance(blocked, kernel_ridge.BlockedSpectrum)
-    for each in (None, groups):
+    for each in (torch.arange(40), groups, torch.arange(40) // 20):
         results = [
             LeaveGroupOut(kernel, targets, each).predictions(0.1) for kernel in (blocked, whole)
         ]
@@ -117,3 +112,23 @@ def test_batches_of_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     once = LeaveGroupOut(kernel, TARGETS, groups).predictions(0.1)
     monkeypatch.setattr(leave_group_out, "_MAX_ENTRIES", 1)
     torch.testing.assert_close(LeaveGroupOut(kernel, TARGETS, groups).predictions(0.1), once)
+
+
+@pytest.mark.parametrize("size", [1, 4, 20])
+def test_a_kernel_in_blocks_selects_the_ridge_on_a_part_of_the_groups(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets, groups = TARGETS + 3 * X[:, :2], torch.arange(40) // size
+    whole = linear_spectrum(X)
+    monkeypatch.setattr(kernel_ridge, "MAX_ROWS_IN_MEMORY", 10)
+    monkeypatch.setattr(leave_group_out, "MAX_ROWS_IN_MEMORY", 10)
+    monkeypatch.setattr(leave_group_out, "MAX_EVERY_RIDGE", 5)
+    monkeypatch.setattr(leave_group_out, "BLOCK_ROWS", 7)
+    solver = LeaveGroupOut(linear_spectrum(X), targets, groups)
+    first = groups % 2 == 0
+    expected = (solver.predictions(0.3) - targets)[first].square().sum()
+    assert solver.squared_error(0.3, 2) == pytest.approx(float(expected))
+    ridge, predictions = select_held_out(linear_spectrum(X), targets, RIDGES, groups)
+    assert ridge in RIDGES
+    exact = LeaveGroupOut(whole, targets, groups).predictions(ridge * whole.mean)
+    torch.testing.assert_close(predictions, exact, atol=1e-8, rtol=1e-8)

@@ -24,7 +24,6 @@ from gapscope.statistics.kernel_ridge import (
     Spectrum,
     linear_spectrum,
     nystroem_spectrum,
-    select_ridge,
     spectrum,
 )  # fmt: skip
 from gapscope.statistics.leave_group_out import select_held_out
@@ -261,9 +260,7 @@ def held_out_predictions(
         targets: Targets [n, k], in float64, on the device of the kernel.
         groups: Group of each sample, 0, 1, ...; None for single samples.
     """
-    if groups is None:
-        return select_ridge(kernel, targets, RIDGES)[1].predictions
-    return select_held_out(kernel, targets, RIDGES, groups.to(kernel.device))[1]
+    return select_held_out(kernel, targets, RIDGES, groups)[1]
 
 
 def kernel_row(
@@ -307,7 +304,7 @@ def rbf_spectrum(features: Features, squares: Squares | None = None) -> Spectrum
     between = torch.cdist(landmarks, landmarks).square_()
     width = _median(between)
 
-    def columns(rows: slice) -> Tensor:
+    def columns(rows: slice | Tensor) -> Tensor:
         return torch.cdist(features[rows], landmarks).square_().div_(-width).exp_()
 
     return nystroem_spectrum(columns, (between / -width).exp_(), n)

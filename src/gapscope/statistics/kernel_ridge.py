@@ -51,10 +51,18 @@ class Spectrum:
         r"""Return $U^\top b$."""
         return self.vectors.T @ b
 
+    def rows(self, rows: slice | Int[Tensor, " b"]) -> Float[Tensor, "b r"]:
+        """Return rows of U.
+
+        Args:
+            rows: A slice, or numbers of rows.
+        """
+        return self.vectors[rows]
+
     def blocks(self, every: int = 1) -> Iterator[tuple[slice, Float[Tensor, "b r"]]]:
         """Yield slices of rows with their rows of U; of blocks, the first of `every` so many."""
         for rows in row_blocks(len(self))[::every]:
-            yield rows, self.vectors[rows]
+            yield rows, self.rows(rows)
 
 
 @dataclass(frozen=True)
@@ -62,11 +70,11 @@ class BlockedSpectrum(Spectrum):
     """Spectrum whose eigenvectors U = A B are computed again for every block of rows; `vectors` is B [m, r].
 
     Attributes:
-        columns: Function that returns rows of A [b, m] for a slice of the n samples, in float64.
+        columns: Function that returns rows of A [b, m] for a slice or numbers of the n samples, in float64.
         n: Number of samples.
     """
 
-    columns: Callable[[slice], Tensor]
+    columns: Callable[[slice | Tensor], Tensor]
     n: int
 
     def __len__(self) -> int:
@@ -76,10 +84,13 @@ class BlockedSpectrum(Spectrum):
         r"""Return $U^\top b$."""
         return self.vectors.T @ sum_over_blocks(lambda rows: self.columns(rows).T @ b[rows], self.n)
 
-    def blocks(self, every: int = 1) -> Iterator[tuple[slice, Float[Tensor, "b r"]]]:
-        """Yield slices of rows with their rows of U; of blocks, the first of `every` so many."""
-        for rows in row_blocks(self.n)[::every]:
-            yield rows, self.columns(rows) @ self.vectors
+    def rows(self, rows: slice | Int[Tensor, " b"]) -> Float[Tensor, "b r"]:
+        """Return rows of U.
+
+        Args:
+            rows: A slice, or numbers of rows.
+        """
+        return self.columns(rows) @ self.vectors
 
 
 def row_blocks(n: int) -> list[slice]:
@@ -131,14 +142,14 @@ def spectrum(kernel: Float[Tensor, "n n"]) -> Spectrum:
 
 
 def nystroem_spectrum(
-    columns: Callable[[slice], Tensor], landmarks: Float[Tensor, "m m"], n: int
+    columns: Callable[[slice | Tensor], Tensor], landmarks: Float[Tensor, "m m"], n: int
 ) -> Spectrum:
     r"""Decompose the Nystroem approximation $K_{nm} K_{mm}^{+} K_{mn}$.
 
     Above 20,000 samples nothing of the size of `columns` is computed: memory is that of a block of rows.
 
     Args:
-        columns: Function that returns the rows of $K_{nm}$ of a slice.
+        columns: Function that returns the rows of $K_{nm}$ of a slice, or with numbers.
         landmarks: $K_{mm}$.
         n: Number of samples.
 
@@ -157,7 +168,7 @@ def nystroem_spectrum(
     retained = values > values[-1] * threshold
     root = vectors[:, retained] / values[retained].sqrt()
 
-    def rows_of(rows: slice) -> Tensor:
+    def rows_of(rows: slice | Tensor) -> Tensor:
         return columns(rows).double()
 
     # with features F, K = F F^T; if F^T F v = w v, then F v / sqrt(w) is an eigenvector of K with the eigenvalue w
