@@ -116,7 +116,45 @@ def test_a_network_that_has_fitted_these_labels_is_not_asked() -> None:
         nn.functional.cross_entropy(network(x), y).backward()
         optimizer.step()
     result = gs.out_of_sample(network, (x, y))
-    assert result.low < 0.5 and "inputs" in result.method and "100" in result.notes[-1]
+    assert result.low < 0.5 and "features" not in result.method
+    assert any("100 %" in note for note in result.notes)
+
+
+class DictionaryOutput(nn.Module):
+    """A network whose outputs are in a dictionary, as those of Hugging Face."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.network(x)}
+
+
+@pytest.mark.parametrize("form", ["vector", "column", "several", "groups", "dictionary", "labels"])
+def test_a_network_that_has_fitted_these_targets_is_not_used(form: str) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(80, 8), torch.randn(80, 3 if form == "several" else 1)
+    if form == "labels":
+        y = torch.randint(0, 2, (80, 3)).float()
+    network: nn.Module = nn.Sequential(
+        nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, y.shape[1])
+    )
+    untrained = copy.deepcopy(network)
+    optimizer = torch.optim.Adam(network.parameters(), 1e-2)
+    for _ in range(150):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(network(x), y).backward()
+        optimizer.step()
+    groups = np.arange(80) // 2 if form == "groups" else None
+    targets = y[:, 0] if form == "vector" else y
+    if form == "dictionary":
+        network = DictionaryOutput(network)
+    result = gs.out_of_sample(network, (x, targets), groups=groups)
+    assert "features" not in result.method and any("trained on them" in n for n in result.notes)
+    assert result.score < 0.7
+    other = gs.out_of_sample(untrained, (x, targets), groups=groups)
+    assert not any("trained on them" in note for note in other.notes)
 
 
 def train_fn(x: Tensor, y: Tensor, steps_fraction: float = 1.0) -> nn.Module:

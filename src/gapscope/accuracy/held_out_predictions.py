@@ -17,11 +17,9 @@ from gapscope.accuracy.held_out_positions import hold_out_positions
 from gapscope.accuracy.held_out_result import HeldOutPredictions
 from gapscope.accuracy.held_out_sources import (
     Held,
-    accuracy_of_network,
     best_kernel,
     continued,
     estimator_folds,
-    fraction_correct,
     has_out_of_bag,
     input_kernels,
     network_folds,
@@ -53,6 +51,7 @@ from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.validation import network_inside, ready, settled_by, unwrap_estimator
 from gapscope.labels.duplicates import MIN_REPEATS, exact_repeats
 from gapscope.measures.embed import features_of_samples
+from gapscope.measures.fitted_labels import NetworkBeforeTraining, network_before_training
 from gapscope.pools.from_spec import prepare_data
 from gapscope.results.formatting import describe_repeats
 from gapscope.statistics.baselines import sample_features
@@ -97,7 +96,7 @@ def out_of_sample(
             - None: kernels of the inputs (0 training runs).
             - Features [n, d], a tensor or array, such as of `gs.embed`: kernels of the features (0).
             - A network that was not trained on these labels, such as a pretrained one: kernels of its last hidden
-              features (0). A network that already predicts these labels is replaced by the inputs, with a note.
+              features (0). A network that has fitted these targets is replaced by the inputs, with a note.
             - A function (x, y) -> trained network, or a `gs.RunSpec`: two halves, trained for a quarter of the steps
               and continued on each other (0.5, with a spec or a parameter `steps_fraction`); for all steps (2); or
               folds (3 or more).
@@ -264,29 +263,23 @@ def _groups(groups: Any, n: int) -> tuple[Tensor | None, np.ndarray]:
 def _of_network(
     network: nn.Module, samples: Samples, targets: Tensor, n_classes: int, groups: Tensor | None
 ) -> Held:
-    """Return the predictions of a network's features, or of the inputs if it has fitted these labels."""
+    """Return the predictions of a network's features, or of the inputs if it has fitted these targets."""
     prepared = ready(network, samples)
     comparable_outputs(prepared)
     inputs = sample_features(samples)
+    kernels = {}
     if inputs.shape[1]:
         kernels = input_kernels(inputs, "inputs")
-    else:
-        kernels = {}
-    if kernels:
-        of_inputs = best_kernel(kernels, targets, n_classes, groups)
-    else:
-        of_inputs = None
-    own = accuracy_of_network(prepared)
-    if of_inputs is not None and own > 0:
-        correct = fraction_correct(of_inputs.predictions, targets)
-        if own > wilson_interval(correct, len(targets), 0.99)[1]:
-            note = (
-                f"The network predicts {own:.1%} of these labels, the inputs {correct:.1%}: it may have been trained "
-                "on them, so that the inputs are used. If it was not, pass its features, gs.embed(network, data)."
-            )
-            return Held(
-                of_inputs.method, 0.0, of_inputs.predictions, of_inputs.calibration, (note,)
-            )
+    of_inputs = best_kernel(kernels, targets, n_classes, groups)
+    before = NetworkBeforeTraining(prepared)
+    if not prepared.mismatch:
+        before = network_before_training(prepared, of_inputs.predictions, groups)
+    if before.note:
+        note = (
+            f"{before.fit}: it was trained on them, so that the inputs are used. If it was not, pass its features, "
+            "gs.embed(network, data)."
+        )
+        return replace(of_inputs, notes=(note, *of_inputs.notes))
     return best_kernel(network_kernels(prepared), targets, n_classes, groups, prepared.notes)
 
 

@@ -27,7 +27,6 @@ from gapscope.base.errors import InvalidInput, call_user_code
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.base.task import class_logits
-from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import centred_features
@@ -116,25 +115,6 @@ def network_kernels(prepared: Ready) -> dict[str, Spectrum]:
     features = extract_features(prepared.network, prepared.samples)
     values = centred_features(features.values.flatten(1))
     return dict(input_spectra(values, f"the features ({features.place})"))
-
-
-def accuracy_of_network(prepared: Ready) -> float:
-    """Return the accuracy of the network's own outputs (0 if they do not fit the classes)."""
-    samples = prepared.samples
-    if prepared.mismatch or samples.kind not in ("classification", "multi-label"):
-        return 0.0
-    if samples.kind == "multi-label" and prepared.n_outputs != samples.y.shape[1]:
-        return 0.0
-    with inspection_mode(prepared.network):
-        outputs = network_outputs(prepared.network, samples.inputs).cpu()
-    return float(samples.task.correct(outputs, samples.y.cpu()).double().mean())
-
-
-def fraction_correct(predictions: Tensor, targets: Tensor) -> float:
-    """Return the fraction of class labels, or of several labels, that probabilities predict."""
-    if targets.ndim == 1:
-        return float((predictions.argmax(1) == targets).double().mean())
-    return float(((predictions > 0.5) == targets).double().mean())
 
 
 def _rng(seed: int, purpose: str) -> np.random.Generator:

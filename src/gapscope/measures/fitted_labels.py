@@ -79,10 +79,12 @@ class NetworkBeforeTraining:
         prepared: The network as passed, if it has not fitted the labels; a copy with resampled weights, if it has;
             None, if it has and its weights cannot be resampled.
         note: What was found and done, in one or two sentences; empty for a network that is used as passed.
+        fit: How well it has fitted the labels; empty likewise.
     """
 
     prepared: Ready | None
     note: str = ""
+    fit: str = ""
 
 
 def _pass(prepared: Ready) -> Features | None:
@@ -137,7 +139,7 @@ def network_before_training(
     without = LooRow("baseline", "inputs", float("nan"), baseline.cpu()[rows])
     if paired_gain(fit, without, targets).low <= 0:
         return NetworkBeforeTraining(prepared)
-    fitted = "It has fitted these targets"
+    fitted = "The network has fitted these targets"
     if not targets.is_floating_point():
         accuracy, expected = (
             percent(float(row.correct(targets).double().mean())) for row in (fit, without)
@@ -149,7 +151,7 @@ def network_before_training(
         resampled = ready(bare, prepared.samples)
     except InvalidInput:
         note = f"{fitted}: it was trained on them. Its weights cannot be resampled, so it was not used."
-        return NetworkBeforeTraining(None, note)
+        return NetworkBeforeTraining(None, note, fitted)
     untrained = _pass(resampled.with_samples(part))
     if current is not None and untrained is not None:
         trained_row, untrained_row = (
@@ -162,4 +164,4 @@ def network_before_training(
         f"{fitted}: it was trained on them. Its weights were resampled. Pass a pretrained network as it was before "
         "these labels, or with a new head."
     )
-    return NetworkBeforeTraining(resampled, note)
+    return NetworkBeforeTraining(resampled, note, fitted)
