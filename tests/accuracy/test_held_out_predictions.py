@@ -144,7 +144,7 @@ def test_a_network_that_has_fitted_these_targets_is_not_used(form: str) -> None:
     optimizer = torch.optim.Adam(network.parameters(), 1e-2)
     for _ in range(150):
         optimizer.zero_grad()
-        nn.functional.mse_loss(network(x), y).backward()
+        nn.functional.mse_loss(network(x), y).backward()  # outputs of labels are around 0.5
         optimizer.step()
     groups = np.arange(80) // 2 if form == "groups" else None
     targets = y[:, 0] if form == "vector" else y

@@ -46,12 +46,13 @@ from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.data.frames import encode_inputs
+from gapscope.inspection.first_pass import FITTED_NUMBERS
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.validation import network_inside, ready, settled_by, unwrap_estimator
 from gapscope.labels.duplicates import MIN_REPEATS, exact_repeats
 from gapscope.measures.embed import features_of_samples
-from gapscope.measures.fitted_labels import NetworkBeforeTraining, network_before_training
+from gapscope.measures.fitted_labels import network_before_training
 from gapscope.pools.from_spec import prepare_data
 from gapscope.results.formatting import describe_repeats
 from gapscope.statistics.baselines import sample_features
@@ -271,12 +272,14 @@ def _of_network(
     if inputs.shape[1]:
         kernels = input_kernels(inputs, "inputs")
     of_inputs = best_kernel(kernels, targets, n_classes, groups)
-    before = NetworkBeforeTraining(prepared)
+    fit = ""
     if not prepared.mismatch:
-        before = network_before_training(prepared, of_inputs.predictions, groups)
-    if before.note:
+        fit = network_before_training(prepared, of_inputs.predictions, groups).fit
+    elif FITTED_NUMBERS in prepared.mismatch:
+        fit = f"{FITTED_NUMBERS.capitalize()} of the labels"
+    if fit:
         note = (
-            f"{before.fit}: it was trained on them, so that the inputs are used. If it was not, pass its features, "
+            f"{fit}: it was trained on them, so that the inputs are used. If it was not, pass its features, "
             "gs.embed(network, data)."
         )
         return replace(of_inputs, notes=(note, *of_inputs.notes))

@@ -250,6 +250,9 @@ def activation_of(network: nn.Module, samples: Samples, first: FirstPass) -> str
     return "sigmoid" if _half_separates_better(network, samples) else ""
 
 
+FITTED_NUMBERS = "the network was fitted to the numbers 0 and 1"
+
+
 def fitted_numbers_reason(network: nn.Module, samples: Samples, first: FirstPass) -> str:
     """Return why outputs for labels are fitted to the numbers 0 and 1, and are no logits; empty if they may be logits.
 
@@ -286,7 +289,7 @@ def fitted_numbers_reason(network: nn.Module, samples: Samples, first: FirstPass
     right = [f"{100 * float(part.double().mean()):.0f} %" for part in (at_half, at_zero)]
     return (
         f"a threshold of 0.5 classifies {right[0]} of the samples correctly, and the threshold of logits, 0, "
-        f"{right[1]}: the network was fitted to the numbers 0 and 1. Subtract 0.5 from its outputs to measure "
+        f"{right[1]}: {FITTED_NUMBERS}. Subtract 0.5 from its outputs to measure "
         'accuracies, pass gs.Samples(x, y, task="regression"), or train with binary cross-entropy'
     )
 
