@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,17 @@ def test_a_resumed_training_ends_as_the_unbroken_one(
         same(unbroken, resumed)
         and penalty.strength == whole.strength != LIMITS[type(penalty).__name__][0]
     )
+
+
+def test_a_second_network_begins_anew() -> None:
+    reused, fresh = gs.penalties.L2Penalty("auto"), gs.penalties.L2Penalty("auto")
+    trained(0.5, [reused], network(), epochs=3)
+    shapes = [nn.Linear(200, 50), nn.ReLU(), nn.Linear(50, 200)]
+    assert same(
+        trained(0.5, [reused], network(*copy.deepcopy(shapes)), epochs=4),
+        trained(0.5, [fresh], network(*copy.deepcopy(shapes)), epochs=4),
+    )
+    assert reused.strength == fresh.strength != LIMITS["L2Penalty"][0]
 
 
 @pytest.mark.parametrize("name", ["ResNet-18, narrow", "encoder"])

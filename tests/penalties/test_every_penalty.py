@@ -157,6 +157,29 @@ def test_a_checkpoint_changes_no_gradient(kind: str, layer: str) -> None:
     torch.testing.assert_close(_gradients(kind, checkpointed, x), _gradients(kind, plain, x))
 
 
+def _with_other_layers() -> nn.Sequential:
+    torch.manual_seed(1)
+    layers = [nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 7), nn.BatchNorm1d(7), nn.Linear(7, 3)]
+    return nn.Sequential(*layers)
+
+
+@every_penalty
+@pytest.mark.parametrize("make", [_with_batch_norm, _with_other_layers])
+def test_a_penalty_has_a_state_per_network(kind: str, make: Any) -> None:
+    first, second, penalty = _with_batch_norm().eval(), make().eval(), _made(kind)
+    with torch.no_grad():
+        first[1].weight.mul_(3)  # type: ignore[operator]
+    values = [penalty(network, X, Y).detach() for network in (first, second, first, second)]
+    for network, found in ((first, values[::2]), (second, values[1::2])):
+        fresh = _made(kind)
+        torch.testing.assert_close([fresh(network, X, Y).detach() for _ in range(2)], found)
+    # a loaded state is that of the next network
+    other = _made(kind)
+    other(first, X, Y)
+    other.load_state_dict(penalty.state_dict())
+    torch.testing.assert_close(other(second, X, Y), penalty(second, X, Y))
+
+
 def test_a_value_without_a_gradient_warns_once() -> None:
     penalty = GradientSimilarityPenalty(0.1, method="exact")
     with pytest.warns(UserWarning, match=r"has no gradient by the weights.*look for"):

@@ -36,11 +36,12 @@ from gapscope.base.input_layout import InputLayout
 from gapscope.base.options import with_prefix
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.network_adapter import NetworkAdapter
-from gapscope.inspection.network_checks import check_module, unwrapped
+from gapscope.inspection.network_checks import check_module
 from gapscope.inspection.outputs import checked_outputs, inspection_mode, network_outputs
 from gapscope.inspection.validation import ready
 from gapscope.labels.class_labels import assess_labels
 from gapscope.labels.kernel_views import kernel_class_view, ntk_spectrum
+from gapscope.penalties.base import bare_network
 from gapscope.penalties.batches import data_parallel
 from gapscope.results.formatting import pluralize
 
@@ -65,11 +66,6 @@ def memorization_stats(
     mean_rest = (1 - p - at_prediction) / max(probabilities.shape[1] - 2, 1)
     m = float((p - mean_rest)[contradicted].mean()) if bool(contradicted.any()) else 0.0
     return m, float(p[~contradicted].mean()) if bool((~contradicted).any()) else 0.0
-
-
-def _bare_network(network: nn.Module) -> nn.Module:
-    """Return the network without wrappers and adapters."""
-    return unwrapped(getattr(network, "adapted_from", network))
 
 
 class AutomaticStrength:
@@ -143,7 +139,7 @@ class AutomaticStrength:
         if self._predictions is None:
             if self._untrained is None:
                 self.check(network)
-                self._untrained = copy_network(_bare_network(network))
+                self._untrained = copy_network(bare_network(network))
                 if self._untrained_state:
                     self._untrained.load_state_dict(self._untrained_state)
         elif self._calls % self.every == 0:
@@ -235,7 +231,7 @@ class AutomaticStrength:
         inputs = self._monitored_inputs()
         labels = torch.stack(self._labels).cpu()
         if not isinstance(inputs, Tensor) or isinstance(network, NetworkAdapter):
-            prepared = ready(_bare_network(network), (inputs, labels))
+            prepared = ready(bare_network(network), (inputs, labels))
             network = prepared.network
             inputs = prepared.samples.inputs
         with inspection_mode(network):

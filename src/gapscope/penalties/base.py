@@ -103,6 +103,15 @@ _CHECKED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 _CONSTANT: weakref.WeakSet[Penalty] = weakref.WeakSet()
 
 
+# Attributes of a penalty that refer to its networks.
+_OF_NETWORKS = ("_network", "_states")
+
+
+def bare_network(network: nn.Module) -> nn.Module:
+    """Return the network without wrappers and adapters."""
+    return unwrapped(getattr(network, "adapted_from", network))
+
+
 class Penalty(ABC):
     """Differentiable term added to the loss.
 
@@ -126,6 +135,34 @@ class Penalty(ABC):
     n_passes: int = 0
     _calls: int = 0
     _probes: ProbeSource | None = None
+    # the network of the last pass, the state before the first one, the states that belong to other networks
+    _network: weakref.ref[nn.Module] | None = None
+    _initial: Mapping[str, Tensor] | None = None
+    _states: weakref.WeakKeyDictionary[nn.Module, Mapping[str, Tensor]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes of a copy, which takes its state to the network of its next pass."""
+        return {name: value for name, value in vars(self).items() if name not in _OF_NETWORKS}
+
+    def follow(self, network: nn.Module) -> None:
+        """Take the state that belongs to a network: that of its earlier passes, or the initial one.
+
+        Args:
+            network: The network of the next pass.
+        """
+        network = bare_network(network)
+        last = None if self._network is None else self._network()
+        if network is last:
+            return
+        if self._initial is None:
+            self._initial = self.state_dict()
+        if self._network is not None:
+            states = self._states or weakref.WeakKeyDictionary()
+            if last is not None:
+                states[last] = self.state_dict()
+            self.load_state_dict(states.pop(network, self._initial))
+            self._states = states
+        self._network = weakref.ref(network)
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
@@ -168,7 +205,9 @@ class Penalty(ABC):
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load the result of `state_dict`.
+        """Load the result of `state_dict`, which belongs to the network of the next pass.
+
+        Subclasses call this method before they load their own tensors.
 
         Args:
             state: Name -> tensor, from a penalty of the same class and settings.
@@ -176,6 +215,9 @@ class Penalty(ABC):
         Raises:
             InvalidInput: The penalty has no state, but some was passed.
         """
+        if self._initial is None:
+            self._initial = self.state_dict()
+        self._network = None
         if state and not self.state_dict():
             raise InvalidInput(
                 f"Got state {', '.join(state)}; {type(self).__name__} has none. Use the penalties it was saved with."
@@ -246,6 +288,7 @@ def _warn_if_constant(penalty: Penalty, value: Tensor) -> None:
 
 def _forward(network: nn.Module, batch: Batch, penalties: Sequence[Penalty]) -> tuple[Any, Tensor]:
     for penalty in penalties:
+        penalty.follow(network)
         if penalty.automatic is not None:
             penalty.strength = penalty.automatic.before_pass(network)
     with ExitStack() as stack:

@@ -12,14 +12,8 @@ from gapscope.base.errors import InvalidInput, NotMeasurable, check_choice, chec
 from gapscope.base.options import with_prefix
 from gapscope.batch_norm.gamma_decay.decay import Covariance, gamma_decay
 from gapscope.batch_norm.gamma_decay.layer_decay import quadratic
-from gapscope.inspection.network_checks import unwrapped
 from gapscope.inspection.outputs import checked_outputs
-from gapscope.penalties.base import Penalty, check_fixed, register_penalty
-
-
-def _named_layers(network: nn.Module) -> dict[str, nn.Module]:
-    """Return the layers under the names of `gamma_decay`, which unwraps compiled and parallel networks."""
-    return dict(unwrapped(getattr(network, "adapted_from", network)).named_modules())
+from gapscope.penalties.base import Penalty, bare_network, check_fixed, register_penalty
 
 
 @register_penalty("gamma_decay")
@@ -52,6 +46,7 @@ class GammaDecayPenalty(Penalty):
     """
 
     needs_targets = True
+    counts_calls = True
 
     def __init__(
         self,
@@ -121,7 +116,7 @@ class GammaDecayPenalty(Penalty):
                     self._measure(getattr(network, "adapted_from", network), self.data)
         self._calls += 1
         total = outputs.new_zeros(())
-        layers = _named_layers(network)
+        layers = dict(bare_network(network).named_modules())
         for name, rate in self._rates.items():
             weight: Any = layers[name].weight
             total = total + quadratic(weight, rate.to(weight))
@@ -132,7 +127,7 @@ class GammaDecayPenalty(Penalty):
             network, data, batch_size=self.batch_size, covariance=self.covariance, draws=self.draws, replacement=True,
             generator=self._generator,
         )  # fmt: skip
-        layers: dict[str, Any] = _named_layers(network)
+        layers: dict[str, Any] = dict(bare_network(network).named_modules())
         with_gamma = {
             name: layer for name, layer in decay.items() if layers[name].weight is not None
         }
@@ -147,11 +142,7 @@ class GammaDecayPenalty(Penalty):
     def state_dict(self) -> dict[str, Tensor]:
         """Return number of calls, generator state and rates."""
         rates = {f"rate.{name}": rate for name, rate in self._rates.items()}
-        return {
-            "calls": torch.tensor(self._calls),
-            "generator": self._generator.get_state(),
-            **rates,
-        }
+        return {**super().state_dict(), "generator": self._generator.get_state(), **rates}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load the result of `state_dict`.
@@ -159,6 +150,6 @@ class GammaDecayPenalty(Penalty):
         Args:
             state: Tensors by name, as `state_dict` returned them.
         """
-        self._calls = int(state["calls"])
+        super().load_state_dict(state)
         self._generator.set_state(state["generator"].cpu())
         self._rates = with_prefix(state, "rate.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Literal
@@ -107,10 +107,22 @@ class GradientSimilarityPenalty(Penalty):
         self.reduction = reduction
         self.noise = noise
         self._probes: ProbeSource = ProbeSource(probe, seed)
+        self._forget_signs()
+
+    def _forget_signs(self) -> None:
         # of the tests for collapse: the warning, consecutive signs of it, the previous difference of probabilities
         self._warned = False
         self._n_signs = 0
         self._difference = math.inf
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Load the result of `state_dict`; the tests for collapse begin again.
+
+        Args:
+            state: Tensors by name, as `state_dict` returned them.
+        """
+        super().load_state_dict(state)
+        self._forget_signs()
 
     def count_call(self) -> bool:
         """Count a call, and return whether the penalty is applied in it."""
