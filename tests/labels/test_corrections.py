@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 import gapscope as gs
 from gapscope.base.errors import GapscopeError, InvalidInput
-from gapscope.labels.corrections import drop_word
+from gapscope.labels.label_cells import drop_word
 
 X = torch.arange(8.0).reshape(4, 2)
 NAMES = numpy.array([" a", "b", "drop", "b"])
@@ -235,3 +236,93 @@ def test_rows_without_a_label_stay_in_the_table(tmp_path: Path) -> None:
     path.write_text("sample,label\n3,0\n4,drop\n")
     corrected = gs.apply_label_corrections(frame, path, target="y")
     assert corrected["y"].tolist()[:5] == [0, 1, -100, 0, 1] and len(corrected) == 39
+
+
+KINDS = ["a", "b", "c", "naïve"] * 10
+TABLE = pandas.DataFrame({"size": [float(k) for k in range(40)], "kind": KINDS})
+
+
+def list_of(path: Path, given: list[Any], label: list[Any], **columns: list[Any]) -> Path:
+    samples = {"sample": range(len(given)), **columns, "given": given, "label": label}
+    pandas.DataFrame(samples).to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["b", *[""] * 39], ["drop", *[""] * 39], [*[""] * 39, "drop"], ["c", "a", *[""] * 38]],
+)
+def test_a_list_of_another_order_is_refused(tmp_path: Path, labels: list[str]) -> None:
+    reviewed = list_of(tmp_path / "list.csv", KINDS, labels)
+    corrected = gs.apply_label_corrections(TABLE, reviewed, target="kind")
+    assert len(corrected) == 40 - labels.count("drop")
+    swapped = TABLE.replace({"kind": {"a": "b", "b": "a"}})
+    for other in (TABLE[::-1], TABLE[:20], TABLE[1:], swapped):
+        with pytest.raises(InvalidInput, match="of which the list was made"):
+            gs.apply_label_corrections(other, reviewed, target="kind")
+    with pytest.raises(InvalidInput, match=r"line 2: .* 'a', these data have 'naïve' .and 39 more"):
+        gs.apply_label_corrections(TABLE[::-1], reviewed, target="kind")
+
+
+def test_a_list_can_be_applied_twice(tmp_path: Path) -> None:
+    reviewed = list_of(tmp_path / "list.csv", KINDS, ["b", "", "a", *[""] * 37])
+    once = gs.apply_label_corrections(TABLE, reviewed, target="kind")
+    twice = gs.apply_label_corrections(once, reviewed, target="kind")
+    assert once["kind"].tolist()[:3] == ["b", "b", "a"]
+    pandas.testing.assert_frame_equal(once, twice)
+
+
+@pytest.mark.parametrize(
+    ("targets", "given", "other"),
+    [
+        (
+            numpy.array(["007", "1.5", "7", "007"]),
+            ["7", "1.50", "7", "7.0"],
+            ["8", "1.5", "7", "7"],
+        ),
+        (numpy.array([True, False] * 2), ["TRUE", "false"] * 2, ["FALSE", "TRUE"] * 2),
+        (torch.tensor([0, 1, 1, 0]), ["0.0", "1", "TRUE", ""], [0, 1, 1, 2]),
+        (
+            torch.tensor([629.4, 1 / 3, -2.0, 1e9]),
+            ["629.40", "0.333", "-2", "1E+09"],
+            [629.3, 0, 0, 0],
+        ),
+        (
+            numpy.array(["", "a", "", "a"]),
+            ["(empty)", "A ", "", "a"],
+            ["(empty)", "(empty)", "a", "a"],
+        ),
+    ],
+)
+def test_given_labels_are_read_as_spreadsheets_write_them(
+    tmp_path: Path, targets: Any, given: list[Any], other: list[Any]
+) -> None:
+    path = list_of(tmp_path / "list.csv", given, [""] * 4)
+    assert len(gs.apply_label_corrections((X, targets), path)) == 4
+    list_of(path, other, [""] * 4)
+    with pytest.raises(InvalidInput, match="another order"):
+        gs.apply_label_corrections((X, targets), path)
+
+
+def test_lists_of_several_labels_are_compared(tmp_path: Path) -> None:
+    tags = torch.tensor([[0, 1], [1, 1], [0, 0], [1, 0]])
+    path = list_of(tmp_path / "list.csv", [0, 1, 0, 1], ["", 0, "", ""], output=["0"] * 4)
+    corrected = gs.apply_label_corrections((X, tags), path)
+    assert corrected.y[:, 0].tolist() == [0, 0, 0, 1]
+    assert gs.apply_label_corrections((X, corrected.y), path).y.tolist() == corrected.y.tolist()
+    with pytest.raises(InvalidInput, match=r"line 2: .* '0', these data have 1"):
+        gs.apply_label_corrections((X, tags.flip(0)), path)
+
+
+def test_accents_of_one_or_two_characters_are_equal(tmp_path: Path) -> None:
+    decomposed = [unicodedata.normalize("NFD", kind) for kind in KINDS]
+    path = list_of(tmp_path / "list.csv", decomposed, [decomposed[3], *[""] * 39])
+    corrected = gs.apply_label_corrections(TABLE, path, target="kind")
+    assert corrected["kind"][0] == KINDS[3] != decomposed[3]
+
+
+def test_a_list_must_be_csv(tmp_path: Path) -> None:
+    path = tmp_path / "list.parquet"
+    path.write_bytes(b"PAR1\0\0\0")
+    with pytest.raises(GapscopeError, match="must be a CSV file; it is a Parquet file"):
+        gs.apply_label_corrections(TABLE, path, target="kind")

@@ -11,6 +11,9 @@ from gapscope.base.errors import UnreadableFile
 BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 READABLE = "a CSV, JSON or Parquet file"
 SAVE = "Save the table as CSV (UTF-8)."
+# by judgment: tables have a stray control character at most; of random bytes they are one in ten
+MAX_CONTROL = 0.01
+OTHER = "Pass another file."
 NOT_TEXT = {
     b"PK\x03\x04": ("a spreadsheet or zip file", f"{SAVE[:-1]}, or unpack it."),
     b"\xd0\xcf\x11\xe0": ("an old spreadsheet file", SAVE),
@@ -23,6 +26,10 @@ NOT_TEXT = {
         "Save the table as Parquet: pandas.read_hdf(path).to_parquet(...).",
     ),
     b"SQLite format 3": ("an SQLite database", SAVE),
+    b"PAR1": ("a Parquet file", f"{SAVE[:-1]}, or give it the ending .parquet."),
+    b"\x89PNG": ("a picture", OTHER),
+    b"\xff\xd8\xff": ("a picture", OTHER),
+    b"%PDF": ("a PDF document", SAVE),
 } | {
     # the protocols of pickle that pandas writes
     bytes([0x80, protocol]): (
@@ -55,11 +62,12 @@ def _read_bytes(path: Path) -> bytes:
         ) from None
 
 
-def read_text(path: Path) -> tuple[str, str]:
+def read_text(path: Path, needed: str = READABLE) -> tuple[str, str]:
     """Return the text of a file, and its encoding if that is not UTF-8.
 
     Args:
         path: File, perhaps gzipped.
+        needed: Formats that the caller reads, for messages.
 
     Raises:
         UnreadableFile: It is missing or no text.
@@ -69,12 +77,12 @@ def read_text(path: Path) -> tuple[str, str]:
     is_archive = content.startswith(b"PK") and b".npy" in content[30:300]
     if is_archive or content.startswith(b"\x93NUMPY"):
         raise UnreadableFile(
-            f"{path} must be {READABLE}; it holds arrays of NumPy. Pass them in Python: "
+            f"{path} must be {needed}; it holds arrays of NumPy. Pass them in Python: "
             "gapscope.forecast_accuracy(None, (x, y)), or a function: gapscope forecast module:function."
         )
     kind = next((kind for start, kind in NOT_TEXT.items() if content.startswith(start)), None)
     if kind is not None:
-        raise UnreadableFile(f"{path} must be {READABLE}; it is {kind[0]}. {kind[1]}")
+        raise UnreadableFile(f"{path} must be {needed}; it is {kind[0]}. {kind[1]}")
     marked = next(
         (name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark)), None
     )
@@ -97,8 +105,9 @@ def read_text(path: Path) -> tuple[str, str]:
             ) from None
         text = content.decode("cp1252", errors="replace")
         encoding = "Latin-1 (Windows-1252)"
-    if "\0" in text:
+    n_control = sum(text.count(chr(code)) for code in range(32) if chr(code) not in "\t\n\v\f\r")
+    if "\0" in text or n_control > MAX_CONTROL * len(text):
         raise UnreadableFile(
-            f"{path} must be {READABLE}; it holds bytes that are no text. Pass another file."
+            f"{path} must be {needed}; it holds bytes that are no text. Pass another file."
         )
     return text.replace("\r\n", "\n").replace("\r", "\n"), encoding

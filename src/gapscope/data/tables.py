@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gapscope.base.columns import unique_names
 from gapscope.base.errors import MissingExtra, UnreadableFile, first_line, join_names
 from gapscope.base.label_numbers import MISSING_WORDS
-from gapscope.data.file_text import read_text
+from gapscope.data.file_text import READABLE, read_text
 from gapscope.data.plain_columns import are_dates_as_text, are_numbers
 from gapscope.results.formatting import pluralize
 
@@ -171,9 +171,9 @@ def _check_one_header(text: str, separator: str, path: Path) -> None:
     raise UnreadableFile(f"{path}: {subject} the header. Remove {rest}.")
 
 
-def _load_text(path: Path) -> tuple[str, str, int, list[str]]:
+def _load_text(path: Path, needed: str = READABLE) -> tuple[str, str, int, list[str]]:
     """Return text, separator, number of extra fields per row and notes of a CSV file."""
-    text, encoding = read_text(path)
+    text, encoding = read_text(path, needed)
     named = _SEPARATOR_LINE.match(text)
     if named is not None:  # its line stays, blank, so that numbers of lines are those of the file
         text = "\n" * named.group(0).count("\n") + text[named.end() :]
@@ -241,7 +241,7 @@ def read_cells(path: str | Path) -> Cells:
     import pandas
 
     path = Path(path)
-    text, separator, extra, notes = _load_text(path)
+    text, separator, extra, notes = _load_text(path, "a CSV file")
     (_, header), *rows = _rows(text, separator)
     for line, row in rows if extra else []:  # of an empty last field a separator is too many
         if row[-1].strip():

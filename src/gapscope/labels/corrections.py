@@ -20,45 +20,11 @@ from gapscope.data.frames import encode_inputs
 from gapscope.data.named_columns import lacks_labels
 from gapscope.data.table_targets import split_frame
 from gapscope.data.tables import Cells, read_cells
+from gapscope.labels.label_cells import INTEGER, LabelParser, check_given, folded, stripped
 from gapscope.results.csv_files import from_csv_cell
 
 if TYPE_CHECKING:
     import pandas
-
-DROP = "drop"
-# Spreadsheet programs may add ".0" to whole numbers. Python's int() and float() also read "1_0" as 10.
-_INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?")
-_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-
-
-def drop_word(class_names: Sequence[str]) -> str:
-    """Return the word that removes a sample: "drop", in parentheses if a class has that name.
-
-    >>> drop_word(["cat", "dog"]), drop_word(["pick", "drop"])
-    ('drop', '(drop)')
-    """
-    word = DROP
-    while word in {name.strip() for name in class_names}:
-        word = f"({word})"
-    return word
-
-
-def written_names(class_names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of classes as a list for review holds them: a blank one would keep the label.
-
-    >>> written_names(["cat", "", "(empty)"])
-    ('cat', '((empty))', '(empty)')
-    """
-    written = [*class_names]
-    for code, name in enumerate(class_names):
-        if name.strip():
-            continue
-        word = "(empty)"
-        while word in written:
-            word = f"({word})"
-        written[code] = word
-    return tuple(written)
-
 
 PLACE_COLUMNS = {"multi-label": "output", "positions": "position"}
 """Column of the place of a label within its sample, by the kind of the task."""
@@ -98,110 +64,30 @@ def with_class_masks(samples: Samples) -> Samples:
 
 
 def _read_list(path: str | Path, place: str = "") -> tuple[pandas.DataFrame, Cells]:
-    """Return the columns `sample`, `label` and that of the place of a reviewed list as text, and all its cells."""
+    """Return the columns `sample`, place, `label` and `given` of a reviewed list as text, and all its cells.
+
+    The column `given` is blank if the list has none.
+    """
     cells = read_cells(path)
     table = cells.frame
     table.columns = [from_csv_cell(str(name)) for name in table.columns]
     needed = ["sample", *([place] if place else []), "label"]
+    if any(name.strip().casefold() == "given" for name in table.columns):
+        needed.append("given")
     table = table[_header(list(table.columns), needed, path)].map(from_csv_cell)
     table.columns = needed
+    if "given" not in needed:
+        table["given"] = ""
     return table, cells
-
-
-def _number_in(name: str) -> float | None:
-    """Return the number that a text is: spreadsheet programs write 007 and 7.0 as 7."""
-    return float(name) if _NUMBER.fullmatch(name.strip()) else None
-
-
-class _LabelParser:
-    """Parser of the labels of one data set."""
-
-    def __init__(self, samples: Samples, cells: Cells) -> None:
-        self.kind = samples.kind
-        self.cells = cells
-        self.codes: dict[str, int] = {
-            name: code for code, name in enumerate(written_names(samples.class_names))
-        }
-        self.is_number = self.kind == "regression"
-        self.occurring = (
-            set() if self.is_number else {int(label) for label in samples.y.unique()} - {IGNORED}
-        )
-        self.drop = drop_word(samples.class_names)
-
-    @property
-    def _needed(self) -> str:
-        if self.is_number:
-            return "a number"
-        names = [repr(name) for name in self.codes] or [
-            str(label) for label in sorted(self.occurring)
-        ]
-        return f"one of the classes {join_names(names)}"
-
-    @property
-    def _removal(self) -> str:
-        """What a message says of the word that removes a label, in this task."""
-        if self.kind == "multi-label":
-            return " Leave the field empty to keep the label."
-        effect = "so that the position does not count"
-        if self.kind != "positions":
-            effect = "to remove the sample"
-        return f" Or write {self.drop!r} {effect}, or nothing to keep the label."
-
-    def _alike(self, label: str) -> list[int | None]:
-        """Return the classes that a text may mean, and None for the removal, by the first way that finds any.
-
-        It is that of the list, or differs by spaces, by its case, or as spreadsheet programs rewrite numbers.
-        """
-        stripped = label.strip()
-        if stripped == self.drop:
-            return [None]
-        if label in self.codes:
-            return [self.codes[label]]
-        found: list[int | None] = [
-            code for name, code in self.codes.items() if name.strip() == stripped
-        ]
-        if found:
-            return found
-        folded = stripped.casefold()
-        found = [code for name, code in self.codes.items() if name.strip().casefold() == folded]
-        if folded in (self.drop, f"({DROP})"):
-            found.append(None)
-        number = _number_in(self.cells.with_point(stripped))
-        if not found and number is not None:
-            found += [code for name, code in self.codes.items() if _number_in(name) == number]
-        return found
-
-    def _number(self, label: str) -> float | None:
-        """Return a regression target, or a class that is a number; None if the text is none."""
-        text = self.cells.with_point(label).strip()
-        if self.is_number:
-            return float(text) if _NUMBER.fullmatch(text) else None
-        truth = {"true": 1, "false": 0}.get(text.casefold())  # as spreadsheet programs write them
-        if truth is not None and self.occurring <= {0, 1}:
-            return truth if truth in self.occurring else None
-        value = int(text.partition(".")[0]) if _INTEGER.fullmatch(text) else None
-        return value if value in self.occurring else None
-
-    def parse(self, label: str, where: str) -> float | None:
-        """Return a regression target or a class, None to drop the sample."""
-        found = self._alike(label)
-        if len(found) == 1:
-            return found[0]
-        value = None if self.codes else self._number(label)
-        if value is not None:
-            return value
-        raise InvalidInput(
-            f"{where}: got the label {label!r}; {self._needed} is needed.{self._removal}"
-        )
 
 
 def _parse_sample(cell: str, samples: Samples, path: str | Path) -> int:
     """Return the index of the sample whose row number a cell holds."""
     n = samples.n_rows or len(samples)
-    if not _INTEGER.fullmatch(cell.strip()) or not 0 <= int(cell.strip().partition(".")[0]) < n:
+    if not INTEGER.fullmatch(cell.strip()) or not 0 <= int(cell.strip().partition(".")[0]) < n:
         raise InvalidInput(
-            f"{path} names sample {cell!r}; the data have the samples 0 to {n - 1}. Write the number that "
-            "`find_label_issues` gave to the sample."
+            f"{path} names sample {cell!r}; the data have the samples 0 to {n - 1}. Pass the data of which the list "
+            "was made, or write the number that `find_label_issues` gave to the sample."
         )
     return samples.position(int(cell.strip().partition(".")[0]))
 
@@ -219,9 +105,8 @@ def _parse_place(
 ) -> tuple[int, ...]:
     """Return the place of a label within its sample, such as (3,) or (3, 17); names come before numbers."""
     found = [k for k, name in enumerate(names) if name == cell]
-    found = found or [k for k, name in enumerate(names) if name.strip() == cell.strip()]
-    folded = cell.strip().casefold()
-    found = found or [k for k, name in enumerate(names) if name.strip().casefold() == folded]
+    for way in (stripped, folded):
+        found = found or [k for k, name in enumerate(names) if way(name) == way(cell)]
     if len(found) == 1:
         return (found[0],)
     n_long = sum(size > 1 for size in shape)
@@ -229,7 +114,7 @@ def _parse_place(
     if len(parts) == n_long:  # lists name no axis of size 1
         numbers = iter(parts)
         parts = [next(numbers) if size > 1 else "0" for size in shape]
-    is_valid = len(parts) == len(shape) and all(_INTEGER.fullmatch(part) for part in parts)
+    is_valid = len(parts) == len(shape) and all(INTEGER.fullmatch(part) for part in parts)
     if is_valid:
         place = tuple(int(part.partition(".")[0]) for part in parts)
     else:
@@ -254,16 +139,20 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
     """
     column = PLACE_COLUMNS[samples.kind]
     table, cells = _read_list(path, column)
-    parser, targets = _LabelParser(samples, cells), samples.y.clone()
+    parser, targets = LabelParser(samples, cells), samples.y.clone()
     decisions: dict[tuple[int, ...], tuple[float | None, int]] = {}
-    for line, sample, cell, label in table.itertuples():
-        if not label.strip():
+    compared: list[tuple[int, str, tuple[int, ...]]] = []
+    for line, sample, cell, label, given in table.itertuples():
+        if not label.strip() and not given.strip():
             continue
         where = f"{path}, line {line}"
         place = (
             _parse_sample(cells.with_point(sample), samples, path),
             *_parse_place(cell, targets.shape[1:], samples.named_targets, where, cells),
         )
+        compared.append((line, given, place))
+        if not label.strip():
+            continue
         decision = parser.parse(label, where)
         if decision is None and samples.kind == "multi-label":
             raise InvalidInput(
@@ -275,8 +164,19 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
                 f"{line}. Leave one of them."
             )
         decisions[place] = (decision, line)
+    old = samples.y
     for place, (decision, _) in decisions.items():
         targets[place] = IGNORED if decision is None else int(decision)
+    is_open = {place: targets[place] != old[place] for place in decisions}
+    check_given(
+        path,
+        parser,
+        [
+            (line, given, float(old[place]))
+            for line, given, place in compared
+            if is_open.get(place, True)
+        ],
+    )
     return replace(samples, targets=targets)
 
 
@@ -326,19 +226,33 @@ def read_decisions(samples: Samples, path: str | Path) -> dict[int, float | None
         InvalidInput: As for `apply_label_corrections`.
     """
     table, cells = _read_list(path)
-    parser = _LabelParser(samples, cells)
+    parser = LabelParser(samples, cells)
     decisions: dict[int, float | None] = {}
     lines: dict[int, int] = {}
-    for line, sample, label in table.itertuples():
-        if not label.strip():
+    compared: list[tuple[int, str, int]] = []
+    for line, sample, label, given in table.itertuples():
+        if not label.strip() and not given.strip():
             continue
         index = _parse_sample(cells.with_point(sample), samples, path)
+        compared.append((line, given, index))
+        if not label.strip():
+            continue
         decision = parser.parse(label, f"{path}, line {line}")
         if index in decisions and decisions[index] != decision:
             raise InvalidInput(
                 f"{path} has two labels for sample {sample}, in the lines {lines[index]} and {line}. Leave one of them."
             )
         decisions[index], lines[index] = decision, line
+    labels = samples.y.flatten().tolist()
+    check_given(
+        path,
+        parser,
+        [
+            (line, given, labels[index])
+            for line, given, index in compared
+            if decisions.get(index) != labels[index]
+        ],
+    )
     if sum(decision is None for decision in decisions.values()) == len(samples):
         raise InvalidInput(f"{path} drops all {len(samples)} samples; one at least must remain.")
     return decisions
@@ -366,7 +280,8 @@ def apply_label_corrections(
             blank one is written "(empty)". Numbers may have decimal commas, if columns are not separated by commas.
             Integer labels must occur in the data. If samples have several labels, the column `output` has the name of
             the label's column, or its number, and the label becomes 0 or 1. Labels of positions have the column
-            `position`, and "drop" makes one -100; one-hot masks become masks of classes.
+            `position`, and "drop" makes one -100; one-hot masks become masks of classes. If the list has the column
+            `given`, all its lines are compared with the labels of the data.
         target: Column of the labels or targets, if `data` has named columns (a frame, a mapping, a list of
             dictionaries, a Dataset), as for `find_label_issues`; else None.
 
@@ -378,7 +293,8 @@ def apply_label_corrections(
     Raises:
         UnreadableFile: The file is missing, empty or no CSV table.
         InvalidInput: A column is missing, an index is outside the data, a label is unknown, lines contradict each
-            other, or no sample would remain.
+            other, no sample would remain, or the labels in the column `given` are not those of the data (which may
+            have the corrections already).
 
     >>> import gapscope as gs
     >>> import tempfile

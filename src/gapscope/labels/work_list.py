@@ -12,7 +12,7 @@ from torch import Tensor
 from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
 from gapscope.labels.conflicting_copies import Labels, Pairs
-from gapscope.labels.corrections import DROP, drop_word, written_names
+from gapscope.labels.label_cells import DROP, drop_word, written_names
 from gapscope.labels.sample_details import SampleDetails
 from gapscope.results.estimate import percent
 from gapscope.results.pages import render_page
