@@ -148,7 +148,11 @@ def test_the_page_names_sample_and_position(
 ) -> None:
     gs.find_label_issues(None, tags[:2]).write_html(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "'sample,position,given,label\\n'" in page and 'data-place="' in page and ", position " in page
+    assert (
+        "'sample,position,given,label\\n'" in page
+        and 'data-place="' in page
+        and ", position " in page
+    )
 
 
 def test_the_rate_holds_the_planted_one(
