@@ -14,7 +14,7 @@ from sklearn.datasets import make_classification, make_regression
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import average_precision_score, f1_score
+from sklearn.metrics import average_precision_score, f1_score, log_loss
 from sklearn.pipeline import make_pipeline
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -294,3 +294,22 @@ def test_a_named_scorer_needs_an_estimator() -> None:
 def test_swapped_arguments_are_named_without_their_values() -> None:
     with pytest.raises(InvalidInput, match=r"got tuple.*before the data"):
         gs.learning_curve((X, Y), Ridge())
+
+
+def test_a_loss_is_no_score() -> None:
+    def loss(model: Any, x: np.ndarray, y: np.ndarray) -> float:
+        return log_loss(y, model.predict_proba(x))
+
+    estimator = HistGradientBoostingClassifier(max_iter=20)
+    curve = gs.learning_curve(estimator, (X, Y), score=loss, design="half and quarter")
+    assert "is it a loss? Return its negative" in curve.abstained_because
+    negative = gs.learning_curve(
+        estimator, (X, Y), score=lambda *given: -loss(*given), design="half and quarter"
+    )
+    assert not negative.abstained_because
+
+
+@pytest.mark.parametrize(("value", "got"), [(None, "NoneType"), (1e300, "numbers above")])
+def test_what_is_no_score_is_named(value: float | None, got: str) -> None:
+    with pytest.raises(InvalidInput, match=got):
+        gs.learning_curve(LogisticRegression(), (X, Y), score=lambda *_: value)

@@ -30,6 +30,7 @@ from gapscope.base.task import class_logits
 from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import centred_features
+from gapscope.results.estimate import percent
 from gapscope.statistics.baselines import RIDGES, feature_matrix, input_spectra, target_matrix
 from gapscope.statistics.calibration import Calibration, cross_entropy, fit_calibration
 from gapscope.statistics.kernel_ridge import Spectrum
@@ -176,6 +177,18 @@ def _columns(part: Tensor, n_classes: int, targets: Tensor) -> Tensor:
     return nn.functional.pad(part.cpu().double(), (0, n_classes - part.shape[1]))[:, :n_classes]
 
 
+def part_note(n_folds: int) -> str:
+    """Return the note that models of folds are trained on a part of the samples.
+
+    Args:
+        n_folds: Number of folds.
+    """
+    return (
+        f"Each model was trained on {percent(1 - 1 / n_folds)} of the samples; one of all samples is usually better: "
+        "`gs.learning_curve` predicts it."
+    )
+
+
 def network_folds(
     problem: NetworkProblem, n_classes: int, number: int, groups: np.ndarray, seed: int
 ) -> Held:
@@ -186,7 +199,8 @@ def network_folds(
         rows = torch.from_numpy(split.scored)
         scores[rows] = _outputs(network, problem.samples.subset(rows), n_classes)
     predictions, calibration = to_probabilities(scores, problem.samples.y.cpu())
-    return Held(f"networks of {number} folds", float(number), predictions, calibration)
+    notes = (part_note(number),)
+    return Held(f"networks of {number} folds", float(number), predictions, calibration, notes)
 
 
 def _outputs(network: nn.Module, samples: Samples, n_classes: int) -> Tensor:
@@ -237,6 +251,9 @@ def out_of_bag(estimator: Any, x: Any, y: np.ndarray, n_classes: int, seed: int)
             f"{int(missing.sum())} samples are in the bootstrap resample of every tree: they have the mean prediction. "
             "Use more trees.",
         )
+    notes += (
+        "Each sample is predicted by about a third of the trees; the whole forest is usually better.",
+    )
     name = type(estimator).__name__
     return Held(f"out-of-bag samples of {name}", 1.0, tensor_of(values), None, notes)
 
@@ -273,7 +290,8 @@ def estimator_folds(
             estimator, take_rows(x, split.trained), y[split.trained], derive_seed(seed, split.name)
         )
         values[split.scored] = _predict(fitted, take_rows(x, split.scored), split, width, n_classes)
-    return Held(f"{name} in {number} folds", float(number), tensor_of(values))
+    notes = (part_note(number),)
+    return Held(f"{name} in {number} folds", float(number), tensor_of(values), None, notes)
 
 
 def _predict(fitted: Any, x: Any, split: Split, width: int, n_classes: int) -> np.ndarray:

@@ -47,6 +47,8 @@ from gapscope.training.recordings import Recordings
 TrainFunction = Callable[..., Any]
 ScoreFunction = Callable[[Any, Any, Any], Any]
 STEPS_FRACTION = "steps_fraction"
+# of scores, whose squares are variances: by judgment, far from the largest float
+MAX_SCORE = 1e100
 
 
 def takes_steps_fraction(train_fn: Any) -> bool:
@@ -285,6 +287,11 @@ class MetricProblem:
         """Note on rows most of which have near copies, else empty."""
         return "".join(grouped_rows(self.rows, SCORED_ON_COPIES))
 
+    @property
+    def has_own_score(self) -> bool:
+        """Whether the user wrote the score."""
+        return self.task == "own metric" and not self.is_named
+
     def lone_classes_note(self, groups: np.ndarray) -> tuple[str, ...]:
         """Return the note on classes that occur in one group alone (raises if all do).
 
@@ -339,17 +346,22 @@ def _checked(value: Any, n: int, name: str) -> np.ndarray:
     if isinstance(value, Tensor):
         value = value.detach().cpu().double()
     try:
-        values = np.atleast_1d(np.asarray(value, dtype=float))
+        values = np.atleast_1d(np.asarray([] if value is None else value, dtype=float))
     except (TypeError, ValueError):
         values = np.empty(0)
-    if values.shape not in ((1,), (n,)) or not np.isfinite(values).all():
+    # variances are squares
+    values = np.where(np.abs(values) < MAX_SCORE, values, np.nan)
+    is_finite = bool(np.isfinite(values).all())
+    if values.shape not in ((1,), (n,)) or not is_finite:
         if values.size:
             got = f"shape {list(values.shape)}"
         else:
             got = type(value).__name__
+        if not is_finite:
+            got += f" with NaN, or numbers above {MAX_SCORE:g}"
         raise InvalidInput(
-            f"score must return one finite number, or one per sample ({n}); {name} returned {got}"
-            f"{'' if np.isfinite(values).all() else ' with NaN or infinity'}. Return a float or an array of shape [n]."
+            f"score must return one finite number, or one per sample ({n}); {name} returned {got}. Return a float or "
+            "an array of shape [n]."
         )
     return values
 
