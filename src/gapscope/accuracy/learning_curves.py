@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from gapscope.accuracy.continued_runs import (
 from gapscope.accuracy.estimator_clones import refuse_trained_modules
 from gapscope.accuracy.extrapolation import Expectation, extrapolate
 from gapscope.accuracy.forecast import check_prediction_data
-from gapscope.accuracy.learning_curve_result import LearningCurve, SubsetRun, slope_note
+from gapscope.accuracy.learning_curve_result import LearningCurve, slope_note
 from gapscope.accuracy.row_selection import has_rows_of_any_kind
 from gapscope.accuracy.scores import target_variance
 from gapscope.accuracy.subset_designs import (
@@ -413,20 +412,6 @@ def _duplicates_note(problem: NetworkProblem | MetricProblem, groups: np.ndarray
     )
 
 
-def _loss_warning(subset_runs: SubsetRuns, runs: Sequence[SubsetRun]) -> str:
-    """Return what to do about a score that is lower on the samples of training than on unseen ones; else empty."""
-    names = [run.name for run in runs]
-    fit = subset_runs.training_score_of(names)
-    unseen = subset_runs.score_of(names)
-    is_lower = all(run.training_score < run.score for run in runs)
-    if not is_lower or not fit.is_clearly_below(unseen, by=0.0):
-        return ""
-    return (
-        f"the samples of training score {fit.mean:.3g}, unseen ones {unseen.mean:.3g}. Larger must be better: is it a "
-        "loss? Return its negative"
-    )
-
-
 def _curve(
     problem: NetworkProblem | MetricProblem,
     subset_runs: SubsetRuns,
@@ -460,7 +445,7 @@ def _curve(
             )
     is_own = isinstance(problem, MetricProblem) and problem.has_own_score
     if is_own and not unreliable:
-        unreliable = _loss_warning(subset_runs, runs)
+        unreliable = subset_runs.loss_warning(runs)
     if n > LARGE and design is not HOLD_OUT:
         notes.append(
             f"Above {LARGE} samples a hold-out of a tenth is as good, and its network is usable."

@@ -222,6 +222,23 @@ class SubsetRuns:
         """Return the mean score of finished runs on the samples that they were trained on."""
         return mean_of_runs([self.training[name] for name in names])
 
+    def loss_warning(self, runs: Sequence[SubsetRun]) -> str:
+        """Return what to do about scores that are lower on the samples of training than on unseen ones; else empty.
+
+        Args:
+            runs: Finished runs.
+        """
+        names = [run.name for run in runs]
+        fit = self.training_score_of(names)
+        unseen = self.score_of(names)
+        is_lower = all(run.training_score < run.score for run in runs)
+        if not is_lower or not fit.is_clearly_below(unseen, by=0.0):
+            return ""
+        return (
+            f"the samples of training score {fit.mean:.3g}, unseen ones {unseen.mean:.3g}. Larger must be better: is "
+            "it a loss? Return its negative"
+        )
+
     def runs_of(self, design: Design) -> tuple[SubsetRun, ...]:
         """Return the finished runs of a design, without those of a continued one that was not valid."""
         runs = tuple(self.done.values())
