@@ -211,3 +211,49 @@ def test_a_cost_is_at_most_what_removing_its_cause_gained() -> None:
 def test_overfitting_is_not_called_less_accurate_than_the_data_allow() -> None:
     assert limit_of(Finding("", "", code="GS402")) == "overfitting"
     assert limit_of(Finding("", "", code="GS404")) == "noise"
+
+
+class Scaled(nn.Module):
+    """Network that standardizes its inputs by stored statistics."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", x.mean(0))
+        self.register_buffer("spread", x.std(0))
+        self.layer = nn.Linear(x.shape[1], 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer((x - self.get_buffer("mean")) / self.get_buffer("spread"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["batch norm", "untrained batch norm", "stored", "layer norm", "none"]
+)
+def test_networks_that_scale_their_inputs_have_no_cost_of_scales(kind: str) -> None:
+    x, y = blobs()
+    x = x * torch.tensor([1e3, 1, 1, 1, 1, 1])
+    torch.manual_seed(0)
+    # layer norm scales rows, not columns
+    first = {"layer norm": nn.LayerNorm(6), "none": nn.Identity()}.get(kind, nn.BatchNorm1d(6))
+    network = Scaled(x) if kind == "stored" else nn.Sequential(first, nn.Linear(6, 3))
+    if kind != "untrained batch norm":
+        gs.train(network, (x, y), gs.TrainingSpec(epochs=3, learning_rate=1e-3))
+    result = gs.check(network, (x, y), only=["GS105"])
+    assert bool(result.findings) == (kind in ("layer norm", "none"))
+
+
+def test_scales_cost_a_network_at_most_what_it_lacks_to_the_best_method() -> None:
+    x, y = blobs()
+    x[:, 0] = torch.randn(len(x), generator=torch.Generator().manual_seed(1))  # noise
+    factor = torch.tensor([1e3, 1, 1, 1, 1, 1])
+    torch.manual_seed(0)
+    network = nn.Linear(6, 3)
+    gs.train(network, (x, y), gs.TrainingSpec(epochs=60, learning_rate=0.1))
+    with torch.no_grad():
+        network.weight /= factor  # as accurate on raw columns
+    alone = gs.check(network, (x * factor, y), only=["GS105"])
+    assert alone.findings[0].interval is not None and alone.findings[0].interval[0] == 0
+    result = gs.check(network, (x * factor, y))
+    (finding,) = [finding for finding in result.findings if finding.code == "GS105"]
+    assert finding.cost is not None and finding.cost < 0.05 < (alone.findings[0].cost or 0.0)
+    assert "training run limits" not in result.headline or result.headline.startswith("Not certain")

@@ -8,6 +8,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from sklearn.tree import DecisionTreeClassifier
 
 import gapscope as gs
 from gapscope.checks.registry import Finding
@@ -89,3 +90,22 @@ def test_a_mapping_of_one_table_is_checked() -> None:
     x = torch.from_numpy(np.stack([A, B, (Y == "yes") + NOISE / 100], 1)).float()
     y = torch.from_numpy((Y == "yes").astype(int))
     assert isinstance(checked(({"x": x}, y)), Finding)
+
+
+def test_labels_are_not_judged_by_a_column_that_holds_them() -> None:
+    table = pandas.DataFrame({"a": A, "b": B, "leak": Y == "yes", "y": Y})
+    result = gs.check(None, table, target="y")
+    reasons = {outcome.code: outcome.reason for outcome in result.not_checked}
+    for code in ("GS102", "GS103", "GS106"):
+        assert "column leak" in reasons[code] and "GS107" in reasons[code]
+    ignored = gs.check(None, table, target="y", ignore=["GS107"])
+    assert {"GS102", "GS103", "GS106"} <= {outcome.code for outcome in ignored.fine}
+
+
+def test_a_score_through_a_column_that_holds_the_label_clears_nothing() -> None:
+    frame = pandas.DataFrame({"a": A, "b": B, "leak": Y == "yes"})
+    result = gs.check(DecisionTreeClassifier(random_state=0).fit(frame, Y), (frame, Y))
+    assert result.codes == ("GS107",) and result.account is not None
+    assert result.account.expected is not None and result.account.expected.value > 0.99
+    assert "GS107" in result.account.expected.note
+    assert not {"GS401", "GS402"} & {outcome.code for outcome in result.fine}

@@ -43,6 +43,7 @@ from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
 from gapscope.inspection.validation import ready, refuse_estimator, settled_by, unwrap_estimator
 from gapscope.labels.duplicates import exact_repeats
+from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.measures.cpu_budget import COMBINATIONS
 from gapscope.measures.embed import features_of_samples
 from gapscope.measures.fitted_labels import features_row, paired_gain
@@ -307,6 +308,8 @@ def make_forecast(
         notes += lone_classes_note(samples.y, numbers, samples.class_names)
     elif with_curve:
         notes += grouped_rows_note(samples, LEFT_ONE_OUT)
+    if with_curve:
+        notes += leaking_column_note(samples)
     if samples.is_classification:
         n_classes = int(samples.y.max()) + 1
     else:

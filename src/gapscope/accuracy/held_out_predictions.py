@@ -51,6 +51,7 @@ from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.validation import network_inside, ready, settled_by, unwrap_estimator
 from gapscope.labels.duplicates import MIN_REPEATS, exact_repeats
+from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.measures.embed import features_of_samples
 from gapscope.measures.fitted_labels import network_before_training
 from gapscope.pools.from_spec import prepare_data
@@ -167,6 +168,7 @@ def out_of_sample(
                 *grouped_rows_note(samples, LEFT_ONE_OUT),
             ),
         )
+    samples = replace(samples, notes=(*samples.notes, *leaking_column_note(samples)))
     targets = samples.y.cpu()
     if targets.dtype == torch.int64:
         n_classes = max(int(targets.max()) + 1, len(samples.class_names))

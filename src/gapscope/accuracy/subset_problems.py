@@ -37,6 +37,7 @@ from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.duplicates import exact_repeats
+from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.pools.from_spec import network_from_spec, prepare_data
 from gapscope.statistics.row_groups import MAX_ENTRIES, SCORED_ON_COPIES, grouped_rows_note
 from gapscope.training.alarms.base import Alarm
@@ -242,7 +243,8 @@ def grouped_rows(rows: Rows, consequence: str) -> tuple[str, ...]:
         return ()
     try:
         data, _, _ = encode_inputs((rows.inputs, rows.targets))
-        return grouped_rows_note(as_samples(data), consequence)
+        samples = as_samples(data)
+        return *grouped_rows_note(samples, consequence), *leaking_column_note(samples)
     except InvalidInput:  # missing numbers of an array, or targets of another kind
         return ()
 

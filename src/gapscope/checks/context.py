@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.results import LabelIssues
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, percent
+from gapscope.results.outcomes import Outcome
 from gapscope.statistics.baselines import RBF, LooRow, most_frequent_class
 from gapscope.statistics.intervals import wilson_interval
 from gapscope.training.run_checks import RunState
@@ -68,6 +69,7 @@ class Context:
         seed: Seed of all random numbers.
         diverged: The network, if its weights are not finite; `prepared` is then None.
         budget: The time budget.
+        ignored: Codes of the checks that were not to run.
         failures: Reasons why quantities could not be computed, by name.
     """
 
@@ -88,6 +90,7 @@ class Context:
     seed: int = 0
     budget: CpuBudget = field(default_factory=lambda: CpuBudget(None))
     diverged: nn.Module | None = None
+    ignored: frozenset[str] = frozenset()
     failures: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -286,6 +289,13 @@ class Context:
         return Copies(self.everything, self.test, seconds=self.budget.remaining / 2)
 
     @cached_property
+    def leak(self) -> Outcome:
+        """Whether a column gives the label away: the outcome of GS107."""
+        from gapscope.checks.leaks import find_leak
+
+        return find_leak(self)
+
+    @cached_property
     def label_issues(self) -> LabelIssues | None:
         """Label issues ranked without a network (None: the reason is in `failures`)."""
         return self._try("labels", lambda: rank_labels(self))
@@ -375,8 +385,13 @@ class Context:
     @cached_property
     def expected(self) -> Expected | None:
         """Accuracy or R^2 on new data by the best available route (None: the reason is in `failures`)."""
+        from gapscope.checks.leaks import leak_in_words
+
         answer = self._try("expected", lambda: expected_score(self))
         if answer is not None:
+            if leak := leak_in_words(self):
+                note = ", ".join(filter(None, (answer.note, "through the column of GS107")))
+                answer = replace(answer, note=note, unclear=answer.unclear or leak)
             _ = self.train_score  # an account shows both
         return answer
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from gapscope.base.samples import Samples
 from gapscope.results.estimate import NORMAL_90, IntervalEstimate, paired_difference
+from gapscope.results.outcomes import Finding, Outcome
 from gapscope.statistics.baselines import find_nearest, rbf_ridge, sample_features
+
+if TYPE_CHECKING:
+    from gapscope.checks.context import Context
 
 # Kernel machines of costs are exact, on at most this many samples.
 MAX_EXACT = 1000
@@ -163,6 +168,32 @@ def cost_of_scales(samples: Samples, n_classes: int) -> IntervalEstimate:
     else:
         scores = [_loo_correct(x, labels, n_classes) for x in (standardized, raw)]
     return paired_difference(scores[0].tolist(), scores[1].tolist())
+
+
+def limit_cost_of_scales(outcomes: Sequence[Outcome], context: Context) -> list[Outcome]:
+    """Return outcomes of which unscaled inputs cost a trained network at most what it lacks to the best method.
+
+    What raw columns cost a kernel machine need not cost a network: the interval begins at 0, unless the best method
+    predicts significantly more than the network.
+
+    Args:
+        outcomes: Outcomes of checks.
+        context: What the checks computed; nothing expensive is computed here.
+    """
+    if context.estimator is not None or context.untrained_because:
+        return list(outcomes)
+    shortfall = None
+    if "forecast" in vars(context) and "expected" in vars(context):
+        shortfall = context.shortfall_interval
+    limited: list[Outcome] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Finding) and outcome.code == "GS105" and outcome.interval:
+            cost, (low, high) = outcome.cost or 0.0, outcome.interval
+            most = shortfall or IntervalEstimate(cost, 0.0, high)
+            ends = min(low, most.low), min(high, most.high)
+            outcome = replace(outcome, cost=min(cost, most.value), interval=ends)
+        limited.append(outcome)
+    return limited
 
 
 def _loo_squares(features: Tensor, targets: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from gapscope.base.errors import (
 from gapscope.base.samples import Samples
 from gapscope.checks.expected import error_in_words, regression_score
 from gapscope.checks.fixes import Fix
-from gapscope.results.estimate import IntervalEstimate
+from gapscope.results.estimate import IntervalEstimate, paired_difference
 from gapscope.statistics.intervals import wilson_interval
 from gapscope.statistics.leave_group_out import N_FOLDS
 from gapscope.training.randomness import reproducible
@@ -159,33 +159,60 @@ class EstimatorScores:
         return self._cross_validated
 
     @cached_property
+    def _on_both_scales(self) -> tuple[numpy.ndarray, numpy.ndarray, Any] | None:
+        """Predictions from raw and from standardized columns, and labels; None if a clone cannot be fitted.
+
+        Clones are fitted on half of at most 500 rows, and predict the other half, both halves in turn.
+        """
+        n = min(len(self._rows), ROWS_OF_SCALE)
+        order = self._rows[numpy.random.default_rng(0).permutation(len(self._rows))[:n]]
+        rows, labels = take_rows(self.inputs, order), _take_labels(self.labels, order)
+        halves = numpy.arange(n)[::2], numpy.arange(n)[1::2]
+        predictions: list[numpy.ndarray] = []
+        try:
+            for inputs in (rows, standardization(rows)(rows)):
+                answers = [
+                    self.fit(take_rows(inputs, a), _take_labels(labels, a))(take_rows(inputs, b))
+                    for a, b in (halves, halves[::-1])
+                ]
+                predictions.append(numpy.concatenate(answers))
+        except NotMeasurable:
+            return None  # such as a category that one half alone holds
+        return predictions[0], predictions[1], _take_labels(labels, numpy.concatenate(halves[::-1]))
+
+    @cached_property
     def depends_on_scale(self) -> bool:
         """Whether standardized columns change what a clone predicts.
 
-        Two clones are fitted on half of 500 rows, raw and standardized, and predict the other half. Trees, and
-        pipelines with a scaler, do not depend on the scale of the columns.
+        Trees, and pipelines with a scaler, do not depend on the scale of the columns.
         """
         if not self.can_scale:
             return False
-        n = min(len(self._rows), ROWS_OF_SCALE)
-        order = self._rows[numpy.random.default_rng(0).permutation(len(self._rows))[:n]]
-        even, odd = order[::2], order[1::2]
-        scaled = _standardized(take_rows(self.inputs, order))
-        labels = _take_labels(self.labels, even)
-        positions = numpy.arange(n)
-        try:
-            raw = self.fit(take_rows(self.inputs, even), labels)(take_rows(self.inputs, odd))
-            standardized = self.fit(take_rows(scaled, positions[::2]), labels)(
-                take_rows(scaled, positions[1::2])
-            )
-        except NotMeasurable:
-            return True  # such as a category that one half alone holds: nothing speaks against it
+        if self._on_both_scales is None:
+            return True  # nothing speaks against it
+        raw, standardized, labels = self._on_both_scales
         changed = raw != standardized
         if self.is_regression:
-            spread = numpy.asarray(_take_labels(self.labels, self._rows), dtype=float).std(0)
             # at least a hundredth of the spread of the targets: refitting alone changes predictions by rounding
-            changed = numpy.abs(raw - standardized) > 0.01 * spread
+            changed = numpy.abs(raw - standardized) > 0.01 * numpy.asarray(labels, float).std(0)
         return float(changed.mean()) > MIN_CHANGED
+
+    @property
+    def cost_of_scales(self) -> IntervalEstimate | None:
+        """By how much a clone scores better on standardized columns than on raw ones; None if that is not known."""
+        if self._on_both_scales is None:
+            return None
+        raw, standardized, labels = self._on_both_scales
+        if not self.is_regression:
+            scores = [fraction_correct(part, labels).tolist() for part in (standardized, raw)]
+            return paired_difference(*scores)
+        truth = _numbers(labels)
+        variance = max(float(truth.var(0, correction=0).sum()), 1e-300)
+        scores = [
+            (-(_numbers(part) - truth).square().sum(1) / variance).tolist()
+            for part in (standardized, raw)
+        ]
+        return paired_difference(*scores)
 
     @property
     def is_frame(self) -> bool:
@@ -207,7 +234,7 @@ class EstimatorScores:
             is_scaled: Whether columns of numbers have mean 0 and standard deviation 1 over all rows.
         """
         if is_scaled:
-            return take_rows(_standardized(self.inputs), indices)
+            return take_rows(standardization(self.inputs)(self.inputs), indices)
         return take_rows(self.inputs, indices)
 
     def labels_as_passed(self, samples: Samples) -> Any:
@@ -291,19 +318,35 @@ def _pair(data: Any) -> tuple[Any, Any]:
     return to_arrays[0], to_arrays[1]
 
 
-def _standardized(inputs: Any) -> Any:
-    """Return inputs with standardized numbers; columns of a frame that hold none stay as they are."""
-    if hasattr(inputs, "toarray"):
-        inputs = inputs.toarray()
+def standardization(inputs: Any) -> Callable[[Any], Any]:
+    """Return the function that standardizes columns of numbers, of these rows and of new ones.
+
+    Columns of a frame that hold no numbers stay as they are.
+
+    Args:
+        inputs: Rows that have mean 0 and standard deviation 1 afterwards.
+    """
     if hasattr(inputs, "select_dtypes"):
         numbers = inputs.select_dtypes("number")
-        spread = numbers.std(ddof=0)
-        scaled = inputs.copy()
-        scaled[numbers.columns] = (numbers - numbers.mean()) / spread.where(spread > 0, 1.0)
-        return scaled
-    values = numpy.asarray(inputs, dtype=float)
-    spread = values.std(0)
-    return (values - values.mean(0)) / numpy.where(spread > 0, spread, 1.0)
+        center, width = numbers.mean(), numbers.std(ddof=0)
+        width = width.where(width > 0, 1.0)
+
+        def scale_frame(rows: Any) -> Any:
+            scaled = rows.copy()
+            scaled[numbers.columns] = (rows[numbers.columns] - center) / width
+            return scaled
+
+        return scale_frame
+    values = _dense(inputs)
+    mean, spread = values.mean(0), values.std(0)
+    spread = numpy.where(spread > 0, spread, 1.0)
+    return lambda rows: (_dense(rows) - mean) / spread
+
+
+def _dense(inputs: Any) -> numpy.ndarray:
+    if hasattr(inputs, "toarray"):
+        inputs = inputs.toarray()
+    return numpy.asarray(inputs, dtype=float)
 
 
 def _take_labels(labels: Any, rows: numpy.ndarray) -> Any:

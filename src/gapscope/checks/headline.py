@@ -67,12 +67,18 @@ def _main_limit(result: CheckResult) -> str:
     if not findings:
         return _refuted(result)
     first = findings[0]
-    supported = next((finding for finding in findings if not is_information(finding.code)), None)
+    supported = next((finding for finding in findings if _is_certain(finding)), None)
     # findings are ordered by cost: one that is information but costs more is not passed over
     if supported is not None and (supported.cost or 0.0) >= (first.cost or 0.0):
         return _limit(supported, result)
     limit = _limit(first, result)
     return f"Not certain: {limit[0].lower()}{limit[1:]}"
+
+
+def _is_certain(finding: Finding) -> bool:
+    """Return whether a check is supported by its evaluation, and its cost excludes 0."""
+    may_be_none = finding.interval is not None and finding.interval[0] <= 0
+    return not is_information(finding.code) and not may_be_none
 
 
 def _refuted(result: CheckResult) -> str:
@@ -114,7 +120,8 @@ def _is_small(finding: Finding, result: CheckResult) -> bool:
         return False
     missing = 1.0 if expected is None else 1 - expected.value
     high = finding.cost if finding.interval is None else finding.interval[1]
-    return min(missing, high) < SMALL
+    is_none = expected is not None and finding.cost <= 0
+    return is_none or min(missing, high) < SMALL
 
 
 def _is_left_out(finding: Finding, result: CheckResult) -> bool:

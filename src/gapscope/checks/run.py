@@ -25,6 +25,7 @@ from gapscope.checks.context import MAX_SAMPLES, Context
 from gapscope.checks.estimators import EstimatorScores, with_rows
 from gapscope.checks.headline import INTERRUPTED
 from gapscope.checks.invalid_outputs import judge_invalid_outputs
+from gapscope.checks.leaks import judge_through_leak
 from gapscope.checks.registry import Check, Finding, NotChecked, Outcome, get_checks, list_checks
 from gapscope.checks.result import CheckResult
 from gapscope.checks.trainers import Trainer, has_diverged, make_trainer
@@ -64,7 +65,9 @@ def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
         network = nn.Module() if context.prepared is None else context.prepared.network
         try:
             with explained_memory(), explained_errors(), budget.enforced(network):
-                outcome = judge_invalid_outputs(check, context) or check.function(context)
+                outcome = judge_invalid_outputs(check, context)
+                outcome = outcome or judge_through_leak(check, context)
+                outcome = outcome or check.function(context)
         except GapscopeError as error:
             outcome = NotChecked(str(error).rstrip("."))
     texts = {
@@ -178,6 +181,7 @@ def check(
         batch_size=batch_size,
         seed=seed,
         budget=budget,
+        ignored=frozenset(omitted),
     )
     trainer = None
     if train_fn is not None:

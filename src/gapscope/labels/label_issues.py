@@ -36,6 +36,7 @@ from gapscope.labels.duplicates import (
 )
 from gapscope.labels.given_predictions import assess_given
 from gapscope.labels.kernel_views import ClassView, kernel_class_view, target_views
+from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.labels.monitored import get_monitored_labels, trained_samples
 from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.prediction_columns import as_table, match_predictions
@@ -104,7 +105,7 @@ def _ranked(
         return issues, noise
     if samples.kind != "regression":
         issues, noise = refuse_repeats(samples, issues, noise)
-    notes = grouped_rows_note(samples, SHARED_ERRORS)
+    notes = (*grouped_rows_note(samples, SHARED_ERRORS), *leaking_column_note(samples))
     return replace(issues, notes=(*issues.notes, *notes)), noise
 
 

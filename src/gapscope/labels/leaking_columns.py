@@ -1,0 +1,274 @@
+"""Columns of a table that alone predict the label or target where all others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+from gapscope.base.samples import Samples
+from gapscope.results.estimate import percent
+from gapscope.statistics.baselines import rbf_ridge
+
+# A column gives the label away if it predicts this fraction alone, and the others predict less by this much; of
+# regression targets, this fraction of their variance.
+MIN_ALONE, MIN_LESS = 0.98, 0.03
+# fewer rows repeat by chance, by judgment
+MIN_ROWS = 30
+# one fit per column, by judgment for its time
+MAX_COLUMNS = 512
+# kernel machines are exact on so many evenly spaced rows
+MAX_EXACT = 1000
+MAX_NAMES = 3  # columns that a sentence names
+
+Columns = Float[Tensor, "n k"]
+Targets = Shaped[Tensor, " n"]
+# Name of a column of a raw table, and the indices of its encoded columns.
+Source = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class LeakingColumns:
+    """What the columns predict alone that predict most.
+
+    Attributes:
+        evidence: Which columns predict how much, and what all others predict, if that was computed.
+        score: Fraction of the labels that they predict, or of the variance of the target.
+        others: What all others together predict; None if these columns predict too little to give anything away.
+    """
+
+    evidence: str
+    score: float
+    others: float | None = None
+
+    @property
+    def is_leak(self) -> bool:
+        """Whether they predict the labels where all others do not."""
+        return self.others is not None and self.others <= self.score - MIN_LESS
+
+
+def name_columns(known: Sequence[str], columns: Sequence[int]) -> str:
+    """Return the names of the first columns, or their numbers, and how many more there are.
+
+    Args:
+        known: Names of the columns of a frame; empty for an array.
+        columns: Indices of columns.
+    """
+    names = [known[i] if i < len(known) else str(i) for i in columns[:MAX_NAMES]]
+    more = len(columns) - MAX_NAMES
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+
+
+def _in_order(column: Float[Tensor, " n"], targets: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Return one minus the squared error of the mean of both neighbours in the order of a column, in variances [n]."""
+    order = column.argsort(stable=True)
+    ordered = targets[order]
+    before = torch.cat([ordered[1:2], ordered[:-1]])
+    after = torch.cat([ordered[1:], ordered[-2:-1]])
+    return 1 - ((before + after) / 2 - ordered).square() / targets.var(correction=0)
+
+
+def _by_value(codes: Int[Tensor, " n"], targets: Targets, *, has_order: bool) -> Tensor:
+    """Return whether the others with the value of each sample mostly have its label [n]; as `_in_order`.
+
+    Args:
+        codes: Number of the value of each sample.
+        targets: Labels, or targets of regression in floating point.
+        has_order: Whether a value that a single sample has may have the label of one of the values beside it.
+    """
+    n_values = int(codes.max()) + 1
+    if targets.is_floating_point():
+        zeros = targets.new_zeros(n_values)
+        sums = zeros.index_add(0, codes, targets)[codes] - targets
+        others = zeros.index_add(0, codes, torch.ones_like(targets))[codes] - 1
+        errors = sums / others.clamp_min(1) - targets
+        # a value that no other sample has predicts the mean
+        errors = torch.where(others > 0, errors, targets.mean() - targets)
+        return 1 - errors.square() / targets.var(correction=0)
+    classes, labels = targets.unique(return_inverse=True)
+    ones = torch.nn.functional.one_hot(labels, len(classes))
+    counts = ones.new_zeros(n_values, len(classes)).index_add_(0, codes, ones)
+    others = counts[codes] - ones
+    is_single = others.sum(1) == 0
+    correct = (others.argmax(1) == labels) & ~is_single
+    if has_order and n_values > 1:
+        usual = counts.argmax(1)
+        before = torch.cat([usual[1:2], usual[:-1]])[codes]
+        after = torch.cat([usual[1:], usual[-2:-1]])[codes]
+        correct |= is_single & ((before == labels) | (after == labels))
+    return correct.double()
+
+
+def _alone(columns: Columns, targets: Targets) -> float:
+    """Return the accuracy (R^2) of predicting each sample from others by one column of the table.
+
+    Args:
+        columns: Its values [n, 1], or [n, k] of a category.
+        targets: Labels, or targets of regression in floating point, [n].
+    """
+    if columns.shape[1] > 1:  # the values of a category have no order
+        codes = columns.unique(dim=0, return_inverse=True)[1]
+        return float(_by_value(codes, targets, has_order=False).mean())
+    codes = columns[:, 0].unique(return_inverse=True)[1]
+    by_value = float(_by_value(codes, targets, has_order=True).mean())
+    if not targets.is_floating_point():
+        return by_value
+    return max(by_value, float(_in_order(columns[:, 0], targets).mean()))
+
+
+def _categories(x: Columns, columns: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    """Yield the columns of a table, and neighbouring columns of zeros and ones that may be one category.
+
+    Those that add up to one are a category, and no columns of their own. Those that never overlap may be all values of
+    one but the first; each is also a column of its own.
+    """
+    is_indicator = ((x == 0) | (x == 1)).all(0).tolist()
+    run: list[int] = []
+    total = torch.zeros(len(x), dtype=x.dtype)
+
+    def finished() -> Iterator[tuple[int, ...]]:
+        if len(run) > 1:
+            yield tuple(run)
+
+    for column in columns:
+        if len(column) > 1 or not is_indicator[column[0]]:
+            yield from finished()
+            run.clear()
+            total.zero_()
+            yield column
+            continue
+        values = x[:, column[0]]
+        if bool((total + values > 1).any()):
+            yield from finished()
+        while bool((total + values > 1).any()):
+            total -= x[:, run.pop(0)]
+        run.append(column[0])
+        total += values
+        if bool((total == 1).all()):
+            yield tuple(run)
+            run.clear()
+            total.zero_()
+    yield from finished()
+
+
+def _candidates(x: Columns, columns: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return all columns and categories once; of complete categories not their single columns."""
+    runs = list(_categories(x, columns))
+    complete = {
+        i for run in runs if len(run) > 1 and bool((x[:, list(run)].sum(1) == 1).all()) for i in run
+    }
+    singles = [column for column in columns if len(column) == 1 and column[0] not in complete]
+    return list(dict.fromkeys([*runs, *singles]))
+
+
+def predict_from(x: Columns, targets: Targets) -> float:
+    """Return the leave-one-out accuracy (R^2) of an RBF ridge; without a column that varies, that of a constant.
+
+    Args:
+        x: Columns of any scale.
+        targets: Labels, or targets of regression in floating point.
+    """
+    spread = x.std(0, correction=0)
+    x = ((x - x.mean(0)) / spread)[:, spread > 0]
+    is_regression = targets.is_floating_point()
+    if not x.shape[1]:
+        return 0.0 if is_regression else _most_frequent(targets)
+    n_classes = None if is_regression else max(int(targets.max()) + 1, 2)
+    return rbf_ridge(x, targets, n_classes=n_classes).score
+
+
+def reason_not_searched(samples: Samples, n_columns: int) -> str:
+    """Return why columns that give the target away are not looked for; empty if they are.
+
+    Args:
+        samples: The samples, with targets.
+        n_columns: Number of columns of the raw table.
+    """
+    labels = samples.y.cpu()
+    if not samples.is_classification and (samples.kind != "regression" or labels[0].numel() != 1):
+        return "is looked for with one label or one target per sample"
+    if n_columns < 2 or len(samples) < MIN_ROWS:
+        return f"needs two columns and {MIN_ROWS} rows"
+    if samples.is_classification and _most_frequent(labels) > MIN_ALONE - MIN_LESS:
+        return f"needs no class with more than {percent(MIN_ALONE - MIN_LESS)} of the rows"
+    if not samples.is_classification and float(labels.double().var()) == 0:
+        return "needs targets that vary"
+    return ""
+
+
+def _most_frequent(labels: Tensor) -> float:
+    return float(labels.unique(return_counts=True)[1].max()) / len(labels)
+
+
+def find_leaking_columns(samples: Samples, sources: Sequence[Source] = ()) -> LeakingColumns:
+    """Return what those columns predict that alone predict most of the labels, and what all others predict.
+
+    Args:
+        samples: Samples of a table [n, d] of floating point numbers, with at most `MAX_COLUMNS` columns, for which
+            `reason_not_searched` is empty.
+        sources: Columns of the raw table; without them, each column is one.
+    """
+    x = samples.inputs.double().cpu()
+    rows = torch.linspace(0, len(x) - 1, min(len(x), MAX_EXACT), dtype=torch.float64).round().long()
+    x, targets = x[rows], samples.y.cpu()[rows]
+    if not samples.is_classification:
+        targets = targets.double().flatten()
+    known = [indices for _, indices in sources] or [(i,) for i in range(x.shape[1])]
+    columns = _candidates(x, known)
+    scores = [_alone(x[:, list(indices)], targets) for indices in columns]
+    best = max(range(len(columns)), key=scores.__getitem__)
+    chosen = [i for i, score in enumerate(scores) if score >= MIN_ALONE]
+    singles = {columns[i][0] for i in chosen if len(columns[i]) == 1}
+    # columns of which one suffices
+    chosen = [i for i in chosen if len(columns[i]) == 1 or not singles & set(columns[i])] or [best]
+    names = {indices: name for name, indices in sources}
+
+    def title(indices: tuple[int, ...]) -> str:
+        if indices in names:
+            return f"column {names[indices]}"
+        listed = name_columns(samples.columns, indices)
+        return f"column {listed}" if len(indices) == 1 else f"columns {listed} together"
+
+    evidence = _describe([title(columns[i]) for i in chosen], min(scores[i] for i in chosen))
+    evidence += " of the labels" if samples.is_classification else " of the variance of the target"
+    if scores[best] < MIN_ALONE:
+        return LeakingColumns(evidence, scores[best])
+    dropped = {k for i in chosen for k in columns[i]}
+    others = predict_from(x[:, [k for k in range(x.shape[1]) if k not in dropped]], targets)
+    return LeakingColumns(
+        f"{evidence}, all others together {percent(others)}", scores[best], others
+    )
+
+
+def _describe(titles: list[str], score: float) -> str:
+    """Return which columns predict how much."""
+    if len(titles) > 1:
+        if len(titles) > MAX_NAMES:
+            titles = [*titles[:MAX_NAMES], f"{len(titles) - MAX_NAMES} more"]
+        at_least = "" if percent(score) == percent(1.0) else "at least "
+        return f"{' and '.join(titles)} each predict {at_least}{percent(score)}"
+    verb = "predict" if titles[0].startswith("columns") else "alone predicts"
+    return f"{titles[0]} {verb} {percent(score)}"
+
+
+def leaking_column_note(samples: Samples) -> tuple[str, ...]:
+    """Return the note on columns of a table that give the label away; none without such columns, and for other data.
+
+    Args:
+        samples: The samples, with targets.
+    """
+    x = samples.inputs
+    if not samples.has_one_input or not x.is_floating_point() or x.ndim != 2:
+        return ()
+    if x.shape[1] > MAX_COLUMNS or reason_not_searched(samples, x.shape[1]):
+        return ()
+    columns = find_leaking_columns(samples)
+    if not columns.is_leak:
+        return ()
+    text = columns.evidence[0].upper() + columns.evidence[1:]
+    return (
+        f"{text}: label errors are not found through it. If it is not known before the label is, drop it.",
+    )

@@ -1,0 +1,71 @@
+"""Columns that give the label away: indicators without the first value, ranges with repeats, strong features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.linear_model import LinearRegression, LogisticRegression
+
+import gapscope as gs
+from gapscope.base.samples import as_samples
+from gapscope.labels.leaking_columns import find_leaking_columns, leaking_column_note
+
+RNG = np.random.default_rng(0)
+X, Y = load_wine(return_X_y=True, as_frame=True)
+Y = Y.to_numpy().copy()
+WRONG = RNG.choice(len(Y), 27, replace=False)
+Y[WRONG] = (Y[WRONG] + 1) % 3
+DAYS = Y * 30 + RNG.integers(0, 20, len(Y))
+INDICATORS = pandas.get_dummies(pandas.Series(Y).map({0: "a", 1: "b", 2: "c"}), drop_first=True)
+RARE = (RNG.random(len(Y)) < 0.03).astype(float)
+LEAKS: dict[str, dict[str, Any]] = {
+    "the label": {"code": Y},
+    "indicators": {"b": INDICATORS["b"], "c": INDICATORS["c"]},
+    "indicators after a flag": {"flag": RARE, "b": INDICATORS["b"], "c": INDICATORS["c"]},
+    "ranges with repeats": {"days": DAYS},
+    "values": {"lot": 3 * Y + RNG.integers(0, 3, len(Y))},
+}
+
+
+@pytest.mark.parametrize("kind", LEAKS)
+def test_columns_that_decide_the_label_are_found(kind: str) -> None:
+    samples = as_samples((X.assign(**LEAKS[kind]).astype(float), Y))
+    columns = find_leaking_columns(samples)
+    assert columns.is_leak and columns.others is not None and columns.others < 0.9
+    assert any(name in columns.evidence for name in LEAKS[kind])
+    assert len(leaking_column_note(samples)) == 1
+    assert not leaking_column_note(as_samples((X, Y)))
+
+
+@pytest.mark.parametrize("load", [load_iris, load_breast_cancer, load_wine])
+def test_strong_features_are_no_leak(load: Any) -> None:
+    x, y = load(return_X_y=True)
+    assert not find_leaking_columns(as_samples((x, y))).is_leak
+    assert not find_leaking_columns(as_samples((x[:, -1:].repeat(2, 1), y))).is_leak
+
+
+def test_labels_of_an_unrelated_column_with_few_repeats_are_not_predicted() -> None:
+    for n_values in (40, 100, 400):
+        column = RNG.integers(0, n_values, 150)
+        samples = as_samples((np.stack([column, column % 3], 1).astype(float), np.arange(150) % 3))
+        assert find_leaking_columns(samples).score < 0.7
+
+
+@pytest.mark.filterwarnings("ignore")  # a fit that does not converge
+def test_every_verb_has_a_note_on_the_column() -> None:
+    frame = X.assign(code=Y)
+    data = frame, Y
+    results: list[Any] = [
+        gs.out_of_sample(None, data),
+        gs.out_of_sample(LinearRegression(), (frame, Y + RNG.normal(size=len(Y)) / 100)),
+        gs.out_of_sample(LogisticRegression(C=1e-3, max_iter=5), data),
+        gs.forecast_accuracy(None, data),
+        gs.estimate_label_noise(None, data),
+        gs.find_label_issues(None, data),
+    ]
+    for result in results:
+        assert sum("olumn code" in note for note in result.notes) == 1
