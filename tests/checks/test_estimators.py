@@ -255,7 +255,7 @@ def test_clones_that_cannot_be_fitted_are_a_reason_not_an_error() -> None:
 def test_unscaled_columns_cost_an_estimator_what_its_own_clones_lose(
     model: Any, test_rows: int
 ) -> None:
-    frame, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
+    frame, y = cast(Any, load_diabetes(return_X_y=True, as_frame=True, scaled=False))
     frame["s1"] *= 1e5
     train = frame.iloc[test_rows:], y.iloc[test_rows:]
     test = (frame.iloc[:test_rows], y.iloc[:test_rows]) if test_rows else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas
@@ -15,7 +15,7 @@ from gapscope.base.samples import as_samples
 from gapscope.labels.leaking_columns import find_leaking_columns, leaking_column_note
 
 RNG = np.random.default_rng(0)
-X, Y = load_wine(return_X_y=True, as_frame=True)
+X, Y = cast(Any, load_wine(return_X_y=True, as_frame=True))
 Y = Y.to_numpy().copy()
 WRONG = RNG.choice(len(Y), 27, replace=False)
 Y[WRONG] = (Y[WRONG] + 1) % 3

@@ -65,9 +65,8 @@ def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
         network = nn.Module() if context.prepared is None else context.prepared.network
         try:
             with explained_memory(), explained_errors(), budget.enforced(network):
-                outcome = judge_invalid_outputs(check, context)
-                outcome = outcome or judge_through_leak(check, context)
-                outcome = outcome or check.function(context)
+                invalid = judge_invalid_outputs(check, context)
+                outcome = invalid or judge_through_leak(check, context) or check.function(context)
         except GapscopeError as error:
             outcome = NotChecked(str(error).rstrip("."))
     texts = {

@@ -137,7 +137,7 @@ def _categories(x: Columns, columns: Sequence[tuple[int, ...]]) -> Iterator[tupl
             yield tuple(run)
 
     for column in columns:
-        if len(column) > 1 or not is_indicator[column[0]]:
+        if len(column) != 1 or not is_indicator[column[0]]:
             yield from finished()
             run.clear()
             total.zero_()
@@ -174,11 +174,12 @@ def predict_from(x: Columns, targets: Targets) -> float:
         x: Columns of any scale.
         targets: Labels, or targets of regression in floating point.
     """
-    spread = x.std(0, correction=0)
-    x = ((x - x.mean(0)) / spread)[:, spread > 0]
     is_regression = targets.is_floating_point()
-    if not x.shape[1]:
+    varying = (x != x[:1]).any(0)
+    if not bool(varying.any()):
         return 0.0 if is_regression else _most_frequent(targets)
+    x = x[:, varying]
+    x = (x - x.mean(0)) / x.std(0, correction=0)
     n_classes = None if is_regression else max(int(targets.max()) + 1, 2)
     return rbf_ridge(x, targets, n_classes=n_classes).score
 
