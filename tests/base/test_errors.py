@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gapscope.base.errors import InvalidInput, check_range
+from gapscope.base.errors import InvalidInput, check_range, did_you_mean
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,8 @@ def test_limits_have_four_decimals(high: float, shown: str) -> None:
     with pytest.raises(InvalidInput) as error:
         check_range("share", 20, 0, 2 / 3, high_open=True)
     assert str(error.value) == "share must lie in [0, 0.6667); got 20."
+
+
+def test_names_that_differ_in_case_are_suggested() -> None:
+    assert did_you_mean("LABEL", ["size", "label"]) == " Did you mean 'label'?"
+    assert did_you_mean("label", ["Label"]) == " Did you mean 'Label'?"

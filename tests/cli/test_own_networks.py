@@ -69,6 +69,21 @@ def tuned():
     return MyNet(14), small()[1], {"width": 14, "rate": 0.5}
 
 
+def started():
+    network = MyNet(10)
+    first = {name: 0.5 * tensor for name, tensor in network.state_dict().items()}
+    return network, small()[1], first
+
+
+def named():
+    network, data, first = started()
+    return {"network": network, "data": data, "initial_state": first, "settings": {"width": 10}}
+
+
+def misnamed():
+    return {"network": MyNet(10), "data": small()[1], "state": 1}
+
+
 def four():
     return 1, 2, 3, 4
 """
@@ -283,21 +298,45 @@ def test_checkpoints_of_one_name_are_all_kept(own: Path) -> None:
 
 
 def test_settings_are_the_third_value_of_a_function(own: Path) -> None:
-    done = gapscope(
-        "pool",
-        "add",
-        "pool",
-        "own_networks:tuned",
-        "--measure",
-        "loss",
-        "--set",
-        "rate=1",
-        "--set",
-        "a=1",
-    )
+    add = ("pool", "add", "pool", "own_networks:tuned", "--measure", "loss", "--set", "a=1")
+    done = gapscope(*add, "--set", "rate=0.5")
     (record,) = gs.Pool("pool")
     assert record.spec["hp"] == {"width": 14, "rate": 0.5, "a": 1}, done.stderr
     assert gapscope("measure", "own_networks:tuned", "--measure", "loss").returncode == 0
+    again = gapscope(*add, "--set", "rate=0.5")
+    assert "0 networks added to pool, 1 updated, 1 in total" in again.stdout
+    refused = gapscope(*add, "--set", "rate=1")
+    assert refused.returncode == 1 and "rate = 0.5 from its function" in refused.stderr
+
+
+@pytest.mark.parametrize("function", ["started", "named"])
+def test_tensors_as_a_third_value_are_the_initial_state(own: Path, function: str) -> None:
+    source = f"own_networks:{function}"
+    distance = ("--measure", "distance_from_initialization")
+    done = gapscope("measure", source, *distance, "--json")
+    assert json.loads(done.stdout)["readings"]["rows"][0]["value"] > 0, done.stderr
+    done = gapscope("pool", "add", "pool", source, *distance)
+    (record,) = gs.Pool("pool")
+    assert record.readings["distance_from_initialization"].value > 0, done.stderr
+    assert record.spec.get("hp") == ({"width": 10} if function == "named" else None)
+    answer = json.loads(gapscope("estimate", source, "--json").stdout)
+    assert "resampled" not in str(answer["networks"][0]["notes"])
+
+
+def test_commands_take_mappings_as_check_does(own: Path) -> None:
+    for command in ("forecast", "labels", "check"):
+        assert gapscope(command, "own_networks:named").returncode in (0, 3), command
+        done = gapscope(command, "own_networks:misnamed")
+        assert done.returncode == 1 and "returned state; known are" in done.stderr
+    done = gapscope("measure", "own_networks:named", "--measure", "loss")
+    assert done.returncode == 0
+
+
+def test_a_pool_without_networks_is_named(own: Path) -> None:
+    gs.Pool("empty").folder.joinpath("runs").mkdir(parents=True)
+    for options in ((), ("--json",)):
+        done = gapscope("pool", "show", "empty", *options)
+        assert done.returncode == 1 and "empty" in done.stderr and "KeyError" not in done.stderr
 
 
 def test_copies_of_training_samples_are_noted(own: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_second_file_gets_the_columns_of_the_first(tmp_path: Path) -> None:
         (b"a\n1\n", "features"),
         (b"a,b\n1,2\n1,2,3\n", "line 3"),
         (b"a,label\n1,x\n2,\n3,y\n", "rows 2"),
-        (b"\xff\xd8\xff\xe0\0\x10JFIF", "no text"),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF", "a picture"),
     ],
 )
 def test_a_file_that_is_no_table_gets_one_sentence(

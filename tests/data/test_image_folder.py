@@ -176,7 +176,7 @@ def test_class_numbers_are_those_of_the_training_pictures(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "needed"),
-    [("missing", "per class"), ("images/train/ant", "per class"), ("empty", "at least one image")],
+    [("missing", "per class"), ("images/train/ant", "per class"), ("empty", "holds a picture")],
 )
 def test_a_folder_without_classes_says_what_is_needed(root: Path, folder: str, needed: str) -> None:
     (root / "empty" / "class").mkdir(parents=True)
@@ -197,3 +197,14 @@ def test_pictures_that_cannot_be_read_are_named(root: Path) -> None:
     Image.new("RGB", (8, 8)).save(root / "images" / "val" / "cat" / "1.gif")
     with pytest.warns(UserWarning, match=r"1 picture omitted; \.gif"):
         assert len(ImageFolder(root / "images" / "val")) == 2
+
+
+def test_folders_that_hold_other_things_are_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "record.json").write_text("{}")
+    with pytest.raises(UnreadableFile, match="no folder in it holds a picture") as error:
+        ImageFolder(tmp_path)
+    assert "Remove" not in str(error.value)
+    (tmp_path / "pool.json").write_text("{}")
+    with pytest.raises(UnreadableFile, match="is a pool of networks; data are needed"):
+        ImageFolder(tmp_path)

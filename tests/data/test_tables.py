@@ -285,3 +285,17 @@ def test_truth_values_may_be_missing(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,b\nTrue,1\n,2\nFalse,3\n")
     assert read_table(path)[0]["a"].fillna(-1).tolist() == [1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"PK\x03\x04" + bytes(26) + b"net/data.pkl", "a file of torch.save"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(30), "a picture"),
+        (bytes(range(1, 256)) * 2, "bytes that are no text"),
+    ],
+)
+def test_files_that_are_no_tables_are_named(tmp_path: Path, content: bytes, match: str) -> None:
+    (tmp_path / "table.csv").write_bytes(content)
+    with pytest.raises(UnreadableFile, match=match):
+        read_table(tmp_path / "table.csv")

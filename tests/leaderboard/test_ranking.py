@@ -241,7 +241,7 @@ def test_what_is_fixed_by_settings() -> None:
 def test_wrong_input_is_an_error(tmp_path: Path, pgdl: pandas.DataFrame) -> None:
     with pytest.raises(UnreadableFile, match=r"nothing.csv must be a"):
         gs.rank_measures(tmp_path / "nothing.csv")
-    with pytest.raises(InvalidInput, match="gaps differ"):
+    with pytest.raises(InvalidInput, match="differ in"):
         gs.rank_measures(pandas.DataFrame({"gap": [0.0] * 20, "m.a": range(20)}))
     with pytest.raises(InvalidInput, match=r"measures, columns named m.NAME"):
         gs.rank_measures(pandas.DataFrame({"gap": [1.0, 2.0], "hp.width": [1, 2]}))
@@ -266,3 +266,15 @@ def test_of_many_networks_whole_configurations_are_sampled(pgdl: pandas.DataFram
     assert gs.Leaderboard.from_json(result.to_json()).drawn_from == 288
     with pytest.raises(InvalidInput, match="most_networks"):
         gs.rank_measures(thrice, most_networks=2)
+
+
+def test_another_target_is_named() -> None:
+    rng = numpy.random.default_rng(0)
+    table = pandas.DataFrame({"hp.width": numpy.arange(40) % 20, "gap": rng.normal(size=40)})
+    table = table.assign(loss=rng.normal(size=40), **{"m.norm": rng.normal(size=40)})
+    board = gs.rank_measures(table, target="loss", n_permutations=20, n_bootstrap=20)
+    again = type(board).from_json(board.to_json())
+    for text in (*board.verdict, repr(board), board._repr_html_(), *(row.why for row in board)):
+        assert "the gap" not in text
+    assert "loss" in board.verdict[0] and again.verdict == board.verdict
+    assert "the gap" in gs.rank_measures(table, n_permutations=20, n_bootstrap=20).verdict[0]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from gapscope.base.errors import UnreadableFile
+from gapscope.base.errors import GapscopeError, UnreadableFile
 from gapscope.training.checkpoints import load_tensors, save_tensors, set_weights
 
 
@@ -83,3 +83,18 @@ def test_foreign_files_raise_and_are_never_unpickled(tmp_path: Path, content: by
         load_tensors(path)
     with pytest.raises(UnreadableFile, match="safetensors file"):
         load_tensors(tmp_path / "absent.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("data.xlsx", b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml", "it is a spreadsheet"),
+        ("net.pt", b"PK\x03\x04" + bytes(26) + b"net/data.pkl", "never unpickles"),
+        ("picture.png", b"\x89PNG\r\n\x1a\n" + bytes(30), "it is a picture"),
+        ("weights.safetensors", b"\xff" * 30, "or train the network again"),
+    ],
+)
+def test_other_files_are_named(tmp_path: Path, name: str, content: bytes, match: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(GapscopeError, match=match):
+        load_tensors(tmp_path / name)

@@ -115,9 +115,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("widht", ["width", "depth"])
     " Did you mean 'width'?"
     """
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    by_folded = {each.casefold(): each for each in reversed([*known])}
+    matches = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=0.6)
     if matches:
-        return f" Did you mean '{matches[0]}'?"
+        return f" Did you mean '{by_folded[matches[0]]}'?"
     return ""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gapscope.cli.factories import call_factory, is_factory
+from gapscope.cli.factories import Returned, call_for_all, is_factory
 from gapscope.cli.options import NETWORK
 from gapscope.cli.output import print_lines
 from gapscope.results.formatting import pluralize
@@ -37,8 +37,8 @@ def is_table(source: Path) -> bool:
     return name.removesuffix(".gz").endswith(TABLE_ENDINGS)
 
 
-def call_for_network(source: Path, load: str | None) -> tuple[nn.Module, Any] | None:
-    """Return network and data from the user's function (None for a weights file of a pool).
+def call_for_network(source: Path, load: str | None) -> Returned | None:
+    """Return what the user's function returns (None for a weights file of a pool).
 
     Args:
         source: `module:function`, or the path of a checkpoint.
@@ -50,7 +50,7 @@ def call_for_network(source: Path, load: str | None) -> tuple[nn.Module, Any] | 
     from gapscope.base.errors import InvalidInput
 
     if is_factory(source):
-        return call_factory(source)
+        return call_for_all(source)
     if source.is_dir():
         raise InvalidInput(
             f"{source} must be {NETWORK}; it is a folder. Pass the weights of one network, such as "
@@ -60,7 +60,7 @@ def call_for_network(source: Path, load: str | None) -> tuple[nn.Module, Any] | 
         raise InvalidInput(f"{source} must be {NETWORK}; there is no such file.")
     if load is None:
         return None
-    return call_factory(load, source)
+    return call_for_all(load, source)
 
 
 def check_checkpoint(source: Path, load: str | None) -> None:
@@ -77,7 +77,7 @@ def check_checkpoint(source: Path, load: str | None) -> None:
 def load_network(
     source: Path, data_root: str | None, load: str | None = None
 ) -> tuple[nn.Module, Any, Any]:
-    """Return network, training data and initial weights (None unless a pool stored the network).
+    """Return network, training data and initial weights (None if they are unknown).
 
     Args:
         source: Weights file of a pool, checkpoint, or `module:function`.
@@ -88,7 +88,7 @@ def load_network(
 
     own = call_for_network(source, load)
     if own is not None:
-        return *own, None
+        return own.network, own.data, own.options.get("initial_state")
     network, initial, problem = load_with_initial(source, data_root)
     return network, problem.train, initial
 
@@ -110,10 +110,13 @@ def record_from_argument(
     own = call_for_network(source, load)
     if own is None:
         return measure_stored_network(source, options)
-    network, data = own
-    samples = as_samples(data).first(options.measure_samples)
     return record_network(
-        network, samples, name=str(source), family=family, measures=options.measures
+        own.network,
+        as_samples(own.data).first(options.measure_samples),
+        name=str(source),
+        family=family,
+        measures=options.measures,
+        initial_state=own.options.get("initial_state"),
     )
 
 

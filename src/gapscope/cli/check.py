@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 # every code, for --fail-on
 ANY = "ANY"
-# Arguments of `gapscope.check` that a function may return beside network and data.
-OPTIONS = ("initial_state", "monitor", "history", "test", "batch_size", "train_fn")
 
 
 def _with_shell_advice(result: CheckResult) -> CheckResult:
@@ -34,42 +32,6 @@ def _with_shell_advice(result: CheckResult) -> CheckResult:
         ),
         not_judged=in_a_shell(result.not_judged),
     )
-
-
-def _call_for_check(target: Path) -> tuple[Any, Any, dict[str, Any]]:
-    """Return network, data and options of a function.
-
-    It returns (network, data), (network, data, initial state dictionary), or a mapping with the keys network and data,
-    and others of `OPTIONS`. The network may be None.
-
-    Raises:
-        InvalidInput: It returns anything else.
-    """
-    from collections.abc import Mapping
-
-    from gapscope.base.errors import InvalidInput, describe_value
-    from gapscope.cli.factories import call_function
-
-    needed = f"(network or None, training data), a third value initial_state, or a mapping with {', '.join(OPTIONS)}"
-    result = call_function(target, needed=needed)
-    if isinstance(result, Mapping) and {"network", "data"} <= set(result):
-        options = {str(name): value for name, value in result.items()}
-        network = options.pop("network")
-        data = options.pop("data")
-        unknown = sorted(set(options) - set(OPTIONS))
-        if unknown:
-            raise InvalidInput(
-                f"{target} returned {', '.join(unknown)}; known are {', '.join(OPTIONS)}. Omit others."
-            )
-        return network, data, options
-    if not isinstance(result, tuple) or len(result) not in (2, 3):
-        raise InvalidInput(f"{target} must return {needed}; it returned {describe_value(result)}.")
-    network, data, initial = (*result, None)[:3]
-    # a third value of numbers are the settings of a network in a pool
-    has_tensors = isinstance(initial, Mapping) and any(
-        hasattr(value, "shape") for value in initial.values()
-    )
-    return network, data, {"initial_state": initial} if has_tensors else {}
 
 
 def _targets(
@@ -91,14 +53,15 @@ def _targets(
         read_labelled_table,
         read_pictures,
     )
-    from gapscope.cli.factories import is_factory
+    from gapscope.cli.factories import call_for_all, is_factory
     from gapscope.data.image_folder import has_image_folders
 
     check_checkpoint(target, load)
     if load is None and is_table(target):
         yield str(target), None, read_labelled_table(target, column), {}
     elif is_factory(target):
-        yield str(target), *_call_for_check(target)
+        returned = call_for_all(target, what="network or None")
+        yield str(target), returned.network, returned.data, returned.options
     elif is_grid(target):
         from gapscope.pools.from_spec import network_from_spec, prepare_data
 
@@ -118,7 +81,7 @@ def _targets(
         for path in weights:
             yield path.parent.name, *stored_network(path, data_root)
     elif (own := call_for_network(target, load)) is not None:
-        yield str(target), *own, {}
+        yield str(target), own.network, own.data, own.options
     else:
         yield target.parent.name, *stored_network(target, data_root)
 

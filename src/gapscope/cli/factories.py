@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -150,18 +151,56 @@ def _call(source: Path | str, arguments: tuple[Path, ...]) -> str:
     return f"{source}{''.join(f' of {path}' for path in arguments)}"
 
 
-def call_with_settings(
-    source: Path | str, *arguments: Path, what: str = "network"
-) -> tuple[Any, Any, Mapping[str, Any]]:
-    """Call a function that returns (network, data) or (network, data, settings).
+# Arguments of `gapscope.check` that a function may return beside network and data.
+OPTIONS = ("initial_state", "monitor", "history", "test", "batch_size", "train_fn")
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What a function of the user's code returned.
+
+    Attributes:
+        network: The network, estimator or training function; None where that is allowed.
+        data: Training data.
+        settings: Hyperparameters of the network.
+        options: By their name in `OPTIONS`, others that it returned.
+    """
+
+    network: Any
+    data: Any
+    settings: Mapping[str, Any]
+    options: dict[str, Any]
+
+
+def _is_state(value: Mapping[Any, Any]) -> bool:
+    """Return whether a mapping is a state dictionary; settings hold no arrays."""
+    return any(len(getattr(entry, "shape", ())) > 0 for entry in value.values())
+
+
+def _split_mapping(
+    call: str, result: Mapping[str, Any], first: str
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Return the first value, data and other values of a mapping, or raise InvalidInput for unknown keys."""
+    from gapscope.base.errors import InvalidInput
+
+    others = {str(name): value for name, value in result.items()}
+    network, data = others.pop(first), others.pop("data")
+    known = (*OPTIONS, "settings")
+    unknown = sorted(set(others) - {*known, "network"})
+    if unknown:
+        raise InvalidInput(
+            f"{call} returned {', '.join(unknown)}; known are {', '.join(known)}. Omit others."
+        )
+    return network, data, others
+
+
+def call_for_all(source: Path | str, *arguments: Path, what: str = "network") -> Returned:
+    """Call a function that returns (network, data), with settings or the initial state as a third value, or a mapping.
 
     Args:
         source: `module:function`.
         arguments: Arguments of the function.
-        what: Name of the first value in messages; "network or None" allows None.
-
-    Returns:
-        Network (or `what`), data, and hyperparameters ({} without the third value).
+        what: Name of the first value in messages and in a mapping; "network or None" allows None.
 
     Raises:
         InvalidInput: The function raises, or returns anything else.
@@ -171,26 +210,37 @@ def call_with_settings(
     needed = f"({what}, training data)"
     result = call_function(source, *arguments, needed=needed)
     call = _call(source, arguments)
-    if not isinstance(result, tuple) or len(result) not in (2, 3):
+    first = what.split()[0]
+    third: Any = None
+    options: dict[str, Any] = {}
+    if isinstance(result, Mapping) and {first, "data"} <= set(result):
+        network, data, options = _split_mapping(call, result, first)
+        third = options.pop("settings", None)
+    elif isinstance(result, tuple) and len(result) in (2, 3):
+        network, data, third = (*result, None)[:3]
+    else:
         raise InvalidInput(
-            f"{call} must return {needed}, and optionally settings; it returned {describe_value(result)}."
+            f"{call} must return {needed}, optionally with settings or the initial state as a third value, or a "
+            f"mapping with {first}, data and any of {', '.join(OPTIONS)}, settings; it returned "
+            f"{describe_value(result)}."
         )
-    network, data, settings = (*result, {})[:3]
     is_usable = callable(network) or hasattr(network, "fit") or hasattr(network, "predict")
     if not is_usable and not (network is None and "None" in what):
         raise InvalidInput(
             f"{call} must return {needed}; the first of its values is a {type(network).__name__}. Return the "
-            "network first, and (inputs, targets) as the data."
+            f"{first} first, and (inputs, targets) as the data."
         )
-    if not isinstance(settings, Mapping):
+    if third is not None and not isinstance(third, Mapping):
         raise InvalidInput(
-            f"{call} may return hyperparameters as a third value, a dict such as {{'width': 64}}; it returned a "
-            f"{type(settings).__name__}."
+            f"{call} may return hyperparameters as a third value, a dict such as {{'width': 64}}, or the state "
+            f"dictionary before training; it returned a {type(third).__name__}."
         )
-    return network, data, settings
+    if third is not None and _is_state(third):
+        return Returned(network, data, {}, {"initial_state": third})
+    return Returned(network, data, third or {}, options)
 
 
 def call_factory(source: Path | str, *arguments: Path, what: str = "network") -> tuple[Any, Any]:
-    """Return network (or `what`) and data of `module:function` (see `call_with_settings`)."""
-    network, data, _ = call_with_settings(source, *arguments, what=what)
-    return network, data
+    """Return network (or `what`) and data of `module:function` (see `call_for_all`)."""
+    returned = call_for_all(source, *arguments, what=what)
+    return returned.network, returned.data

@@ -12,6 +12,8 @@ from gapscope.cli.output import print_json, print_lines, print_table
 from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gapscope.results.records import Record
 
 app = typer.Typer(
@@ -124,17 +126,22 @@ def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
 @app.command("show")
 def show(folder: Path = FOLDER, json: bool = JSON) -> None:
     """List the networks of a pool with the settings that vary, accuracies and gaps; the best test accuracy first."""
+    from gapscope.base.errors import InvalidInput
     from gapscope.gap.columns import hyperparameter_columns
     from gapscope.pools import open_pool
 
     table = open_pool(folder).to_pandas().reset_index()
+    if not len(table):
+        raise InvalidInput(
+            f"{folder} has no finished network. Run `gapscope pool run`, or add networks: `gapscope pool add`."
+        )
     varied = [
         name for name in hyperparameter_columns(table) if table[name].astype(str).nunique() > 1
     ]
     scores = ("train_accuracy", "test_accuracy", "train_loss", "test_loss", "gap")
     order = dict.fromkeys(("name", "network.name", *varied, "status", *scores))
     columns = [name for name in order if name in table and not table[name].isna().all()]
-    if table["gap_kind"].nunique() > 1:
+    if "gap_kind" in table and table["gap_kind"].nunique() > 1:
         columns.append("gap_kind")
     table = table[["id", *columns]]
     for column, ascending in (("name", True), ("test_accuracy", False)):  # the last one decides
@@ -187,6 +194,19 @@ def _parse_settings(texts: list[str]) -> dict[str, Any]:
     return settings
 
 
+def _join_settings(common: dict[str, Any], own: Mapping[str, Any], source: Path) -> dict[str, Any]:
+    """Return the settings of --set and those of the function, or raise InvalidInput if they contradict each other."""
+    from gapscope.base.errors import InvalidInput
+
+    for name in common.keys() & own.keys():
+        if common[name] != own[name]:
+            raise InvalidInput(
+                f"{source} has the setting {name} = {own[name]!r} from its function, and --set {name}={common[name]}. "
+                "Omit one of them."
+            )
+    return {**common, **own}
+
+
 def _names(networks: list[Path], name: str | None) -> list[str]:
     """Return the name of --name, else names from the paths."""
     from gapscope.base.errors import InvalidInput
@@ -211,7 +231,7 @@ def add(
     load: str | None = typer.Option(
         None,
         help="module:function that maps the path of a checkpoint to (network, training data), or to (network, training "
-        "data, settings) with a dict of its hyperparameters.",
+        "data, settings) with a dict of its hyperparameters (a dict of tensors is the state before training).",
     ),
     test: str | None = typer.Option(
         None, help="module:function that returns the test data, for the gap."
@@ -237,7 +257,7 @@ def add(
     paths that differ. Measures are compared at equal hyperparameters, so pass these: as a third value of the function,
     or by --set.
     """
-    from gapscope.cli.factories import call_function, call_with_settings
+    from gapscope.cli.factories import call_for_all, call_function
     from gapscope.cli.progress import handle_interrupts, progress
     from gapscope.pools import Pool
 
@@ -246,19 +266,18 @@ def add(
     names = _names(networks, name)
     held_out = None if test is None else call_function(test, needed="test data")
     pool = Pool(folder)
+    n_before = len(pool) if folder.exists() else 0
     records: list[Record] = []
     with handle_interrupts(resumes=True), progress(f"pool {folder}", len(networks)) as announce:
         for path, each in zip(networks, names, strict=True):
-            if load is None:
-                network, data, own = call_with_settings(path)
-            else:
-                network, data, own = call_with_settings(load, path)
+            own = call_for_all(path) if load is None else call_for_all(load, path)
             record = pool.add(
-                network,
-                data,
-                settings={**common, **own},
+                own.network,
+                own.data,
+                settings=_join_settings(common, own.settings, path),
+                initial_state=own.options.get("initial_state"),
                 replace=replace,
-                test=held_out,
+                test=own.options.get("test") if held_out is None else held_out,
                 name=each,
                 family=family,
                 measures=measure or None,
@@ -270,7 +289,9 @@ def add(
         rows = [{"id": r.id, "name": r.spec["name"], "gap": r.gap, **r.scores} for r in records]
         print_json({"folder": str(folder), "networks": rows})
         return
-    print_lines(f"{pluralize(len(records), 'network')} added to {folder}, {len(pool)} in total")
+    n_added = len(pool) - n_before
+    updated = f", {len(records) - n_added} updated" if n_added < len(records) else ""
+    print_lines(f"{pluralize(n_added, 'network')} added to {folder}{updated}, {len(pool)} in total")
     for note in dict.fromkeys(note for record in records for note in record.readings.notes):
         print_lines(f"note: {note}")
     if not any("hp" in record.spec for record in records):

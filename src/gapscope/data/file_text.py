@@ -80,6 +80,11 @@ def read_text(path: Path, needed: str = READABLE) -> tuple[str, str]:
             f"{path} must be {needed}; it holds arrays of NumPy. Pass them in Python: "
             "gapscope.forecast_accuracy(None, (x, y)), or a function: gapscope forecast module:function."
         )
+    if content.startswith(b"PK") and b"data.pkl" in content[30:300]:
+        raise UnreadableFile(
+            f"{path} must be {needed}; it is a file of torch.save, which gapscope never unpickles. Pass the table, or "
+            "a function that returns network and data: module:function."
+        )
     kind = next((kind for start, kind in NOT_TEXT.items() if content.startswith(start)), None)
     if kind is not None:
         raise UnreadableFile(f"{path} must be {needed}; it is {kind[0]}. {kind[1]}")

@@ -96,13 +96,18 @@ def _pixels(path: Path, side: int) -> Tensor:
             )
     except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
         raise UnreadableFile(
-            f"{path} must be a complete image; reading it failed: {error}. Remove it."
+            f"{path} must be a complete image; reading it failed: {error}. Replace it."
         ) from None
     return torch.from_numpy(numpy.array(square)).permute(2, 0, 1)
 
 
 def _check_classes(folder: Path, names: Sequence[str]) -> None:
     """Raise UnreadableFile if a folder has no classes, or parts of the data in their place."""
+    if (folder / "pool.json").is_file():
+        raise UnreadableFile(
+            f"{folder} is a pool of networks; data are needed: one folder of pictures per class, or a table. Pass the "
+            "training data."
+        )
     if not names:
         raise UnreadableFile(
             f"{folder} must have one folder per class ({folder.name}/CLASS/*.jpg); it has no folders. Move the "
@@ -133,11 +138,16 @@ def _paths_of_classes(folder: Path, class_names: Sequence[str]) -> list[list[Pat
             "Convert these files to PNG.",
             stacklevel=4,
         )
+    if not any(paths):
+        raise UnreadableFile(
+            f"{folder} must have one folder of pictures per class; no folder in it holds a picture "
+            f"({', '.join(SUFFIXES)}). Pass another folder."
+        )
     for name, images in zip(class_names, paths, strict=True):
         if not images:
             raise UnreadableFile(
-                f"{folder / name} must hold at least one image ({', '.join(SUFFIXES)}); it holds none. Remove the "
-                "folder, or add images."
+                f"{folder / name} must hold at least one image ({', '.join(SUFFIXES)}); it holds none. Add "
+                "images, or move it out of the data if it is no class."
             )
     return paths
 

@@ -120,13 +120,26 @@ def _too_few(recipes: int) -> str:
     )
 
 
+def _subject(target: str) -> str:
+    """Return the name of the predicted column as sentences need it."""
+    return "the gap" if target == "gap" else target
+
+
 def verdict_of(
-    *, partial: Score, kendall: Score, fixed: str, hyperparameters: int, recipes: int
+    *,
+    partial: Score,
+    kendall: Score,
+    fixed: str,
+    hyperparameters: int,
+    recipes: int,
+    target: str = "gap",
 ) -> tuple[str, str]:
     """Return "evidence", "no evidence" or "not judged", and why.
 
-    `fixed` is the result of `explain_by_settings`, `recipes` the number of training configurations.
+    `fixed` is the result of `explain_by_settings`, `recipes` the number of training configurations, and `target` the
+    column that is predicted.
     """
+    subject = _subject(target)
     if not hyperparameters:
         return NOT_JUDGED, NO_SETTINGS
     if recipes < MIN_CONFIGURATIONS:
@@ -137,20 +150,20 @@ def verdict_of(
     if abs(kendall.value) >= 0.95:
         return (
             NO_EVIDENCE,
-            f"its order is that of the gap (tau {kendall.value:.2f}); it seems to use test labels",
+            f"its order is that of {subject} (tau {kendall.value:.2f}); it seems to use test labels",
         )
     if partial.significant:
         effect = "larger" if partial.value > 0 else "smaller"
         return (
             EVIDENCE,
-            f"larger values predict a {effect} gap at equal hyperparameters (partial r {partial.value:.2f})",
+            f"larger values predict a {effect} {target} at equal hyperparameters (partial r {partial.value:.2f})",
         )
     if kendall.significant:
         return (
             NO_EVIDENCE,
-            f"it correlates with the gap (tau {kendall.value:.2f}), but not beyond the hyperparameters",
+            f"it correlates with {subject} (tau {kendall.value:.2f}), but not beyond the hyperparameters",
         )
-    return NO_EVIDENCE, "it does not correlate with the gap"
+    return NO_EVIDENCE, f"it does not correlate with {subject}"
 
 
 # rows and characters that fit a terminal
@@ -186,7 +199,7 @@ def _list_names(rows: Sequence[LeaderboardRow]) -> str:
 
 
 class Leaderboard(StoredRows[LeaderboardRow]):
-    """Measures evaluated on networks whose gap is known, baselines first.
+    """Measures evaluated on networks whose gap (or another column) is known, baselines first.
 
     Attributes:
         rows: One `Row` per number, baselines first.
@@ -198,6 +211,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         left_out: Excluded measure -> reason.
         dropped: Number of networks excluded because they have no gap, no finite value of a measure or no settings.
         drawn_from: Number of networks from which training configurations were sampled; 0 if all are used.
+        target: Column that was predicted, "gap" by default.
     """
 
     _kind, _keys = "a leaderboard", frozenset({"correction"})
@@ -208,6 +222,12 @@ class Leaderboard(StoredRows[LeaderboardRow]):
     left_out: Mapping[str, str]
     dropped: int
     drawn_from: int
+    target: str
+
+    @property
+    def subject(self) -> str:
+        """What was predicted, in words."""
+        return _subject(self.target)
 
     def row(self, measure: str) -> LeaderboardRow:
         """Return the row of one measure, with or without the prefix "m." of its name.
@@ -235,15 +255,16 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         elif trusted:
             predict = "predicts" if len(trusted) == 1 else "predict"
             sentences = [
-                f"{len(trusted)} of {n_judged} {predict} the gap beyond the hyperparameters: {_list_names(trusted)}."
+                f"{len(trusted)} of {n_judged} {predict} {self.subject} beyond the hyperparameters: "
+                f"{_list_names(trusted)}."
             ]
         else:
-            sentences = [f"None of {n_judged} predicts the gap beyond the hyperparameters."]
+            sentences = [f"None of {n_judged} predicts {self.subject} beyond the hyperparameters."]
         confounded = [row for row in judged if row.verdict != EVIDENCE and row.kendall.significant]
         confounded.sort(key=lambda row: -abs(row.kendall.value))
         if confounded:
             sentences.append(
-                f"Correlated with the gap, but not beyond the hyperparameters: {_list_names(confounded)}."
+                f"Correlated with {self.subject}, but not beyond the hyperparameters: {_list_names(confounded)}."
             )
         predictive = [
             row for row in measures if row.r_squared.significant and row.r_squared.value > 0
@@ -288,7 +309,9 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         )
         if self.hyperparameters:
             why = f"{_too_few(self.recipes)}."
-        return f"Not judged whether measures predict the gap beyond the hyperparameters: {why}"
+        return (
+            f"Not judged whether measures predict {self.subject} beyond the hyperparameters: {why}"
+        )
 
     def _ordered(self) -> list[LeaderboardRow]:
         """Sort rows: baselines, then by association beyond the hyperparameters, evidence first."""
@@ -354,7 +377,12 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         names = ("source", "networks", "recipes", "hyperparameters", "left_out", "dropped")
         attributes = {name: content[name] for name in names}
         attributes["hyperparameters"] = tuple(content["hyperparameters"])
-        return cls(rows, **attributes, drawn_from=content.get("drawn_from", 0))
+        return cls(
+            rows,
+            **attributes,
+            drawn_from=content.get("drawn_from", 0),
+            target=content.get("target", "gap"),
+        )
 
     @property
     def description(self) -> str:
@@ -368,7 +396,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         else:
             text += ", no hyperparameters that vary"
         if self.dropped:
-            text += f", {self.dropped} skipped (without a gap, a value or settings)"
+            text += f", {self.dropped} skipped (without a {self.target}, a value or settings)"
         return text
 
     def table(self, rows: int | None = None, columns: int = 80) -> str:
@@ -421,5 +449,7 @@ class Leaderboard(StoredRows[LeaderboardRow]):
                 score.value, position, xerr=ends, fmt="o", color=colour, markerfacecolor=face
             )
         axes.set_yticks(range(len(rows)), shorten_names([row.measure for row in rows]), fontsize=8)
-        axes.set_xlabel("correlation with the gap given the hyperparameters (filled: evidence)")
+        axes.set_xlabel(
+            f"correlation with {self.subject} given the hyperparameters (filled: evidence)"
+        )
         return axes

@@ -167,6 +167,7 @@ class _LeaderboardContext:
             fixed=explain_by_settings(self.rows, name, self.settings),
             hyperparameters=len(self.settings),
             recipes=self.n_configurations,
+            target=self.target,
         )
         role = {RANDOM: "random", self.table.baseline: "size"}.get(name, "measure")
         return Verdict(role=role, verdict=verdict, why=why, partial=partial, kendall=kendall)
@@ -307,8 +308,8 @@ def rank_measures(
         )
     if table.rows[target].nunique() == 1:
         raise InvalidInput(
-            f"A leaderboard needs networks whose gaps differ; all of {table.source} have {table.rows[target][0]:g} in "
-            f"{target!r}. Were they scored on their training data?"
+            f"A leaderboard needs networks that differ in {target!r}; all of {table.source} have "
+            f"{table.rows[target][0]:g}. Were they scored on their training data?"
         )
     context = _LeaderboardContext(
         table.sample(most_networks, seed), target, n_permutations, n_bootstrap, seed
@@ -353,4 +354,5 @@ def rank_measures(
         left_out=table.left_out,
         dropped=table.dropped,
         drawn_from=table.sampled_from,
+        target=target,
     )

@@ -97,8 +97,9 @@ def run_cached(
             on_done(name, number, len(missing))
     if failures:
         name, error = next(iter(failures.items()))
+        saved = f" The others are saved in {folder}." if len(failures) < len(jobs) else ""
         raise GapscopeError(
             f"All jobs must succeed; {len(failures)} of {len(missing)} failed, first {name!r} "
-            f"({type(error).__name__}: {error}). The others are saved in {folder}. Fix this job and call again."
+            f"({type(error).__name__}: {error}).{saved} Fix this job and call again."
         ) from error
     return {name: read_json(path) for name, path in paths.items()}

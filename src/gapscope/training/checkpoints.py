@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gapscope.base.errors import DamagedFile, UnreadableFile
 from gapscope.base.files import check_file, write_atomically
+from gapscope.data.file_text import NOT_TEXT
 
 CHECKSUM = "crc32"
 
@@ -64,16 +65,24 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"{path} must be a safetensors file that can be read; got {error.strerror or error}. Check the path."
         ) from None
     except (SafetensorError, ValueError, RecursionError, TypeError, AttributeError) as error:
-        # a zip archive or pickle of torch.save
-        if path.read_bytes()[:2] in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"):
+        content = path.read_bytes()
+        is_zip = content.startswith(b"PK") and b"data.pkl" in content[30:300]
+        if is_zip or content[:2] in (b"\x80\x02", b"\x80\x04", b"\x80\x05"):
             raise UnreadableFile(
                 f"{path} must be a safetensors file; got one of torch.save, which gapscope never unpickles. "
                 "Load it in a function: pass my_models:build, or gapscope pool add POOL "
                 f"--load my_models:load {path.name}."
             ) from None
+        kind = next(
+            (kind for start, (kind, _) in NOT_TEXT.items() if content.startswith(start)), ""
+        )
+        if kind:
+            raise UnreadableFile(
+                f"{path} must be a safetensors file; it is {kind}. Pass the weights of a network, or a table as CSV."
+            ) from None
+        advice = ", or train the network again" if path.suffix == ".safetensors" else ""
         raise DamagedFile(
-            f"{path} must be a whole safetensors file; reading it failed: {error}. Pass another file, or train "
-            "the network again."
+            f"{path} must be a whole safetensors file; reading it failed: {error}. Pass another file{advice}."
         ) from None
     if not isinstance(metadata, dict):
         raise DamagedFile(
