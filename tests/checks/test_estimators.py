@@ -350,3 +350,18 @@ def test_columns_of_a_test_table_are_matched_by_name(library: str) -> None:
     wider = make(columns | {"d": [0.0, 0.0]})
     with pytest.raises(InvalidInput, match="columns that data has not: d"):
         estimators._in_order_of(wider, first)
+
+
+@pytest.mark.parametrize("as_array", [False, True])
+def test_new_rows_are_scaled_as_the_training_rows(as_array: bool) -> None:
+    frame, names = wines()
+    frame["ash"] *= 1e4
+    x: Any = frame.to_numpy() if as_array else frame
+    model = KNeighborsClassifier()
+    result = gs.check(model.fit(x[::2], names[::2]), (x[::2], names[::2]), train_fn=True)
+    assert result.best_fix is not None and result.best_fix.name == "standardize inputs"
+    assert "map_inputs" in result.tried_lines[-1]
+    (scaled, labels), _ = result.apply()
+    numpy.testing.assert_allclose(result.map_inputs(x[::2]), scaled, atol=1e-9)
+    model.fit(scaled, labels)
+    assert model.score(result.map_inputs(x[1::2]), names[1::2]) > 0.9

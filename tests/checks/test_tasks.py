@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.checks.fixes import FIXES
 
 N_TOKENS, N_CLASSES = 30, 4
@@ -239,3 +239,14 @@ def test_wrong_targets_of_regression_are_found_and_dropping_them_is_tried() -> N
     corrected, _ = FIXES["correct flagged labels"].apply(samples, {})
     assert float((corrected.y - y).abs()[:16].max()) < 1.0
     assert not gs.check(None, (x, y), only=["GS102"]).codes
+
+
+@pytest.mark.parametrize("network", [nn.LazyLinear(2), nn.Linear(5, 2, device="meta")])
+def test_weights_without_values_are_one_message(network: nn.Module) -> None:
+    with pytest.raises(GapscopeError, match=r"'weight'"):
+        gs.check(network, (torch.randn(40, 5), torch.arange(40) % 2))
+
+
+def test_the_network_comes_first() -> None:
+    with pytest.raises(InvalidInput, match="network first"):
+        gs.check((torch.randn(40, 5), torch.arange(40) % 2), nn.Linear(5, 2))

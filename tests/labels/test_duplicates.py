@@ -89,3 +89,23 @@ def test_copies_with_other_labels_of_positions() -> None:
     issues = gs.find_label_issues(None, (torch.cat([ids, ids[:2]]), torch.cat([y, second])))
     assert issues.conflicts == ((0, 60),)
     assert "0 and 60 (position 4)." in " ".join(issues.sentences)
+
+
+def test_constant_columns_repeat_no_sample_by_chance() -> None:
+    result = gs.check(None, (torch.ones(120, 5), torch.arange(120) % 2), only=["GS101"])
+    assert result.codes == ("GS101",) and "different labels" in result.findings[0].evidence
+    empty = gs.check(None, (torch.ones(60, 0), torch.arange(60) % 2))
+    assert "GS101" in empty.codes and "GS105" not in {outcome.code for outcome in empty.fine}
+
+
+def test_exact_repeats_of_templated_texts_count() -> None:
+    texts = [
+        f"the cat sat on mat {k}" if k % 2 else f"stocks fell by {k} points today"
+        for k in range(10, 110)
+    ]
+    labels = ["pets" if k % 2 else "money" for k in range(10, 110)]
+    result = gs.check(None, (texts + texts[:30], labels + labels[:30]), only=["GS101"])
+    assert set(range(100, 130)) <= set(result.indices("GS101"))
+    assert not gs.check(None, (texts, labels), only=["GS101"]).findings
+    across = gs.check(None, (texts, labels), test=(texts[:30], labels[:30]), only=["GS101"])
+    assert across.codes == ("GS101",)

@@ -308,7 +308,6 @@ def make_forecast(
         notes += lone_classes_note(samples.y, numbers, samples.class_names)
     elif with_curve:
         notes += grouped_rows_note(samples, LEFT_ONE_OUT)
-    if with_curve:
         notes += leaking_column_note(samples)
     if samples.is_classification:
         n_classes = int(samples.y.max()) + 1

@@ -166,9 +166,9 @@ def out_of_sample(
                 *samples.notes,
                 *_note_on_repeats(len(exact_repeats(samples)), len(samples)),
                 *grouped_rows_note(samples, LEFT_ONE_OUT),
+                *leaking_column_note(samples),
             ),
         )
-    samples = replace(samples, notes=(*samples.notes, *leaking_column_note(samples)))
     targets = samples.y.cpu()
     if targets.dtype == torch.int64:
         n_classes = max(int(targets.max()) + 1, len(samples.class_names))

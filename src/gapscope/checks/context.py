@@ -286,7 +286,7 @@ class Context:
     @cached_property
     def copies(self) -> Copies:
         """Duplicates among all samples, and of them in the test samples."""
-        return Copies(self.everything, self.test, seconds=self.budget.remaining / 2)
+        return Copies(self.everything, self.test, self.budget.remaining / 2, self.texts)
 
     @cached_property
     def leak(self) -> Outcome:

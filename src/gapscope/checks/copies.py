@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+
+import torch
 
 from gapscope.base.samples import Samples
 from gapscope.labels.duplicates import (
@@ -26,12 +29,14 @@ class Copies:
     Attributes:
         samples: All training samples.
         test: Test samples; None without.
+        texts: Texts of the training samples by column, if they were passed as texts.
         seconds: CPU seconds that one search may use; if they do not suffice, exact repeats alone are found.
     """
 
     samples: Samples
     test: Samples | None
     seconds: float
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     @property
     def compares_all_pairs(self) -> bool:
@@ -67,19 +72,37 @@ class Copies:
     @cached_property
     def repeats(self) -> list[int]:
         """Samples that repeat an earlier one; empty if there are few, or if chance explains them."""
-        repeats = sorted({j for _, j in self.pairs})
-        return repeats if self.exceed_chance(len(repeats) / len(self.samples)) else []
+        return sorted({j for _, j in self._beyond_chance(self.pairs, self.samples)})
 
-    def exceed_chance(self, fraction: float) -> bool:
-        """Return whether repeats are frequent enough to count, and not explained by chance.
+    @cached_property
+    def repeats_in_test(self) -> list[int]:
+        """Test samples that repeat a training sample; empty if there are few, or if chance explains them."""
+        if self.test is None:
+            return []
+        return sorted({j for _, j in self._beyond_chance(self.in_test, self.test)})
+
+    def _beyond_chance(
+        self, pairs: Sequence[tuple[int, int]], second: Samples
+    ) -> Sequence[tuple[int, int]]:
+        """Return the pairs that count: none if samples with few possible values repeat that often by chance.
+
+        Exact repeats of texts count in any case: words of a template are no independent columns.
 
         Args:
-            fraction: Repeated samples as a fraction of all samples, from 0 to 1.
-
-        Returns:
-            False too if samples with few possible values repeat that often by chance.
+            pairs: Pairs of samples i that samples j of `second` repeat.
+            second: Samples in which repeats are counted.
         """
-        return fraction >= MIN_REPEATS and self.by_chance < MAX_BY_CHANCE * fraction
+        needed = MIN_REPEATS * len(second)
+        fraction = len({j for _, j in pairs}) / len(second)
+        if fraction < MIN_REPEATS or self.by_chance < MAX_BY_CHANCE * fraction:
+            return pairs if fraction >= MIN_REPEATS else []
+        if not are_word_frequencies(self.samples):
+            return []
+        x, other = self.samples.inputs, second.inputs
+        exact = [(i, j) for i, j in pairs if torch.equal(x[i], other[j].to(x))]
+        if second is self.samples:  # frequencies omit single letters and digits
+            exact = [(i, j) for i, j in exact if all(t[i] == t[j] for t in self.texts.values())]
+        return exact if len({j for _, j in exact}) >= needed else []
 
     @cached_property
     def in_test(self) -> tuple[tuple[int, int], ...]:

@@ -23,10 +23,14 @@ from gapscope.statistics.baselines import RBF
 def duplicates(context: Context) -> Outcome:
     """Report near-duplicates, if they are 2 % of the samples or more, or of the test samples."""
     pairs, n = context.copies.pairs, len(context.everything)
-    repeats = sorted({j for _, j in pairs})
-    fraction = len(repeats) / n
+    all_repeats = {j for _, j in pairs}
+    repeats = context.copies.repeats or sorted(all_repeats)
+    # of templates, exact repeats alone
+    is_part = len(repeats) < len(all_repeats)
     evidence = f"{len(repeats):,} of {n:,} samples repeat another one"
-    if not context.copies.compares_all_pairs:
+    if is_part:
+        evidence += " exactly"
+    elif not context.copies.compares_all_pairs:
         evidence += " exactly (near-duplicates were not searched)"
     in_test = 0.0
     across: tuple[tuple[int, int], ...] = ()
@@ -40,14 +44,14 @@ def duplicates(context: Context) -> Outcome:
         evidence += (
             "; of features, near-exact copies are found: pass pictures or texts to find others"
         )
-    if max(fraction, in_test) >= MIN_REPEATS:
+    if max(len(repeats) / n, in_test) >= MIN_REPEATS and not is_part:
         by_chance = context.copies.by_chance
         if by_chance > 0:
             evidence += (
                 f"; {percent(by_chance)} would if columns were independent: their values are few"
             )
-    is_in_training = context.copies.exceed_chance(fraction)
-    if not is_in_training and not context.copies.exceed_chance(in_test):
+    is_in_training = bool(context.copies.repeats)
+    if not is_in_training and not context.copies.repeats_in_test:
         return Fine(evidence)
     conflicts = 0
     if context.is_classifier and context.everything.targets is not None:

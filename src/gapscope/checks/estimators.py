@@ -234,8 +234,16 @@ class EstimatorScores:
             is_scaled: Whether columns of numbers have mean 0 and standard deviation 1 over all rows.
         """
         if is_scaled:
-            return take_rows(standardization(self.inputs)(self.inputs), indices)
+            return take_rows(self.standardized(self.inputs), indices)
         return take_rows(self.inputs, indices)
+
+    def standardized(self, inputs: Any) -> Any:
+        """Return rows whose columns of numbers are scaled by the mean and spread of the training inputs.
+
+        Args:
+            inputs: Rows in the form of the training inputs.
+        """
+        return standardization(self.inputs)(_in_order_of(inputs, self.inputs))
 
     def labels_as_passed(self, samples: Samples) -> Any:
         """Return labels or targets in the form that the estimator was fitted with, such as names of classes.

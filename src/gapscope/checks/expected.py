@@ -257,9 +257,8 @@ def _score_on_test(context: Context, test: Samples, rows: Tensor) -> tuple[Inter
 def _new_in_test(context: Context, test: Samples) -> Tensor:
     """Return the indices of test samples that repeat no training sample: all if few do, or if chance explains them."""
     rows = torch.arange(len(test))
-    copies = torch.tensor(sorted({j for _, j in context.copies.in_test}), dtype=torch.long)
-    fraction = len(copies) / len(rows)
-    return rows[~torch.isin(rows, copies)] if context.copies.exceed_chance(fraction) else rows
+    copies = torch.tensor(context.copies.repeats_in_test, dtype=torch.long)
+    return rows[~torch.isin(rows, copies)]
 
 
 def _widened(context: Context, answer: IntervalEstimate) -> Expected:

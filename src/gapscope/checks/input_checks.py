@@ -42,6 +42,8 @@ def scaling(context: Context) -> Outcome:
         return NotChecked("scaling needs one floating point input")
     x = context.samples.inputs
     is_table = x.ndim == 2
+    if not x.numel():
+        return NotChecked("the inputs have no columns")
     scales = _Scales(_columns(x), context, "column" if is_table else "channel")
     if not bool(scales.varying.any()):
         return Finding("no input varies", "pass inputs that differ between samples", cost=1.0)

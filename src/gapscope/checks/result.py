@@ -225,7 +225,8 @@ class CheckResult(Result):
         """Return the training data and the training configuration with the best fix; nothing is trained.
 
         The data of a torch network are `gapscope.Samples`. Those of an estimator are the pair (x, y) in the form in
-        which it was passed: rows of the frame, names of classes.
+        which it was passed: rows of the frame, names of classes. New inputs of a model that is trained on these data go
+        through `map_inputs` first.
 
         Raises:
             InvalidInput: No tried fix helps, or the best one changes the network.
@@ -248,6 +249,22 @@ class CheckResult(Result):
             return self.estimator.changed(fix, self.samples), self.spec
         return fix.apply(self.samples, self.spec)
 
+    def map_inputs(self, inputs: Any) -> Any:
+        """Return new inputs as a model needs them that was trained on the data of `apply`.
+
+        They are scaled by the mean and the spread of the training inputs if the best fix is "standardize inputs", and
+        else returned as they are.
+
+        Args:
+            inputs: New inputs: a tensor for a network; of an estimator, rows in the form of its training inputs.
+        """
+        fix = self.best_fix
+        if fix is None or fix.scale_inputs is None or self.samples is None:
+            return inputs
+        if self.estimator is not None:
+            return self.estimator.standardized(inputs)
+        return fix.map_inputs(self.samples, torch.as_tensor(inputs))
+
     @property
     def headline(self) -> str:
         """The main limit of the network, as one sentence."""
@@ -257,6 +274,14 @@ class CheckResult(Result):
     def tried_lines(self) -> list[str]:
         """What was tried, as text; empty without `train_fn=`."""
         if isinstance(self.tried, TriedAdvice):
+            fix, more = self.best_fix, ""
+            if self.estimator is not None:
+                more = ", or fit a pipeline that begins with StandardScaler() to raw rows"
+            if fix is not None and fix.scale_inputs is not None:
+                return [
+                    *self.tried.lines,
+                    f"new data need the same scaling: result.map_inputs(inputs){more}",
+                ]
             return self.tried.lines
         if self.tried is None:
             return []

@@ -289,6 +289,11 @@ def _make_context(
     table: Any = {"unseen": unseen_values(test), "sources": source_columns(data)}
     is_usable = isinstance(module, nn.Module) and not has_diverged(module)
     if module is not None and not isinstance(module, nn.Module) and not is_estimator(module):
+        if isinstance(data, nn.Module) or is_estimator(data):
+            raise InvalidInput(
+                f"Got {type(network).__name__} as the network and {type(data).__name__} as the data; the network comes "
+                "first. Call check(network, data), or return the network first."
+            )
         ready(network, data)  # raises the error for what is no network
     if is_raw and module is network:
         refuse_words(network, data)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from gapscope.accuracy.row_selection import inputs_of
 from gapscope.accuracy.subset_problems import run_configuration
@@ -42,7 +43,8 @@ def has_diverged(network: nn.Module) -> bool:
     return not all(
         bool(weight.isfinite().all())
         for weight in network.parameters()
-        if weight.is_floating_point()
+        # weights without values are no reason: the network is refused as such
+        if not is_lazy(weight) and not weight.is_meta and weight.is_floating_point()
     )
 
 

@@ -417,9 +417,9 @@ def try_fixes(
         results.sort(key=_first_gain)
     if not results and not interrupted:
         reason = "; ".join(failed.values())
-        raise NotMeasurable(
-            reason or "the time budget ends before a fix could be tried, or no fix applies"
-        )
+        if not reason and not skipped:
+            reason = "no fix changes anything here"
+        raise NotMeasurable(reason or "the time or trainings allowed do not suffice to try a fix")
     trials = [Trial(fix.name, float(difference.nanmean())) for fix, difference in results]
     if len(fresh) == FRESH_SPLITS or (fresh and not interrupted):
         trials[0] = _judge(*results[0], fresh, both=splits.both)

@@ -103,7 +103,8 @@ def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
     """Return the number of samples of a table that would repeat another one if its columns were independent.
 
     Every column is shuffled within each class; mean of three draws. Tables of few columns, or of columns with few
-    values, repeat by design. 0 for other inputs than tables, and for a single column, whose values stay the same.
+    values, repeat by design. 0 for other inputs than tables, and for fewer than two columns that vary: the values of
+    one stay the same.
 
     Args:
         samples: The samples.
@@ -112,6 +113,9 @@ def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
     if not samples.has_one_input or samples.inputs.ndim != 2 or samples.inputs.shape[1] < 2:
         return 0.0
     inputs = samples.inputs
+    varying = torch.nonzero((inputs != inputs[:1]).any(0)).flatten().tolist()
+    if len(varying) < 2:  # shuffled constants stay the same
+        return 0.0
     labels = torch.zeros(len(samples), dtype=torch.long)
     if samples.targets is not None and samples.is_classification:
         labels = samples.y.cpu()
@@ -121,7 +125,7 @@ def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
         shuffled = inputs.clone()
         for label in labels.unique():
             rows = torch.nonzero(labels == label).flatten()
-            for column in range(inputs.shape[1]):
+            for column in varying:
                 order = torch.randperm(len(rows), generator=generator)
                 shuffled[rows, column] = inputs[rows[order], column]
         found += len(

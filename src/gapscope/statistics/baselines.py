@@ -104,6 +104,8 @@ def feature_matrix(inputs: Targets) -> Features:
         x = x.flatten(1)
         return x[:, x.std(0, correction=0) > 1e-9]
     x = x.reshape(len(x), -1)
+    if not x.shape[1]:
+        return x
     spread = x.std(0, correction=0)
     # a column is constant if it varies by no more than the rounding of its values
     is_varying = spread > 1e-9 * x.abs().amax(0).clamp_min(1e-30)
