@@ -281,6 +281,8 @@ def test_a_table_has_no_configuration_to_try_and_json_speaks_the_language_of_the
 PYTHON = re.compile(
     r"\b(initial_state|history|monitor|train_fn|test|batch_size|time_budget|groups)=|gapscope\.learning_curve"
 )
+# other arguments are named as those of Python
+ARGUMENT = re.compile(r"(?<![Ii]n Python, )\b[Pp]ass \w+=")
 # in messages of the Python interface alone
 NOT_IN_A_SHELL = ("No fix was tried that helps",)
 
@@ -311,6 +313,10 @@ def test_the_advice_of_every_check_is_worded_for_the_command_line() -> None:
     assert sum(bool(PYTHON.search(text)) for text in advice) >= 10
     left = [text for text in advice if PYTHON.search(in_a_shell(text))]
     assert [text for text in left if not text.startswith(NOT_IN_A_SHELL)] == []
+    for path in folder.parent.rglob("*.py"):
+        if "cli" not in path.parts:
+            advice = [in_a_shell(text) for text in texts(path.read_text())]
+            assert not [text for text in advice if ARGUMENT.search(text)], path
 
 
 @pytest.mark.parametrize("command", ["check", "labels"])

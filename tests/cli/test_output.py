@@ -232,3 +232,46 @@ def test_advice_of_results_is_in_words_of_the_command_line(
 )
 def test_backticks_enclose_what_stands_in_place_of_a_function(python: str, shell: str) -> None:
     assert in_a_shell(python) == shell
+
+
+@pytest.mark.parametrize(
+    ("python", "shell"),
+    [
+        ("Pass time_budget=120.", "Pass --time-budget 120."),
+        ("if they are a part, pass n_training=.", "if they are a part, pass --n-training."),
+        ("Pass layer=, another one.", "In Python, pass layer=, another one."),
+        (
+            'For regression pass gs.Samples(x, y, task="regression").',
+            'For regression return gs.Samples(x, y, task="regression") as the data of a module:function.',
+        ),
+        ("Use gs.learning_curve(train_fn, data).", "Use `gapscope learning-curve`."),
+        ("Pass score=None for accuracy", "Omit --score for accuracy"),
+    ],
+)
+def test_advice_names_options(python: str, shell: str) -> None:
+    assert in_a_shell(python) == shell
+    assert in_a_shell(shell) == shell
+
+
+def test_typical_errors_name_no_arguments_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "spoken.py").write_text(MODULE.replace("randn(60", "randn(160"))
+    rows = "\n".join(f"{i % 7},{i % 11},{'Yes' if i % 2 else 'yes'}" for i in range(80))
+    (tmp_path / "table.csv").write_text(f"a,b,label\n{rows}")
+    monkeypatch.chdir(tmp_path)
+    printed: list[str] = []
+    for arguments in (
+        ("estimate", "spoken:build"),
+        ("measure", "spoken:build", "--measure", "distance_from_initialization"),
+        ("labels", "table.csv", "--target", "LABEL"),
+        ("forecast", "table.csv"),
+        ("compare", "spoken:build", "spoken:other", "--measure", "loss"),
+    ):
+        done = gapscope(*arguments)
+        printed.append(done.stdout + done.stderr)
+    assert "--n-training" in printed[0] and "Did you mean 'label'?" in printed[2]
+    text = re.sub(
+        r"gs\.Samples\(.*?\)|In Python, pass \w+=", "", " ".join(printed), flags=re.DOTALL
+    )
+    assert not re.findall(r"\b[a-z_]+=(?!=)|\bgs\.\w+|\.str\.", text)
