@@ -12,7 +12,7 @@ import torch
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.model_selection import cross_val_predict
 from sklearn.neural_network import MLPClassifier
-from torch import Tensor
+from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput, NotMeasurable
@@ -144,24 +144,66 @@ def test_wrong_forms() -> None:
         gs.find_label_issues(None, (x, targets), pred_probs=torch.full((400, 3), 1 / 3))
 
 
-def test_several_labels_are_not_looked_at() -> None:
+def test_several_labels_without_inputs_are_not_looked_at() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(80, 4, generator=generator)
     y = x[:, :2] > 0
     fitted = torch.where(y, 0.9, 0.1)
-    notes = gs.find_label_issues(None, (x, y), pred_probs=fitted).notes
+    notes = gs.find_label_issues(labels=y, pred_probs=fitted).notes
     assert any("not looked at" in note for note in notes)
-    held_out = gs.out_of_sample(None, (x, y))
-    assert not any(
-        "not looked at" in note
-        for note in gs.find_label_issues(None, (x, y), pred_probs=held_out).notes
-    )
+    for pred_probs in (fitted, gs.out_of_sample(None, (x, y))):
+        notes = gs.find_label_issues(None, (x, y), pred_probs=pred_probs).notes
+        assert not any("not looked at" in note for note in notes)
 
 
 @pytest.mark.parametrize("probabilities", [np.full((60, 2), np.nan), np.full((50, 2), 0.5)])
 def test_probabilities_without_inputs_are_named(probabilities: np.ndarray) -> None:
     with pytest.raises(InvalidInput, match="pred_probs"):
         gs.find_label_issues(labels=[0, 1] * 30, pred_probs=probabilities)
+
+
+LABELS = torch.arange(90) % 3
+CHANCES = nn.functional.one_hot(LABELS, 3) * 0.7 + 0.1
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "facts"),
+    [
+        (torch.where(torch.arange(90)[:, None] == 7, torch.nan, CHANCES), "NaN .* row 7"),
+        (100 * CHANCES, "row 0 sums to 100; .* divide them by 100"),
+        (CHANCES.log(), r"logits\.softmax"),
+        (0.7 * CHANCES + torch.rand(90, 1) / 10, "all classes"),
+    ],
+)
+def test_what_is_wrong_with_probabilities_is_named(probabilities: Tensor, facts: str) -> None:
+    with pytest.raises(InvalidInput, match=facts):
+        gs.find_label_issues(labels=LABELS, pred_probs=probabilities)
+
+
+def test_rounded_probabilities_are_normalized() -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = (2 * CHANCES + torch.rand(90, 3, generator=generator)).softmax(1)
+    expected = gs.find_label_issues(labels=LABELS, pred_probs=exact)
+    for rounded in (exact.bfloat16(), exact.double().numpy().round(1), exact.half()):
+        issues = gs.find_label_issues(labels=LABELS, pred_probs=rounded)
+        assert issues.n_flagged == expected.n_flagged
+
+
+def test_held_out_predictions_of_labelled_rows_are_accepted() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 4, generator=generator)
+    y = (x[:, 0] > 0).long()
+    y[50:70] = -100
+    held_out = gs.out_of_sample(None, (x, y))
+    expected = gs.find_label_issues(None, (x, y), pred_probs=held_out)
+    issues = gs.find_label_issues(labels=y, pred_probs=held_out)
+    assert torch.equal(issues.indices, expected.indices) and 199 in issues.indices
+    labelled = torch.cat([torch.arange(50), torch.arange(70, 200)])
+    alone = gs.find_label_issues(labels=y[labelled], pred_probs=held_out)
+    assert torch.equal(labelled[alone.indices], expected.indices)
+    y[60] = 1
+    with pytest.raises(InvalidInput, match="row 60"):
+        gs.find_label_issues(labels=y, pred_probs=held_out)
 
 
 @pytest.mark.parametrize("as_names", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas
 import pytest
@@ -11,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 import gapscope as gs
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.labels.error_model import independent_labels
 from gapscope.labels.results import LabelIssues
 
@@ -186,6 +187,84 @@ def test_probabilities_of_another_shape_are_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=r"\[150, 3\] is needed"):
         gs.find_label_issues(None, several[:2], pred_probs=torch.full(shape, 0.5))
+
+
+def test_probabilities_fitted_to_several_labels_give_no_rate(
+    several: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    x, y, wrong = several
+    fitted = y * 0.96 + 0.02
+    with pytest.raises(NotMeasurable, match="look fitted"):
+        gs.estimate_label_noise(None, (x, y), pred_probs=fitted)
+    issues = gs.find_label_issues(None, (x, y), pred_probs=fitted)
+    assert issues.method != "pred_probs" and auroc(issues, wrong) > 0.9
+    with pytest.raises(NotMeasurable, match=r"agree with 100\.0 %"):
+        gs.estimate_label_noise(labels=y, pred_probs=fitted)
+    for held_out in ((y ^ wrong) * 0.8 + 0.1, gs.out_of_sample(None, (x, y))):
+        assert gs.find_label_issues(None, (x, y), pred_probs=held_out).method == "pred_probs"
+
+
+def test_probabilities_fitted_to_positions_give_no_rate(
+    tags: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    x, y, wrong = tags
+    fitted = nn.functional.one_hot(y.clamp_min(0), 4) * 0.9 + 0.025
+    with pytest.raises(NotMeasurable, match="look fitted"):
+        gs.estimate_label_noise(None, (x, y), pred_probs=fitted)
+    assert auroc(gs.find_label_issues(None, (x, y), pred_probs=fitted), wrong) > 0.9
+    with pytest.raises(NotMeasurable, match=r"agree with 100\.0 %"):
+        gs.estimate_label_noise(labels=y, pred_probs=fitted)
+    truth = nn.functional.one_hot(x % 4, 4) * 0.9 + 0.025
+    assert gs.find_label_issues(None, (x, y), pred_probs=truth).noise is not None
+
+
+def test_held_out_predictions_of_positions_are_accepted(
+    tags: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    x, y, wrong = tags
+    held_out = gs.out_of_sample(None, (x, y))
+    issues = gs.find_label_issues(None, (x, y), pred_probs=held_out)
+    assert issues.method == "pred_probs" and auroc(issues, wrong) > 0.95
+    alone = gs.find_label_issues(labels=y, pred_probs=held_out)
+    assert torch.equal(alone.indices, issues.indices)
+    other = y.clone()
+    other[3, -1] = 0
+    with pytest.raises(InvalidInput, match=r"\[9\] of sample 3"):
+        gs.find_label_issues(None, (x, other), pred_probs=held_out)
+
+
+def test_positions_are_predicted_without_their_group() -> None:
+    """Slices of one patient confirm an error that they share."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 6, 10, generator=generator)
+    y = (x @ torch.randn(10, 3, generator=generator)).argmax(-1)
+    noise = torch.randint(0, 3, (30, 6), generator=generator)
+    y = torch.where(torch.rand(30, 6, generator=generator) < 0.4, noise, y)
+    x, y = x.repeat(4, 1, 1), y.repeat(4, 1)
+    groups = torch.arange(30).repeat(4)
+    data = gs.Samples(x, y, task="positions")
+    copied, apart = gs.out_of_sample(None, data), gs.out_of_sample(None, data, groups=groups)
+    assert copied.score > apart.score + 0.1 and apart.groups == 30 and apart.samples == 120
+    assert "leave-one-group-out" in apart.method
+    assert apart.high - apart.low > 1.3 * (copied.high - copied.low)
+    forecast = gs.forecast_accuracy(None, data, groups=groups)
+    assert forecast.groups == 30 and forecast.score == pytest.approx(apart.score)
+    issues = gs.find_label_issues(None, data, groups=groups)
+    assert issues.groups == 30 and "leave-one-group-out, 30 groups" in str(issues)
+    assert len(issues.indices) == y.numel()
+
+
+def test_arrays_per_label_are_those_of_the_class_1(several: tuple[Tensor, Tensor, Tensor]) -> None:
+    """Estimators of scikit-learn return one array [n, 2] per label."""
+    x, y, wrong = several
+    chances = (y ^ wrong) * 0.8 + 0.1
+    arrays = [torch.stack([1 - p, p], 1).numpy() for p in chances.T]
+    options: list[dict[str, Any]] = [{"data": (x, y)}, {"labels": y}]
+    for data in options:
+        expected = gs.find_label_issues(**data, pred_probs=chances)
+        assert torch.equal(
+            gs.find_label_issues(**data, pred_probs=arrays).indices, expected.indices
+        )
 
 
 def test_a_rare_label_is_named_not_checked(several: tuple[Tensor, Tensor, Tensor]) -> None:

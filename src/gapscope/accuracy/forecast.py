@@ -132,13 +132,15 @@ def check_prediction_data(
         check_class_numbers(targets)
 
 
-def _forecast_positions(source: Any, samples: Samples, head: Any, seed: int) -> AccuracyForecast:
+def _forecast_positions(
+    source: Any, samples: Samples, head: Any, seed: int, groups: Tensor | None
+) -> AccuracyForecast:
     """Return the forecast of tokens or pixels: the row of the smallest held-out cross-entropy."""
     if head is not None:
         raise InvalidInput(
             "A forecast of positions does not use the last layer; got head. Omit it."
         )
-    found = hold_out_positions(source, samples, seed=seed)
+    found = hold_out_positions(source, samples, seed=seed, groups=groups)
     labels = found.positions.labels
     rows = [
         LooRow(
@@ -150,7 +152,8 @@ def _forecast_positions(source: Any, samples: Samples, head: Any, seed: int) -> 
         rows.append(scored_row(name, uses, scores, labels))
     method, _ = found.best()
     chosen = next((row for row in rows if row.method == method), rows[0])
-    duplicates, contradicting = count_duplicates(samples)
+    duplicates, contradicting = count_duplicates(samples, groups)
+    n_independent = len(found.positions.held_out.unique())
     return AccuracyForecast(
         task="positions",
         samples=len(samples),
@@ -158,9 +161,10 @@ def _forecast_positions(source: Any, samples: Samples, head: Any, seed: int) -> 
         score_name="accuracy per position",
         combined=(chosen.method,),
         rows=tuple(rows),
-        abstained_because=reason_to_abstain(rows, labels, n=len(samples)),
+        abstained_because=reason_to_abstain(rows, labels, n=n_independent),
         duplicates=duplicates,
         contradicting_duplicates=contradicting,
+        groups=None if groups is None else n_independent,
         notes=(*samples.notes, *(note for note in found.notes if note not in samples.notes)),
     )
 
@@ -199,7 +203,7 @@ def forecast_accuracy(
     the curve. For images, and without a curve, both are $1.645 \sqrt{s (1 - s) (1 / n + 4 \cdot 0.060^2)}$. It applies
     to new data with the same label noise. For regression the score is $R^2$, without an interval. With several labels
     per sample the score is the accuracy over all labels; with one label per position (tokens, pixels) that over
-    positions, each predicted without its whole sample by the row of the smallest held-out cross-entropy
+    positions, each predicted without its whole sample (or group) by the row of the smallest held-out cross-entropy
     (`out_of_sample`). No interval was judged for these two. The forecast abstains if no row is significantly better
     than the most frequent class. Batch norm layers that have seen no data get the statistics of these data, on a copy.
     A network that has already fitted these labels is replaced by a copy with resampled weights, and a note says so.
@@ -299,10 +303,9 @@ def make_forecast(
         samples, kinds=("classification", "regression", "multi-label", "positions")
     )
     numbers = group_tensor(samples.per_sample(groups), len(samples), "A forecast")
-    if samples.kind == "positions" and numbers is not None:
-        raise InvalidInput("Positions are predicted without their sample; got groups. Omit groups.")
     if samples.kind == "positions":
-        return _forecast_positions(network if features is None else features, samples, head, seed)
+        source = network if features is None else features
+        return _forecast_positions(source, samples, head, seed, numbers)
     notes = [*samples.notes, *encoded]
     if numbers is not None:
         notes += lone_classes_note(samples.y, numbers, samples.class_names)

@@ -55,7 +55,7 @@ class HeldPositions:
         for name, scores in self.scores.items():
             predictions, calibration = to_probabilities(scores, labels)
             candidates[name] = Held(
-                f"{name}, leave-one-sample-out", 0.0, predictions, calibration, self.notes
+                f"{name}, {self.positions.how}", 0.0, predictions, calibration, self.notes
             )
         return min(candidates.items(), key=lambda item: cross_entropy(item[1].predictions, labels))
 
@@ -79,13 +79,16 @@ def _given_features(source: Any, samples: Samples, positions: LabelledPositions)
     return features
 
 
-def hold_out_positions(source: Any, samples: Samples, *, seed: int) -> HeldPositions:
+def hold_out_positions(
+    source: Any, samples: Samples, *, seed: int, groups: Tensor | None = None
+) -> HeldPositions:
     """Return held-out scores of all methods that a source allows.
 
     Args:
         source: None, a network, or features [n, ..., d].
         samples: Samples with one label per position.
         seed: Seed of the positions that are drawn, if there are many.
+        groups: Group of each sample, whose positions are predicted without it; None for each sample alone.
 
     Raises:
         InvalidInput: The source is of another kind, its features do not fit, or nothing predicts the positions.
@@ -97,7 +100,7 @@ def hold_out_positions(source: Any, samples: Samples, *, seed: int) -> HeldPosit
             f"{type(source).__name__}. Pass the network that it trains, before training."
         )
     network = source if isinstance(source, nn.Module) else None
-    prepared, samples, positions = prepare_positions(network, samples, seed=seed)
+    prepared, samples, positions = prepare_positions(network, samples, seed=seed, groups=groups)
     if prepared is not None:
         comparable_outputs(prepared)
     scores, notes = position_scores(prepared, samples, positions)

@@ -88,9 +88,9 @@ def out_of_sample(
     held-out cross-entropy. Of a linear and an RBF kernel the one with the smaller cross-entropy is used. Above 2,000
     samples the RBF kernel has 1,000 random landmarks.
 
-    Tokens and pixels (one label per position) are predicted without their whole sample, from the features of the
-    network at the position, from features [n, ..., d], or from the inputs: label frequencies of each token, or the
-    pixels around. Of more than 50,000 positions as many are drawn, equally many of every sample.
+    Tokens and pixels (one label per position) are predicted without their whole sample (or group), from the features
+    of the network at the position, from features [n, ..., d], or from the inputs: label frequencies of each token, or
+    the pixels around. Of more than 50,000 positions as many are drawn, equally many of every sample.
 
     Args:
         source: One of
@@ -155,7 +155,7 @@ def out_of_sample(
     _check(samples)
     block, numbers = _groups(samples.per_sample(groups), len(samples))
     if samples.kind == "positions":
-        return _of_positions(source, samples, groups is not None, seed)
+        return _of_positions(source, samples, block, seed)
     if block is not None:
         lone = lone_classes_note(samples.y, block, samples.class_names)
         samples = replace(samples, notes=(*samples.notes, *lone))
@@ -218,19 +218,24 @@ def _describe(source: Any) -> str:
     return f"{type(source).__name__}. Pass None for kernels of the inputs."
 
 
-def _of_positions(source: Any, samples: Samples, has_groups: bool, seed: int) -> HeldOutPredictions:
-    """Return the held-out predictions of tokens or pixels, each by the other samples alone."""
-    if has_groups:
-        raise InvalidInput("Positions are held out by samples; got groups. Omit groups.")
-    found = hold_out_positions(source, samples, seed=seed)
+def _of_positions(
+    source: Any, samples: Samples, groups: Tensor | None, seed: int
+) -> HeldOutPredictions:
+    """Return the held-out predictions of tokens or pixels, each by the other samples (groups) alone."""
+    found = hold_out_positions(source, samples, seed=seed, groups=groups)
     positions = found.positions
-    of_sample = positions.samples.numpy()
+    held_out = positions.held_out.numpy()
     names = samples.class_names or tuple(range(positions.n_classes))
     _, held = found.best()
-    result = _result(held, positions.labels.numpy(), names, of_sample, True, samples.notes)
+    result = _result(held, positions.labels.numpy(), names, held_out, True, samples.notes)
     index = torch.cat([samples.original(positions.samples)[:, None], positions.passed_places], 1)
-    n = len(np.unique(of_sample))
-    return replace(result, task="positions", samples=n, groups=n, positions=index.numpy())
+    return replace(
+        result,
+        task="positions",
+        samples=len(positions.samples.unique()),
+        groups=len(np.unique(held_out)),
+        positions=index.numpy(),
+    )
 
 
 def _note_on_repeats(repeats: int, n: int) -> tuple[str, ...]:

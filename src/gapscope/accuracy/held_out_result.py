@@ -147,7 +147,7 @@ class HeldOutPredictions(Answer):
     @property
     def _details(self) -> tuple[str, ...]:
         held_out = ""
-        if self.groups is not None and self.positions is None:
+        if self.groups is not None and (self.positions is None or self.groups != self.samples):
             held_out = f", {self.groups} groups held out"
         method = f"  method       {self.method}{held_out}; cost {self.cost:.2f} training runs"
         if self.task == "regression":

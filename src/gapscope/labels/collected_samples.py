@@ -13,7 +13,7 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import SOFT_NOTE, require_targets
 from gapscope.base.type_guards import is_list
 from gapscope.inspection.validation import settled_by
-from gapscope.labels.prediction_columns import to_values
+from gapscope.labels.prediction_columns import check_finite, inputs_of_labels
 from gapscope.measures.embed import features_of_samples
 
 # by judgment: one error is then 2 % of the labels
@@ -45,12 +45,13 @@ def collect_samples(source: Any, data: Any, features: Any, labels: Any, pred_pro
         if inputs is None and pred_probs is None:
             raise InvalidInput("Got labels without features. Pass features= or pred_probs= too.")
         if inputs is None:
-            predicted = to_values(pred_probs)
-            if len(predicted) != len(labels) or not bool(predicted.isfinite().all()):
+            predicted = inputs_of_labels(pred_probs, labels)
+            if len(predicted) != len(labels):
                 raise InvalidInput(
-                    f"Got pred_probs {list(predicted.shape)} for {len(labels)} labels; one row of finite numbers per "
-                    "label is needed. Pass both for the same samples."
+                    f"Got pred_probs {list(predicted.shape)} for {len(labels)} labels; one row per label is needed. "
+                    "Pass both for the same samples."
                 )
+            check_finite(predicted)
             if predicted.ndim == 1:
                 inputs = predicted[:, None]
             else:

@@ -28,8 +28,13 @@ from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
 from gapscope.labels.class_labels import assess_classes, assess_labels, assess_with_second_opinion
 from gapscope.labels.error_model import LOG_TEMPERATURES, error_probabilities
-from gapscope.labels.kernel_views import TargetView, best_view, class_view, target_views
-from gapscope.labels.prediction_columns import exchanged_columns, is_held_out, to_values
+from gapscope.labels.kernel_views import ClassView, TargetView, best_view, class_view, target_views
+from gapscope.labels.prediction_columns import (
+    check_finite,
+    exchanged_columns,
+    is_held_out,
+    to_values,
+)
 from gapscope.labels.regression_targets import assess_targets
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.results.estimate import percent
@@ -42,6 +47,12 @@ SMALLEST = 1e-6  # probability that 0 is replaced by
 LEVEL = 0.98
 # a label more likely wrong than right; preferences for a first and for a sufficient test: by judgment
 HELD_FOR_ERROR, MIN_PREFERENCES, ENOUGH_PREFERENCES = 0.5, 15, 30
+# at least 0.03 more labels of each sample, by judgment
+MIN_GAIN = 0.03
+# contradicted labels, relative to those that the most frequent class contradicts: those of 0.5 % in two equal classes
+MAX_CONTRADICTED = 0.01
+# largest error of a sum of probabilities that were rounded to bfloat16, 8 binary digits
+HALF_PRECISION = 2**-8
 NOT_LOOKED_AT = (
     "Whether the model was trained on these {what} was not looked at, because {why}. If it was, its predictions follow "
     "the errors: pass out-of-sample ones."
@@ -51,8 +62,49 @@ TOO_GOOD = (
     "The rate is not estimated from pred_probs: they agree with {agreed} of the labels, as those of a model that was "
     "trained on them do. Pass the inputs too, data=(x, y), to have them compared with held-out predictions."
 )
-SEVERAL = NOT_LOOKED_AT.format(what="labels", why="samples have several labels")
+PERFECT = (
+    "The rate is not estimated from pred_probs: they agree with {agreed} of the labels, as those of a model that was "
+    "trained on them do. Pass out-of-sample probabilities, such as gs.out_of_sample(model, data, cost=5)."
+)
+POSSIBLY_FITTED = (
+    "That the model was trained on these labels is not excluded. If it was, its predictions follow the errors: pass "
+    "out-of-sample ones."
+)
 OUTPUT = {"labels": "probabilities", "targets": "predictions"}
+
+
+def _normalized(probabilities: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+    """Return probabilities whose rows sum to 1, where rounding explains that they do not.
+
+    Raises:
+        InvalidInput: A row has NaN or negative numbers, or does not sum to 1.
+    """
+    check_finite(probabilities)
+    sums = probabilities.sum(1)
+    tolerance = HALF_PRECISION
+    for digits in (1, 2, 3):
+        scaled = probabilities * 10**digits
+        if bool(((scaled - scaled.round()).abs() < 1e-4).all()):
+            # each number may be wrong by half of its last digit
+            tolerance = max(tolerance, probabilities.shape[1] * 0.5 * 10**-digits)
+            break
+    is_negative = (probabilities < 0).any(1)
+    off = ((sums - 1).abs() > tolerance + 1e-6) | is_negative | (sums <= 0)
+    if not bool(off.any()):
+        return probabilities / sums[:, None]
+    first = int(off.nonzero()[0])
+    if bool(is_negative.any()) or float(probabilities.max()) > 100:
+        advice = "Pass logits.softmax(1)."
+    elif bool(((sums - 100).abs() <= 1).all()):
+        advice = "These are percent: divide them by 100."
+    elif float(probabilities.max()) > 1:
+        advice = "Pass logits.softmax(1)."
+    else:
+        advice = "Pass the columns of all classes, or divide each row by its sum."
+    raise InvalidInput(
+        f"Got pred_probs of which row {first} sums to {float(sums[first]):.4g}; probabilities that sum to 1 are "
+        f"needed. {advice}"
+    )
 
 
 def check_probabilities(
@@ -81,18 +133,7 @@ def check_probabilities(
         raise InvalidInput(
             f"Got pred_probs {got} with class labels; [{n}, classes] is needed. {advice}"
         )
-    sums = probabilities.sum(1)
-    # probabilities may be stored in half precision
-    off = ~((sums - 1).abs() <= 1e-3)
-    if bool(off.any()) or bool((probabilities < 0).any()):
-        if bool(off.any()):
-            first = int(off.nonzero()[0])
-        else:
-            first = int((probabilities < 0).any(1).nonzero()[0])
-        raise InvalidInput(
-            f"Got pred_probs of which row {first} sums to {float(sums[first]):.4g}; probabilities that sum to 1 are "
-            "needed. Pass logits.softmax(1)."
-        )
+    probabilities = _normalized(probabilities)
     if int(labels.max()) >= probabilities.shape[1]:
         label: Any = int(labels.max())
         advice = "Number the classes from 0 on."
@@ -119,10 +160,7 @@ def _check_targets(predictions: Any, targets: Float[Tensor, "n 1"]) -> Float[Ten
             f"Got pred_probs {list(values.shape)} and regression targets [{n}, 1]; predicted targets [{n}] are needed. "
             "Pass one prediction per sample, or class labels as integers."
         )
-    if not bool(values.isfinite().all()):
-        raise InvalidInput(
-            "Got predictions that are NaN or infinite; finite ones are needed. Drop these samples."
-        )
+    check_finite(values)
     return values.reshape(n, 1)
 
 
@@ -162,32 +200,75 @@ def _fitted_labels(
     view, _ = best_view(None, part, codes, len(classes), seed=seed)
     if view is None:
         return None
+    reason = preference_reason(probabilities, view, codes)
+    if reason is not None:
+        return reason
+    own, held_out = probabilities.argmax(1) == codes, view.scores.cpu().argmax(1) == codes
+    return agreement_reason(own, held_out, view.method, MIN_GAIN)
+
+
+def preference_reason(
+    probabilities: Float[Tensor, "n c"], view: ClassView, labels: Int[Tensor, " n"]
+) -> str | None:
+    """Return why probabilities look fitted by their preferences ("" if they do not, None if too few decide it).
+
+    Args:
+        probabilities: Probabilities of the classes that occur.
+        view: Held-out scores of these classes.
+        labels: Given labels, columns of the scores.
+    """
     scores = view.scores.cpu()
-    error = error_probabilities(scores, codes, view.temperatures).error
-    prefers = _preferences(probabilities, scores, codes, error)
-    if len(prefers) >= MIN_PREFERENCES:
-        fraction, expected = (
-            float(prefers.double().mean()),
-            float(error[error >= HELD_FOR_ERROR].mean()),
+    error = error_probabilities(scores, labels, view.temperatures).error
+    prefers = _preferences(probabilities, scores, labels, error)
+    if len(prefers) < MIN_PREFERENCES:
+        return None
+    fraction = float(prefers.double().mean())
+    expected = float(error[error >= HELD_FOR_ERROR].mean())
+    if wilson_interval(fraction, len(prefers), LEVEL)[0] > 1 - expected / 2:
+        return (
+            f"of {len(prefers)} labels that {view.method} holds for errors, they prefer the given one to another "
+            f"class as likely in {percent(fraction)}"
         )
-        if wilson_interval(fraction, len(prefers), LEVEL)[0] > 1 - expected / 2:
-            return (
-                f"of {len(prefers)} labels that {view.method} holds for errors, they prefer the given one to another "
-                f"class as likely in {percent(fraction)}"
-            )
-        if len(prefers) >= ENOUGH_PREFERENCES:
-            return ""
-    own, held_out = probabilities.argmax(1) == codes, scores.argmax(1) == codes
-    gain = own.double() - held_out.double()
-    error_of_mean = float(gain.std()) / n**0.5
-    # at least 0.03 nats per sample, by judgment
-    if float(gain.mean()) > max(0.03, normal_quantile(LEVEL) * error_of_mean):
-        agreed, predicted = (percent(float(part.double().mean()), 1) for part in (own, held_out))
-        return f"they agree with {agreed} of the labels, and held-out predictions by {view.method} with {predicted}"
-    return ""
+    return "" if len(prefers) >= ENOUGH_PREFERENCES else None
 
 
-def _note(reason: str, what: str) -> str:
+def agreement_reason(
+    own: Bool[Tensor, "n ..."], held_out: Bool[Tensor, "n ..."], method: str, least: float
+) -> str:
+    """Return why probabilities look fitted by the labels that they agree with ("" if they do not).
+
+    Args:
+        own: Whether they agree with each label.
+        held_out: Whether held-out predictions do.
+        method: Method of these.
+        least: Smallest difference of the agreement that counts.
+    """
+    gain = (own.double() - held_out.double()).reshape(len(own), -1).mean(1)
+    error_of_mean = float(gain.std()) / len(gain) ** 0.5
+    if float(gain.mean()) <= max(least, normal_quantile(LEVEL) * error_of_mean):
+        return ""
+    agreed, predicted = (percent(float(part.double().mean()), 1) for part in (own, held_out))
+    return f"they agree with {agreed} of the labels, and held-out predictions by {method} with {predicted}"
+
+
+def is_perfect(accuracy: float, most_frequent: float) -> bool:
+    """Return whether predictions agree with nearly all labels, compared with the most frequent class."""
+    return 1 - accuracy <= MAX_CONTRADICTED * (1 - most_frequent)
+
+
+def perfect_agreement(noise: LabelNoiseEstimate) -> str:
+    """Return why probabilities of several labels or positions look fitted if nearly all labels agree, else "".
+
+    Args:
+        noise: The rate by these probabilities.
+    """
+    if not is_perfect(noise.accuracy, noise.most_frequent):
+        return ""
+    return PERFECT.format(agreed=percent(noise.accuracy, 1))
+
+
+def fitted_note(reason: str, what: str) -> str:
+    """Return a note on predictions that look fitted, for this reason, to these labels or targets."""
     return (
         f"The rate is not estimated from pred_probs, which look fitted to the same {what}: {reason}. They were not "
         f"used. Pass out-of-sample {OUTPUT[what]}, as cross_val_predict returns; if they are that already, pass "
@@ -198,12 +279,13 @@ def _note(reason: str, what: str) -> str:
 def _refused(
     held_out: tuple[LabelIssues, LabelNoiseEstimate], reason: str, what: str
 ) -> tuple[LabelIssues, LabelNoiseEstimate]:
-    return _without_rate(*held_out, _note(reason, what))
+    return without_rate(*held_out, fitted_note(reason, what))
 
 
-def _without_rate(
+def without_rate(
     issues: LabelIssues, noise: LabelNoiseEstimate, note: str
 ) -> tuple[LabelIssues, LabelNoiseEstimate]:
+    """Return the ranking and the rate, refused for this reason."""
     return replace(issues, noise=None, note=note), replace(noise, refused=note)
 
 
@@ -285,12 +367,12 @@ def assess_given(
         looked_at = None
     issues, noise = _assess_possible_classes(probabilities, labels, looked_at, seed)
     if exchanged:
-        return _without_rate(issues, noise, exchanged)
+        return without_rate(issues, noise, exchanged)
     if reason is None and not is_known:
         # without inputs, predictions that agree with so many of the labels are taken for fitted ones. Few labels are
         # so clean and so easy that held-out predictions reach it; with inputs these are compared and accepted.
         if noise.accuracy >= 0.995:
-            return _without_rate(issues, noise, TOO_GOOD.format(agreed=percent(noise.accuracy, 1)))
+            return without_rate(issues, noise, TOO_GOOD.format(agreed=percent(noise.accuracy, 1)))
         issues = _with_note(issues, "labels")
     return issues, noise
 

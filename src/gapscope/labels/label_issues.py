@@ -68,17 +68,25 @@ def _ranked(
     matching: tuple[str, ...] = ()
     if groups is not None and pred_probs is not None:
         raise InvalidInput("Got groups as well as pred_probs, which are held out. Omit groups.")
-    if groups is not None and samples.kind == "positions":
-        raise InvalidInput(
-            "Positions are predicted without their whole sample; got groups. Omit groups."
-        )
     if pred_probs is not None:
         pred_probs, matching = match_predictions(pred_probs, samples)
     if samples.kind == "positions":
-        return assess_positions(network, samples, pred_probs=pred_probs, seed=seed)
+        return assess_positions(
+            network,
+            samples,
+            pred_probs=pred_probs,
+            groups=groups,
+            with_inputs=has_inputs,
+            seed=seed,
+        )
     if samples.kind == "multi-label":
         issues, noise = assess_several_labels(
-            network, samples, pred_probs=pred_probs, groups=groups, budget=budget
+            network,
+            samples,
+            pred_probs=pred_probs,
+            groups=groups,
+            budget=budget,
+            with_inputs=has_inputs,
         )
     elif pred_probs is not None:
         issues, noise = assess_given(pred_probs, samples, with_inputs=has_inputs, seed=seed)
@@ -327,7 +335,7 @@ def estimate_label_noise(
             fitted on these labels are refused (`gapscope.labels.given_predictions`).
         groups: One label per sample; a label is compared with what the samples of all other groups (patients, authors,
             recordings) predict, so that copies of a sample do not confirm an error that they share. Not with
-            `pred_probs`, nor for positions.
+            `pred_probs`.
         target: Column of the labels or targets, if `data` has named columns: a frame, a mapping, a list of
             dictionaries, a Hugging Face Dataset. Text becomes one column per value, and missing numbers are filled with
             the median.
@@ -409,7 +417,7 @@ def find_label_issues(
             With several labels the probability of each, [n, K]; for positions [n, ..., C] or [n, C, ...].
         groups: One label per sample; a label is compared with what the samples of all other groups (patients, authors,
             recordings) predict, so that copies of a sample do not confirm an error that they share. Not with
-            `pred_probs`, nor for positions.
+            `pred_probs`.
         target: Column of the labels or targets, if `data` (and `test`) has named columns: a frame, a mapping, a list of
             dictionaries, a Hugging Face Dataset. Text becomes one column per value, and missing numbers are filled with
             the median.

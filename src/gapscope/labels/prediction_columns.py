@@ -17,6 +17,7 @@ from gapscope.base.label_numbers import is_far_above
 from gapscope.base.samples import Samples
 from gapscope.data.named_columns import named_columns
 from gapscope.results.estimate import percent
+from gapscope.results.formatting import pluralize
 
 GIVEN = "given label"
 """Column of a table of `gapscope.out_of_sample` that is no prediction."""
@@ -47,6 +48,42 @@ def to_values(predictions: Any) -> Tensor:
         ) from error
 
 
+def check_finite(predictions: Tensor) -> None:
+    """Raise InvalidInput if predictions are NaN or infinite, with the first such row.
+
+    Args:
+        predictions: Predictions, one row per sample.
+
+    Raises:
+        InvalidInput: See above.
+    """
+    finite = predictions.isfinite().reshape(len(predictions), -1).all(1)
+    if bool(finite.all()):
+        return
+    n, row = int((~finite).sum()), int((~finite).nonzero()[0])
+    raise InvalidInput(
+        f"Got pred_probs with NaN or infinity in {pluralize(n, 'row')} (the first is row {row}); finite numbers "
+        "are needed. Drop these samples from the data and the predictions."
+    )
+
+
+def present_columns(predictions: Any, shape: Sequence[int]) -> Any:
+    """Return the probabilities [n, K] that each label is present, if there is one array [n, 2] per label.
+
+    Estimators of scikit-learn return such a list from `predict_proba` for several labels. Other predictions are
+    returned as they are.
+
+    Args:
+        predictions: Predictions in any form.
+        shape: Shape of the labels, [n, K].
+    """
+    if not isinstance(predictions, list | tuple) or len(shape) != 2:
+        return predictions
+    if len(predictions) != shape[1] or {np.shape(part) for part in predictions} != {(shape[0], 2)}:
+        return predictions
+    return torch.stack([to_values(part)[:, 1] for part in predictions], 1)
+
+
 def as_table(predictions: Any) -> Any:
     """Return predictions with named columns as a frame, in any form that names them; other ones as they are.
 
@@ -62,6 +99,28 @@ def as_table(predictions: Any) -> Any:
     import pandas
 
     return pandas.DataFrame(columns)
+
+
+def inputs_of_labels(predictions: Any, labels: Any) -> Any:
+    """Return predictions [n, ...] for all labels that were passed; rows and positions without one are 0.
+
+    Args:
+        predictions: Predictions, or a result of `gapscope.out_of_sample`.
+        labels: Labels [n], [n, K] or of positions.
+    """
+    values = to_values(present_columns(predictions, np.shape(labels)))
+    if not is_held_out(predictions):
+        return values
+    if predictions.positions is not None:
+        result = values.new_zeros(*np.shape(labels), values.shape[1])
+        index = torch.from_numpy(predictions.positions)
+        result[tuple(index.unbind(1))] = values
+        return result
+    if predictions.rows is not None and int(predictions.rows.max()) < len(labels):
+        result = values.new_zeros(len(labels), values.shape[1])
+        result[torch.from_numpy(predictions.rows)] = values
+        return result
+    return values
 
 
 def is_held_out(predictions: Any) -> bool:
@@ -89,6 +148,8 @@ def match_predictions(pred_probs: Any, samples: Samples) -> tuple[Any, tuple[str
     if samples.kind == "positions":
         return pred_probs, ()
     if samples.kind == "multi-label":
+        shape = (samples.n_rows or len(samples), samples.y.shape[1])
+        pred_probs = _of_labelled_rows(present_columns(pred_probs, shape), samples)
         return _match_labels(pred_probs, samples.target_columns), ()
     pred_probs = _of_labelled_rows(pred_probs, samples)
     if not samples.is_classification:
@@ -98,6 +159,9 @@ def match_predictions(pred_probs: Any, samples: Samples) -> tuple[Any, tuple[str
 
 def _of_labelled_rows(pred_probs: Any, samples: Samples) -> Any:
     """Return the predictions of the samples, if there is one for every row of the data that were passed."""
+    n = samples.n_rows or len(samples)
+    if getattr(pred_probs, "rows", None) is not None and len(pred_probs) != n:
+        return _of_same_rows(pred_probs, samples)
     rows = samples.rows
     if rows is None or not hasattr(pred_probs, "__len__") or len(pred_probs) != samples.n_rows:
         return pred_probs
@@ -109,6 +173,24 @@ def _of_labelled_rows(pred_probs: Any, samples: Samples) -> Any:
     if hasattr(pred_probs, "columns"):
         return pred_probs[rows.tolist()]
     return to_values(pred_probs)[rows]
+
+
+def _of_same_rows(held_out: Any, samples: Samples) -> Any:
+    """Return held-out predictions that lack some rows of the data, with one for each sample.
+
+    Raises:
+        InvalidInput: A sample has none.
+    """
+    place = {row: k for k, row in enumerate(held_out.rows.tolist())}
+    wanted = samples.original(torch.arange(len(samples))).tolist()
+    missing = [row for row in wanted if row not in place]
+    if missing:
+        raise InvalidInput(
+            f"Got held-out predictions without row {missing[0]}; one for every label is needed. Pass the data that "
+            "they were computed from."
+        )
+    found = [place[row] for row in wanted]
+    return replace(held_out, predictions=held_out.predictions[found], rows=np.array(wanted))
 
 
 def _match_labels(pred_probs: Any, names: Sequence[str]) -> Any:

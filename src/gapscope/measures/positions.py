@@ -46,6 +46,7 @@ class LabelledPositions:
         n_labelled: Number of all positions that have a label.
         first_place: Place of the first position in the labels that were passed: 1 for a causal language model, which
             has no label for the first token.
+        groups: Group of each sample, [n], whose samples are predicted without each other; None for none.
     """
 
     samples: Int[Tensor, " m"]
@@ -53,6 +54,7 @@ class LabelledPositions:
     labels: Int[Tensor, " m"]
     n_labelled: int
     first_place: int = 0
+    groups: Int[Tensor, " n"] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -61,6 +63,20 @@ class LabelledPositions:
     def passed_places(self) -> Int[Tensor, "m p"]:
         """Indices within the labels that were passed, [m, p]."""
         return self.places + self.first_place
+
+    @cached_property
+    def held_out(self) -> Int[Tensor, " m"]:
+        """Number of what each position is predicted without: its group, or its sample."""
+        if self.groups is None:
+            return self.samples
+        return self.groups.cpu()[self.samples]
+
+    @property
+    def how(self) -> str:
+        """How positions are predicted, in a word."""
+        if self.groups is None:
+            return "leave-one-sample-out"
+        return "leave-one-group-out"
 
     @cached_property
     def n_classes(self) -> int:
@@ -176,7 +192,7 @@ def token_frequencies(
         sums = torch.zeros(int(group.max()) + 1, n_classes, dtype=torch.float64)
         return sums.index_add_(0, group, labels)[group]
 
-    _, pair = torch.stack([positions.samples, token]).unique(dim=1, return_inverse=True)
+    _, pair = torch.stack([positions.held_out, token]).unique(dim=1, return_inverse=True)
 
     # the frequencies of all labels count as one position of the token
     others = totals(token) - totals(pair) + labels.mean(0)
@@ -204,7 +220,7 @@ def _tokens(samples: Samples) -> Tensor | None:
 
 def _score(name: str, kernel: Spectrum, positions: LabelledPositions) -> dict[str, Tensor]:
     targets = target_matrix(positions.labels, positions.n_classes).to(kernel.device)
-    _, scores = select_held_out(kernel, targets, RIDGES, positions.samples.to(kernel.device))
+    _, scores = select_held_out(kernel, targets, RIDGES, positions.held_out.to(kernel.device))
     return {name: scores.cpu()}
 
 
@@ -275,7 +291,11 @@ def require_scores(scores: Mapping[str, Tensor], samples: Samples) -> None:
 
 
 def prepare_positions(
-    network: nn.Module | None, samples: Samples, *, seed: int
+    network: nn.Module | None,
+    samples: Samples,
+    *,
+    seed: int,
+    groups: Int[Tensor, " n"] | None = None,
 ) -> tuple[Ready | None, Samples, LabelledPositions]:
     """Return the network with its samples, validated, and their labelled positions.
 
@@ -283,6 +303,7 @@ def prepare_positions(
         network: The network, or None.
         samples: Samples with one label per position.
         seed: Seed of the positions that are drawn, if there are many.
+        groups: Group of each sample, 0, 1, ...; None for none.
 
     Raises:
         InvalidInput: The targets do not fit the outputs, all labels are of one class, or they are numbers far larger
@@ -297,7 +318,7 @@ def prepare_positions(
     else:
         prepared = ready(network, samples, needs=("outputs",))
         labelled = prepared.samples
-    positions = labelled_positions(labelled.y, seed=seed)
+    positions = replace(labelled_positions(labelled.y, seed=seed), groups=groups)
     if prepared is None and not samples.class_names:
         check_no_mark(positions.labels)
     # scores in float64, with a column per number of a class
@@ -337,10 +358,11 @@ def position_scores(
     ]
     without = max([most_frequent, *known])
     own = _own_accuracy(network)
-    # positions of a sample are not independent: as few as there are samples
-    if own > wilson_interval(without, len(samples), 0.99)[1]:
+    # positions of a sample are not independent: as few as there are samples, or groups
+    n_independent = len(positions.held_out.unique())
+    if own > wilson_interval(without, n_independent, 0.99)[1]:
         notes.append(
-            f"The network predicts {own:.1%} of these labels, leave-one-sample-out without it {without:.1%}: it may "
+            f"The network predicts {own:.1%} of these labels, {positions.how} without it {without:.1%}: it may "
             "have been trained on them, so that its features were not used. If it was not, pass its features: "
             "gs.embed(network, data, pooling='none')."
         )
