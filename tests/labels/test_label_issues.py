@@ -331,3 +331,15 @@ def test_without_a_rate_no_probability_is_told() -> None:
     assert issues.rank_samples()["error_probability"].isna().all()
     row = issues.to_dict()["rows"][0]
     assert row["error_probability"] is None or math.isnan(row["error_probability"])
+
+
+def test_labels_of_noise_are_predicted_at_chance_and_none_is_flagged() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 8, generator=generator)
+    y = torch.randint(0, 2, (200,), generator=generator)
+    with pytest.raises(NotMeasurable, match=r"most frequent class \(5\d %\)"):
+        gs.estimate_label_noise(None, (x, y))
+    issues = gs.find_label_issues(None, (x, y))
+    assert issues.flagged is None
+    table = issues.to_pandas()
+    assert table["flagged"].dtype == bool and len(table[table["flagged"]]) == 0

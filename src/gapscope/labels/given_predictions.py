@@ -256,6 +256,15 @@ def is_perfect(accuracy: float, most_frequent: float) -> bool:
     return 1 - accuracy <= MAX_CONTRADICTED * (1 - most_frequent)
 
 
+def least_gain(most_frequent: float) -> float:
+    """Return the gain of agreement that counts: of rare classes, few labels can be gained.
+
+    Args:
+        most_frequent: Fraction of labels that the most frequent class has.
+    """
+    return MIN_GAIN * 2 * (1 - most_frequent)
+
+
 def perfect_agreement(noise: LabelNoiseEstimate) -> str:
     """Return why probabilities of several labels or positions look fitted if nearly all labels agree, else "".
 

@@ -39,12 +39,13 @@ from gapscope.labels.kernel_views import ClassView, kernel_class_view, target_vi
 from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.labels.monitored import get_monitored_labels, trained_samples
 from gapscope.labels.noise_rate import margins_of
+from gapscope.labels.position_labels import assess_positions
 from gapscope.labels.prediction_columns import as_table, match_predictions
 from gapscope.labels.raw_columns import refuse_words
 from gapscope.labels.regression_targets import assess_targets, note_on_whole_numbers
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.sample_details import sample_details
-from gapscope.labels.several_labels import assess_positions, assess_several_labels
+from gapscope.labels.several_labels import assess_several_labels
 from gapscope.labels.spent_budget import with_spent_budget
 from gapscope.statistics.baselines import RBF, LooRow, rbf_spectrum, sample_features
 from gapscope.statistics.integer_inputs import settle_integers

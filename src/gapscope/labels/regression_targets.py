@@ -22,7 +22,6 @@ from gapscope.labels.noise_rate import (
     unit_of,
 )
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
-from gapscope.results.formatting import pluralize
 from gapscope.statistics.intervals import wilson_interval
 
 # The rate is the smallest ratio over the canaries' margins from this quantile upwards.
@@ -79,10 +78,10 @@ def assess_targets(
     else:
         n_flagged = int((margins <= threshold).sum())
     if outliers > n_flagged:
-        notes = (
-            f"The first {pluralize(outliers, 'target')} of the ranking have residuals too large for a normal "
-            "distribution: look at these.",
-        )
+        first = "first target of the ranking has a residual"
+        if outliers > 1:
+            first = f"first {outliers} targets of the ranking have residuals"
+        notes = (f"The {first} too large for a normal distribution: look at these.",)
     else:
         notes = ()
     return replace(

@@ -118,6 +118,12 @@ class LabelNoiseEstimate(Result):
         elif math.isnan(self.r_squared) and not self.clean_accuracy >= MIN_CLEAN_ACCURACY:
             accuracy, least = percents_apart(max(self.clean_accuracy, 0), MIN_CLEAN_ACCURACY)
             reason = f"clean labels are predicted at {accuracy}, at least {least} is needed"
+            if self.clean_accuracy <= self.most_frequent:
+                # an extrapolation, which may be negative
+                frequent = percent(self.most_frequent)
+                reason = (
+                    f"labels are not predicted better than by the most frequent class ({frequent})"
+                )
         elif self.accuracy < needed:
             accuracy, least, frequent = percents_apart(self.accuracy, needed, self.most_frequent)
             reason = (
@@ -299,7 +305,7 @@ class LabelIssues(Result):
         return [float(str(value)) for value in values]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row per sample, likely errors first (`flagged` is None without a rate)."""
+        """Return one row per sample, likely errors first (none is `flagged` without a rate)."""
         import pandas
 
         n = len(self.indices)
@@ -313,9 +319,7 @@ class LabelIssues(Result):
                 "probability": self.probability.tolist() or missing,
                 "error_probability": self.error_probability.tolist() or missing,
                 "margin": self.margin.tolist(),
-                "flagged": [
-                    rank < self.n_flagged if self.is_answered else None for rank in range(n)
-                ],
+                "flagged": [rank < self.n_flagged for rank in range(n)],
             }
         )
 
