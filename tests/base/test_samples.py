@@ -410,3 +410,44 @@ def test_signs_in_several_columns_are_noted(dtype: torch.dtype) -> None:
     signs = torch.where(SEVERAL > 0, 1, -1).to(dtype)
     samples = as_samples((torch.randn(4, 3), signs)).settled((4, 2))
     assert samples.kind == "regression" and "pass y > 0" in samples.notes[-1]
+
+
+YES = numpy.where(numpy.random.default_rng(0).normal(size=(40, 3)) > 0, "yes", "no")
+FEATURES = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (FEATURES, YES),
+        (FEATURES, pandas.DataFrame(YES, columns=["u", "v", "w"])),
+        (FEATURES, pandas.DataFrame(YES, columns=["u", "v", "w"]).astype("category")),
+        (FEATURES, YES.tolist()),
+        [{"x": x, "labels": y} for x, y in zip(FEATURES, YES.tolist(), strict=True)],
+        [{"x": FEATURES[i], "labels": YES[i].tolist()} for i in range(3)],
+        {"x": FEATURES, "labels": YES},
+    ],
+    ids=["array", "frame", "categories", "lists", "mappings", "three mappings", "columns"],
+)
+def test_two_names_in_several_columns_are_several_labels(data: Any) -> None:
+    samples = as_samples(data)
+    assert samples.kind == "multi-label"
+    assert torch.equal(samples.y, torch.from_numpy(YES == "yes")[: len(samples)])
+
+
+def test_one_hot_names_are_classes_without_these_names() -> None:
+    y = numpy.where(numpy.eye(3)[numpy.arange(40) % 3] > 0, "yes", "no")
+    samples = as_samples((FEATURES, y))
+    assert torch.equal(samples.y, torch.arange(40) % 3) and samples.class_names == ()
+    samples = as_samples((FEATURES, pandas.DataFrame(y, columns=["u", "v", "w"])))
+    assert samples.class_names == ("u", "v", "w")
+
+
+@pytest.mark.parametrize("names", ["abc", "123"])
+@pytest.mark.parametrize("form", [numpy.asarray, pandas.DataFrame, lambda y: y.tolist()])
+def test_names_in_several_columns_are_never_numbers(names: str, form: Any) -> None:
+    y = form(numpy.array(list(names))[numpy.arange(120).reshape(40, 3) % 7 % 3])
+    samples = as_samples((FEATURES, y))
+    assert samples.kind == samples.settled((40, 3)).kind == "positions"
+    with pytest.raises(InvalidInput, match="must be numbers; got the names"):
+        as_samples(samples, task="regression")

@@ -1,9 +1,10 @@
-"""Second data sets whose inputs are a mapping: matched by name with those of the first."""
+"""Second data sets: mappings, one-hot frames and masks in the form of the first."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import as_samples
 from gapscope.base.second_data import as_second, join_samples
+from gapscope.inspection.validation import ready
 
 
 class OfCodes(nn.Module):
@@ -101,3 +103,61 @@ def test_a_mapping_of_one_tensor_is_as_the_tensor(first: Any, second: Any) -> No
     assert (read.form is None) == (known.form is None)
     assert getattr(read.form, "names", None) == getattr(known.form, "names", None)
     assert torch.equal(read.inputs, _X)
+
+
+def test_a_one_hot_frame_may_lack_classes() -> None:
+    first = as_samples((torch.randn(60, 3), pd.get_dummies(pd.Series(list("abc") * 20))))
+    names = pd.Series(list("bc") * 20)
+    second = as_second((torch.randn(40, 3), pd.get_dummies(names)), first)
+    assert second.class_names == second.target_columns == ("a", "b", "c")
+    assert torch.equal(second.y, torch.tensor([1, 2] * 20))
+    assert second.targets_as_passed.shape == (40, 3)
+    assert len(join_samples(first, second)) == 100
+    several = pd.DataFrame(torch.ones(40, 2).tril().numpy(), columns=["b", "c"])
+    with pytest.raises(InvalidInput, match="got b, c"):
+        as_second((torch.randn(40, 3), several), first)
+    with pytest.raises(InvalidInput, match="got b, d"):
+        as_second((torch.randn(40, 3), pd.get_dummies(names.replace("c", "d"))), first)
+
+
+X = torch.rand(30, 1, 4, 5, generator=torch.Generator().manual_seed(0))
+MASK = (X > 0.5).long()
+MASKS = {
+    "plain": MASK[:, 0],
+    "axis": MASK,
+    "float": MASK.float(),
+    "one-hot": torch.cat([1 - MASK, MASK], 1),
+    "one-hot, last": torch.cat([1 - MASK, MASK], 1).movedim(1, -1).float(),
+    "flat": MASK.flatten(1),
+}
+
+
+@pytest.mark.parametrize("second", MASKS)
+@pytest.mark.parametrize("first", ["plain", "axis", "one-hot", "one-hot, last"])
+def test_second_masks_get_the_form_of_the_first(first: str, second: str) -> None:
+    network, data = nn.Conv2d(1, 2, 1), (X, MASKS[first])
+    adapted = ready(network, data).adapt((X, MASKS[second]))
+    assert not adapted.mismatch and torch.equal(adapted.samples.y, MASK[:, 0])
+    settings = gs.TrainingSpec(epochs=1)
+    result = gs.train(network, data, settings, test=(X, MASKS[second]), on_epoch=gs.Monitor(data))
+    assert result.history[0]["test_accuracy"] > 0
+    assert "one-hot" not in second or any("one-hot" in note for note in adapted.notes)
+
+
+@pytest.mark.parametrize("first", ["plain", "axis", "float"])
+@pytest.mark.parametrize("second", ["plain", "axis", "flat"])
+def test_both_masks_are_checked_together(first: str, second: str) -> None:
+    network = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Conv2d(2, 1, 1))
+    findings = gs.check(network, (X[:20], MASKS[first][:20]), test=(X[20:], MASKS[second][20:]))
+    assert not any("shape" in note for note in findings.notes)
+
+
+def test_masks_of_another_size_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"test must have labels .* \[4, 5\] .* got \[1, 2, 2\]"):
+        ready(nn.Conv2d(1, 2, 1), (X, MASK)).adapt((X, MASK[..., :2, :2]))
+
+
+def test_labels_of_longer_sequences_are_padded() -> None:
+    first = as_samples((torch.ones(4, 3).long(), torch.tensor([[0, 1, 2]] * 4)))
+    second = as_second((torch.ones(2, 4).long(), torch.tensor([[0, 1, 2, 0]] * 2)), first)
+    assert join_samples(first, second).y[0].tolist() == [0, 1, 2, -100]

@@ -23,6 +23,7 @@ from gapscope.base.columns import (
     stack_columns,
     stack_label_tensors,
     stack_rows,
+    stack_words,
 )
 from gapscope.base.errors import InvalidInput
 from gapscope.base.file_paths import are_file_paths
@@ -133,8 +134,11 @@ def collate_mapping(data: Mapping[str, Any], labels: Any = None) -> CollatedData
         InvalidInput: There are no inputs besides the labels, or the column of labels holds something else.
     """
     notes: list[str] = []
-    data = {str(name): stack_columns(value, str(name)) for name, value in data.items()}
     label_name, names = _label_name(data), ()
+    sizes = [len(value) for name, value in data.items() if name != label_name and is_column(value)]
+    if label_name is not None and sizes:
+        data = {**data, label_name: stack_words(data[label_name], sizes[0])}
+    data = {str(name): stack_columns(value, str(name)) for name, value in data.items()}
     if labels is not None:
         label_name = next(
             name for name in (LABEL_NAMES[-1], "labels beside it") if name not in data
@@ -186,7 +190,8 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
     x, *rest = batch
     if rest:
         n_samples = len(x) if hasattr(x, "__len__") else 0
-        rest = [label_array(stack_label_tensors(rest[0], n_samples)), *rest[1:]]
+        labels = stack_words(stack_label_tensors(rest[0], n_samples), n_samples)
+        rest = [label_array(labels), *rest[1:]]
     if rest and is_mapping(x) and not _are_inputs(x):
         return collate_mapping(x, rest[0])
     notes: list[str] = []

@@ -394,6 +394,22 @@ def stack_label_tensors(labels: Any, n: int) -> Any:
     return labels
 
 
+def stack_words(labels: Any, n: int) -> Any:
+    """Return K sequences of n strings, as torch collates a list of K strings per sample, as one list per sample.
+
+    Args:
+        labels: Labels of n samples in any form; others are returned as they are.
+        n: Number of samples.
+    """
+    if not is_list_or_tuple(labels) or not labels or not all(map(is_list_or_tuple, labels)):
+        return labels
+    are_words = all(isinstance(word, str) for part in labels for word in part)
+    are_collated = len(labels) != n or all(isinstance(part, tuple) for part in labels)
+    if are_words and are_collated and all(len(part) == n for part in labels):
+        return [list(row) for row in zip(*labels, strict=True)]
+    return labels
+
+
 def label_rows(rows: list[Any]) -> Any:
     """Return lists of numbers, or of strings, of one length as an array (others unchanged)."""
     values = [value for row in rows for value in row]

@@ -112,9 +112,9 @@ def notes_on_class_names(names: Sequence[str], labels: Tensor) -> list[str]:
 
     Args:
         names: Names of the classes.
-        labels: Class labels of any shape; -100 is no class.
+        labels: Class labels of any shape, or several labels per sample; -100 is no class.
     """
-    counts = torch.bincount(labels[labels >= 0].flatten().cpu(), minlength=len(names))
+    counts = torch.bincount(labels[labels >= 0].long().cpu(), minlength=len(names))
     n_samples = {name: int(n) for name, n in zip(names, counts, strict=True) if n}
     spellings: dict[str, list[str]] = {}
     for name in n_samples:

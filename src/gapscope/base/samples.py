@@ -22,6 +22,7 @@ from gapscope.base.row_numbers import row_number_note
 from gapscope.base.targets import (
     AMOUNTS_NOTE,
     INTEGER_REGRESSION_NOTE,
+    ONE_HOT_POSITIONS_NOTE,
     SIGN_NAMES,
     TASK_NOTES,
     are_amounts,
@@ -364,6 +365,17 @@ class Samples:
         """True for class labels of positions (pixels, tokens)."""
         return self.kind == "positions"
 
+    def with_position_labels(self, labels: Tensor) -> Samples:
+        """Return the samples with the same labels of positions in another shape, and a note if they were one-hot.
+
+        Args:
+            labels: Class labels [n, ...] of positions.
+        """
+        notes = self.notes
+        if labels.numel() < self.y.numel() and ONE_HOT_POSITIONS_NOTE not in notes:
+            notes = (*notes, ONE_HOT_POSITIONS_NOTE)
+        return replace(self, targets=labels, unsettled=None, notes=notes)
+
     def settled(self, output_shape: Sequence[int]) -> Samples:
         """Return the samples with the task that their targets have beside outputs of this shape [n, ...].
 
@@ -385,14 +397,18 @@ class Samples:
             return self
         notes = tuple(note for note in self.notes if note not in TASK_NOTES)
         if raw.ndim > 2:
-            labels = labels_of_positions(self.y, output_shape)
-            return replace(self, targets=labels, unsettled=None)
+            return self.with_position_labels(labels_of_positions(self.y, output_shape))
         if len(output_shape) > raw.ndim:
             if raw.is_floating_point():
                 return replace(self, unsettled=None)
             return replace(self, targets=raw.long(), notes=notes, unsettled=None)
         check_none_missing(raw)
-        if not is_zero_one(raw) and tuple(output_shape[1:]) == tuple(raw.shape[1:]):
+        is_named = bool(self.class_names) and not self.names_are_own  # names have no order
+        if (
+            not is_named
+            and not is_zero_one(raw)
+            and tuple(output_shape[1:]) == tuple(raw.shape[1:])
+        ):
             targets = raw.to(torch.get_default_dtype())
             note = note_on_signs(raw) or INTEGER_REGRESSION_NOTE
             return replace(self, targets=targets, notes=(*notes, note), unsettled=None)
@@ -463,17 +479,15 @@ def as_samples(
     if raw is not None and kind in (None, "classification") and are_signs(raw):
         raw, class_names = (raw > 0).long(), SIGN_NAMES
         notes += naming_note(SIGN_NAMES)
-    if raw is not None and kind == "regression" and class_names:
-        raise InvalidInput(
-            f"Regression targets must be numbers; got the names {join_names(class_names)}. Pass numbers, such as "
-            'y.astype(float), or task="classification".'
-        )
     if raw is not None:
+        _refuse_names(class_names, kind)
         targets = parse_targets(raw, notes, kind)
+        if targets.ndim < raw.ndim and raw[:1].numel() > 1:
+            class_names = ()  # the names are those of 0 and 1 in one-hot rows
         is_named = kind is not None or bool(class_names)
         if not is_named and targets.shape == raw.shape[:1] and are_amounts(targets):
             notes.append(AMOUNTS_NOTE)
-        if collated.class_names and not collated.names_are_own and not targets.is_floating_point():
+        if class_names and not collated.names_are_own and not targets.is_floating_point():
             notes += notes_on_class_names(class_names, targets)
         if class_names and targets.ndim == 1:
             found_amounts = note_on_amounts_as_text(class_names, targets)
@@ -514,12 +528,30 @@ def as_samples(
     )
 
 
+def _refuse_names(names: tuple[str, ...], kind: str | None) -> None:
+    """Raise InvalidInput if names of classes are to be read as regression targets."""
+    if kind == "regression" and names:
+        raise InvalidInput(
+            f"Regression targets must be numbers; got the names {join_names(names)}. Pass numbers, such as "
+            'y.astype(float), or task="classification".'
+        )
+
+
 def with_task(samples: Samples, task: str) -> Samples:
-    """Return samples whose targets are read as those of another task."""
+    """Return samples whose targets are read as those of another task.
+
+    Raises:
+        InvalidInput: The targets do not have the form of this task, or are names that are to be numbers.
+    """
     if samples.unsettled is None:
         raw = samples.y
     else:
         raw = samples.unsettled
+    if not samples.names_are_own and samples.class_names not in (
+        SIGN_NAMES,
+        samples.target_columns,
+    ):
+        _refuse_names(samples.class_names, parse_kind(task))
     notes = tuple(note for note in samples.notes if note not in TASK_NOTES)
     targets = parse_targets(raw, [], parse_kind(task))
     return replace(

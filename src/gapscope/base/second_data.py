@@ -14,7 +14,7 @@ from gapscope.base.columns import naming_note
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.input_layout import pack_inputs
 from gapscope.base.samples import Samples, as_samples, with_parts, with_task
-from gapscope.base.targets import SIGN_NAMES
+from gapscope.base.targets import IGNORED, SIGN_NAMES, labels_as_on
 
 
 def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
@@ -41,6 +41,7 @@ def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
     second = _with_target_columns_of(second, first, owner)
     second = _numbered_as(second, first, owner)
     second = _with_task_of(second, first, owner)
+    second = _with_positions_of(second, first, owner)
     second = _with_columns_of(second, first, owner)
     second = _with_named_inputs_of(second, first, owner)
     second = _in_types_of(second, first)
@@ -62,7 +63,7 @@ def join_samples(first: Samples, second: Samples) -> Samples:
     """
     targets = None
     if first.targets is not None and second.targets is not None:
-        targets = torch.cat([first.targets.cpu(), second.targets.cpu()])
+        targets = _stacked(first.targets, second.targets, IGNORED)
     if first.form is None or second.form is None or not first.form.columns:
         inputs = _stacked(first.inputs, second.inputs)
         return Samples(inputs, targets, first.form, class_names=first.class_names)
@@ -73,14 +74,14 @@ def join_samples(first: Samples, second: Samples) -> Samples:
     )
 
 
-def _stacked(first: Tensor, second: Tensor) -> Tensor:
-    """Concatenate samples; sequences of tokens are padded on the right with zeros."""
+def _stacked(first: Tensor, second: Tensor, padding: int = 0) -> Tensor:
+    """Concatenate samples; sequences of tokens, and their labels, are padded on the right."""
     first, second = first.detach().cpu(), second.detach().cpu().to(first.dtype)
-    length = 0
-    if first.ndim == 2:
-        length = max(first.shape[1], second.shape[1])
     if first.ndim == 2 and not first.is_floating_point() and first.shape[1] != second.shape[1]:
-        first, second = (F.pad(part, (0, length - part.shape[1])) for part in (first, second))
+        length = max(first.shape[1], second.shape[1])
+        first, second = (
+            F.pad(part, (0, length - part.shape[1]), value=padding) for part in (first, second)
+        )
     return torch.cat([first, second])
 
 
@@ -170,6 +171,11 @@ def _with_target_columns_of(second: Samples, first: Samples, owner: str) -> Samp
     names, known = second.target_columns, first.target_columns
     if names == known or not names or not known or second.targets is None:
         return second
+    are_classes = first.is_classification and second.is_classification
+    if are_classes and set(names) < set(known) and second.passed_form is not None:
+        # one-hot classes of which some do not occur; `_numbered_as` numbers them by their names
+        form = (torch.Size([len(known)]), second.passed_form[1])
+        return replace(second, target_columns=known, unsettled=None, passed_form=form)
     if sorted(names) != sorted(known):
         raise InvalidInput(
             f"{owner} must have the targets of the first data set, {join_names(known)}; got {join_names(names)}. Pass "
@@ -221,6 +227,22 @@ def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
     notes = tuple(note for note in second.notes if note not in old)
     targets = codes.to(second.y.device)[second.y]
     return replace(second, targets=targets, class_names=known, notes=(*notes, *new))
+
+
+def _with_positions_of(second: Samples, first: Samples, owner: str) -> Samples:
+    """Bring labels of positions into the shape of the first's."""
+    if not (first.is_dense and second.is_dense):
+        return second
+    grid = first.y.shape[1:]
+    if second.y.shape[1:] != grid:
+        second = second.with_position_labels(labels_as_on(second.y, grid))
+    # sequences of different lengths fit one network
+    if second.y.shape[1:] != grid and (len(grid) > 1 or second.y.ndim > 2):
+        raise InvalidInput(
+            f"{owner} must have labels at the positions of the first data set, {list(grid)} per sample; got "
+            f"{list(second.y.shape[1:])}. Prepare both in the same way."
+        )
+    return second
 
 
 def _with_task_of(second: Samples, first: Samples, owner: str) -> Samples:

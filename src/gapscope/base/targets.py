@@ -17,6 +17,9 @@ IGNORED = -100
 
 
 ONE_HOT_NOTE = "Targets with one 1 per row are one-hot: they are treated as class labels."
+ONE_HOT_POSITIONS_NOTE = (
+    "Labels with one 1 per position are one-hot: they are treated as class labels of positions."
+)
 MULTI_LABEL_NOTE = (
     "Targets of zeros and ones are treated as several labels per sample (multi-label). "
     'For one class per position pass gs.Samples(x, y, task="positions"), '
@@ -223,6 +226,20 @@ def _without_class_axis(labels: Tensor, grids: Mapping[tuple[int, ...], int | No
         is_one_hot = grids[grid] in (None, size) and _are_zero_or_one(labels)
         if is_one_hot and bool((labels.sum(axis) == 1).all()):
             return labels.argmax(axis)
+    return labels
+
+
+def labels_as_on(labels: Tensor, grid: Sequence[int]) -> Tensor:
+    """Return labels of positions in the shape of a grid: without an axis of size 1 or of classes, or reshaped.
+
+    Args:
+        labels: Class labels [n, ...] of positions.
+        grid: Shape of the labels of one sample.
+    """
+    shape = tuple(grid)
+    labels = _without_class_axis(labels, {shape: None})
+    if labels[:1].numel() == torch.Size(shape).numel():
+        return labels.reshape(len(labels), *shape)
     return labels
 
 

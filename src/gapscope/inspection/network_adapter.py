@@ -99,7 +99,7 @@ class NetworkAdapter(nn.Module):
     returned as the two logits 0 and z, and `next_position` whether outputs at a position are about the next one: those
     at the last position are dropped. `activation` is "sigmoid", "softmax" or "log-sigmoid" if the network
     returns (logarithms of) probabilities, which are converted to logits, and `writes_input` whether it writes into its
-    input, which is then a copy.
+    input, which is then a copy. After a pass, `grid` is the shape of the positions.
     """
 
     def __init__(
@@ -123,13 +123,18 @@ class NetworkAdapter(nn.Module):
         self.next_position = next_position
         self.activation = activation
         self.writes_input = writes_input
-        self.n_positions = 1
+        self.grid = torch.Size()
         self.training = network.training
 
     @property
     def adapted_from(self) -> nn.Module:
         """The user's network."""
         return self.network
+
+    @property
+    def n_positions(self) -> int:
+        """Number of positions per sample; 1 without positions."""
+        return self.grid.numel()
 
     def forward(self, x: Shaped[Tensor, "n ..."]) -> Float[Tensor, "n k"]:
         """Return the raw outputs of the inputs encoded in `x`."""
@@ -143,10 +148,10 @@ class NetworkAdapter(nn.Module):
         if self.squeezed:
             outputs = outputs.reshape(-1, 1) if self.class_axis is None else outputs[:, None]
         if self.class_axis is not None:
-            outputs = outputs.movedim(self.class_axis, 1).flatten(2)
+            outputs = outputs.movedim(self.class_axis, 1)
             if self.next_position:
-                outputs = outputs[:, :, :-1]
-            self.n_positions = outputs.shape[2]
+                outputs = outputs.flatten(2)[:, :, :-1]
+            self.grid = outputs.shape[2:]
             outputs = outputs.flatten(1)
         if self.two_columns:
             return torch.cat([torch.zeros_like(outputs), outputs], 1)
@@ -156,7 +161,7 @@ class NetworkAdapter(nn.Module):
         """Return the same network with other settings of the adapter."""
         names = inspect.signature(NetworkAdapter).parameters
         adapted = NetworkAdapter(**{name: getattr(self, name) for name in names} | changes)
-        adapted.n_positions = self.n_positions
+        adapted.grid = self.grid
         return adapted
 
 

@@ -443,7 +443,8 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         writes_input=first.writes_input,
     )
     if axis is not None and not mismatch:
-        adapted.n_positions = outputs[0].numel() // outputs.shape[axis] - causal
+        grid = outputs.movedim(axis, 1).shape[2:]
+        adapted.grid = torch.Size([grid.numel() - 1]) if causal else grid
     if causal and not mismatch:
         n_outputs -= outputs.shape[axis or 1]
         samples = _align_next_position(adapted, samples)
@@ -464,9 +465,8 @@ def _adapt_again(network: NetworkAdapter, samples: Samples) -> Ready:
     shape = outputs.shape
     mismatch = ""
     if network.n_positions > 1:  # the adapter flattens classes and positions
-        shape = torch.Size(
-            (len(outputs), outputs.shape[1] // network.n_positions, network.n_positions)
-        )
+        n_classes = outputs.shape[1] // network.n_positions
+        shape = torch.Size((len(outputs), n_classes, *network.grid))
     samples = _align_next_position(network, samples.settled(shape))
     is_dense = samples.targets is not None and samples.is_dense
     positions = samples.y[0].numel() if is_dense else 1

@@ -60,7 +60,7 @@ def with_class_masks(samples: Samples) -> Samples:
     n_classes = samples.targets[0].numel() // max(labels[0].numel(), 1)
     if labels.ndim == samples.targets.ndim or n_classes < 2:
         return samples
-    return replace(samples, targets=labels, unsettled=None)
+    return samples.with_position_labels(labels)
 
 
 def _read_list(path: str | Path, place: str = "") -> tuple[pandas.DataFrame, Cells]:

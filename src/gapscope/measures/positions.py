@@ -314,7 +314,7 @@ def prepare_positions(
         labels = samples.y
         if samples.has_one_input:
             labels = labels_on_grid(labels, samples.inputs)
-        labelled = replace(samples, targets=labels)
+        labelled = samples.with_position_labels(labels)
     else:
         prepared = ready(network, samples, needs=("outputs",))
         labelled = prepared.samples
