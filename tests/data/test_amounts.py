@@ -10,6 +10,7 @@ import pytest
 
 import gapscope as gs
 from gapscope.data.frames import encode_inputs
+from gapscope.data.table_targets import as_targets
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +59,12 @@ def test_the_note_on_integers_is_kept_with_a_named_target(prices: pandas.DataFra
     issues = gs.find_label_issues(None, prices, target="price", time_budget=1)
     for result in (checked, issues):
         assert sum("read as numbers (regression)" in note for note in result.notes) == 1
+
+
+def test_negative_integers_are_numbers_unless_they_are_two_signs(prices: pandas.DataFrame) -> None:
+    degrees = (4 * prices["size"]).round().clip(-8, 8).astype(int)
+    result = gs.check(None, prices.assign(price=degrees), target="price", only=["GS101"])
+    assert any("from -8 to 8, read as numbers" in note for note in result.notes)
+    assert as_targets(degrees)[0].dtype == float
+    for codes in (degrees.gt(0) * 2 - 1, degrees.clip(0, 3).replace(3, -100)):
+        assert as_targets(codes)[0] is codes and not as_targets(codes)[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas
@@ -289,6 +290,35 @@ def test_what_cannot_be_measured_at_all_gets_one_sentence(
 def test_a_script_hides_its_layers() -> None:
     with pytest.raises(InvalidInput, match=r"TopLevelTracedModule.*must be an nn.Module"):
         gs.measure(torch.jit.trace(mlp(), X), (X, Y))  # type: ignore[arg-type]
+
+
+def test_an_exported_program_hides_its_layers() -> None:
+    program = torch.export.export(mlp(), (X,))
+    whole: Any = nn.Sequential(program.module(), nn.Softmax(1))
+    for network in (program.module(), whole, program):
+        for verb in (gs.measure, gs.check, gs.forecast_accuracy):
+            with pytest.raises(InvalidInput, match="Pass the module that was exported"):
+                verb(network, (X, Y))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("n_labels", [2, 4])
+@pytest.mark.parametrize("activation", [nn.Identity, nn.Sigmoid])
+def test_several_labels_need_one_output_each(n_labels: int, activation: Any) -> None:
+    x = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
+    network = nn.Sequential(nn.Linear(8, 3), activation())
+    with torch.no_grad():
+        network[0].weight.mul_(0.1)
+    data = (x, x[:, :n_labels] > 0)
+    for verb in (
+        gs.check,
+        gs.forecast_accuracy,
+        gs.find_label_issues,
+        partial(gs.measure, measures=["loss"]),
+    ):
+        with pytest.raises(
+            InvalidInput, match=f"got {n_labels} labels and 3 outputs|one output per label"
+        ):
+            verb(network, data)
 
 
 def test_weights_that_diverged_are_named() -> None:

@@ -61,6 +61,12 @@ def _amounts_in_text(
     return numbers, note
 
 
+def _are_negative_amounts(column: pandas.Series) -> bool:
+    """Return whether integers are no classes: some are negative, and they are not the two classes -1 and 1."""
+    values = {int(value) for value in column.unique()} - {IGNORED}
+    return min(values, default=0) < 0 and not values <= {-1, 1}
+
+
 def as_targets(
     column: pandas.Series, like: pandas.Series | None = None
 ) -> tuple[pandas.Series, str]:
@@ -94,7 +100,7 @@ def as_targets(
             f"Column {str(column.name)!r} must hold labels; it has another value in each of the {n} rows, as numbers "
             "and names of rows have. Name the column of the labels."
         )
-    if is_text or counts or n <= MAX_CATEGORIES:
+    if is_text or counts or (n <= MAX_CATEGORIES and not _are_negative_amounts(column)):
         return column, ""
     low, high = int(column.min()), int(column.max())
     note = f"{column.name}: {n:,} integers from {low:,} to {high:,}, read as numbers "

@@ -218,6 +218,13 @@ def _sums_to_one(outputs: Tensor) -> bool:
     return bool((flat >= 0).all()) and bool(((flat.sum(1) - 1).abs() < TOLERANCE).all())
 
 
+def _has_one_per_label(outputs: Tensor, samples: Samples) -> bool:
+    """Return whether there is one output for two classes, or one for each of several labels."""
+    if samples.kind == "classification":
+        return outputs.numel() == len(outputs)
+    return samples.kind == "multi-label" and outputs.shape[1:] == samples.y.shape[1:]
+
+
 def activation_of(network: nn.Module, samples: Samples, first: FirstPass) -> str:
     """Return "softmax", "sigmoid" or "log-sigmoid" if outputs for labels are probabilities, else an empty string.
 
@@ -241,11 +248,7 @@ def activation_of(network: nn.Module, samples: Samples, first: FirstPass) -> str
         # rows of a linear function seldom sum to 1, but single values are often between 0 and 1
         return first.origin.replace(LINEAR, "")
     within = bool(((outputs >= 0) & (outputs <= 1)).all())
-    if samples.kind == "classification":
-        has_one_per_label = outputs.numel() == len(outputs)
-    else:
-        has_one_per_label = outputs.ndim == 2
-    if not within or not has_one_per_label or samples.kind == "positions":
+    if not within or not _has_one_per_label(outputs, samples):
         return ""
     return "sigmoid" if _half_separates_better(network, samples) else ""
 
@@ -265,13 +268,8 @@ def fitted_numbers_reason(network: nn.Module, samples: Samples, first: FirstPass
         first: Its first pass over them.
     """
     few = first.outputs
-    is_one_per_label = few.ndim == 2 or few.numel() == len(few)
-    if samples.kind == "classification":
-        is_one_per_label = few.numel() == len(few)
-    elif samples.kind != "multi-label":
-        return ""
     # A fit of 0 and 1 stays near them. This spares most networks another pass.
-    if not is_one_per_label or not bool(((few > -1) & (few < 2)).all()):
+    if not _has_one_per_label(few, samples) or not bool(((few > -1) & (few < 2)).all()):
         return ""
     outputs, targets = _outputs_of_part(network, samples)
     at_half = (outputs > 0.5) == targets

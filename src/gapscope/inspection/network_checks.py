@@ -89,6 +89,9 @@ def check_module(network: Any) -> None:
             "Pass this estimator to learning_curve (its accuracy on new data), out_of_sample or check, "
             "pred_probs=gapscope.out_of_sample(estimator, data) to find_label_issues, or a network of torch."
         )
+    elif _is_exported(network):
+        got = f"the {type(network).__name__} of torch.export"
+        advice = "Pass the module that was exported."
     elif holder := _held_by(network):
         got = f"a {type(network).__name__}"
         advice = f"Pass the network that it holds, its attribute {holder}."
@@ -98,6 +101,11 @@ def check_module(network: Any) -> None:
     else:
         got, advice = type(network).__name__, "Wrap it in a module whose forward calls it."
     raise InvalidInput(f"network must be a torch.nn.Module; got {got}. {advice}")
+
+
+def _is_exported(value: Any) -> bool:
+    """Return whether an object is of torch.export, a program or the module of one (which has no other mode)."""
+    return any(cls.__module__.startswith("torch.export.") for cls in type(value).__mro__)
 
 
 def check_whole(network: nn.Module) -> None:
@@ -129,6 +137,11 @@ def check_hookable(network: nn.Module) -> None:
         raise InvalidInput(
             f"Got a {type(network).__name__}, whose layers run no hooks; network must be an nn.Module. "
             "Pass the module from which it was compiled."
+        )
+    if any(map(_is_exported, network.modules())):
+        raise InvalidInput(
+            f"Got the {type(network).__name__} of a program of torch.export, whose layers run no hooks; network must "
+            "be an nn.Module. Pass the module that was exported."
         )
     check_whole(network)
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):

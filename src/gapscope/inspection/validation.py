@@ -353,6 +353,7 @@ def settled_by(source: Any, samples: Samples) -> Samples:
         return samples
     if isinstance(source, nn.Module):
         bare = unwrapped(source)
+        check_hookable(bare)
         return samples.settled(first_pass(bare, in_network_types(bare, samples)).outputs.shape)
     shape = getattr(source, "shape", ())
     if len(shape) > raw.ndim:
