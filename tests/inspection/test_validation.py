@@ -305,16 +305,13 @@ def test_an_exported_program_hides_its_layers() -> None:
 @pytest.mark.parametrize("activation", [nn.Identity, nn.Sigmoid])
 def test_several_labels_need_one_output_each(n_labels: int, activation: Any) -> None:
     x = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
-    network = nn.Sequential(nn.Linear(8, 3), activation())
-    with torch.no_grad():
-        network[0].weight.mul_(0.1)
+    last = nn.Linear(8, 3)
+    nn.init.normal_(last.weight, std=0.02)
+    network = nn.Sequential(last, activation())
     data = (x, x[:, :n_labels] > 0)
-    for verb in (
-        gs.check,
-        gs.forecast_accuracy,
-        gs.find_label_issues,
-        partial(gs.measure, measures=["loss"]),
-    ):
+    measure = partial(gs.measure, measures=["loss"])
+    verbs: list[Any] = [gs.check, gs.forecast_accuracy, gs.find_label_issues, measure]
+    for verb in verbs:
         with pytest.raises(
             InvalidInput, match=f"got {n_labels} labels and 3 outputs|one output per label"
         ):

@@ -371,6 +371,8 @@ class Samples:
         Args:
             labels: Class labels [n, ...] of positions.
         """
+        if labels is self.targets:
+            return self
         notes = self.notes
         if labels.numel() < self.y.numel() and ONE_HOT_POSITIONS_NOTE not in notes:
             notes = (*notes, ONE_HOT_POSITIONS_NOTE)
@@ -397,7 +399,8 @@ class Samples:
             return self
         notes = tuple(note for note in self.notes if note not in TASK_NOTES)
         if raw.ndim > 2:
-            return self.with_position_labels(labels_of_positions(self.y, output_shape))
+            labels = labels_of_positions(self.y, output_shape)
+            return replace(self.with_position_labels(labels), unsettled=None)
         if len(output_shape) > raw.ndim:
             if raw.is_floating_point():
                 return replace(self, unsettled=None)
