@@ -13,10 +13,11 @@ from torch import Tensor
 from gapscope.base.arrays import tensor_of
 from gapscope.base.columns import naming_note, with_canonical_strides
 from gapscope.base.containers import collate_data
-from gapscope.base.errors import InvalidInput, check_same_length, join_names
+from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.input_checks import check_inputs, check_values
 from gapscope.base.input_layout import InputLayout, pack_inputs
 from gapscope.base.label_numbers import note_on_amounts_as_text, notes_on_class_names
+from gapscope.base.position_labels import labels_of_positions
 from gapscope.base.precision import reading
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.targets import (
@@ -31,9 +32,9 @@ from gapscope.base.targets import (
     check_targets,
     is_zero_one,
     labelled_rows,
-    labels_of_positions,
     note_on_signs,
     parse_targets,
+    refuse_names,
     require_targets,
 )
 from gapscope.base.task import CLASS_AXES, Task, parse_kind, task_of
@@ -483,7 +484,7 @@ def as_samples(
         raw, class_names = (raw > 0).long(), SIGN_NAMES
         notes += naming_note(SIGN_NAMES)
     if raw is not None:
-        _refuse_names(class_names, kind)
+        refuse_names(class_names, kind)
         targets = parse_targets(raw, notes, kind)
         if targets.ndim < raw.ndim and raw[:1].numel() > 1:
             class_names = ()  # the names are those of 0 and 1 in one-hot rows
@@ -508,10 +509,7 @@ def as_samples(
         if len(is_labelled) == len(inputs) and not bool(is_labelled.all()):
             inputs, targets = inputs[is_labelled], targets[is_labelled]
             n_rows = n_rows or len(is_labelled)
-            if samples_rows is None:
-                all_rows = torch.arange(len(is_labelled))
-            else:
-                all_rows = samples_rows
+            all_rows = torch.arange(len(is_labelled)) if samples_rows is None else samples_rows
             samples_rows = all_rows[is_labelled.cpu()]
     return Samples(
         inputs,
@@ -531,30 +529,18 @@ def as_samples(
     )
 
 
-def _refuse_names(names: tuple[str, ...], kind: str | None) -> None:
-    """Raise InvalidInput if names of classes are to be read as regression targets."""
-    if kind == "regression" and names:
-        raise InvalidInput(
-            f"Regression targets must be numbers; got the names {join_names(names)}. Pass numbers, such as "
-            'y.astype(float), or task="classification".'
-        )
-
-
 def with_task(samples: Samples, task: str) -> Samples:
     """Return samples whose targets are read as those of another task.
 
     Raises:
         InvalidInput: The targets do not have the form of this task, or are names that are to be numbers.
     """
-    if samples.unsettled is None:
-        raw = samples.y
-    else:
-        raw = samples.unsettled
+    raw = samples.y if samples.unsettled is None else samples.unsettled
     if not samples.names_are_own and samples.class_names not in (
         SIGN_NAMES,
         samples.target_columns,
     ):
-        _refuse_names(samples.class_names, parse_kind(task))
+        refuse_names(samples.class_names, parse_kind(task))
     notes = tuple(note for note in samples.notes if note not in TASK_NOTES)
     targets = parse_targets(raw, [], parse_kind(task))
     return replace(

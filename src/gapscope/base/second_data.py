@@ -13,8 +13,9 @@ from torch import Tensor
 from gapscope.base.columns import naming_note
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.input_layout import pack_inputs
+from gapscope.base.position_labels import labels_as_on
 from gapscope.base.samples import Samples, as_samples, with_parts, with_task
-from gapscope.base.targets import IGNORED, SIGN_NAMES, labels_as_on
+from gapscope.base.targets import IGNORED, SIGN_NAMES
 
 
 def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:

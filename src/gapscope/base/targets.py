@@ -5,12 +5,12 @@ Whether the positions of labels fit the outputs of a network is checked in `gaps
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
-from gapscope.base.errors import InvalidInput
+from gapscope.base.errors import InvalidInput, join_names
 
 IGNORED = -100
 """Label of positions (pixels, tokens) that do not count."""
@@ -80,10 +80,10 @@ def is_zero_one(targets: Tensor) -> bool:
     """Return whether all values are 0 or 1, and both occur."""
     if targets.dtype == torch.bool:
         return True
-    return _are_zero_or_one(targets) and bool((targets == 0).any() & (targets == 1).any())
+    return are_zero_or_one(targets) and bool((targets == 0).any() & (targets == 1).any())
 
 
-def _are_zero_or_one(targets: Tensor) -> bool:
+def are_zero_or_one(targets: Tensor) -> bool:
     """Return whether all values are 0 or 1."""
     return bool(((targets == 0) | (targets == 1)).all())
 
@@ -194,69 +194,6 @@ def _note_about_classes(targets: Tensor) -> str:
     return SOFT_NOTE if are_probabilities else ""
 
 
-def labels_of_positions(labels: Tensor, output_shape: Sequence[int]) -> Tensor:
-    """Return labels of positions without an axis of size 1, or of one-hot classes, that the outputs have as well.
-
-    Args:
-        labels: Class labels [n, ...] of positions.
-        output_shape: Shape of the network's outputs, with the classes in the second or in the last axis.
-    """
-    shape = tuple(output_shape)
-    if labels.ndim == len(shape) + 1 and labels.shape[1] == 1 and labels.shape[2:] == shape[1:]:
-        return labels.squeeze(1)
-    if labels.ndim != len(shape):
-        return labels
-    return _without_class_axis(labels, {shape[1:-1]: shape[-1], shape[2:]: shape[1]})
-
-
-def _without_class_axis(labels: Tensor, grids: Mapping[tuple[int, ...], int | None]) -> Tensor:
-    """Return labels without an axis of size 1, or of one-hot classes, in addition to a grid of positions.
-
-    Args:
-        labels: Class labels [n, ...] of positions.
-        grids: Grid of positions -> number of classes, or None if it is not known.
-    """
-    for axis, sizes in ((1, labels.shape[2:]), (-1, labels.shape[1:-1])):
-        grid = tuple(sizes)
-        if grid not in grids:
-            continue
-        size = labels.shape[axis]
-        if size == 1:
-            return labels.squeeze(axis)
-        is_one_hot = grids[grid] in (None, size) and _are_zero_or_one(labels)
-        if is_one_hot and bool((labels.sum(axis) == 1).all()):
-            return labels.argmax(axis)
-    return labels
-
-
-def labels_as_on(labels: Tensor, grid: Sequence[int]) -> Tensor:
-    """Return labels of positions in the shape of a grid: without an axis of size 1 or of classes, or reshaped.
-
-    Args:
-        labels: Class labels [n, ...] of positions.
-        grid: Shape of the labels of one sample.
-    """
-    shape = tuple(grid)
-    labels = _without_class_axis(labels, {shape: None})
-    if labels[:1].numel() == torch.Size(shape).numel():
-        return labels.reshape(len(labels), *shape)
-    return labels
-
-
-def labels_on_grid(labels: Tensor, inputs: Tensor) -> Tensor:
-    """Return labels of positions without an axis of size 1, or of one-hot classes, that the inputs do not have.
-
-    Args:
-        labels: Class labels [n, ...] of positions.
-        inputs: Pictures [n, C, ...], or features [n, ..., d], of these positions.
-    """
-    shape = tuple(inputs.shape)
-    grids = dict.fromkeys((shape[2:], shape[1:-1], shape[1:]))
-    if labels.ndim < 3 or (tuple(labels.shape[1:]) in grids and labels.shape[1] > 1):
-        return labels
-    return _without_class_axis(labels, grids)
-
-
 def _parse_as(targets: Tensor, kind: str) -> Tensor:
     """Convert raw targets to the form of a named task."""
     shape, dtype = list(targets.shape), targets.dtype
@@ -268,7 +205,7 @@ def _parse_as(targets: Tensor, kind: str) -> Tensor:
             return targets
         return targets.to(torch.get_default_dtype())
     if kind == "multi-label":
-        if targets.ndim != 2 or not _are_zero_or_one(targets):
+        if targets.ndim != 2 or not are_zero_or_one(targets):
             raise InvalidInput(
                 f"Multi-label targets must be a matrix [n, K] of zeros and ones; got {dtype} of shape {shape}. "
                 "Pass one column per label."
@@ -358,6 +295,23 @@ def labelled_rows(labels: Tensor, notes: list[str]) -> Tensor:
     if n_labelled < n:
         notes.append(f"{n - n_labelled} of {n} samples have the label {IGNORED} and are ignored.")
     return is_labelled
+
+
+def refuse_names(names: Sequence[str], kind: str | None) -> None:
+    """Raise InvalidInput if names of classes are to be read as regression targets.
+
+    Args:
+        names: Names of the classes; empty for none.
+        kind: Kind of the task; None if it is inferred.
+
+    Raises:
+        InvalidInput: They are.
+    """
+    if kind == "regression" and names:
+        raise InvalidInput(
+            f"Regression targets must be numbers; got the names {join_names(names)}. Pass numbers, such as "
+            'y.astype(float), or task="classification".'
+        )
 
 
 def refuse_missing(is_missing: Tensor) -> None:

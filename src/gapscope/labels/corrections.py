@@ -14,8 +14,9 @@ from gapscope.base.arguments import check_arguments
 from gapscope.base.columns import library_of
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.foreign_data import as_frame
+from gapscope.base.position_labels import labels_on_grid
 from gapscope.base.samples import Samples, as_samples
-from gapscope.base.targets import IGNORED, labels_on_grid
+from gapscope.base.targets import IGNORED
 from gapscope.data.frames import encode_inputs
 from gapscope.data.named_columns import lacks_labels
 from gapscope.data.table_targets import split_frame

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from gapscope.base.budget import MAX_BYTES
 from gapscope.base.errors import InvalidInput
 from gapscope.base.label_numbers import check_class_numbers, check_no_mark
+from gapscope.base.position_labels import labels_on_grid
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
-from gapscope.base.targets import IGNORED, check_none_missing, labels_on_grid
+from gapscope.base.targets import IGNORED, check_none_missing
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.outputs import BACKWARD_CHUNK_SIZE
