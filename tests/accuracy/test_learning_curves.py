@@ -139,7 +139,7 @@ def test_classes_of_one_group_are_named_before_training() -> None:
         assert "occurs in one group alone. Such samples" in repr(curve)
     assert "Class c occurs" in repr(curve)
     config = Counted()
-    with pytest.raises(GapscopeError, match="Every class occurs in one group alone"):
+    with pytest.raises(GapscopeError, match="in one group alone"):
         gs.learning_curve(config, (x, torch.arange(120) // 6), groups=np.arange(120) // 6)
     assert config.calls == 0
 

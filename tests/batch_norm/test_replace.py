@@ -139,7 +139,7 @@ class Shared(nn.Module):
 def test_a_feeder_with_another_consumer_is_detected() -> None:
     network, x = Shared(), torch.randn(20, 3)
     nn.init.constant_(network.norm.weight, 3.0)
-    with pytest.raises(ReplaceLayer, match="keep the outputs; they changed"):
+    with pytest.raises(ReplaceLayer, match="the outputs; they changed"):
         replace_batch_norm(network.eval(), "none", inputs=x)
 
 

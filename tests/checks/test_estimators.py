@@ -120,7 +120,7 @@ def test_what_predicts_no_labels_is_refused(verb: str, kind: str) -> None:
         "pipeline": make_pipeline(StandardScaler(), KMeans(2)),
     }[kind].fit(x)
     for labels in ((x[:, 0] > 0).astype(int), numpy.where(x[:, 0] > 0, "a", "b")):
-        with pytest.raises(InvalidInput, match="must predict labels or targets"):
+        with pytest.raises(InvalidInput, match="predict labels or targets"):
             VERBS[verb](estimator, (x, labels))
 
 
@@ -316,13 +316,13 @@ def test_labels_of_test_samples_are_compared_in_the_form_of_the_training_labels(
 
 def test_labels_that_an_estimator_was_not_fitted_with_are_refused() -> None:
     x, y, model = three_classes()
-    with pytest.raises(InvalidInput, match="5; known are 0, 1, 2"):
+    with pytest.raises(InvalidInput, match="are 0, 1, 2"):
         gs.check(model, (x[:120], y[:120]), test=(x[120:], numpy.where(y[120:] == 2, 5, y[120:])))
-    with pytest.raises(InvalidInput, match="'a', 'b', 'c'; got 0, 1, 2"):
+    with pytest.raises(InvalidInput, match="got 0, 1, 2"):
         gs.check(LogisticRegression().fit(x, numpy.array(list("abc"))[y]), (x, y))
     with pytest.raises(InvalidInput, match="1, 2; got 0"):
         gs.check(LogisticRegression().fit(x, 1 + (y > 0)), (x, (y > 0).astype(int)))
-    with pytest.raises(InvalidInput, match="1 labels per sample; the data have 3"):
+    with pytest.raises(InvalidInput, match="the data have 3"):
         gs.check(model, (x, numpy.eye(3)[y]))
 
 
@@ -333,7 +333,7 @@ def test_columns_of_a_test_frame_are_found_by_name() -> None:
     model = LogisticRegression().fit(train, y[:120])
     truth = model.score(test, y[120:])
     assert expected_on_test(model, (train, y[:120]), (test[list("fcbade")], y[120:])) == truth
-    with pytest.raises(InvalidInput, match="test has columns that data has not: z"):
+    with pytest.raises(InvalidInput, match="data has not: z"):
         gs.check(model, (train, y[:120]), test=(test.assign(z=1.0), y[120:]))
     with pytest.raises(InvalidInput, match=r"must run on test; it raised ValueError: .* NaN"):
         gs.check(model, (train, y[:120]), test=(test.assign(a=numpy.nan), y[120:]))
@@ -348,7 +348,7 @@ def test_columns_of_a_test_table_are_matched_by_name(library: str) -> None:
     ordered = estimators._in_order_of(second, first)
     assert list(getattr(ordered, "column_names", ordered.columns)) == [*"abc"]
     wider = make(columns | {"d": [0.0, 0.0]})
-    with pytest.raises(InvalidInput, match="columns that data has not: d"):
+    with pytest.raises(InvalidInput, match="data has not: d"):
         estimators._in_order_of(wider, first)
 
 

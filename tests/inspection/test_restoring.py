@@ -147,7 +147,7 @@ def test_wrong_inputs_and_outputs_get_one_sentence() -> None:
         network_outputs(some_network().eval(), torch.randn(5, 3).double())
     with pytest.raises(InvalidInput, match=r"got \[5, 2, 1\]"):
         checked_outputs(torch.zeros(5, 2, 1), 5)
-    with pytest.raises(InvalidInput, match="got a tuple of 2"):
+    with pytest.raises(InvalidInput, match="a tuple of 2"):
         checked_outputs((torch.zeros(5, 2), torch.zeros(5, 2)), 5)
     with pytest.raises(InvalidInput, match="classes, 2; got 4"):
         check_labels(torch.tensor([0, 4]), 2)

@@ -125,9 +125,7 @@ def test_a_flag_can_end_the_training(tmp_path: Path) -> None:
 
 
 def test_other_data_and_other_objects_raise(tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidInput, match="add_memorization_monitor needs a transformers Trainer; got str"
-    ):
+    with pytest.raises(InvalidInput, match="transformers Trainer; got str"):
         add_memorization_monitor("trainer")
     with pytest.raises(InvalidInput, match="data other than canaries"):
         add_memorization_monitor(trainer_of(tmp_path, bert_classifier(), SENTENCES), CANARIES)
@@ -329,7 +327,7 @@ def test_a_second_training_continues_and_cannot_spend_the_level_again(tmp_path: 
 
     meter._test_canaries = tested  # type: ignore[method-assign]
     trainer.train()
-    with pytest.warns(UserWarning, match="epochs before have spent the level 0.9"):
+    with pytest.warns(UserWarning, match="spent the level 0.9"):
         trainer.train()
     assert [row["epoch"] for row in meter.rows] == [1, 2, 3, 4]
     assert levels == [0.45, 0.45, 0, 0]

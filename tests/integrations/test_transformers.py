@@ -299,7 +299,7 @@ def test_a_resumed_training_resumes_with_the_state_of_its_penalties(tmp_path: Pa
 
 
 def test_what_is_no_monitor_raises_at_once() -> None:
-    with pytest.raises(InvalidInput, match="monitor must be a Monitor"):
+    with pytest.raises(InvalidInput, match="monitor must be a"):
         MonitorCallback((torch.randn(8, 3), torch.arange(8) % 2))  # type: ignore[arg-type]
 
 

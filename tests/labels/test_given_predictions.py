@@ -265,7 +265,7 @@ def test_exchanged_columns_get_no_rate(with_inputs: bool) -> None:
 def test_columns_of_a_frame_that_are_no_classes() -> None:
     y = np.array(["a", "b"])[torch.arange(60) % 2]
     right = torch.nn.functional.one_hot(torch.arange(60) % 2, 2).double().numpy() * 0.8 + 0.1
-    with pytest.raises(InvalidInput, match="the class 'b' has none"):
+    with pytest.raises(InvalidInput, match="class 'b' has none"):
         gs.find_label_issues(labels=y, pred_probs=pandas.DataFrame(right, columns=["a", "x"]))
     more = pandas.DataFrame(right, columns=["b", "a"]).assign(never=0.0)[["never", "b", "a"]]
     assert gs.find_label_issues(labels=y, pred_probs=more).note.count("exchanged") == 1

@@ -203,9 +203,9 @@ def test_messages(noisy: Watched) -> None:
         gs.estimate_label_noise(
             Monitor((noisy.x, noisy.canaries.labels), [], alarm=CanaryAlarm(noisy.canaries))
         )
-    with pytest.raises(InvalidInput, match="as well as a Monitor"):
+    with pytest.raises(InvalidInput, match="well as a Monitor"):
         gs.estimate_label_noise(noisy.monitor, (noisy.x, noisy.labels))
-    with pytest.raises(InvalidInput, match="as well as a Monitor"):
+    with pytest.raises(InvalidInput, match="well as a Monitor"):
         gs.find_label_issues(noisy.monitor, features=noisy.x.flatten(1))
     with pytest.raises(InvalidInput, match="Got no training data"):
         gs.estimate_label_noise(nn.Linear(2, 2))

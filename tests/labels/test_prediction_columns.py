@@ -80,7 +80,7 @@ def test_columns_without_names_and_without_information_are_refused(graded: Any) 
     with pytest.raises(InvalidInput, match=r"have no names.*their order is not known"):
         _agreement(y, np.full((150, 3), 1 / 3))
     numbered = pandas.DataFrame(np.full((150, 3), 1 / 3))
-    with pytest.raises(InvalidInput, match="their order is not known"):
+    with pytest.raises(InvalidInput, match="order is not known"):
         _agreement(y, numbered)
 
 
@@ -98,7 +98,7 @@ def test_several_labels_are_matched_by_their_names(graded: Any) -> None:
     right = pandas.DataFrame({"b": labels["b"] * 0.8 + 0.1, "a": labels["a"] * 0.8 + 0.1})
     values, _ = match_predictions(right, as_samples((x, labels)))
     assert torch.equal(torch.as_tensor(values) > 0.5, torch.tensor(labels.to_numpy()) > 0)
-    with pytest.raises(InvalidInput, match="the label 'b' has none"):
+    with pytest.raises(InvalidInput, match="label 'b' has none"):
         match_predictions(right.rename(columns={"b": "c"}), as_samples((x, labels)))
 
 
@@ -143,7 +143,7 @@ def test_named_columns_in_any_form_are_matched_as_those_of_a_frame() -> None:
     ):
         found = gs.find_label_issues(labels=labels, pred_probs=form)
         assert torch.equal(found.indices, expected.indices)
-    with pytest.raises(InvalidInput, match="columns cow, dog; the class 'cat' has none"):
+    with pytest.raises(InvalidInput, match="class 'cat' has none"):
         gs.find_label_issues(
             labels=labels, pred_probs={name: frame[name].to_numpy() for name in ("cow", "dog")}
         )
@@ -162,5 +162,5 @@ def test_probabilities_as_targets_are_told_from_several_targets() -> None:
     x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
     with pytest.raises(InvalidInput, match=r"y\.argmax\(1\)"):
         gs.find_label_issues(None, (x, x.softmax(1)))
-    with pytest.raises(InvalidInput, match="one column at a time"):
+    with pytest.raises(InvalidInput, match="column at a time"):
         gs.find_label_issues(None, (x, x[:, :2]))

@@ -389,7 +389,7 @@ def test_several_labels_as_spreadsheet_programs_write_them(
     corrected = gs.apply_label_corrections((x.numpy(), frame), tmp_path / "list.csv").y
     assert corrected[7].tolist() == [False, True, False]
     (tmp_path / "list.csv").write_text("sample,output,label\n7,red,maybe\n")
-    with pytest.raises(InvalidInput, match="classes 0, 1 is needed") as caught:
+    with pytest.raises(InvalidInput, match="0, 1 is needed") as caught:
         gs.apply_label_corrections((x.numpy(), frame), tmp_path / "list.csv")
     assert "drop" not in str(caught.value)
 

@@ -207,7 +207,7 @@ def test_a_comparison_keeps_the_budget_of_each_network_and_tells_what_it_omits(
 def test_labels_that_do_not_fit_the_outputs_raise() -> None:
     for labels in (Y + 5, torch.where(Y == 1, 255, Y)):
         for names in (["loss", "accuracy"], None, ["loss", "ntk_trace"]):
-            with pytest.raises(InvalidInput, match="flat: Class labels must be smaller"):
+            with pytest.raises(InvalidInput, match="labels must be smaller"):
                 gs.compare(NETWORKS, (X, labels), names)
         assert gs.compare(NETWORKS, (X, labels), ["ntk_trace"]).of("ntk_trace")
     with pytest.raises(InvalidInput, match="flat: needs targets"):

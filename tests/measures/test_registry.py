@@ -108,9 +108,9 @@ def test_functions_check_their_inputs(name: str, x: Any) -> None:
 def test_functions_read_arrays_of_numbers_and_refuse_labels_of_text() -> None:
     assert functional.loss(NETWORK, X.numpy(), Y.tolist()) == functional.loss(NETWORK, X, Y)
     assert functional.ntk_trace(NETWORK, X.numpy()) == functional.ntk_trace(NETWORK, X)
-    with pytest.raises(InvalidInput, match="y of loss must be a tensor of numbers"):
+    with pytest.raises(InvalidInput, match="a tensor of numbers"):
         functional.loss(NETWORK, X, ["a"] * 6)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="inputs must be a tensor; got ndarray"):
+    with pytest.raises(InvalidInput, match="inputs must be a"):
         functional.empirical_ntk(NETWORK, X.numpy())  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="must be a torch"):
         functional.parameter_count("a")  # type: ignore[arg-type]

@@ -302,7 +302,7 @@ def test_an_epoch_is_recorded_once() -> None:
     rows: list[int] = []
     monitor = Monitor(make_samples(), ["loss"], sinks=[lambda epoch, row: rows.append(epoch)])
     first = monitor.observe(make_network(), 1)
-    with pytest.warns(UserWarning, match="Epoch 1 is recorded already"):
+    with pytest.warns(UserWarning, match="1 is recorded already"):
         assert monitor.observe(make_network(), 1) == first
     assert monitor.epochs == [1] and len(monitor.rows) == len(monitor.readings) == 1 == len(rows)
 
@@ -389,7 +389,7 @@ def test_wrong_use_in_an_own_loop_says_what_to_call() -> None:
             monitor(network, row)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="epoch must lie in"):
         monitor.observe(network, -1)
-    with pytest.raises(InvalidInput, match="sinks must be a list of functions"):
+    with pytest.raises(InvalidInput, match="sinks must be a"):
         Monitor(data, ["loss"], sinks="log.csv")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"gapscope\.Monitor of the training; got list"):
         check(network, data, monitor=[1, 2])
@@ -400,12 +400,12 @@ def test_a_state_of_another_monitor_raises_or_is_named() -> None:
     saved = Monitor((x, y), ["loss"])
     saved.observe(nn.Linear(3, 2), 1)
     state = saved.state_dict()
-    with pytest.raises(InvalidInput, match="it has no epochs, rows, readings, alarm, but a"):
+    with pytest.raises(InvalidInput, match="readings, alarm, but a"):
         Monitor((x, y), ["loss"]).load_state_dict({"a": 1})
-    with pytest.raises(InvalidInput, match="monitor of loss; this one has loss, accuracy"):
+    with pytest.raises(InvalidInput, match="one has loss, accuracy"):
         Monitor((x, y), ["loss", "accuracy"]).load_state_dict(state)
     for other in ((x[:10], y[:10]), (x + 1, y), (x, 1 - y)):
-        with pytest.warns(UserWarning, match="monitor of other samples: its recordings are kept"):
+        with pytest.warns(UserWarning, match="its recordings are kept"):
             Monitor(other, ["loss"]).load_state_dict(state)
     same = Monitor((x, y), ["loss"])
     same.load_state_dict(json.loads(to_json(state)))
@@ -429,7 +429,7 @@ def test_one_text_names_checks(codes: str) -> None:
     assert Monitor(make_samples(), checks=codes).checks is not None
     listed = Monitor(make_samples(), checks=codes.split(", "))
     assert repr(Monitor(make_samples(), checks=codes)) == repr(listed)
-    with pytest.raises(InvalidInput, match="Got 'GS9'; checks of a monitor"):
+    with pytest.raises(InvalidInput, match="checks of a monitor"):
         Monitor(make_samples(), checks="GS9")
 
 

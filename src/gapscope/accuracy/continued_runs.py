@@ -94,7 +94,8 @@ def describe_undertrained(
     score = SizedScore(n, float(continued.mean()), float(continued.var()) / n)
     if steps == 1:
         gains = continued - outputs
-        gain, error = float(gains.mean()), float(gains.std()) / math.sqrt(n)
+        gain = float(gains.mean())
+        error = float(gains.std()) / math.sqrt(n)
         loss = own.mean - float(outputs.mean())
         least = max(NORMAL_99_ONE_SIDED * error, MIN_GAIN, MIN_FRACTION_OF_LOSS * loss)
         is_undertrained = gain > least

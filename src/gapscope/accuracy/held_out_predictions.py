@@ -331,7 +331,8 @@ def _of_estimator(
     if isinstance(data, Samples):
         data.original(())  # rows mean nothing if the order changes
     rows = as_rows(data, estimator)
-    x, y = rows.inputs, rows.targets
+    x = rows.inputs
+    y = rows.targets
     if y is None:
         raise InvalidInput(
             "An estimator needs data as a pair (x, y); got a Dataset. Pass its inputs and targets."

@@ -198,7 +198,10 @@ def _problem_of(
             advice = f"Pass an object of the class, such as {train_fn.__name__}()."
         if callable(data) or is_estimator(data):
             advice = "Pass it before the data: gs.learning_curve(train_fn, data)."
-        got = train_fn.__name__ if isinstance(train_fn, type) else type(train_fn).__name__
+        if isinstance(train_fn, type):
+            got = train_fn.__name__
+        else:
+            got = type(train_fn).__name__
         raise InvalidInput(
             f"train_fn must be a function (x, y) -> trained object, an estimator or a RunSpec; got {got}. {advice}"
         )
@@ -423,10 +426,8 @@ def _curve(
 ) -> LearningCurve:
     n = len(problem)
     runs = subset_runs.runs_of(design)
-    small, large = (
-        min(runs, key=lambda run: run.trained_on),
-        max(runs, key=lambda run: run.trained_on),
-    )
+    small = min(runs, key=lambda run: run.trained_on)
+    large = max(runs, key=lambda run: run.trained_on)
     notes = [*problem.notes, _duplicates_note(problem, subset_runs.groups)]
     if not design.is_continued and subset_runs.are_fractions:
         scores = [subset_runs.score_of([run.name]) for run in (large, small)]

@@ -150,7 +150,8 @@ def _kernel_result(
     forward: float,
 ) -> tuple[KernelLeaveOneOut | None, str]:
     """Return predictions by the NTK (None if it does not fit the budget), exact or estimated, and a note."""
-    samples, n_outputs = prepared.samples, prepared.n_outputs
+    samples = prepared.samples
+    n_outputs = prepared.n_outputs
     settings: dict[str, Any] | None
     if is_large(prepared.bare):
         of_projection = {name: options[name] for name in ("max_exact", "landmarks", "chunk_size")}
@@ -160,8 +161,12 @@ def _kernel_result(
         )
         if k is None:
             return None, note
-        settings, function = of_projection | {"combinations": k}, projected_leave_one_out
-        combined = "" if k == n_outputs else f" of {k} random combinations of the outputs"
+        settings = of_projection | {"combinations": k}
+        function = projected_leave_one_out
+        if k == n_outputs:
+            combined = ""
+        else:
+            combined = f" of {k} random combinations of the outputs"
         note = f"The NTK is estimated from {PROJECTIONS} projections per weight{combined}."
     else:
         settings, note = affordable_kernel(
@@ -206,7 +211,8 @@ def combine_rows(
         wide: Whether there are at least as many columns as samples.
     """
     by_name = {row.name: row for row in rows}
-    features, rbf = by_name.get(FEATURES), by_name.get(RBF)
+    features = by_name.get(FEATURES)
+    rbf = by_name.get(RBF)
     linear = by_name.get(LINEAR)
     names = (RBF, NTK)
     if wide and rbf and linear and NTK not in by_name and paired_gain(linear, rbf, targets).low > 0:
@@ -261,7 +267,8 @@ def reason_to_abstain(rows: Sequence[LooRow], targets: Tensor, n: int | None = N
         if best > 0:
             return ""
         return "no method explains any of the variance"
-    base, methods = rows[0].score, rows[1:]
+    base = rows[0].score
+    methods = rows[1:]
     n = n or len(targets)
     if len(methods) < 2:
         level = NORMAL_90

@@ -140,7 +140,10 @@ def as_rows(data: Any, estimator: Any = None) -> Rows:
     rows = _as_rows(data)
     if rows.targets is None or not n_rows(rows.targets):
         return rows
-    kind = estimator_task(estimator, rows.targets) if is_estimator(estimator) else ""
+    if is_estimator(estimator):
+        kind = estimator_task(estimator, rows.targets)
+    else:
+        kind = ""
     if kind:
         rows = replace(rows, notes=(*rows.notes, *_check_for_estimator(rows, kind)))
     values = np.asarray(rows.targets)

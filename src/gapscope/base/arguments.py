@@ -199,7 +199,10 @@ def _check(name: str, value: Any, kinds: Sequence[Kind]) -> None:
     words = " or ".join(dict.fromkeys(kind.words for kind in kinds))
     # an array or a frame by its shape; others on one line
     has_shape = bool(getattr(value, "shape", ()))
-    shown = describe_value(value) if has_shape else " ".join(repr(value).split())
+    if has_shape:
+        shown = describe_value(value)
+    else:
+        shown = " ".join(repr(value).split())
     if len(shown) > LONGEST_VALUE:
         shown = shown[:LONGEST_VALUE] + "..."
     raise InvalidInput(f"{name} must be {words}; got {shown} ({type(value).__name__}).")

@@ -134,7 +134,8 @@ def collate_mapping(data: Mapping[str, Any], labels: Any = None) -> CollatedData
         InvalidInput: There are no inputs besides the labels, or the column of labels holds something else.
     """
     notes: list[str] = []
-    label_name, names = _label_name(data), ()
+    label_name = _label_name(data)
+    names = ()
     sizes = [len(value) for name, value in data.items() if name != label_name and is_column(value)]
     if label_name is not None and sizes:
         data = {**data, label_name: stack_words(data[label_name], sizes[0])}
@@ -320,7 +321,8 @@ def join_batches(batches: Iterable[Any], at_most: int | None = None) -> Collated
     parts = _read_batches(batches, at_most)
     if not parts:
         raise InvalidInput("data must hold at least one sample; the loader is empty.")
-    first, named = parts[0].inputs, [columns_of(part.inputs) for part in parts]
+    first = parts[0].inputs
+    named = [columns_of(part.inputs) for part in parts]
     other = next((batch for batch in named if set(batch) != set(named[0])), None)
     if other is not None:
         raise InvalidInput(
@@ -345,7 +347,8 @@ def join_batches(batches: Iterable[Any], at_most: int | None = None) -> Collated
         inputs = columns
     else:
         inputs = (*columns.values(),)
-    targets, names = None, _renumber_classes(parts)
+    targets = None
+    names = _renumber_classes(parts)
     notes = [
         note for note in parts[0].notes if note not in naming_note(parts[0].class_names)
     ] + naming_note(names)

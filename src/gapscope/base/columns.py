@@ -154,7 +154,8 @@ def unique_names(names: Sequence[Any]) -> list[Any]:
     seen: set[str] = set()
     result: list[Any] = []
     for name in names:
-        unique, number = name, 0
+        unique = name
+        number = 0
         while str(unique) in seen or (number and str(unique) in taken):
             number += 1
             unique = f"{name}.{number}"

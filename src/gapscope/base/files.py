@@ -229,9 +229,11 @@ def read_json_lines(path: Path) -> Iterator[Any]:
             return
     for line in lines:
         try:
-            item, reason = json.loads(line), "no object"
+            item = json.loads(line)
+            reason = "no object"
         except (ValueError, RecursionError) as error:
-            item, reason = None, str(error)
+            item = None
+            reason = str(error)
         if not isinstance(item, dict):
             start = line[:60].decode("utf-8", errors="backslashreplace")
             raise DamagedFile(

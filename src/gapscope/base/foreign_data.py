@@ -104,7 +104,9 @@ def _with_index_of(value: Any, other: Any) -> Any:
 
     if library_of(value) != "pandas" or library_of(other) != "pandas" or len(value) != len(other):
         return value
-    return value.set_axis(other.index) if isinstance(value.index, pandas.RangeIndex) else value
+    if isinstance(value.index, pandas.RangeIndex):
+        return value.set_axis(other.index)
+    return value
 
 
 def hashed_words(texts: Any) -> Any:

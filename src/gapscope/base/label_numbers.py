@@ -37,7 +37,8 @@ def check_class_numbers(labels: Tensor) -> None:
     labels = labels[labels != IGNORED]
     if not labels.numel():
         return
-    largest, n_classes = int(labels.max()), count_values(labels.flatten())
+    largest = int(labels.max())
+    n_classes = count_values(labels.flatten())
     if is_far_above(largest, n_classes):
         raise InvalidInput(
             f"Got the label {largest} and only {n_classes} classes. Number the classes 0, 1, 2, ..., "
@@ -89,7 +90,8 @@ def check_no_mark(labels: Tensor) -> None:
     is_new[1:] = ordered.diff() != 0
     values = [int(value) for value in ordered[is_new]]
     for n_classes in range(max(len(values) - MAX_MARKS, 1), len(values)):
-        classes, mark = values[:n_classes], values[n_classes]
+        classes = values[:n_classes]
+        mark = values[n_classes]
         last = classes[-1]
         gap = mark - last
         is_far = gap > max(MIN_GAP, last) or (mark == VOID and gap > MIN_GAP_TO_VOID)

@@ -49,7 +49,10 @@ def kept_random_states(*generators: torch.Generator | None) -> Generator[None]:
     numpy = sys.modules.get("numpy")
     numpy_state = None if numpy is None else numpy.random.get_state()
     cpu = torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    if torch.cuda.is_initialized():
+        cuda = torch.cuda.get_rng_state_all()
+    else:
+        cuda = []
     own = [(each, each.get_state()) for each in generators if each is not None]
     try:
         yield

@@ -88,7 +88,8 @@ def _stacked(first: Tensor, second: Tensor, padding: int = 0) -> Tensor:
 
 def _in_types_of(second: Samples, first: Samples) -> Samples:
     """Return the second data set with numbers where the first has numbers, and token ids where it has token ids."""
-    parts, known = second.parts, first.subset(torch.arange(1)).parts
+    parts = second.parts
+    known = first.subset(torch.arange(1)).parts
     if len(parts) != len(known) or all(
         a.dtype == b.dtype for a, b in zip(parts, known, strict=True)
     ):
@@ -169,7 +170,8 @@ def _with_named_inputs_of(second: Samples, first: Samples, owner: str) -> Sample
 
 def _with_target_columns_of(second: Samples, first: Samples, owner: str) -> Samples:
     """Bring the columns of a frame of targets into the order of the first."""
-    names, known = second.target_columns, first.target_columns
+    names = second.target_columns
+    known = first.target_columns
     if names == known or not names or not known or second.targets is None:
         return second
     are_classes = first.is_classification and second.is_classification
@@ -193,7 +195,8 @@ def _with_target_columns_of(second: Samples, first: Samples, owner: str) -> Samp
 
 def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
     """Number the named classes of the second data set as in the first."""
-    names, known = second.class_names, first.class_names
+    names = second.class_names
+    known = first.class_names
     if names == known or second.targets is None or first.targets is None:
         return second
     if known == SIGN_NAMES and not names and bool((second.y == 1).all()):
@@ -224,7 +227,8 @@ def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
             f"{join_names(map(repr, known))}. Correct or drop these labels."
         )
     codes = torch.tensor([known.index(name) if name in known else 0 for name in names])
-    old, new = set(naming_note(names)), naming_note(known)
+    old = set(naming_note(names))
+    new = naming_note(known)
     notes = tuple(note for note in second.notes if note not in old)
     targets = codes.to(second.y.device)[second.y]
     return replace(second, targets=targets, class_names=known, notes=(*notes, *new))

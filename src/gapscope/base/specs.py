@@ -369,7 +369,8 @@ class RunSpec(_BaseSpec):
         """Return one table with some settings changed, or the seed."""
         if "" in settings:
             return settings[""]
-        cache, key = {} if cache is None else cache, (name, repr(settings))
+        cache = {} if cache is None else cache
+        key = (name, repr(settings))
         if key not in cache:
             table = getattr(self, name)
             content = table.to_dict()

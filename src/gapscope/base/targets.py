@@ -113,7 +113,9 @@ def note_on_signs(targets: Tensor) -> str:
     """
     if targets.shape[1] < 2 or not bool((targets.abs() == 1).all()):
         return ""
-    return SIGNS_NOTE if bool((targets < 0).any() & (targets > 0).any()) else ""
+    if bool((targets < 0).any() & (targets > 0).any()):
+        return SIGNS_NOTE
+    return ""
 
 
 def is_one_hot(targets: Tensor) -> bool:
@@ -196,7 +198,8 @@ def _note_about_classes(targets: Tensor) -> str:
 
 def _parse_as(targets: Tensor, kind: str) -> Tensor:
     """Convert raw targets to the form of a named task."""
-    shape, dtype = list(targets.shape), targets.dtype
+    shape = list(targets.shape)
+    dtype = targets.dtype
     column = targets.ndim == 2 and targets.shape[1] == 1
     if kind == "regression":
         if targets.ndim == 1:
@@ -418,13 +421,17 @@ def require_labels(
     """Return class labels [n], or labels of other `kinds` of tasks, or raise InvalidInput."""
     targets = require_targets(targets, owner)
     if targets.is_floating_point():
-        kind, advice = "regression", "Pass y.long() if these are labels."
+        kind = "regression"
+        advice = "Pass y.long() if these are labels."
     elif targets.dtype == torch.bool:
-        kind, advice = "multi-label", "Pass one of several labels at a time: (x, y[:, k].long())."
+        kind = "multi-label"
+        advice = "Pass one of several labels at a time: (x, y[:, k].long())."
     elif targets.ndim > 1:
-        kind, advice = "positions", "Pass one label per sample; these are labels of positions."
+        kind = "positions"
+        advice = "Pass one label per sample; these are labels of positions."
     else:
-        kind, advice = "classification", ""
+        kind = "classification"
+        advice = ""
     if kind in kinds:
         return targets
     raise InvalidInput(

@@ -184,7 +184,8 @@ def with_one_worker(loader: DataLoader[Any]) -> tuple[DataLoader[Any], list[str]
 
 def notes_on_numbers(data: Any) -> list[str]:
     """Return a note on what the number of a sample means in a part of a data set, or in several."""
-    name, number = "data", "i"
+    name = "data"
+    number = "i"
     while isinstance(data, Subset) and not isinstance(data, Rows):
         number = f"{name}.indices[{number}]"
         name = f"{name}.dataset"

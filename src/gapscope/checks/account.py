@@ -88,11 +88,15 @@ class Account:
 
     def _show(self, score: float, digits: int = 1) -> str:
         """Return a score as text."""
-        return percent(score, digits) if self.score == "accuracy" else f"{score:.2f}"
+        if self.score == "accuracy":
+            return percent(score, digits)
+        return f"{score:.2f}"
 
     def _points(self, cost: float) -> str:
         """Return a cost as text."""
-        return f"{100 * cost:.1f} points" if self.score == "accuracy" else f"{cost:.2f}"
+        if self.score == "accuracy":
+            return f"{100 * cost:.1f} points"
+        return f"{cost:.2f}"
 
     @property
     def segments(self) -> list[tuple[str, str, float]]:
@@ -120,7 +124,8 @@ class Account:
         score = "accuracy" if self.score == "accuracy" else "r2"
         numbers = {f"training_{score}": self.training}
         if self.expected is not None:
-            e, name = self.expected, f"expected_{score}"
+            e = self.expected
+            name = f"expected_{score}"
             numbers |= {name: e.value, f"{name}_low": e.low, f"{name}_high": e.high}
         for entry in self.entries:
             name = f"cost_{re.sub('[^a-z0-9]+', '_', entry.name.lower())}"

@@ -129,7 +129,8 @@ class Context:
     @cached_property
     def rows(self) -> Tensor:
         """Indices of the samples for quantities of the data alone: all that the time budget allows."""
-        n, seconds = len(self.everything), self.seconds_left
+        n = len(self.everything)
+        seconds = self.seconds_left
         if seconds is None or n <= MAX_SAMPLES:
             return torch.arange(n)
         columns = self.everything.inputs[0].numel()
@@ -440,10 +441,13 @@ class Context:
         best = self.best_method[1]
         score = low = high = self.train_score
         if self.expected is not None:
-            score, low, high = self.expected.value, self.expected.low, self.expected.high
+            score = self.expected.value
+            low = self.expected.low
+            high = self.expected.high
         # standard deviation between the accuracy of a sound network and that of the best method without it, beyond
         # the error of both: over 21 data sets with 200 samples each it is 0.053, sampling error included.
-        value, reach = best.value - score, NORMAL_90 * 0.05
+        value = best.value - score
+        reach = NORMAL_90 * 0.05
         ends = (value, value - math.hypot(best.value - best.low + high - score, reach))
         ends += (value + math.hypot(best.high - best.value + score - low, reach),)
         return IntervalEstimate(*(min(max(end, 0.0), 1.0) for end in ends))

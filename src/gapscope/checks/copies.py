@@ -98,7 +98,8 @@ class Copies:
             return pairs if fraction >= MIN_REPEATS else []
         if not are_word_frequencies(self.samples):
             return []
-        x, other = self.samples.inputs, second.inputs
+        x = self.samples.inputs
+        other = second.inputs
         exact = [(i, j) for i, j in pairs if torch.equal(x[i], other[j].to(x))]
         if second is self.samples:  # frequencies omit single letters and digits
             exact = [(i, j) for i, j in exact if all(t[i] == t[j] for t in self.texts.values())]

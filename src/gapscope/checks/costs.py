@@ -64,7 +64,8 @@ def cost_of_labels(
     is_flagged[flagged.cpu()] = True
     rows = thinned(len(samples), 2 * MAX_EXACT)
     is_flagged = is_flagged[rows]
-    features, labels = sample_features(samples.subset(rows)), samples.y.cpu()[rows]
+    features = sample_features(samples.subset(rows))
+    labels = samples.y.cpu()[rows]
     clean = ~is_flagged
     if samples.kind == "regression":
         spread = max(float(labels[clean].double().var(0).mean()), 1e-300)
@@ -93,7 +94,8 @@ def cost_of_labels(
         below = ((best - end) / (best - worst) for end in (score.value, score.high, score.low))
         weights = tuple(min(max(weight, 0.0), memorized) for weight in below)
     costs = [paired_difference((m * of_nearest + (1 - m) * of_kernel).tolist()) for m in weights]
-    low, high = min(cost.low for cost in costs), max(cost.high for cost in costs)
+    low = min(cost.low for cost in costs)
+    high = max(cost.high for cost in costs)
     return replace(costs[0], low=low, high=high)
 
 
@@ -114,7 +116,9 @@ def gain_of_twice_the_data(
         score: Leave-one-out accuracy of the kernel machine on all samples; None for that of at most 1,000.
     """
     part = samples.subset(thinned(len(samples)))
-    features, labels, n = sample_features(part), part.y.cpu(), len(part)
+    features = sample_features(part)
+    labels = part.y.cpu()
+    n = len(part)
     everything = _loo_correct(features, labels, n_classes)
     generator = torch.Generator().manual_seed(seed)
     halves = torch.zeros(n, dtype=torch.float64)
@@ -188,7 +192,8 @@ def limit_cost_of_scales(outcomes: Sequence[Outcome], context: Context) -> list[
     limited: list[Outcome] = []
     for outcome in outcomes:
         if isinstance(outcome, Finding) and outcome.code == "GS105" and outcome.interval:
-            cost, (low, high) = outcome.cost or 0.0, outcome.interval
+            cost = outcome.cost or 0.0
+            (low, high) = outcome.interval
             most = shortfall or IntervalEstimate(cost, 0.0, high)
             ends = min(low, most.low), min(high, most.high)
             outcome = replace(outcome, cost=min(cost, most.value), interval=ends)

@@ -22,7 +22,8 @@ from gapscope.statistics.baselines import RBF
 @register_check("GS101", title="near-duplicates", seconds=0.3)
 def duplicates(context: Context) -> Outcome:
     """Report near-duplicates, if they are 2 % of the samples or more, or of the test samples."""
-    pairs, n = context.copies.pairs, len(context.everything)
+    pairs = context.copies.pairs
+    n = len(context.everything)
     all_repeats = {j for _, j in pairs}
     repeats = context.copies.repeats or sorted(all_repeats)
     # of templates, exact repeats alone
@@ -57,7 +58,10 @@ def duplicates(context: Context) -> Outcome:
     if context.is_classifier and context.everything.targets is not None:
         labels = context.everything.targets
         conflicts = sum(int(labels[i]) != int(labels[j]) for i, j in pairs)
-    note = f"; {pluralize(conflicts, 'pair')} with different labels" if conflicts else ""
+    if conflicts:
+        note = f"; {pluralize(conflicts, 'pair')} with different labels"
+    else:
+        note = ""
     if not is_in_training:
         return Finding(
             evidence + note,
@@ -132,9 +136,11 @@ def _errors(context: Context, issues: LabelIssues, evidence: str) -> Finding:
         score = IntervalEstimate(
             context.expected.value, context.expected.low, context.expected.high
         )
-    memorized, n_classes = 1.0, 0
+    memorized = 1.0
+    n_classes = 0
     if issues.kind == "classification":
-        memorized, n_classes = _memorized(context, flagged), context.n_classes
+        memorized = _memorized(context, flagged)
+        n_classes = context.n_classes
     cost = cost_of_labels(context.data, inside, n_classes, memorized, score)
     return Finding(
         evidence,

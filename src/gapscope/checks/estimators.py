@@ -125,8 +125,12 @@ class EstimatorScores:
             rows: Row numbers in the held-out data that were passed, [m].
         """
         assert self._on_test is not None
-        predicted, labels = self._on_test[0][rows], _take_labels(self._on_test[1], rows)
-        note = error_in_words(_numbers(predicted), _numbers(labels)) if self.is_regression else ""
+        predicted = self._on_test[0][rows]
+        labels = _take_labels(self._on_test[1], rows)
+        if self.is_regression:
+            note = error_in_words(_numbers(predicted), _numbers(labels))
+        else:
+            note = ""
         return self._score(predicted, labels), note
 
     def cross_validated(self, seconds: float | None, rows: numpy.ndarray) -> IntervalEstimate:
@@ -166,7 +170,8 @@ class EstimatorScores:
         """
         n = min(len(self._rows), ROWS_OF_SCALE)
         order = self._rows[numpy.random.default_rng(0).permutation(len(self._rows))[:n]]
-        rows, labels = take_rows(self.inputs, order), _take_labels(self.labels, order)
+        rows = take_rows(self.inputs, order)
+        labels = _take_labels(self.labels, order)
         halves = numpy.arange(n)[::2], numpy.arange(n)[1::2]
         predictions: list[numpy.ndarray] = []
         try:
@@ -258,7 +263,9 @@ class EstimatorScores:
         like = numpy.array([self._row_of_class[code] for code in samples.y.tolist()])
         labels = _take_labels(self.labels, like)
         # a Series keeps the names of its own rows
-        return labels.set_axis(own.index) if hasattr(own, "set_axis") else labels
+        if hasattr(own, "set_axis"):
+            return labels.set_axis(own.index)
+        return labels
 
     def changed(self, fix: Fix, samples: Samples) -> tuple[Any, Any]:
         """Return the training data with a fix, as a pair in the form in which they were passed.
@@ -336,7 +343,8 @@ def standardization(inputs: Any) -> Callable[[Any], Any]:
     """
     if hasattr(inputs, "select_dtypes"):
         numbers = inputs.select_dtypes("number")
-        center, width = numbers.mean(), numbers.std(ddof=0)
+        center = numbers.mean()
+        width = numbers.std(ddof=0)
         width = width.where(width > 0, 1.0)
 
         def scale_frame(rows: Any) -> Any:
@@ -346,7 +354,8 @@ def standardization(inputs: Any) -> Callable[[Any], Any]:
 
         return scale_frame
     values = _dense(inputs)
-    mean, spread = values.mean(0), values.std(0)
+    mean = values.mean(0)
+    spread = values.std(0)
     spread = numpy.where(spread > 0, spread, 1.0)
     return lambda rows: (_dense(rows) - mean) / spread
 
@@ -373,7 +382,8 @@ def _names(value: Any) -> tuple[str, ...]:
 
 def _in_order_of(second: Any, first: Any) -> Any:
     """Return a frame with its columns in the order of the first; anything else as it is."""
-    names, known = _names(second), _names(first)
+    names = _names(second)
+    known = _names(first)
     if names == known or not set(known) <= set(names) or not known:
         return second
     unknown = [name for name in names if name not in known]

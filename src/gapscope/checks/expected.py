@@ -140,7 +140,8 @@ def expected_score(context: Context) -> Expected:
     if context.diverged is not None:
         if not context.is_classifier:
             raise NotMeasurable("the weights of the network are not finite")
-        accuracy, n = context.train_score, len(context.samples)
+        accuracy = context.train_score
+        n = len(context.samples)
         # the most frequent of several classes in the samples need not be the most frequent one of new data
         low = wilson_interval(accuracy, n, 1 - 0.1 / max(len(context.labels.unique()), 2))[0]
         return Expected(
@@ -193,7 +194,8 @@ def _below_training(context: Context, answer: IntervalEstimate) -> IntervalEstim
     """
     accuracy = context.train_score
     below, above = wilson_interval(accuracy, len(context.samples))
-    low, value = answer.low, answer.value
+    low = answer.low
+    value = answer.value
     if value > accuracy:
         low = accuracy - math.hypot(value - low, accuracy - below)
         value = accuracy
@@ -217,7 +219,8 @@ def _on_test(context: Context) -> Expected:
     assert test is not None
     if test.targets is None:
         raise NotMeasurable("the test samples have no labels; pass test= with them, such as (x, y)")
-    words, unclear = "on test samples", ""
+    words = "on test samples"
+    unclear = ""
     rows = _new_in_test(context, test)
     are_copies = not len(rows)
     if are_copies:
@@ -269,10 +272,12 @@ def _widened(context: Context, answer: IntervalEstimate) -> Expected:
     """
     value = answer.value
     # half-widths a fifth larger than the estimate's: on 21 data sets, the ends of its intervals were too near
-    low, high = value - 1.2 * (value - answer.low), value + 1.2 * (answer.high - value)
+    low = value - 1.2 * (value - answer.low)
+    high = value + 1.2 * (answer.high - value)
     forecast = context.forecast
     if forecast is not None and not forecast.abstained_because:
         best = max(row.score for row in forecast.rows)
-        low, high = min(low, best), max(high, best)
+        low = min(low, best)
+        high = max(high, best)
     score = _below_training(context, IntervalEstimate(value, low, high))
     return Expected(score.value, score.low, score.high, "estimated on new data")

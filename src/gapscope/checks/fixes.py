@@ -192,7 +192,8 @@ def _search_suspected(data: Samples, budget: CpuBudget) -> tuple[Tensor, Tensor]
         # leave-one-out margin of labels that are contradicted, where no rate of label errors can be estimated: a
         # half of the range, chosen on the data sets of the planted faults.
         n = int((issues.margin < -0.5).sum())
-    indices, suggested = issues.indices[:n], issues.suggested_labels[:n]
+    indices = issues.indices[:n]
+    suggested = issues.suggested_labels[:n]
     differs = suggested != issues.given_labels[:n]
     return indices[differs], suggested[differs]
 

@@ -34,7 +34,8 @@ def make_headline(result: CheckResult) -> str:
     Args:
         result: Result of a check.
     """
-    text, best = _main_limit(result), result.best_fix
+    text = _main_limit(result)
+    best = result.best_fix
     if best is None or best.name in text:
         return text
     if result.findings and best.name in result.findings[0].fixes:

@@ -62,7 +62,9 @@ def scaling(context: Context) -> Outcome:
         fixes=("standardize inputs",),
     )
     if context.estimator is not None:
-        return _of_estimator(context.estimator, finding) if is_table else finding
+        if is_table:
+            return _of_estimator(context.estimator, finding)
+        return finding
     is_scored = context.everything.kind != "positions" and context.most_frequent < 1
     # a kernel machine is blind to the mean and to the scale that all columns share
     if not is_table or not is_scored or not (scales.large or scales.small):
@@ -108,10 +110,15 @@ class _Scales:
     """
 
     def __init__(self, columns: Tensor, context: Context, noun: str) -> None:
-        self.names, self.noun = context.everything.columns, noun
-        self.spread, self.center = columns.std(0), columns.mean(0)
+        self.names = context.everything.columns
+        self.noun = noun
+        self.spread = columns.std(0)
+        self.center = columns.mean(0)
         self.varying = find_varying(self.spread, self.center)
-        self.typical, self.large, self.small, self.far = 0.0, [], [], []
+        self.typical = 0.0
+        self.large = []
+        self.small = []
+        self.far = []
         if not bool(self.varying.any()):
             return
         self.typical = float(self.spread[self.varying].median())
@@ -138,7 +145,8 @@ class _Scales:
         if self.far:
             # the column whose mean is largest beside its spread
             worst = max(self.far, key=lambda i: float(self.center[i].abs() / self.spread[i]))
-            spread, center = float(self.spread[worst]), float(self.center[worst])
+            spread = float(self.spread[worst])
+            center = float(self.center[worst])
             return (
                 f"{self._named(self.far)} {'are' if len(self.far) > 1 else 'is'} far from 0: a spread of "
                 f"{format_number(spread)} around {format_number(center)}"
@@ -173,7 +181,8 @@ def _scales_itself(context: Context, noun: str) -> bool:
         network_outputs(network, context.samples.inputs)
     if not received or not received[0].is_floating_point() or received[0].ndim < 2:
         return False
-    columns, raw = _columns(torch.cat(received)), _columns(context.samples.inputs)
+    columns = _columns(torch.cat(received))
+    raw = _columns(context.samples.inputs)
     if columns.shape != raw.shape:
         return False
     scales = _Scales(columns, context, noun)

@@ -27,7 +27,8 @@ def invalid_samples(context: Context) -> tuple[Tensor, Tensor]:
     """
     if context.prepared is None:
         return NO_SAMPLES, NO_SAMPLES
-    samples, test = context.samples, context.test
+    samples = context.samples
+    test = context.test
     training = samples.task.is_invalid(context.logits, samples.y.cpu())
     if test is None or test.targets is None or context.test_network is None:
         return training, NO_SAMPLES
@@ -47,7 +48,8 @@ def score_of_valid(context: Context) -> float:
         return 0.0
     if len(rows) == len(context.samples):
         return context.train_score
-    samples, outputs = context.samples.subset(rows), context.logits[rows]
+    samples = context.samples.subset(rows)
+    outputs = context.logits[rows]
     if context.has_accuracy:
         return float(sample_scores(samples, outputs).double().mean())
     return regression_score(outputs, samples.y).value

@@ -77,7 +77,9 @@ def _text_leak(context: Context) -> Outcome | None:
     if not reason and not context.is_classifier:
         reason = "is looked for in texts with class labels"
     if reason:
-        return NotChecked(f"whether a text gives the target away {reason}") if are_words else None
+        if are_words:
+            return NotChecked(f"whether a text gives the target away {reason}")
+        return None
     labels = context.everything.y.cpu()
     few = len(labels) < MIN_ROWS_PER_CLASS * len(labels.unique())
     rows = thinned(len(labels))

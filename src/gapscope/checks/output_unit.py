@@ -41,7 +41,8 @@ class OutputUnit:
 
 def _line(outputs: Tensor, targets: Tensor) -> float:
     """Return R^2 of increasing lines through the columns of the outputs, the mean over them."""
-    x, y = outputs - outputs.mean(0), targets - targets.mean(0)
+    x = outputs - outputs.mean(0)
+    y = targets - targets.mean(0)
     scale = (x.square().sum(0) * y.square().sum(0)).sqrt()
     correlation = (x * y).sum(0) / scale.clamp_min(1e-300)
     return float(correlation.clamp_min(0.0).square().mean())
@@ -55,7 +56,8 @@ def find_output_unit(outputs: Tensor, targets: Tensor, r_squared: float) -> Outp
         targets: Targets [n, K].
         r_squared: R^2 of the outputs as they are.
     """
-    outputs, targets = outputs.detach().cpu().double(), targets.detach().cpu().double()
+    outputs = outputs.detach().cpu().double()
+    targets = targets.detach().cpu().double()
     if r_squared >= 0 or len(targets) < MIN_SAMPLES or outputs.shape != targets.shape:
         return None
     line = _line(outputs, targets)

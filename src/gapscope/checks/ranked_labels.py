@@ -31,15 +31,22 @@ def rank_labels(context: Context) -> LabelIssues:
         InvalidInput: See `gapscope.find_label_issues`.
         BudgetSpent: Forward passes of the copy took the time budget.
     """
-    samples, part, network = context.data, context.rows, None
+    samples = context.data
+    part = context.rows
+    network = None
     if context.everything.kind == "positions":
-        samples, part, network = context.samples, context.indices, _untrained_copy(context)
+        samples = context.samples
+        part = context.indices
+        network = _untrained_copy(context)
     known: Sequence[LooRow] = ()
     # the same kernels, if a check has needed the forecast, and if it has left no repeats out
     forecast = vars(context).get("forecast")
     if forecast is not None and context.distinct is samples:
         known = forecast.rows
-    pairs = context.copies.pairs if len(samples) == len(context.everything) else None
+    if len(samples) == len(context.everything):
+        pairs = context.copies.pairs
+    else:
+        pairs = None
     budget = context.budget
     if network is not None:
         budget = budget.part(0.5)  # the checks that follow need the rest

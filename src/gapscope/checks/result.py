@@ -274,7 +274,8 @@ class CheckResult(Result):
     def tried_lines(self) -> list[str]:
         """What was tried, as text; empty without `train_fn=`."""
         if isinstance(self.tried, TriedAdvice):
-            fix, more = self.best_fix, ""
+            fix = self.best_fix
+            more = ""
             if self.estimator is not None:
                 more = ", or fit a pipeline that begins with StandardScaler() to raw rows"
             if fix is not None and fix.scale_inputs is not None:
@@ -350,7 +351,8 @@ class CheckResult(Result):
         }
 
     def __repr__(self) -> str:
-        n, checked = len(self.findings), len(self.findings) + len(self.fine)
+        n = len(self.findings)
+        checked = len(self.findings) + len(self.fine)
         total = checked + len(self.not_checked)
         lines = [
             f"{n or 'No'} finding{'' if n == 1 else 's'} for a {self.task} on {pluralize(self.total, 'sample')} "
@@ -446,7 +448,9 @@ class CheckResult(Result):
         others = [
             f.code for f in self.findings if cause and f is not finding and cause_of(f) == cause
         ]
-        return f"{text}, shared with {' and '.join(sorted(others))}" if others else text
+        if others:
+            return f"{text}, shared with {' and '.join(sorted(others))}"
+        return text
 
     def _pictures(self, finding: Finding) -> list[tuple[int, str]]:
         """Return indices and pictures of the first samples of a finding (none unless they are images)."""

@@ -62,7 +62,10 @@ def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
     elif check.needs_network and context.prepared is None and not check.generalization:
         outcome = NotChecked("needs a torch network")
     else:
-        network = nn.Module() if context.prepared is None else context.prepared.network
+        if context.prepared is None:
+            network = nn.Module()
+        else:
+            network = context.prepared.network
         try:
             with explained_memory(), explained_errors(), budget.enforced(network):
                 invalid = judge_invalid_outputs(check, context)
@@ -278,7 +281,8 @@ def _make_context(
 ) -> Context:
     """Return the context of a torch network, of a scikit-learn estimator, or of the data alone."""
     notes: tuple[str, ...] = ()
-    raw, raw_test = data, test
+    raw = data
+    raw_test = test
     if is_estimator(network) and estimator_task(network) == "classifier":
         data, test = with_class_names(data, test)
     module, contents = unwrap_estimator(network, data)
@@ -298,11 +302,10 @@ def _make_context(
     if is_raw and module is network:
         refuse_words(network, data)
     prepared = ready(network, data, needs=("outputs",)) if is_usable else None
-    given = (
-        as_samples(contents, is_exact=not isinstance(module, nn.Module))
-        if prepared is None
-        else prepared.samples
-    )
+    if prepared is None:
+        given = as_samples(contents, is_exact=not isinstance(module, nn.Module))
+    else:
+        given = prepared.samples
     if not isinstance(module, nn.Module):
         given = settle_integers(given, are_numbers=module is not None)
     if is_estimator(module):

@@ -139,10 +139,14 @@ def _moved(
     """
     d = train.shape[1]
     rows = thinned(len(train), MAX_ROWS), thinned(len(test), MAX_ROWS)
-    significant = _significant_distance(len(rows[0]), len(rows[1]), d) if d else 1.0
+    if d:
+        significant = _significant_distance(len(rows[0]), len(rows[1]), d)
+    else:
+        significant = 1.0
     found: list[tuple[float, str]] = []
     for i in range(d):
-        first, second = train[:, i], test[:, i]
+        first = train[:, i]
+        second = test[:, i]
         if are_fractions:
             distance = float((first.mean() - second.mean()).abs())
         else:
@@ -150,10 +154,14 @@ def _moved(
         if distance >= max(min_distance, significant):
             found.append((distance, f"{names[i]}: {_change(first, second, are_fractions)}"))
             continue
-        outside = 0.0 if are_fractions else _fraction_outside(first, second, d)
+        if are_fractions:
+            outside = 0.0
+        else:
+            outside = _fraction_outside(first, second, d)
         # also if a fiftieth of the test values lies outside the range of the training values
         if outside >= MIN_OUTSIDE:
-            low, high = format_number(float(first.min())), format_number(float(first.max()))
+            low = format_number(float(first.min()))
+            high = format_number(float(first.max()))
             found.append(
                 (
                     outside,
@@ -182,7 +190,8 @@ def ks_distance(first: Tensor, second: Tensor) -> float:
         first: Values [n].
         second: Values [m].
     """
-    a, b = first.sort().values, second.sort().values
+    a = first.sort().values
+    b = second.sort().values
     values = torch.cat([a, b])
     below = [torch.searchsorted(part, values, right=True).double() / len(part) for part in (a, b)]
     return float((below[0] - below[1]).abs().max())
@@ -198,7 +207,8 @@ def _fraction_outside(first: Tensor, second: Tensor, d: int) -> float:
 
     That the k largest of n + m values are all of the m test samples has a probability of at most (m / (n + m))^k.
     """
-    n, m = len(first), len(second)
+    n = len(first)
+    m = len(second)
     needed = math.log(2 * d / LEVEL) / math.log((n + m) / m)
     counts = [int((second > first.max()).sum()), int((second < first.min()).sum())]
     return sum(count for count in counts if count >= needed) / m

@@ -36,7 +36,9 @@ def configuration(context: Context) -> Outcome:
         reach = best.value - best.low
     expected = context.expected
     if expected is not None:
-        score, high, source = expected.value, expected.high, expected.source
+        score = expected.value
+        high = expected.high
+        source = expected.source
     else:
         # the score on new data is hardly above that on the training samples
         score = high = context.train_score
@@ -48,11 +50,10 @@ def configuration(context: Context) -> Outcome:
     )
     # a difference that does not show in two digits is none, however certain it is
     if high < best.value - reach and context.show(score) != context.show(best.value):
-        tune = (
-            "learning rate, epochs and regularization"
-            if context.estimator is None
-            else "its settings, or try others"
-        )
+        if context.estimator is None:
+            tune = "learning rate, epochs and regularization"
+        else:
+            tune = "its settings, or try others"
         return Finding(
             text,
             f"tune {tune}: the data allow more",
@@ -105,7 +106,9 @@ def overfitting(context: Context) -> Outcome:
     text = f"training {context.score_name} {context.show(train)}, {context.show(expected.value)} {expected.source}"
     # seven points, by judgment
     if train - expected.high < 0.07:
-        return NotChecked(expected.unclear) if expected.unclear else Fine(text)
+        if expected.unclear:
+            return NotChecked(expected.unclear)
+        return Fine(text)
     return Finding(
         text,
         AFTER_OTHERS + (REGULARIZE if context.estimator is None else REGULARIZE_ESTIMATOR),
@@ -159,10 +162,8 @@ def dead_units(context: Context) -> Outcome:
         for start in range(0, len(context.samples), 256):
             calls.clear()
             network_outputs(network, context.samples.inputs[start : start + 256], chunk_size=256)
-    units, dead = (
-        sum(map(len, active.values())),
-        sum(int((~layer).sum()) for layer in active.values()),
-    )
+    units = sum(map(len, active.values()))
+    dead = sum(int((~layer).sum()) for layer in active.values())
     if not units:
         return NotChecked("no ReLU layer with a known axis of units ran")
     # a fifth of the units, by judgment

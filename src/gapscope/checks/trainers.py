@@ -58,7 +58,8 @@ def sample_scores(samples: Samples, outputs: Tensor) -> Tensor:
         samples: Samples with targets.
         outputs: Outputs of a network for them.
     """
-    targets, outputs = samples.y.cpu(), outputs.cpu()
+    targets = samples.y.cpu()
+    outputs = outputs.cpu()
     if samples.kind == "regression":
         residuals = outputs.double().reshape(len(targets), -1) - targets.double().reshape(
             len(targets), -1
@@ -120,7 +121,9 @@ class SpecTrainer:
         initial_state: Mapping[str, Tensor] | None,
         budget: CpuBudget | None = None,
     ) -> None:
-        self.network, self.spec, self.initial_state = network, spec, initial_state
+        self.network = network
+        self.spec = spec
+        self.initial_state = initial_state
         self.budget = budget or CpuBudget(None)
 
     def run(self, samples: Samples, spec: Spec, seed: int, fix: Fix | None = None) -> Scorer:
@@ -166,7 +169,8 @@ class FunctionTrainer:
     """
 
     def __init__(self, function: Callable[..., Any], network: nn.Module | None) -> None:
-        self.function, self.network = function, network
+        self.function = function
+        self.network = network
         parameters = inspect.signature(function).parameters
         self.spec: Spec = {
             name: parameters[name].default

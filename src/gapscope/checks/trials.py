@@ -216,8 +216,12 @@ class _Splits:
         seed: int,
         budget: CpuBudget,
     ) -> None:
-        self.trainer, self.samples, self.spec, self.weights = trainer, samples, spec, weights
-        self.seed, self.budget = seed, budget
+        self.trainer = trainer
+        self.samples = samples
+        self.spec = spec
+        self.weights = weights
+        self.seed = seed
+        self.budget = budget
         self.both = False
         self.trainings = 0.0
         self._split = -1
@@ -242,7 +246,8 @@ class _Splits:
         cost = 1.0 if self.both else 0.5
         if fix is None or fix.change_spec is None:
             return cost
-        changed, epochs = fix.change_spec(self.spec), get_setting(self.spec, "epochs")
+        changed = fix.change_spec(self.spec)
+        epochs = get_setting(self.spec, "epochs")
         if changed is None or not epochs:
             return cost
         return cost * float(get_setting(changed, "epochs") or 0) / epochs
@@ -293,8 +298,10 @@ class _Splits:
         """
         if split != self._split:
             first, second = _halves(self.samples, run_seed(self.seed, split))
-            a, b = take(self.samples, first), take(self.samples, second)
-            self._split, self._kept = split, [(a, b, second), (b, a, first)]
+            a = take(self.samples, first)
+            b = take(self.samples, second)
+            self._split = split
+            self._kept = [(a, b, second), (b, a, first)]
         return self._kept
 
     def _score(self, fix: Fix | None, train: Samples, unseen: Samples, seed: int) -> Tensor:
@@ -460,7 +467,8 @@ def _nothing_learned(splits: _Splits, scored: Tensor, score: float) -> str:
     constant = splits.constant_score(scored)
     if splits.spread:
         # R^2 of new samples by the mean of the others is 0 up to the error of the mean
-        constant, name = 0.01, "the mean"
+        constant = 0.01
+        name = "the mean"
     else:
         name = f"the most frequent class, {percent(constant)}"
         if samples.kind == "multi-label":
@@ -486,7 +494,8 @@ def _gain(splits: Sequence[Tensor]) -> IntervalEstimate:
 
 def _judge(fix: Fix, first: Tensor, fresh: Sequence[Tensor], *, both: bool) -> Trial:
     """Return the trial of the best fix, with its gain on fresh splits and whether it helps."""
-    everything, gain = _gain([first, *fresh]), _gain(fresh)
+    everything = _gain([first, *fresh])
+    gain = _gain(fresh)
     level = LEVEL_OF_BOTH if both else 0.9
     trial = Trial(fix.name, float(first.nanmean()), gain, everything, level=level)
     assert trial.decisive is not None

@@ -315,7 +315,8 @@ def read_pictures(folder: Path, side: int, *, like: ImageFolder | None = None) -
 
     pictures = ImageFolder(folder, side, like.classes if like else None)
     if like is None:
-        n, classes = pluralize(len(pictures), "picture"), pluralize(len(pictures.classes), "class")
+        n = pluralize(len(pictures), "picture")
+        classes = pluralize(len(pictures.classes), "class")
         print_lines(
             f"{n} of {classes}, as {side} x {side} pixels. Features of a pretrained network say more: "
             "`gapscope.embed`.",

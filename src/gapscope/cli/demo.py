@@ -95,7 +95,8 @@ def demo(
     from gapscope.results.records import records_to_pandas
 
     start = time.perf_counter()
-    grid, pool = Grid.from_toml(GRID), Pool(folder)
+    grid = Grid.from_toml(GRID)
+    pool = Pool(folder)
     missing = len(pool.missing(grid, measures=grid.measures))
     print_lines(
         f"{len(grid)} networks on 1,797 handwritten digits, {missing} to train with {pluralize(workers, 'worker')}",

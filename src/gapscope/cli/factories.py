@@ -100,7 +100,8 @@ def import_object(source: Path | str) -> Any:
         raise InvalidInput(
             f"{source} must be module:function, such as my_models:load or code/my_models.py:load."
         )
-    module_name, name = match["module"], match["function"]
+    module_name = match["module"]
+    name = match["function"]
     module = _import_module(module_name, source)
     if not hasattr(module, name):
         suggestion = did_you_mean(
@@ -184,7 +185,8 @@ def _split_mapping(
     from gapscope.base.errors import InvalidInput
 
     others = {str(name): value for name, value in result.items()}
-    network, data = others.pop(first), others.pop("data")
+    network = others.pop(first)
+    data = others.pop("data")
     known = (*OPTIONS, "settings")
     unknown = sorted(set(others) - {*known, "network"})
     if unknown:

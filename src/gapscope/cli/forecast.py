@@ -49,7 +49,8 @@ def _forecasts(
         for name, spec in specs.items():
             show(len(forecasts), len(specs))
             problem, _ = prepare_data(spec, data_root)
-            network, train = network_from_spec(spec, problem), problem.train.first(samples)
+            network = network_from_spec(spec, problem)
+            train = problem.train.first(samples)
             forecasts[name] = forecast_accuracy(
                 network, train, time_budget=time_budget, seed=spec.seed
             )

@@ -65,7 +65,8 @@ def fit(
     check_enough(len(table))
     path = output or pool / "estimator.json"
     check_outputs(path)
-    estimator, scheme = with_interval_for(estimator, len(table)), suggest_scheme(len(table))
+    estimator = with_interval_for(estimator, len(table))
+    scheme = suggest_scheme(len(table))
     with steps("cross-validating the estimator") as show:
         quality = cross_validate(estimator, table, scheme=scheme, n_splits=N_FOLDS, on_fit=show)
     errors = quality.pivot(index="model", columns="metric", values="value").sort_values(by=["rmse"])

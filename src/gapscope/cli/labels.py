@@ -71,7 +71,8 @@ def labels(
             if test is not None:
                 held_out = read_labelled_table(test, column)
         elif target.is_dir():
-            network, data = None, read_pictures(target, side)
+            network = None
+            data = read_pictures(target, side)
             if test is not None:
                 held_out = read_pictures(test, side, like=data)
         else:

@@ -149,7 +149,8 @@ def learning_curve(
     if data is None:
         if target_column is not None or groups is not None:
             raise typer.BadParameter("--target and --groups name columns of --data; pass it.")
-        runs, group_column = _runs(target, data_root), None
+        runs = _runs(target, data_root)
+        group_column = None
     else:
         train_fn, table, group_column = _of_table(target, data, target_column, groups)
         runs = [(str(target), _folder_name(target), train_fn, table)]

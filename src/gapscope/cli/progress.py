@@ -22,7 +22,8 @@ def on_terminal() -> bool:
 
 def outcome(record: Record) -> str:
     """Describe the end of a run in one line."""
-    network, data = record.spec["network"], record.spec.get("data")
+    network = record.spec["network"]
+    data = record.spec.get("data")
     run = f"{record.id}  "
     if data is None:  # trained elsewhere
         run += f"{record.spec['name']} ({network['name']})"
@@ -30,10 +31,12 @@ def outcome(record: Record) -> str:
         run += f"{network['name']} on {data['name']}, label noise {data['label_noise']:g}"
     if record.status != "finished":
         return f"{run}: {record.status}: {record.message}"
-    kind, gap = record.gap_kind, record.gap
+    kind = record.gap_kind
+    gap = record.gap
     if gap != gap:
         return f"{run}: no test data ({record.seconds:.1f} s)"
-    train, test = record.scores[f"train_{kind}"], record.scores[f"test_{kind}"]
+    train = record.scores[f"train_{kind}"]
+    test = record.scores[f"test_{kind}"]
     return (
         f"{run}: train {kind} {train:.3f}, test {test:.3f}, gap {gap:.3f} ({record.seconds:.1f} s)"
     )

@@ -89,7 +89,8 @@ def report(
     view = PoolView(open_pool(pool))
     if not json:
         check_outputs(path)
-    estimates, name = _estimates(view.records), title or pool.resolve().name
+    estimates = _estimates(view.records)
+    name = title or pool.resolve().name
     if json:
         print_json({"title": name, **summary(view, estimates.get("held_out"))})
         return

@@ -141,9 +141,11 @@ def load_table(
     """
     numbers = read_table(locate(table.layout, root)["table"], table.header.split(","))
     train, test = split_indices(len(numbers), test_fraction, split_seed)
-    inputs, targets = numbers[:, :-1], numbers[:, -1:] / table.target_unit
+    inputs = numbers[:, :-1]
+    targets = numbers[:, -1:] / table.target_unit
     if standardize:
-        mean, std = inputs[train].mean(0), inputs[train].std(0, correction=0)
+        mean = inputs[train].mean(0)
+        std = inputs[train].std(0, correction=0)
         inputs = (inputs - mean) / torch.where(std > 0, std, 1.0)  # a constant column becomes 0
     samples = Samples(inputs.float(), targets.float())
     return Problem(

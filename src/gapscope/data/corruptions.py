@@ -161,7 +161,8 @@ def _runs(shifts: Tensor) -> list[tuple[int, int, int, int]]:
 def _blur(images: Tensor, angles: Tensor, kernel: list[float]) -> Tensor:
     """Blur images sorted by angle (radians), so that equal shifts are adjacent in memory."""
     height, width = images.shape[-2:]
-    margin_y, margin_x = min(len(kernel), height), min(len(kernel), width)
+    margin_y = min(len(kernel), height)
+    margin_x = min(len(kernel), width)
     padded = functional.pad(images, (margin_x, margin_x, margin_y, margin_y), mode="replicate")
     total = torch.zeros_like(images)
     for i, weight in enumerate(kernel):
@@ -170,7 +171,8 @@ def _blur(images: Tensor, angles: Tensor, kernel: list[float]) -> Tensor:
         for start, stop, dy, dx in _runs(torch.stack((down, right), 1)):
             if abs(dy) >= height or abs(dx) >= width:
                 continue
-            top, left = margin_y - dy, margin_x - dx
+            top = margin_y - dy
+            left = margin_x - dx
             total[start:stop].add_(
                 padded[start:stop, :, top : top + height, left : left + width], alpha=weight
             )
@@ -245,7 +247,8 @@ def flip_shift_rotate(
     mirror = torch.where(flip < 0.5, -1.0, 1.0)
     # degrees and fraction of the side below: the code of Zhao, Zhang, Hu 2022
     angle = math.radians(15.0) * (2 * angle - 1)
-    cosine, sine = angle.cos(), angle.sin()
+    cosine = angle.cos()
+    sine = angle.sin()
     # affine_grid scales both sides to [-1, 1]: a rotation needs the ratio of the sides to preserve angles
     ratio = height / width
     shift = 2 * 0.1

@@ -43,8 +43,10 @@ class _ProgressBar:
     """Progress bar for pooch that also limits the size of a file."""
 
     def __init__(self, name: str, progress: Progress | None) -> None:
-        self.name, self.progress = name, progress
-        self.total, self.received = 0, 0
+        self.name = name
+        self.progress = progress
+        self.total = 0
+        self.received = 0
 
     def update(self, size: int) -> None:
         self.received += size

@@ -82,7 +82,8 @@ def read_facial_keypoints(
         UnreadableFile: Another header, or a truncated or invalid row.
     """
     path = Path(path)
-    coordinates, images = [], []
+    coordinates = []
+    images = []
     with open_maybe_gzip(path) as file:
         header = file.readline(_MAX_LINE_BYTES).strip()
         if header != HEADER.encode():

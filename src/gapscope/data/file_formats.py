@@ -75,7 +75,8 @@ def read_idx(path: str | Path, *, dimensions: int) -> UInt8[Tensor, "*shape"]:
     Raises:
         UnreadableFile: It is of another format, truncated, longer than its header states, or larger than 1 GiB.
     """
-    path, header_size = Path(path), 4 + 4 * dimensions
+    path = Path(path)
+    header_size = 4 + 4 * dimensions
     with open_maybe_gzip(path) as file:
         header = file.read(header_size)
         if header[:3] != _IDX_MAGIC or len(header) < header_size:

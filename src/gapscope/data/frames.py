@@ -351,7 +351,8 @@ def encode_inputs(
         reads_amounts: Whether integer targets that no function can take as classes are numbers, as those of a column
             that is named as the target.
     """
-    data, test = labelled_table(data), labelled_table(test)
+    data = labelled_table(data)
+    test = labelled_table(test)
     frame = _frame_of(data)
     note = ""
     if reads_amounts:

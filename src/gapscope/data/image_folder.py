@@ -214,7 +214,8 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         ]
 
     def __repr__(self) -> str:
-        pictures, classes = pluralize(len(self), "picture"), pluralize(len(self.classes), "class")
+        pictures = pluralize(len(self), "picture")
+        classes = pluralize(len(self.classes), "class")
         return f"ImageFolder({pictures} of {classes}, {self.side} x {self.side} pixels)"
 
     def __len__(self) -> int:

@@ -67,7 +67,8 @@ def _image_samples(pixels: Tensor, labels: Tensor) -> Samples:
 
 
 def _idx_samples(images_path: Path, labels_path: Path, n_classes: int) -> Samples:
-    images, labels = read_idx(images_path, dimensions=3), read_idx(labels_path, dimensions=1)
+    images = read_idx(images_path, dimensions=3)
+    labels = read_idx(labels_path, dimensions=1)
     if len(images) != len(labels):
         raise UnreadableFile(
             f"{images_path} and {labels_path.name} must hold one label per image; they hold {len(images):,} images "

@@ -137,7 +137,8 @@ class TextFormat:
         else:
             is_text = [isinstance(cell, str) for cell in column]
             row = max(values.index, key=lambda row: (is_text[row], len(str(column.iloc[row]))))
-        cell, value = column.iloc[row], values[row]
+        cell = column.iloc[row]
+        value = values[row]
         if self.kind == "date":
             return f"{column.name}: read as dates ({str(cell)!r} is {value.date()})."
         return f"{column.name}: text read as numbers ({str(cell)!r} is {value:.12g})."
@@ -363,9 +364,12 @@ def _date_format(counts: Counter[str], min_share: float) -> TextFormat | None:
     found = {cell: match for cell in counts if (match := _DATE.fullmatch(cell)) is not None}
     if _share(counts, list(found)) < min_share:
         return None
-    days, months, years = set[str](), set[str](), set[str]()
+    days = set[str]()
+    months = set[str]()
+    years = set[str]()
     for cell, match in found.items():
-        first, second = int(match[1]), int(match[3])
+        first = int(match[1])
+        second = int(match[3])
         if len(match[1]) == 4:
             years.add(cell)
         elif match[2] == "." and len(match[4]) == 2 and len(match[1]) + len(match[3]) < 4:

@@ -104,7 +104,8 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
     """
     problem = load_dataset(spec.name, root=root, **spec.options)
     _check_compatibility(spec, problem)
-    train, test = _training_subset(spec, problem), problem.test
+    train = _training_subset(spec, problem)
+    test = problem.test
     if spec.test_size is not None:
         test = corruptions.subset(test, spec.test_size, make_generator(spec.seed, "test subset"))
     metadata: Metadata = {
@@ -124,7 +125,8 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         }
         train = replace(train, inputs=blurred)
     if spec.label_noise:
-        rate, may_keep = spec.label_noise, spec.label_noise_may_keep_class
+        rate = spec.label_noise
+        may_keep = spec.label_noise_may_keep_class
         generator = make_generator(spec.seed, "label noise")
         noisy = corruptions.inject_label_noise(
             train.y, rate, problem.n_outputs, generator, may_keep_class=may_keep
@@ -146,7 +148,8 @@ def prepare(spec: DataSpec, *, root: str | Path | None = None) -> tuple[Problem,
         metadata["target_noise"] = {"std": spec.target_noise, "samples": len(train)}
     if spec.center_targets:
         mean = train.y.mean(0)
-        train, test = replace(train, targets=train.y - mean), replace(test, targets=test.y - mean)
+        train = replace(train, targets=train.y - mean)
+        test = replace(test, targets=test.y - mean)
         metadata["center_targets"] = {"mean": mean.tolist()}
     if spec.pixels_averaged > 1:
         train, test = (

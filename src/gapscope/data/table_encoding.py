@@ -369,7 +369,10 @@ def _values(encoding: ColumnEncoding, plain: pandas.Series) -> numpy.ndarray | N
     is_text = not are_numbers(plain) and as_days(plain)[0] is None
     if is_text and encoding.kind == "date":
         return None
-    convert = pandas.to_timedelta if encoding.kind == "duration" else pandas.to_numeric
+    if encoding.kind == "duration":
+        convert = pandas.to_timedelta
+    else:
+        convert = pandas.to_numeric
     try:
         if is_text and encoding.kind == "number":
             plain = plain.map(

@@ -102,7 +102,8 @@ def as_targets(
         )
     if is_text or counts or (n <= MAX_CATEGORIES and not _are_negative_amounts(column)):
         return column, ""
-    low, high = int(column.min()), int(column.max())
+    low = int(column.min())
+    high = int(column.max())
     note = f"{column.name}: {n:,} integers from {low:,} to {high:,}, read as numbers "
     note += "(regression); text would be classes."
     amounts = column.astype(float)

@@ -249,13 +249,16 @@ class GapEstimator(RegressorMixin, BaseEstimator):
         else:
             self.kernel_ = None
         weights = self._weights(x, y, numpy.arange(len(y)))
-        self.intercept_, self.coef_ = float(weights[0]), weights[1:]
+        self.intercept_ = float(weights[0])
+        self.coef_ = weights[1:]
         self.region_ = ApplicabilityDomain.fit(x, self.feature_names_, families)
         spread = self._spread(X, x)
         if self.interval == "none":
-            self.residuals_, self.left_out_ = numpy.zeros(0), numpy.zeros((0, len(weights)))
+            self.residuals_ = numpy.zeros(0)
+            self.left_out_ = numpy.zeros((0, len(weights)))
         else:
-            self.left_out_, basis = numpy.zeros((len(y), len(weights))), self._basis(x)
+            self.left_out_ = numpy.zeros((len(y), len(weights)))
+            basis = self._basis(x)
             folds = self._folds(X, len(y))
             with progress("fitting", len(folds)) as bar:
                 for fold in folds:

@@ -23,7 +23,9 @@ from gapscope.inspection.restoring import preserve_state, without_weight_hooks
 
 
 def _dense(gradient: Tensor | None) -> Tensor | None:
-    return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
+    if gradient is not None and gradient.is_sparse:
+        return gradient.to_dense()
+    return gradient
 
 
 def _is_leaf(source: Any) -> bool:
@@ -114,7 +116,10 @@ def whole_gradient(
     Each is dense and real, zero if independent; a complex parameter has its real and imaginary parts.
     """
     with explained_errors(), without_weight_hooks(parameters):
-        value = value if cotangent is None else _weighted([value], [cotangent])
+        if cotangent is None:
+            value = value
+        else:
+            value = _weighted([value], [cotangent])
         gradients = torch.autograd.grad(
             value, parameters, create_graph=create_graph, allow_unused=True
         )
@@ -285,7 +290,10 @@ class ProbeSource:
     def draw(self, outputs: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
         """Sample a probe for these outputs, on their device, in their dtype (at least float32)."""
         probe = draw_probe(self.kind, outputs.shape[0], outputs.shape[1], self.generator)
-        dtype = outputs.dtype if outputs.dtype == torch.float64 else torch.float32
+        if outputs.dtype == torch.float64:
+            dtype = outputs.dtype
+        else:
+            dtype = torch.float32
         return probe.to(outputs.device, dtype, non_blocking=True)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -185,11 +185,9 @@ class Broadcast:
         """Return the tensor's contribution from the derivatives at each join (or None)."""
         pairs = zip(self.joins, gradients, strict=True)
         rows = [self._back(join, join.rows(g), create_graph) for join, g in pairs if g is not None]
-        return (
-            self.make_contributions(torch.stack(rows).sum(0) if len(rows) > 1 else rows[0])
-            if rows
-            else []
-        )
+        if rows:
+            return self.make_contributions(torch.stack(rows).sum(0) if len(rows) > 1 else rows[0])
+        return []
 
     def _back(self, join: Join, rows: Tensor, create_graph: bool) -> Tensor:
         """Propagate derivatives from a function of the tensor back to the tensor."""

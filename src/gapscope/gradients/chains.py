@@ -63,7 +63,9 @@ class _Link:
 
 def _parameter(node: Any, parameters: Mapping[int, nn.Parameter]) -> nn.Parameter | None:
     """Return the parameter of a node that accumulates gradients (KeyError for any other node)."""
-    return None if node is None else parameters[id(getattr(node, "variable", None))]
+    if node is None:
+        return None
+    return parameters[id(getattr(node, "variable", None))]
 
 
 def _links(outputs: Tensor, parameters: Mapping[int, nn.Parameter], length: int) -> list[_Link]:
@@ -96,7 +98,10 @@ def _links(outputs: Tensor, parameters: Mapping[int, nn.Parameter], length: int)
             raise LookupError(name)
         if weight is not None and weight.name() != "TBackward0":
             raise LookupError(weight.name())
-        owner = None if weight is None else _parameter(weight.next_functions[0][0], parameters)
+        if weight is None:
+            owner = None
+        else:
+            owner = _parameter(weight.next_functions[0][0], parameters)
         links.append(_Link(inputs, owner, bias, factor, functions))
         functions = []
     return links
@@ -113,8 +118,13 @@ def _contribution(
     link: _Link, inputs: Tensor | None, gradients: Float[Tensor, "c n o"]
 ) -> list[Contribution]:
     if link.weight is None or inputs is None:
-        return [] if link.bias is None else [DenseJacobian((link.bias,), gradients)]
-    parameters = (link.weight,) if link.bias is None else (link.weight, link.bias)
+        if link.bias is None:
+            return []
+        return [DenseJacobian((link.bias,), gradients)]
+    if link.bias is None:
+        parameters = (link.weight,)
+    else:
+        parameters = (link.weight, link.bias)
     return [
         OuterProductFactors(
             parameters, inputs, gradients[..., None], Tokens(ones=link.bias is not None)
@@ -144,7 +154,10 @@ def chain_contributions(
             for node in link.functions:
                 slope = _slope(node, g[0])
                 # a product that nothing else holds may be overwritten
-                g = g * slope if create_graph or number == 0 else g.mul_(slope)
+                if create_graph or number == 0:
+                    g = g * slope
+                else:
+                    g = g.mul_(slope)
             inputs = link.inputs
             if inputs is not None and not create_graph:
                 inputs = inputs.detach()

@@ -138,7 +138,10 @@ class OuterProductFactors(Contribution):
 
     def _split(self, jacobian: Tensor) -> list[Tensor]:
         # The output W a + b = (W, b) (a, 1) makes b the last column of the weight, and of J.
-        parts = [jacobian[..., :-1], jacobian[..., -1]] if self.layout.ones else [jacobian]
+        if self.layout.ones:
+            parts = [jacobian[..., :-1], jacobian[..., -1]]
+        else:
+            parts = [jacobian]
         if self.transposed:
             parts[0] = parts[0].mT
         leading = jacobian.shape[:-2]
@@ -205,7 +208,8 @@ class OuterProductFactors(Contribution):
 
     @override
     def regroup(self, n: int) -> OuterProductFactors:
-        columns, (c, _, o, t) = self.layout.columns(self.inputs), self.gradients.shape
+        columns = self.layout.columns(self.inputs)
+        (c, _, o, t) = self.gradients.shape
         # A sample that owns R rows has the Jacobian sum_rt g_crt a_rt^T: its rows are further positions, for a and g
         # alike, [N R, K, T] -> [N, K, R T].
         columns = columns.view(n, -1, *columns.shape[1:]).transpose(1, 2).flatten(2)
@@ -262,7 +266,8 @@ class EmbeddingContribution(Contribution):
             torch.cat([self.rows.flatten(), other.rows.flatten()]), return_inverse=True
         )
         indices = index.split([self.rows.numel(), other.rows.numel()])
-        (c, n, e, _), m = self.gradients.shape, len(other.rows)
+        (c, n, e, _) = self.gradients.shape
+        m = len(other.rows)
         for channels in slices(e, max(1, floats // (c * max(n, m) * len(read)))):
             first, second = (
                 side._scattered(i.view_as(side.rows), len(read), channels)
@@ -335,7 +340,9 @@ class DenseJacobian(Contribution):
     @property
     def _shape(self) -> Key:
         (parameter,) = self.parameters
-        return (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
+        if parameter.is_complex():
+            return (*parameter.shape, 2)
+        return tuple(parameter.shape)
 
     def _rows(self) -> Tensor:
         return self.values.detach().transpose(0, 1)
@@ -359,7 +366,8 @@ class DenseJacobian(Contribution):
         assert isinstance(other, DenseJacobian)
         if traced:  # sum_c <J_nc, J_mc> has (c, p) as its inner dimension: [N, C P] @ [C P, M]
             return multiply(self._rows().flatten(1), other._rows().flatten(1).T)
-        (c, n, _), (d, m, _) = self.values.shape, other.values.shape
+        (c, n, _) = self.values.shape
+        (d, m, _) = other.values.shape
         # <J_nc, J_md> for all pairs of rows: [N C, P] @ [P, M D]
         rows = self._rows().flatten(0, 1)
         if other is self:

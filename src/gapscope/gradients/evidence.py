@@ -94,7 +94,8 @@ def _linear(node: Any, call: Call) -> Nodes:
     else:
         _require(node.name() == "MmBackward0")
         _require(is_saved(node._saved_self, call.arguments[0]))
-        bias, (inputs, weight) = None, _before(node)
+        bias = None
+        (inputs, weight) = _before(node)
     _require(weight is not None)
     _require(weight.name() == "TBackward0")
     _own(_before(weight)[0], call, "weight")

@@ -88,7 +88,10 @@ class _Statistics(torch.autograd.Function):
         # Over the m numbers of a channel d mean / dh = 1 / m. With v = Var + eps, dv / dh = 2 (h - mean) / m, and
         # inverse = v^(-1/2) has d inverse / dh = -1/2 v^(-3/2) dv / dh = -inverse^3 (h - mean) / m.
         m = h.numel() // len(mean)
-        slope = torch.zeros_like(mean) if by_inverse is None else -by_inverse * inverse**3 / m
+        if by_inverse is None:
+            slope = torch.zeros_like(mean)
+        else:
+            slope = -by_inverse * inverse**3 / m
         by_h = (h - per_channel(mean, h)) * per_channel(slope, h)
         return by_h if by_mean is None else by_h + per_channel(by_mean / m, h), None
 
@@ -162,7 +165,10 @@ def _freezable(
     if not output.requires_grad:
         return output
     # Statistics with their graph: in the gradient of a penalty they are functions of the weights.
-    at_least_single = h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
+    if h.dtype in (torch.float16, torch.bfloat16):
+        at_least_single = h.float()
+    else:
+        at_least_single = h
     statistics = statistics_of(at_least_single, eps)
     # the parameters as torch functions receive them, possibly substitutes
     scale_and_shift = [

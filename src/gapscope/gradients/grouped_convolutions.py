@@ -28,7 +28,10 @@ def is_faster(inputs: Tensor, layout: Layout, windows: int) -> bool:
     """Return whether grouped convolutions are faster than unfolding (never on a GPU)."""
     wide = isinstance(layout, Windows) and not all(size == 1 for size in layout.kernel_size)
     channels = inputs.shape[1]
-    min_windows = _MIN_WINDOWS_TO_APPLY if channels < _MANY_CHANNELS else _MIN_WINDOWS
+    if channels < _MANY_CHANNELS:
+        min_windows = _MIN_WINDOWS_TO_APPLY
+    else:
+        min_windows = _MIN_WINDOWS
     return (
         wide
         and channels >= _MIN_CHANNELS

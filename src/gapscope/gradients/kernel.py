@@ -185,9 +185,10 @@ class _Blocks:
     def fill(self, group: slice) -> None:
         """Compute a group of rows (if symmetric, mirrored blocks right of the diagonal)."""
         full_pass = self.division.full_pass
-        rows = (
-            self._run(self.x, group) if full_pass is None else [(group, _contributions(*full_pass))]
-        )
+        if full_pass is None:
+            rows = self._run(self.x, group)
+        else:
+            rows = [(group, _contributions(*full_pass))]
         if self.symmetric:
             for i, first in enumerate(rows):
                 for second in rows[i:]:
@@ -222,8 +223,12 @@ class _Blocks:
         return joined
 
     def _add(self, first: Chunk, second: Chunk) -> None:
-        (rows, left), (columns, right) = first, second
-        block = self.kernel[rows, columns] if self.traced else self.kernel[rows, :, columns]
+        (rows, left) = first
+        (columns, right) = second
+        if self.traced:
+            block = self.kernel[rows, columns]
+        else:
+            block = self.kernel[rows, :, columns]
         if first is not second:
             left, right = _matched(left, right)
         # rows of J are concatenated over parameters, so that their inner products are added
@@ -237,7 +242,10 @@ class _Blocks:
         if total is not None and total is not block:
             block += total
         if self.symmetric and rows != columns:
-            mirrored = self.kernel[columns, rows] if self.traced else self.kernel[columns, :, rows]
+            if self.traced:
+                mirrored = self.kernel[columns, rows]
+            else:
+                mirrored = self.kernel[columns, :, rows]
             mirrored.copy_(block.T if self.traced else block.permute(2, 3, 0, 1))  # K_mdnc = K_ncmd
 
 
@@ -259,7 +267,10 @@ def ntk_blocks(
     yields. With `one_pass`, rows and columns are each run as one batch, regardless of memory.
     """
     x = prepare_inputs(network, x)
-    max_bytes = memory_budget(x.device, MAX_BYTES) if max_bytes is None else max_bytes
+    if max_bytes is None:
+        max_bytes = memory_budget(x.device, MAX_BYTES)
+    else:
+        max_bytes = max_bytes
     check_range("max_bytes", max_bytes, 1)
     symmetric = x2 is None
     x2 = x if x2 is None else prepare_inputs(network, x2)

@@ -75,7 +75,8 @@ class Call:
 
     def expand_to_batch(self) -> Call:
         """Return the same call with its inputs repeated for every sample."""
-        (output, *_), argument = self.outputs, [*self.arguments, *self.keywords.values()][0]
+        (output, *_) = self.outputs
+        argument = [*self.arguments, *self.keywords.values()][0]
         leading = 1 if output.shape[:1] == argument.shape[:1] == (1,) else 0
         inputs = argument.reshape(1, *argument.shape[leading:]).expand(
             self.n, *argument.shape[leading:]
@@ -88,7 +89,10 @@ class Call:
     @property
     def inputs(self) -> Tensor:
         """First argument with samples first, in at least float32."""
-        inputs = self.arguments[0] if self.arguments else next(iter(self.keywords.values()))
+        if self.arguments:
+            inputs = self.arguments[0]
+        else:
+            inputs = next(iter(self.keywords.values()))
         return samples_first(
             inputs if torch.is_grad_enabled() else inputs.detach(), self.sample_dim
         )
@@ -157,4 +161,6 @@ def apply_rule(call: Call, gradient: Float[Tensor, "c ..."]) -> list[Contributio
         gradient = gradient.transpose(1, 2)
     contributions = call.rule(call, gradient)
     rows = gradient.shape[1]
-    return contributions if rows == call.n else [part.regroup(call.n) for part in contributions]
+    if rows == call.n:
+        return contributions
+    return [part.regroup(call.n) for part in contributions]

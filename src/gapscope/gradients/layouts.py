@@ -58,7 +58,9 @@ class _Unfold(torch.autograd.Function):
     def forward(ctx, inputs: Tensor, layout: Windows) -> Tensor:  # type: ignore[override]
         ctx.save_for_backward(inputs)
         ctx.layout = layout
-        return layout.unfold(inputs).clone() if layout.is_view else layout.unfold(inputs)
+        if layout.is_view:
+            return layout.unfold(inputs).clone()
+        return layout.unfold(inputs)
 
     @staticmethod
     @once_differentiable

@@ -82,4 +82,6 @@ class _FastProducts(TorchDispatchMode):
 
 def fast_products() -> AbstractContextManager[Any]:
     """Return a context in which autograd's products of matrices are those of `multiply`."""
-    return _FastProducts() if _is_faster() and _linear() is not None else nullcontext()
+    if _is_faster() and _linear() is not None:
+        return _FastProducts()
+    return nullcontext()

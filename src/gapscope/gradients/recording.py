@@ -83,7 +83,10 @@ def record_calls(
     """
     network = unwrapped(network)
     modules = dict(network.named_modules())
-    chain = [] if substituted is not NOTHING_SUBSTITUTED else chain_of(network, inputs)
+    if substituted is not NOTHING_SUBSTITUTED:
+        chain = []
+    else:
+        chain = chain_of(network, inputs)
     if chain:
         with eager_mode():
             yield Tape(network, modules, inputs, chain=chain)

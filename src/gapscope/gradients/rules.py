@@ -65,7 +65,10 @@ def _padded(module: Any, inputs: Tensor) -> Tensor:
     widths = module._reversed_padding_repeated_twice
     if not any(widths):
         return inputs
-    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    if module.padding_mode == "zeros":
+        mode = "constant"
+    else:
+        mode = module.padding_mode
     return F.pad(inputs, widths, mode=mode)
 
 
@@ -77,7 +80,8 @@ def _grouped(
     transposed: bool,
 ) -> Float[Tensor, "c n p"]:
     """Return the Jacobian of a grouped weight, group by group."""
-    (n, _, t), c = columns.shape, gradients.shape[0]
+    (n, _, t) = columns.shape
+    c = gradients.shape[0]
     # Channels of group i of the output see those of group i of the input alone: one product per sample and group,
     # [C O, T] @ [T, K], or its transpose, because a transposed convolution has the weight [K, O].
     columns = columns.reshape(n, groups, -1, t)
@@ -120,7 +124,10 @@ def transposed_convolution(
     c, n, o, *space = gradient.shape
     weight = call.parameters.get("weight")
     bias = call.parameters.get("bias")
-    bias_alone = [] if bias is None else [DenseJacobian((bias,), gradient.flatten(3).sum(3))]
+    if bias is None:
+        bias_alone = []
+    else:
+        bias_alone = [DenseJacobian((bias,), gradient.flatten(3).sum(3))]
     if weight is None:
         return [*bias_alone]
     # The transpose of a convolution: input position t adds x_t W to the output's window t, so that inputs and
@@ -220,7 +227,10 @@ def norm_of_last_dimensions(
 ) -> list[Contribution]:
     """LayerNorm or RMSNorm."""
     module = call.module
-    normalize = F.layer_norm if isinstance(module, nn.LayerNorm) else F.rms_norm
+    if isinstance(module, nn.LayerNorm):
+        normalize = F.layer_norm
+    else:
+        normalize = F.rms_norm
     feature_dims = list(range(gradient.ndim - len(module.normalized_shape), gradient.ndim))
     return _scale_and_shift(
         call,

@@ -96,13 +96,12 @@ class _GroupNormByInput(torch.autograd.Function):
 
         r = inverse.unsqueeze(2)
         normalized = torch.addcmul(-r * mean.unsqueeze(2), grouped(h), r)
-        v, g = grouped(by_result), grouped(gradient * scale)
-        mean_v, mean_g, c, b = (
-            average(v),
-            average(g),
-            average(v * normalized),
-            average(g * normalized),
-        )
+        v = grouped(by_result)
+        g = grouped(gradient * scale)
+        mean_v = average(v)
+        mean_g = average(g)
+        c = average(v * normalized)
+        b = average(g * normalized)
         # d is linear in g' by a symmetric map
         projected = torch.addcmul(-r * mean_v, v, r).addcmul_(normalized, -r * c).view_as(h)
         by_gradient = projected * scale

@@ -67,7 +67,10 @@ class _SquareNorms(torch.autograd.Function):
         # J = g a^T: d(w |J|^2) = 2 w <J, dg a^T + g da^T>, so that the derivatives are 2 w J a by g and 2 w J^T g by a.
         # By Gram matrices these are 2 w g (a^T a) and 2 w a (g^T g).
         doubled = (2 * weights)[:, None, None]
-        by_inputs = torch.empty_like(inputs) if ctx.needs_input_grad[0] else None
+        if ctx.needs_input_grad[0]:
+            by_inputs = torch.empty_like(inputs)
+        else:
+            by_inputs = None
         by_gradients = torch.empty_like(gradients)
         saved_jacobians = iter(jacobians)
         for part, columns, g in _parts(inputs, gradients, ctx.layout, ctx.k):
@@ -109,11 +112,10 @@ class _SquareNormsByGroups(torch.autograd.Function):
         by_gradients = apply_jacobian(jacobian, inputs, ctx.layout)
         if ctx.layout.ones:  # d(w |sum_s g_s|^2) / dg_t = 2 w sum_s g_s for every t
             by_gradients += doubled * gradients.sum(2, keepdim=True)
-        by_inputs = (
-            apply_transpose(jacobian, gradients, inputs, ctx.layout)
-            if ctx.needs_input_grad[0]
-            else None
-        )
+        if ctx.needs_input_grad[0]:
+            by_inputs = apply_transpose(jacobian, gradients, inputs, ctx.layout)
+        else:
+            by_inputs = None
         return by_inputs, by_gradients, None
 
 
@@ -152,8 +154,9 @@ def jacobian_square_norms(
             return rank_one
         return layout.columns(inputs).square().sum((1, 2)) * gradients.square().sum((0, 2, 3))
     by_jacobian = t * (layout.width(inputs) + c * o) >= c * o * layout.width(inputs)
-    function = (
-        _SquareNormsByGroups if by_jacobian and is_faster(inputs, layout, t) else _SquareNorms
-    )
+    if by_jacobian and is_faster(inputs, layout, t):
+        function = _SquareNormsByGroups
+    else:
+        function = _SquareNorms
     result: Any = function.apply(inputs, gradients.transpose(0, 1).reshape(n, c * o, t), layout)
     return result

@@ -271,11 +271,12 @@ class Tape:
         edges += [join.edge for broadcast in broadcasts for join in broadcast.joins]
         cotangents = cotangents.to(outputs.dtype)
         with explained_errors():
-            derivatives = (
-                gradients_at([outputs], edges, [cotangents], create_graph=create_graph)
-                if edges
-                else []
-            )
+            if edges:
+                derivatives = gradients_at(
+                    [outputs], edges, [cotangents], create_graph=create_graph
+                )
+            else:
+                derivatives = []
         gradients = iter(derivatives)
         parts: list[Contribution] = []
         with (

@@ -69,11 +69,10 @@ def per_sample_traces(
             tape, outputs = full_pass
         else:
             tape, outputs = record_forward(network, x[part])
-        weightings = (
-            [one_hot_cotangents(outputs)]
-            if probes is None
-            else [probe[None, part] for probe in probes.to(outputs)]
-        )
+        if probes is None:
+            weightings = [one_hot_cotangents(outputs)]
+        else:
+            weightings = [probe[None, part] for probe in probes.to(outputs)]
         return torch.stack(
             [square_norms(tape, outputs, weighting).double() for weighting in weightings]
         )
@@ -81,9 +80,10 @@ def per_sample_traces(
     def one_pass(first: Tensor) -> list[Tensor]:
         # unverified: the verification holds copies of the weights, as many for one sample as for all
         tape, outputs = record_forward(network, first)
-        weighting = (
-            one_hot_cotangents(outputs) if probes is None else probes[:1, : len(first)].to(outputs)
-        )
+        if probes is None:
+            weighting = one_hot_cotangents(outputs)
+        else:
+            weighting = probes[:1, : len(first)].to(outputs)
         return [part.square_norms() for part in tape.contributions(outputs, weighting).values()]
 
     if full_pass is None:

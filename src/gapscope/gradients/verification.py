@@ -92,7 +92,10 @@ def _key(tape: Tape, outputs: Tensor, *, create_graph: bool) -> Hashable:
     modes = tuple(module.training for module in tape.modules.values())
     calls = tuple(_calls(tape))
     layout = getattr(tape.network, "form", None)
-    columns = () if layout is None else tuple(column.shape[1:] for column in layout.columns)
+    if layout is None:
+        columns = ()
+    else:
+        columns = tuple(column.shape[1:] for column in layout.columns)
     # Large batches are compared by three samples, whatever n is: the calls show whether layers receive them in one
     # form.
     n = min(tape.n, _SMALL_BATCH + 1)
@@ -319,7 +322,10 @@ def _verify_replays(
             )
             unreached |= missing
     # Parameters that the replay could not substitute, such as those of compiled code, are unverified.
-    unverified = unreached - _unreached(tape, outputs) if unreached else unreached
+    if unreached:
+        unverified = unreached - _unreached(tape, outputs)
+    else:
+        unverified = unreached
     return _Routing(routing.whole_network | unverified, routing.per_sample | unverified)
 
 

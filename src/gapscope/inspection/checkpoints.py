@@ -59,7 +59,8 @@ def stored_activations() -> Iterator[None]:
 
 def graph_nodes(outputs: Tensor) -> Iterator[Node]:
     """Yield the nodes of autograd's graph of `outputs`, each once."""
-    visited, waiting = set[Node](), [outputs.grad_fn]
+    visited = set[Node]()
+    waiting = [outputs.grad_fn]
     while waiting:
         node = waiting.pop()
         if node is None or node in visited:

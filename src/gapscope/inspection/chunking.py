@@ -75,7 +75,8 @@ def _read_free_on_cpu(moment: int) -> int:
         free = int(lines["MemAvailable"].split()[0]) * 1024
     elif "SC_AVPHYS_PAGES" in os.sysconf_names:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit, usage = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    usage = Path("/sys/fs/cgroup/memory.current")
     if limit.exists() and usage.exists() and (text := limit.read_text().strip()) != "max":
         free = min(free, max(0, int(text) - int(usage.read_text())))
     return free

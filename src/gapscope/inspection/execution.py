@@ -84,7 +84,10 @@ def distribute_over(group: Any = None) -> Iterator[None]:
             "torchrun, or measure without distribute_over."
         )
     size = torch.distributed.get_world_size(group)
-    members = Processes(torch.distributed.get_rank(group), size, group) if size > 1 else None
+    if size > 1:
+        members = Processes(torch.distributed.get_rank(group), size, group)
+    else:
+        members = None
     token = _PROCESSES.set(members)
     try:
         yield

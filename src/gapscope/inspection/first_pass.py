@@ -121,7 +121,10 @@ def first_pass(network: nn.Module, samples: Samples) -> FirstPass:
 
         def run() -> tuple[Any, bool]:
             x = given.clone()
-            result = network(x) if samples.form is None else call_network(network, samples.form, x)
+            if samples.form is None:
+                result = network(x)
+            else:
+                result = call_network(network, samples.form, x)
             return result, not torch.equal(x, given)
 
         try:
@@ -136,9 +139,11 @@ def first_pass(network: nn.Module, samples: Samples) -> FirstPass:
                     memory_message(error, "Pass smaller inputs, or a smaller network.")
                 ) from error
             raise InvalidInput(_forward_error(network, samples, error)) from error
-    outputs, repeated = raw_outputs(result), raw_outputs(again)
+    outputs = raw_outputs(result)
+    repeated = raw_outputs(again)
     if isinstance(outputs, Tensor) and outputs.shape == () and len(given) == 1:
-        outputs, repeated = outputs[None], repeated[None]
+        outputs = outputs[None]
+        repeated = repeated[None]
     outputs = checked_outputs(outputs, len(given), flat=False)
     return FirstPass(
         outputs,
@@ -163,7 +168,8 @@ def _differ(outputs: Tensor, repeated: Tensor) -> bool:
 def _forward_error(network: nn.Module, samples: Samples, error: Exception) -> str:
     """Return the message for an error of the network's own code."""
     message = first_line(error)
-    x, hint = samples.inputs, "Pass inputs that its forward accepts."
+    x = samples.inputs
+    hint = "Pass inputs that its forward accepts."
     is_named = samples.form is not None and samples.form.names
     if any(HASHED in note for note in samples.notes):
         return (

@@ -80,7 +80,10 @@ def forward_hooks(
         # compiled code of torch.compile runs no hooks
         stack.enter_context(eager_mode())
         for name, module in modules.items():
-            register = module.register_forward_pre_hook if before else module.register_forward_hook
+            if before:
+                register = module.register_forward_pre_hook
+            else:
+                register = module.register_forward_hook
             stack.callback(register(partial(hook, name)).remove)
         yield
 
@@ -138,7 +141,8 @@ class ModuleCall:
         Args:
             other: An earlier call of the same pass.
         """
-        mine, theirs = self.passed[0], other.passed[1]
+        mine = self.passed[0]
+        theirs = other.passed[1]
         return mine.value is theirs.value and mine.version == theirs.version
 
 

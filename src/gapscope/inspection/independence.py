@@ -81,7 +81,8 @@ class Perturbation:
     """Normal noise on a weight, relative to its root mean square or its usual initial size."""
 
     def __init__(self, seed: int, size: float) -> None:
-        self.generator, self.size = torch.Generator().manual_seed(seed), size
+        self.generator = torch.Generator().manual_seed(seed)
+        self.size = size
 
     def __call__(self, values: Tensor) -> Tensor:
         """Return the changed values."""
@@ -109,7 +110,10 @@ def _outputs_agree(network: nn.Module, x: Tensor) -> bool | None:
             return None
         reversed_rows = torch.arange(len(x) - 1, -1, -1, device=x.device)
         # Every second row, so that no neighbours are passed together. Two samples are passed one by one.
-        parts = [reversed_rows[1::2]] if len(x) > 2 else reversed_rows.split(1)
+        if len(x) > 2:
+            parts = [reversed_rows[1::2]]
+        else:
+            parts = reversed_rows.split(1)
         return all(_has_outputs(network, x[part], outputs[part]) for part in parts)
 
 
@@ -122,7 +126,8 @@ def _has_outputs(network: nn.Module, x: Tensor, expected: Tensor) -> bool:
         raise _FailsInOtherBatch(f"{type(error).__name__}: {first_line(error)}") from error
     if outputs.shape != expected.shape:
         return False
-    difference, scale = (outputs - expected).abs().max(), expected.abs().max()
+    difference = (outputs - expected).abs().max()
+    scale = expected.abs().max()
     return bool(difference <= _TOLERANCE.get(expected.dtype, 1e-3) * scale)  # False for NaN
 
 

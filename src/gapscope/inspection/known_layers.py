@@ -43,7 +43,8 @@ def _is_known(module: nn.Module) -> bool:
     ):
         return False
     if kind is nn.Linear:
-        weight, bias = own["_parameters"].get("weight"), own["_parameters"].get("bias")
+        weight = own["_parameters"].get("weight")
+        bias = own["_parameters"].get("bias")
         shadowed = own.keys() & {"weight", "bias"}
         is_standard = _is_own_parameter(weight) and (bias is None or _is_own_parameter(bias))
         return is_standard and len(own["_parameters"]) == 2 and not own["_modules"] and not shadowed

@@ -82,7 +82,8 @@ def _scores(
     """Return the scores, and the number of samples whose outputs are not finite."""
     with inspection_mode(network):
         outputs = network_outputs(network, samples.inputs, chunk_size=chunk_size)
-    targets, task = samples.y.to(outputs.device), samples.task
+    targets = samples.y.to(outputs.device)
+    task = samples.task
     if task.scores:
         task.check_outputs(targets, outputs.shape[1])
     result = {"loss": task.loss(outputs.double(), targets).item()}
@@ -98,7 +99,10 @@ def _scores_of_positions(
     network: nn.Module, samples: Samples, chunk_size: int | None
 ) -> tuple[dict[str, float], int]:
     """Return the same for positions, over which loss and correct predictions are summed chunk by chunk."""
-    loss, correct, count, n_invalid = 0.0, 0.0, 0, 0
+    loss = 0.0
+    correct = 0.0
+    count = 0
+    n_invalid = 0
     with inspection_mode(network):
         chunk_size = samples_per_pass(network, samples.inputs, chunk_size, at_most=16)
     for part in slices(len(samples), chunk_size):

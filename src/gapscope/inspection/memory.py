@@ -49,7 +49,10 @@ def memory_message(error: BaseException, advice: str) -> str:
     """Return what was needed, what is free, and what to do."""
     size = requested_bytes(error)
     free = free_bytes() / 1e9
-    needed = "More" if size is None else f"A single array of {size / 1e9:.1f} GB"
+    if size is None:
+        needed = "More"
+    else:
+        needed = f"A single array of {size / 1e9:.1f} GB"
     return (
         f"The memory of this machine is full. {needed} was needed; {free:.1f} GB are free. {advice}"
     )

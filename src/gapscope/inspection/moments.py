@@ -43,14 +43,18 @@ class ChannelMoments:
             h: Values of one chunk of samples, channels in the second dimension.
         """
         values = h.detach().transpose(0, 1).flatten(1).double()  # (C, n * positions)
-        a, b = self.count, values.shape[1]
+        a = self.count
+        b = values.shape[1]
         mean = values.mean(1)
         deviation = values - mean[:, None]
         square = deviation.square()
         m2 = square.sum(1)
         zero = torch.zeros_like(mean)
         if a == 0:
-            self._mean, self._m2, self._m3, self._m4 = mean, zero, zero, zero
+            self._mean = mean
+            self._m2 = zero
+            self._m3 = zero
+            self._m4 = zero
         total = a + b
         delta = mean - self._mean if a else zero
         if self.order == 4:
@@ -80,7 +84,8 @@ class ChannelMoments:
         )
         mean = among.sum(self._mean * self.count) / count
         self._m2 = among.sum(self._m2 + self.count * (self._mean - mean).square())
-        self._mean, self.count = mean, int(count)
+        self._mean = mean
+        self.count = int(count)
 
     @property
     def mean(self) -> Float[Tensor, " c"]:

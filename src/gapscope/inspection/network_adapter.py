@@ -23,7 +23,8 @@ def call_network(
 
     `optional` are keywords that are passed if it accepts them, such as labels for the network's own loss.
     """
-    parts, optional = form.unpack(x), optional or {}
+    parts = form.unpack(x)
+    optional = optional or {}
     parameters = inspect.signature(unwrapped(network).forward).parameters.values()
     if form.names is None:
         return network(*(parts if _takes(parameters, len(parts)) else [parts]))
@@ -140,13 +141,19 @@ class NetworkAdapter(nn.Module):
         """Return the raw outputs of the inputs encoded in `x`."""
         if self.writes_input:
             x = x.clone()
-        result = self.network(x) if self.form is None else call_network(self.network, self.form, x)
+        if self.form is None:
+            result = self.network(x)
+        else:
+            result = call_network(self.network, self.form, x)
         outputs = raw_outputs(result)
         if self.activation:
             outputs = logits_of_probabilities(outputs, self.activation)
         # a network that squeezes its output also removes the axis of a single sample
         if self.squeezed:
-            outputs = outputs.reshape(-1, 1) if self.class_axis is None else outputs[:, None]
+            if self.class_axis is None:
+                outputs = outputs.reshape(-1, 1)
+            else:
+                outputs = outputs[:, None]
         if self.class_axis is not None:
             outputs = outputs.movedim(self.class_axis, 1)
             if self.next_position:

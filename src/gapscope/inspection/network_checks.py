@@ -71,7 +71,8 @@ def check_module(network: Any) -> None:
     if isinstance(network, nn.Module):
         return
     if isinstance(network, type) and issubclass(network, nn.Module):
-        got, advice = f"the class {network.__name__}", f"Pass an instance, {network.__name__}(...)."
+        got = f"the class {network.__name__}"
+        advice = f"Pass an instance, {network.__name__}(...)."
     elif isinstance(network, type):
         got = f"the class {network.__name__}"
         advice = f"Pass an object of it, such as {network.__name__}()."
@@ -99,7 +100,8 @@ def check_module(network: Any) -> None:
         got = f"a {type(network).__name__}, which records a training run and holds no network"
         advice = "Pass the network that was trained."
     else:
-        got, advice = type(network).__name__, "Wrap it in a module whose forward calls it."
+        got = type(network).__name__
+        advice = "Wrap it in a module whose forward calls it."
     raise InvalidInput(f"network must be a torch.nn.Module; got {got}. {advice}")
 
 

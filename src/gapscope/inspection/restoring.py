@@ -45,7 +45,8 @@ class _Values:
     """Values and storage of one buffer, which a forward pass may have resized."""
 
     def __init__(self, buffer: Tensor) -> None:
-        self.buffer, self.copy = buffer, buffer.detach().clone()
+        self.buffer = buffer
+        self.copy = buffer.detach().clone()
         self.geometry: tuple[Any, ...] = (buffer.storage_offset(), buffer.size(), buffer.stride())
         self.storage = buffer.untyped_storage()
 

@@ -128,7 +128,10 @@ class ParameterSubstitution(TorchFunctionMode):
             return arguments[0]
         if _writes_in_place(getattr(func, "__name__", "")):
             # the target must be the tensor itself, not a copy in another precision
-            target = arguments[0] if id(args[0]) in self._by_identity else args[0]
+            if id(args[0]) in self._by_identity:
+                target = arguments[0]
+            else:
+                target = args[0]
             return func(target, *arguments[1:], **keywords)
         result = func(*arguments, **keywords)
         if isinstance(result, Tensor):

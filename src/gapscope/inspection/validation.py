@@ -200,7 +200,10 @@ class Ready:
         """
         if initial_state is None:
             return None
-        prefix = "network." if isinstance(self.network_for(item), NetworkAdapter) else ""
+        if isinstance(self.network_for(item), NetworkAdapter):
+            prefix = "network."
+        else:
+            prefix = ""
         state = own_state(self.bare, initial_state)
         return {prefix + name: tensor for name, tensor in state.items()}
 

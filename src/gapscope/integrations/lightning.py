@@ -129,7 +129,8 @@ class PenaltyCallback(pl.Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Warn of penalties that the training step has not computed in the first epoch."""
-        before, self._passes_before = self._passes_before or [], None
+        before = self._passes_before or []
+        self._passes_before = None
         unused = [
             type(penalty).__name__
             for penalty, passes in zip(self.penalties, before, strict=False)

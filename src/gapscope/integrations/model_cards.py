@@ -55,7 +55,10 @@ def model_card(result: Answer | CheckResult, *, name: str, dataset: str) -> str:
         lines = ["```text", *account.lines, "", result.headline, "```"]
         expected = account.expected
         score_name = account.score
-        task = "classification" if result.samples is None else result.samples.kind
+        if result.samples is None:
+            task = "classification"
+        else:
+            task = result.samples.kind
         value = None if expected is None else expected.value
         title = "" if expected is None else f"{score_name} {expected.source}"
     elif isinstance(result, Answer):  # pyright: ignore[reportUnnecessaryIsInstance]  # what users pass

@@ -69,7 +69,9 @@ def accumulation_divisor(trainer: Any, options: Mapping[str, Any]) -> float:
         trainer: The Trainer.
         options: Keyword arguments of `compute_loss`.
     """
-    return float(n_accumulated(trainer)) if is_left_to_loss(trainer, options) else 1.0
+    if is_left_to_loss(trainer, options):
+        return float(n_accumulated(trainer))
+    return 1.0
 
 
 def _depends_on(loss: Tensor, leaf: Tensor) -> bool:

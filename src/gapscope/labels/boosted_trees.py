@@ -76,7 +76,8 @@ def out_of_fold_log_probabilities(
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
     from threadpoolctl import threadpool_limits
 
-    x, y = samples.inputs.detach().double().cpu().numpy(), labels.cpu().numpy()
+    x = samples.inputs.detach().double().cpu().numpy()
+    y = labels.cpu().numpy()
     random_state = derive_seed(seed, "boosted trees") % 2**32
     divide = StratifiedKFold if groups is None else StratifiedGroupKFold
     folds = divide(N_FOLDS, shuffle=True, random_state=random_state)

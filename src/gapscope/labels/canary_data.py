@@ -26,7 +26,9 @@ class DataWithCanaries(Dataset):
     def __init__(
         self, dataset: Any, replacements: Mapping[int, Any], additions: Sequence[Any]
     ) -> None:
-        self.dataset, self.replacements, self.additions = dataset, replacements, additions
+        self.dataset = dataset
+        self.replacements = replacements
+        self.additions = additions
 
     def __len__(self) -> int:
         return len(self.dataset) + len(self.additions)

@@ -29,8 +29,11 @@ def rank_label_issues(
     unreliable, and no precision is expected if it is an upper bound.
     """
     order = margins.argsort(stable=True)
-    reason, n = noise.abstained_because, len(order)
-    curve, n_flagged, expected = torch.empty(0), 0, math.nan
+    reason = noise.abstained_because
+    n = len(order)
+    curve = torch.empty(0)
+    n_flagged = 0
+    expected = math.nan
     if not reason:
         below = torch.searchsorted(
             canaries.double().sort().values, margins[order].double(), right=True

@@ -90,7 +90,8 @@ class RandomSequences:
             labels = tokens.clone()
         elif self.are_shifted:
             row = self._random(self.tokens, length + 1)
-            tokens, labels = row[:-1], row[1:]
+            tokens = row[:-1]
+            labels = row[1:]
         else:
             tokens = self._random(self.tokens, length)
             labels = self._random(self.labels, length)

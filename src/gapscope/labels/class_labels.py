@@ -229,7 +229,9 @@ def _rank(
     order = order[is_flagged[order].int().argsort(descending=True, stable=True)]
     error = found.error[order].cpu()
     suggestion = found.suggestion[order].cpu()
-    curve, n_flagged, expected = torch.empty(0), 0, math.nan
+    curve = torch.empty(0)
+    n_flagged = 0
+    expected = math.nan
     reason = noise.abstained_because
     if reason:
         # where the rate could be anything, so could the probability of each error

@@ -45,10 +45,12 @@ class Labels:
 
     def _values(self, i: int, j: int) -> tuple[Tensor, Tensor]:
         """Return the labels of both samples, of sequences as many as both have."""
-        a, b = self.first.y[i].detach().cpu(), self.second.y[j].detach().cpu()
+        a = self.first.y[i].detach().cpu()
+        b = self.second.y[j].detach().cpu()
         if a.shape != b.shape and a.ndim and b.ndim:
             length = min(len(a), len(b))
-            a, b = a[:length], b[:length]
+            a = a[:length]
+            b = b[:length]
         return a, b
 
     def places(self, i: int, j: int) -> list[tuple[int, ...]]:
@@ -100,7 +102,10 @@ class Labels:
         """
         if self.first.kind == "regression":
             return f"{float(label):.6g}"
-        names = () if self.first.kind == "multi-label" else self.first.class_names
+        if self.first.kind == "multi-label":
+            names = ()
+        else:
+            names = self.first.class_names
         code = int(label)
         return names[code] if 0 <= code < len(names) else str(code)
 
@@ -129,7 +134,10 @@ class Labels:
         if not places or places == [()]:
             return f" ({self.named(a)})", f" ({self.named(b)})", ""
         listed = "; ".join(map(self.place_name, places[:MAX_PLACES]))
-        more = f" and {len(places) - MAX_PLACES:,} more" if len(places) > MAX_PLACES else ""
+        if len(places) > MAX_PLACES:
+            more = f" and {len(places) - MAX_PLACES:,} more"
+        else:
+            more = ""
         noun = "output" if self.first.kind == "multi-label" else "position"
         noun = noun if len(places) == 1 else f"{noun}s"
         return "", "", f" ({noun} {listed}{more})"

@@ -121,7 +121,10 @@ def _parse_place(
     else:
         place = ()
     if not is_valid or not all(0 <= index < size for index, size in zip(place, shape, strict=True)):
-        listed = f", or one of {join_names(map(repr, names))}," if names else ""
+        if names:
+            listed = f", or one of {join_names(map(repr, names))},"
+        else:
+            listed = ""
         example = ", ".join("0" for size in shape if size > 1) or "0"
         raise InvalidInput(
             f"{where}: got the place {cell!r}; indices below {list(shape)}{listed} are needed. Write it as the list "
@@ -140,7 +143,8 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
     """
     column = PLACE_COLUMNS[samples.kind]
     table, cells = _read_list(path, column)
-    parser, targets = LabelParser(samples, cells), samples.y.clone()
+    parser = LabelParser(samples, cells)
+    targets = samples.y.clone()
     decisions: dict[tuple[int, ...], tuple[float | None, int]] = {}
     compared: list[tuple[int, str, tuple[int, ...]]] = []
     for line, sample, cell, label, given in table.itertuples():
@@ -327,7 +331,10 @@ def apply_label_corrections(
     samples.original(())  # indices mean nothing if the order changes
     decisions = read_decisions(samples, path)
     if is_table:
-        values = data[1].astype(float) if samples.kind == "regression" else frame[target]
+        if samples.kind == "regression":
+            values = data[1].astype(float)
+        else:
+            values = frame[target]
         return corrected_table(frame, target, values, samples, decisions)
     targets = samples.targets.clone()
     for index, decision in decisions.items():

@@ -35,7 +35,10 @@ def exact_repeats(samples: Samples) -> list[tuple[int, int]]:
     ]
     joined = rows[0] if len(rows) == 1 else np.concatenate(rows, 1)
     width = joined.shape[1]
-    keys = joined.view(f"V{width}")[:, 0].tolist() if width else [b""] * len(samples)
+    if width:
+        keys = joined.view(f"V{width}")[:, 0].tolist()
+    else:
+        keys = [b""] * len(samples)
     repeats = [(first.setdefault(key, i), i) for i, key in enumerate(keys)]
     return sorted(pair for pair in repeats if pair[0] != pair[1])
 
@@ -161,7 +164,8 @@ def duplicates_in_test(
         test: Test samples, adapted to the training samples (`gapscope.base.second_data.as_second`).
         seconds: CPU seconds that may be used; if they do not suffice, exact repeats alone are found.
     """
-    n, both = len(samples), _joined(samples, test)
+    n = len(samples)
+    both = _joined(samples, test)
     exact = _exact_copies(both, n)
     if not compares_all_pairs(both, seconds):
         return _by_test_sample(exact)

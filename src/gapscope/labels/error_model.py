@@ -175,7 +175,8 @@ def fit_error_model(
     n_fitted = max(2_000_000 // scores.shape[1], 1)
     if len(scores) > n_fitted:
         rows = torch.linspace(0, len(scores) - 1, n_fitted, device=scores.device).long()
-        scores, labels = scores[rows], labels[rows]
+        scores = scores[rows]
+        labels = labels[rows]
     best = (-math.inf, ErrorModel(math.nan, torch.empty(0, 0)))
     for temperature in temperatures:
         likelihood, noise = _fit_noise(class_probabilities(scores, temperature), labels)
@@ -202,7 +203,8 @@ def confident_errors(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) ->
         labels: Given labels, [n].
     """
     n = len(scores)
-    (first, second), predicted = scores.topk(2, 1).values.unbind(1), scores.argmax(1)
+    (first, second) = scores.topk(2, 1).values.unbind(1)
+    predicted = scores.argmax(1)
     order = (first - second).argsort(descending=True, stable=True)
     is_wrong = predicted != labels
     overall = is_wrong[order[: math.ceil(CONFIDENT * n)]].double().mean()
@@ -239,7 +241,8 @@ def independent_labels(is_contradicted: Bool[Tensor, " n"], groups: Int[Tensor, 
     >>> independent_labels(torch.tensor([True] * 4 + [False] * 12), torch.arange(16) // 4)
     3.0
     """
-    n, fraction = len(is_contradicted), is_contradicted.double().mean()
+    n = len(is_contradicted)
+    fraction = is_contradicted.double().mean()
     excess = torch.zeros(int(groups.max()) + 1, dtype=torch.float64, device=groups.device)
     excess.index_add_(0, groups, is_contradicted.double() - fraction)
     n_groups = len(groups.unique())
@@ -277,7 +280,8 @@ def error_probabilities(
     # of two samples of a class, none can be told to be the wrong one
     is_untold = labels.bincount(minlength=n_classes)[labels] <= 2
     error = torch.where(is_untold, error / 2, error)
-    accuracy, raw_rate = float(is_agreed.double().mean()), float(error.mean())
+    accuracy = float(is_agreed.double().mean())
+    raw_rate = float(error.mean())
     # with the confident errors, the mean of the rate was too low by 0.01 more where 20 % of the labels are wrong
     rate = raw_rate * max(
         1 - HARDNESS * (1 - min(clean_accuracy(accuracy, raw_rate, n_classes), 1.0)), 0.0

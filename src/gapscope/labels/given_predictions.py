@@ -203,7 +203,8 @@ def _fitted_labels(
     reason = preference_reason(probabilities, view, codes)
     if reason is not None:
         return reason
-    own, held_out = probabilities.argmax(1) == codes, view.scores.cpu().argmax(1) == codes
+    own = probabilities.argmax(1) == codes
+    held_out = view.scores.cpu().argmax(1) == codes
     return agreement_reason(own, held_out, view.method, MIN_GAIN)
 
 

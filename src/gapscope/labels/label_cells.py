@@ -103,13 +103,17 @@ class LabelParser:
             name: code for code, name in enumerate(written_names(samples.class_names))
         }
         self.is_number = self.kind == "regression"
-        self.occurring = (
-            set() if self.is_number else {int(label) for label in samples.y.unique()} - {IGNORED}
-        )
+        if self.is_number:
+            self.occurring = set()
+        else:
+            self.occurring = {int(label) for label in samples.y.unique()} - {IGNORED}
         self.drop = drop_word(samples.class_names)
         self.names = dict(enumerate(self.codes))
         dtype = samples.y.dtype
-        self.epsilon = 4 * torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+        if dtype.is_floating_point:
+            self.epsilon = 4 * torch.finfo(dtype).eps
+        else:
+            self.epsilon = 0.0
 
     @property
     def _needed(self) -> str:
@@ -186,7 +190,10 @@ class LabelParser:
         truth = {"true": 1, "false": 0}.get(text.casefold())  # as spreadsheet programs write them
         if truth is not None and self.occurring <= {0, 1}:
             return truth if truth in self.occurring else None
-        value = int(text.partition(".")[0]) if INTEGER.fullmatch(text) else None
+        if INTEGER.fullmatch(text):
+            value = int(text.partition(".")[0])
+        else:
+            value = None
         return value if value in self.occurring else None
 
     def parse(self, label: str, where: str) -> float | None:
@@ -233,7 +240,10 @@ def check_given(
     if not others:
         return
     line, given, label = others[0]
-    more = f" (and {pluralize(len(others) - 1, 'more line')})" if len(others) > 1 else ""
+    if len(others) > 1:
+        more = f" (and {pluralize(len(others) - 1, 'more line')})"
+    else:
+        more = ""
     raise InvalidInput(
         f"{path}, line {line}: the list was made for a sample with the label {given.strip()!r}, these data have "
         f"{parser.write(label)}{more}: another order of the rows, or other data. Pass the data of which the list was "

@@ -210,7 +210,8 @@ def _assess_run(source: Any, seed: int) -> Assessment:
     # The rate is that of the machine that predicts more unseen labels. The run alone does not suffice: it has few
     # canaries, and if its rate is far too high, `clean_accuracy` makes a hard problem appear easy.
     ordinary = ~monitored.is_canary
-    without_canaries, labels = samples.subset(torch.nonzero(ordinary).flatten()), labels[ordinary]
+    without_canaries = samples.subset(torch.nonzero(ordinary).flatten())
+    labels = labels[ordinary]
     _, kernel_noise = assess_with_second_opinion(
         rbf_view(without_canaries, labels), labels, without_canaries, seed=seed
     )

@@ -217,7 +217,8 @@ def find_leaking_columns(samples: Samples, sources: Sequence[Source] = ()) -> Le
     """
     x = samples.inputs.double().cpu()
     rows = torch.linspace(0, len(x) - 1, min(len(x), MAX_EXACT), dtype=torch.float64).round().long()
-    x, targets = x[rows], samples.y.cpu()[rows]
+    x = x[rows]
+    targets = samples.y.cpu()[rows]
     if not samples.is_classification:
         targets = targets.double().flatten()
     known = [indices for _, indices in sources] or [(i,) for i in range(x.shape[1])]
@@ -234,7 +235,9 @@ def find_leaking_columns(samples: Samples, sources: Sequence[Source] = ()) -> Le
         if indices in names:
             return f"column {names[indices]}"
         listed = name_columns(samples.columns, indices)
-        return f"column {listed}" if len(indices) == 1 else f"columns {listed} together"
+        if len(indices) == 1:
+            return f"column {listed}"
+        return f"columns {listed} together"
 
     evidence = _describe([title(columns[i]) for i in chosen], min(scores[i] for i in chosen))
     evidence += " of the labels" if samples.is_classification else " of the variance of the target"

@@ -60,7 +60,8 @@ class MonitoredLabels:
         Args:
             generator: Source of the resamples of the interval.
         """
-        canaries, n_classes = self.is_canary, self.n_classes
+        canaries = self.is_canary
+        n_classes = self.n_classes
         # canaries show how often the network predicts a label that it does not train on
         accuracy = float((self.runner_up == self.given_labels)[canaries].double().mean())
         margins = CanaryMargins(self.margins[~canaries][None], self.margins[canaries][None])
@@ -156,7 +157,8 @@ def paired_p_value(differences: Sequence[float]) -> float:
             return math.exp(-(statistic**2) / 2)
         return 1.0
     half = len(values) // 2
-    first, second = _signed_sums(values[:half]), np.sort(_signed_sums(values[half:]))
+    first = _signed_sums(values[:half])
+    second = np.sort(_signed_sums(values[half:]))
     rounding = 1e-12 * np.abs(values).sum()
     # for each sum a of the first half, the number of sums b of the second with a + b >= total
     n_as_large = len(second) - np.searchsorted(second, total - rounding - first)
@@ -186,7 +188,9 @@ class PairedCanaries:
         others: Sequence[Any],
         replaced: int = 0,
     ) -> None:
-        self.dataset, self.trained, self.others = dataset, list(trained), list(others)
+        self.dataset = dataset
+        self.trained = list(trained)
+        self.others = list(others)
         self.replaced = replaced
 
     def __len__(self) -> int:
@@ -231,7 +235,8 @@ class PairedCanaries:
         check_range("number", number, MIN_PAIRS, len(dataset) // 2)
         check_range("n_classes", n_classes, 2)
         generator = make_generator(seed, "paired canaries")
-        trained, others = {}, []
+        trained = {}
+        others = []
         for index in torch.randperm(len(dataset), generator=generator).tolist():
             if len(others) == number:
                 break

@@ -90,7 +90,9 @@ def noise_rate_interval(
     margins: CanaryMargins, n_classes: int | None, *, quantile: float, generator: torch.Generator
 ) -> tuple[float, float, float]:
     """Return the bound of all rounds and its 90 % bootstrap interval (rate, low, high)."""
-    ordinary, canaries, rates = margins.ordinary, margins.canaries.flatten(), []
+    ordinary = margins.ordinary
+    canaries = margins.canaries.flatten()
+    rates = []
     rate = noise_rate_bound(ordinary.flatten(), canaries, n_classes, quantile=quantile)
     # ends of a 90 % interval are then the tenth smallest and largest
     for _ in range(200):
@@ -106,7 +108,8 @@ def noise_rate_interval(
     q05, q95 = torch.tensor(rates).quantile(torch.tensor([0.05, 0.95])).tolist()
     # The minimum of noisy ratios is biased downwards; the bound is biased upwards where margins of clean labels and
     # errors overlap. Each end is therefore the wider one of the percentile and the basic bootstrap.
-    low, high = min(q05, 2 * rate - q95, rate), max(q95, 2 * rate - q05, rate)
+    low = min(q05, 2 * rate - q95, rate)
+    high = max(q95, 2 * rate - q05, rate)
     return rate, max(low, 0.0), min(high, 1.0)
 
 
@@ -124,7 +127,8 @@ def corrupt_in_rounds(
 ) -> CanaryMargins:
     """Return margins in 20 rounds, each with corrupted labels at another 5 % of the samples."""
     n_canaries = max(MIN_CANARIES, round(CANARY_FRACTION * n))
-    ordinary, canaries = [], []
+    ordinary = []
+    canaries = []
     for _ in range(ROUNDS):
         parts = torch.randperm(n, generator=generator).split([n_canaries, n - n_canaries])
         at_canaries, rest = (part.to(device) for part in parts)
@@ -162,7 +166,8 @@ def fit_robustly(
     """Return targets with clipped residuals, the ridge, and leave-one-out predictions."""
     unit = unit_of(targets)
     targets = targets / unit
-    median, spread = targets.median(0).values, robust_spread(targets)
+    median = targets.median(0).values
+    spread = robust_spread(targets)
     clipped = median + (targets - median).clamp(-FIRST_CLIP * spread, FIRST_CLIP * spread)
     # four rounds of clipping, by judgment
     for _ in range(4):
@@ -193,10 +198,12 @@ def regression_canaries(
 
     Without a spectrum, predictions stay as they are: they are of a model that saw other samples.
     """
-    n, spread = len(targets), robust_spread(targets - predictions)
+    n = len(targets)
+    spread = robust_spread(targets - predictions)
 
     def margins(at_canaries: Tensor) -> Tensor:
-        corrupted, fitted = targets.clone(), clipped.clone()
+        corrupted = targets.clone()
+        fitted = clipped.clone()
         corrupted[at_canaries] = targets[
             torch.randint(n, (len(at_canaries),), generator=generator).to(targets.device)
         ]

@@ -45,11 +45,9 @@ def copied_pictures(pictures: Tensor, candidates: Tensor | None = None) -> list[
         others = _thumbnails(candidates.cpu().to(pictures.dtype))
     # standardized together, so that all are in one scale
     features = feature_matrix(torch.cat([own, others, others.flip(-1)])).float()
-    first, plain, mirrored = (
-        features[:n],
-        features[n : n + len(others)],
-        features[n + len(others) :],
-    )
+    first = features[:n]
+    plain = features[n : n + len(others)]
+    mirrored = features[n + len(others) :]
     distances, nearest = find_nearest(first)
     positive = distances[distances > 1e-6]
     limit = max(NEAR * float(positive.median()) if len(positive) else 0.0, 1e-6)

@@ -118,7 +118,8 @@ def _fitted_to_positions(
     is_present = torch.isin(classes, held_out[1])
     codes = held_out[2]
     reason = preference_reason(view.scores[:, is_present].exp(), held_out[0], codes)
-    own, other = view.predictions.cpu() == labels, held_out[0].predictions.cpu() == codes
+    own = view.predictions.cpu() == labels
+    other = held_out[0].predictions.cpu() == codes
     most_frequent = float(codes.bincount().max()) / len(codes)
     if not reason and is_perfect(float(own.double().mean()), most_frequent):
         reason = agreement_reason(own, other, held_out[0].method, least_gain(most_frequent))

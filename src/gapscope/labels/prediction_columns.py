@@ -60,7 +60,8 @@ def check_finite(predictions: Tensor) -> None:
     finite = predictions.isfinite().reshape(len(predictions), -1).all(1)
     if bool(finite.all()):
         return
-    n, row = int((~finite).sum()), int((~finite).nonzero()[0])
+    n = int((~finite).sum())
+    row = int((~finite).nonzero()[0])
     raise InvalidInput(
         f"Got pred_probs with NaN or infinity in {pluralize(n, 'row')} (the first is row {row}); finite numbers "
         "are needed. Drop these samples from the data and the predictions."
@@ -205,7 +206,8 @@ def _match_labels(pred_probs: Any, names: Sequence[str]) -> Any:
 
 def _match_classes(pred_probs: Any, samples: Samples) -> tuple[Any, tuple[str, ...]]:
     """Return probabilities of the classes in the order of the classes, and notes."""
-    labels, names = samples.y.cpu(), samples.class_names
+    labels = samples.y.cpu()
+    names = samples.class_names
     columns = _column_names(pred_probs)
     if not columns:
         return _unnamed_in_order(pred_probs, labels, samples)
@@ -308,7 +310,8 @@ def _unnamed_in_order(
     pred_probs: Any, labels: Int[Tensor, " n"], samples: Samples
 ) -> tuple[Any, tuple[str, ...]]:
     """Return probabilities whose columns have no names in the order of the classes, and notes."""
-    values, names = to_values(pred_probs), samples.class_names
+    values = to_values(pred_probs)
+    names = samples.class_names
     if not names or values.ndim != 2 or len(values) != len(labels):
         return pred_probs, ()
     orders = _orders(names, labels.unique().tolist(), values.shape[1])
@@ -348,7 +351,8 @@ def _unnamed_in_order(
 
 def _agrees_more(first: Tensor, second: Tensor) -> bool:
     """Return whether the first predictions agree with significantly more labels than the second."""
-    more, fewer = int((first & ~second).sum()), int((second & ~first).sum())
+    more = int((first & ~second).sum())
+    fewer = int((second & ~first).sum())
     return more - fewer > MIN_ERRORS * (more + fewer) ** 0.5
 
 
@@ -384,7 +388,10 @@ def exchanged_columns(
     listed = join_names(
         f"column {column[k]} belongs to the class {names.get(k, k)!r}" for k in moved
     )
-    order = f", in this order: {join_names(class_names)}" if class_names else ""
+    if class_names:
+        order = f", in this order: {join_names(class_names)}"
+    else:
+        order = ""
     return (
         f"The rate is not estimated from pred_probs, whose columns look exchanged: by most labels, {listed}. "
         f"Column k is needed for the class k{order}. Pass a frame with columns named as the classes."

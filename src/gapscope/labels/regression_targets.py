@@ -40,7 +40,8 @@ def assess_targets(
     """
     targets = targets.double().to(view.targets.device)
     unit = unit_of(targets)
-    targets, predictions = targets / unit, view.predictions / unit
+    targets = targets / unit
+    predictions = view.predictions / unit
     residuals = targets - predictions
     spread = robust_spread(residuals)
     margins = residual_margins(residuals, spread).cpu()

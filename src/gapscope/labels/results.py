@@ -276,7 +276,8 @@ class LabelIssues(Result):
         Args:
             precision: Smallest expected fraction of label errors among the flagged samples, in [0, 1].
         """
-        curve, notes = self.precision_curve, self.notes
+        curve = self.precision_curve
+        notes = self.notes
         sufficient = torch.nonzero(curve >= precision).flatten()
         if len(sufficient):
             n = int(sufficient[-1]) + 1

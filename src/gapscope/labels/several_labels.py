@@ -83,9 +83,11 @@ def _views_of_labels(
     """Return one view per label of scores that are fitted to 0 and 1, or of probabilities."""
     views: list[ClassView] = []
     for k in range(labels.shape[1]):
-        columns, temperatures = _columns_of(scores[:, k]), SCORE_TEMPERATURES
+        columns = _columns_of(scores[:, k])
+        temperatures = SCORE_TEMPERATURES
         if is_probability:
-            columns, temperatures = columns.clamp_min(SMALLEST).log(), LOG_TEMPERATURES
+            columns = columns.clamp_min(SMALLEST).log()
+            temperatures = LOG_TEMPERATURES
         views.append(class_view(method, columns, labels[:, k].long(), temperatures))
     return views
 
@@ -281,7 +283,8 @@ def _joined(parts: list[LabelIssues]) -> LabelIssues:
     chances = joined(lambda part: part.error_probability).nan_to_num(0.0)
     keys = (chances + 2 * flagged)[by_margin]
     order = by_margin[keys.argsort(descending=True, stable=True)]
-    n_flagged, curve = int(flagged.sum()), torch.empty(0)
+    n_flagged = int(flagged.sum())
+    curve = torch.empty(0)
     if any(len(part.precision_curve) for part in parts):
         curve = expected[order].cumsum(0) / torch.arange(1, len(order) + 1)
     return LabelIssues(

@@ -57,7 +57,8 @@ def have_equal_order(samples: Samples, i: int, j: int) -> bool:
                 return False
             continue
         padding = _padding(part)
-        first, second = _tokens(part[i], padding), _tokens(part[j], padding)
+        first = _tokens(part[i], padding)
+        second = _tokens(part[j], padding)
         matcher = SequenceMatcher(None, first, second, autojunk=False)
         n_equal = sum(block.size for block in matcher.get_matching_blocks())
         is_added = n_equal == min(len(first), len(second))
@@ -105,7 +106,8 @@ def copied_texts(samples: Samples, n: int | None = None) -> list[tuple[int, int]
     limit = (2 - 2 * 0.9) ** 0.5
     pairs: set[tuple[int, int]] = set()
     for k in torch.nonzero(distances[:, 0] <= limit).flatten().tolist():
-        found, own = int(nearest[k, 0]), k if n is None else n + k
+        found = int(nearest[k, 0])
+        own = k if n is None else n + k
         pairs.add((min(found, own), max(found, own)))
     if not samples.inputs.is_floating_point():
         pairs = {pair for pair in pairs if have_equal_order(samples, *pair)}

@@ -56,7 +56,8 @@ def _frame(place: tuple[int, ...], grid: tuple[int, ...], shape: tuple[int, ...]
     if len(grid) > 1:
         height, width = grid[-2:]
         row, column = place[-2:] if place else (0, 0)
-        tall, wide = 1, 1
+        tall = 1
+        wide = 1
     else:
         height, width = shape
         is_row = grid[:1] == (height,)
@@ -140,7 +141,10 @@ class _Contents:
         pictures = [("sample", picture)]
         if len(grid) > 1:
             labels = self.samples.y[position].detach().cpu()
-            labels = labels.reshape(grid[-2:]) if labels.numel() == grid[-2] * grid[-1] else labels
+            if labels.numel() == grid[-2] * grid[-1]:
+                labels = labels.reshape(grid[-2:])
+            else:
+                labels = labels
             values = labels.double().masked_fill(labels == IGNORED, math.nan)
             pictures.append(("labels of sample", data_uri(values)))
         return {"picture": "", "drawings": [pair for pair in pictures if pair[1]], "frame": frame}
@@ -169,7 +173,10 @@ class _Contents:
         content |= self._pictures(x, position, place)
         if not content["picture"] and not content["drawings"]:
             values = x.flatten()
-            here = place[-1] if place and self._grid() == (len(values),) else None
+            if place and self._grid() == (len(values),):
+                here = place[-1]
+            else:
+                here = None
             shown = _window(len(values), MAX_TOKENS, here)
             content["tokens"] = [(_cell(values[k].item()), k == here) for k in shown]
             content["begins"], content["ends"] = shown.start == 0, shown.stop == len(values)
@@ -204,7 +211,8 @@ class _Pairs:
             given = labels.named(targets[place] if place else targets)
             suggested = ""
             if ranked is not None:
-                given, suggested = str(ranked["given"]), str(ranked["suggested"])
+                given = str(ranked["given"])
+                suggested = str(ranked["suggested"])
             shown.append({"place": name, "given": given, "suggested": suggested})
         card = contents.of(row, places[0] if places else ())
         return card | {"labels": shown, "is_test": is_test, "n_more": len(places) - len(shown)}
@@ -216,7 +224,8 @@ class _Pairs:
             pairs: Row numbers of the samples, and of those of the second contents.
             second: Contents of the second samples of the pairs.
         """
-        first_samples, second_samples = self.contents.samples, second.samples
+        first_samples = self.contents.samples
+        second_samples = second.samples
         if first_samples is None or second_samples is None:
             return []
         labels = Labels(first_samples, second_samples)

@@ -317,7 +317,10 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         """Sort rows: baselines, then by association beyond the hyperparameters, evidence first."""
 
         def key(row: LeaderboardRow) -> tuple[int, bool, float]:
-            strength = 0.0 if math.isnan(row.partial.value) else abs(row.partial.value)
+            if math.isnan(row.partial.value):
+                strength = 0.0
+            else:
+                strength = abs(row.partial.value)
             return ("size", "random", "measure").index(row.role), row.verdict != EVIDENCE, -strength
 
         return sorted(self, key=key)

@@ -112,7 +112,10 @@ def _run(
                 result = checked_outputs(network(x[part].clone()), part.stop - part.start)
                 value = None
                 if calls:
-                    value = calls[-1].input if place.is_input else calls[-1].output
+                    if place.is_input:
+                        value = calls[-1].input
+                    else:
+                        value = calls[-1].output
                 if value is None or len(value) != part.stop - part.start:
                     raise InvalidInput(
                         f"Features need one tensor with a row per sample; {place.description} has none. Pass layer=, "

@@ -138,7 +138,9 @@ def _combined(network: nn.Module, x: Tensor, k: int | None, seed: int = 0) -> nn
         return network
     with measurement_mode(network):
         n_outputs = number_of_outputs(network, x)
-    return _CombinedOutputs(network, n_outputs, k, seed) if k < n_outputs else network
+    if k < n_outputs:
+        return _CombinedOutputs(network, n_outputs, k, seed)
+    return network
 
 
 def kernel_columns(

@@ -274,7 +274,9 @@ def _with_checked_arguments(
 
     def tensor(value: Any, read: Any) -> Any:
         # several inputs are packed in one tensor, which is not what the function takes
-        return value if isinstance(value, torch.Tensor | tuple) or is_mapping(value) else read
+        if isinstance(value, torch.Tensor | tuple) or is_mapping(value):
+            return value
+        return read
 
     @wraps(function)
     def of_network(network: nn.Module, *arguments: Any, **options: Any) -> Any:
@@ -293,7 +295,8 @@ def _with_checked_arguments(
         samples = Samples(x, y)  # which raises for unusable inputs and targets
         if "regression" not in tasks:
             require_labels(samples.targets, name, kinds=tasks)
-        inputs, targets = tensor(x, samples.inputs), tensor(y, samples.targets)
+        inputs = tensor(x, samples.inputs)
+        targets = tensor(y, samples.targets)
         return function(network, inputs, targets, *arguments, **options)
 
     if "targets" in needs:

@@ -64,7 +64,10 @@ def memorization_stats(
     contradicted = labels != predictions
     # mean over the C - 2 classes that are neither label nor prediction; used only where the two differ
     mean_rest = (1 - p - at_prediction) / max(probabilities.shape[1] - 2, 1)
-    m = float((p - mean_rest)[contradicted].mean()) if bool(contradicted.any()) else 0.0
+    if bool(contradicted.any()):
+        m = float((p - mean_rest)[contradicted].mean())
+    else:
+        m = 0.0
     return m, float(p[~contradicted].mean()) if bool((~contradicted).any()) else 0.0
 
 
@@ -163,7 +166,10 @@ class AutomaticStrength:
         if self._predictions is not None:
             return
         if targets is None or targets.is_floating_point() or targets.ndim != 1:
-            got = "none" if targets is None else f"{targets.dtype} {list(targets.shape)}"
+            if targets is None:
+                got = "none"
+            else:
+                got = f"{targets.dtype} {list(targets.shape)}"
             raise InvalidInput(
                 f"strength 'auto' needs class labels, int64 [n], at every call; got {got}. Call "
                 "penalty.forward_with_penalty(network, x, y); for regression or labels of positions pass a number."
@@ -206,7 +212,9 @@ class AutomaticStrength:
         columns = tuple(torch.stack(column) for column in zip(*self._inputs, strict=True))
         if not self._names:
             return columns[0]
-        return columns if self._names[0].isdigit() else dict(zip(self._names, columns, strict=True))
+        if self._names[0].isdigit():
+            return columns
+        return dict(zip(self._names, columns, strict=True))
 
     def _predict_samples(self) -> None:
         if len(self._labels) < MIN_SAMPLES:

@@ -195,7 +195,10 @@ class Penalty(ABC):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the tensors that resumed training needs."""
-        state = {"calls": torch.tensor(self._calls)} if self.counts_calls else {}
+        if self.counts_calls:
+            state = {"calls": torch.tensor(self._calls)}
+        else:
+            state = {}
         if self._probes is not None:
             state |= self._probes.state_dict()
         if self.automatic is not None:

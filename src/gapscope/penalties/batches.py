@@ -109,7 +109,10 @@ class BatchNetwork(NetworkAdapter):
 
 def data_parallel(network: nn.Module) -> DistributedDataParallel | None:
     """Return the network's wrapper for data-parallel training, if it has one."""
-    wrapped = network._wrapped[0] if isinstance(network, BatchNetwork) else network
+    if isinstance(network, BatchNetwork):
+        wrapped = network._wrapped[0]
+    else:
+        wrapped = network
     return wrapped if isinstance(wrapped, DistributedDataParallel) else None
 
 

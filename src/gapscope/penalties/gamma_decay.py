@@ -75,7 +75,10 @@ class GammaDecayPenalty(Penalty):
         self.strength = strength
         self.every = every
         # batch norm regularizes in proportion to 1 / (batch size)
-        self.missing = 1.0 if batch_norm_size is None else 1 - batch_size / batch_norm_size
+        if batch_norm_size is None:
+            self.missing = 1.0
+        else:
+            self.missing = 1 - batch_size / batch_norm_size
         self.data = data
         self.draws = draws
         self.covariance: Covariance = covariance

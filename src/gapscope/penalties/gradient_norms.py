@@ -82,7 +82,10 @@ class InputJacobianPenalty(Penalty):
                 f"InputJacobianPenalty needs floating-point inputs; got {inputs.dtype}. Pass the part of the network "
                 "after the embedding, or use a penalty on the weights."
             )
-        inputs = inputs if inputs.requires_grad else inputs.detach().requires_grad_()
+        if inputs.requires_grad:
+            inputs = inputs
+        else:
+            inputs = inputs.detach().requires_grad_()
         modules = dict(unwrapped(network).named_modules())
         with (
             eager_mode(),

@@ -163,11 +163,10 @@ class GradientSimilarityPenalty(Penalty):
         if observed is None:
             return outputs.new_zeros(())
         outputs = checked_outputs(outputs, len(inputs))
-        total = (
-            self._logdet(observed, outputs)
-            if self.kind == "logdet"
-            else self._trace(network, observed, outputs)
-        )
+        if self.kind == "logdet":
+            total = self._logdet(observed, outputs)
+        else:
+            total = self._trace(network, observed, outputs)
         return self.of_total(outputs, total)
 
     def of_total(
@@ -231,7 +230,10 @@ class GradientSimilarityPenalty(Penalty):
         probabilities = outputs.float().softmax(1)
         difference = float((probabilities - probabilities.mean(0)).abs().sum(1).mean()) / 2
         is_sign = difference == 0 or difference < min(_SMALL_DIFFERENCE, _GROWTH * self._difference)
-        self._n_signs = self._n_signs + 1 if is_sign and outputs.shape[1] > 1 else 0
+        if is_sign and outputs.shape[1] > 1:
+            self._n_signs = self._n_signs + 1
+        else:
+            self._n_signs = 0
         self._difference = difference
         if is_constant:
             reason = (

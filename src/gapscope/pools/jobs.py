@@ -97,7 +97,10 @@ def run_cached(
             on_done(name, number, len(missing))
     if failures:
         name, error = next(iter(failures.items()))
-        saved = f" The others are saved in {folder}." if len(failures) < len(jobs) else ""
+        if len(failures) < len(jobs):
+            saved = f" The others are saved in {folder}."
+        else:
+            saved = ""
         raise GapscopeError(
             f"All jobs must succeed; {len(failures)} of {len(missing)} failed, first {name!r} "
             f"({type(error).__name__}: {error}).{saved} Fix this job and call again."

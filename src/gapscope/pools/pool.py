@@ -121,7 +121,10 @@ class Pool:
         marker = self.folder / MARKER
         if marker.exists():
             content = read_json(marker)
-            schema = content.get("schema") if isinstance(content, dict) else None
+            if isinstance(content, dict):
+                schema = content.get("schema")
+            else:
+                schema = None
             if not isinstance(schema, int):
                 raise DamagedFile(
                     f"{marker} is corrupted; it must contain the pool's schema. Delete it: the next run recreates it."

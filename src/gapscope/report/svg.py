@@ -161,7 +161,8 @@ class Plot:
 
     def segment(self, start: tuple[float, float], end: tuple[float, float], *, kind: str) -> None:
         """Add a straight line between two points."""
-        (x1, y1), (x2, y2) = self._position(*start), self._position(*end)
+        (x1, y1) = self._position(*start)
+        (x2, y2) = self._position(*end)
         self.marks.append(tag("line", class_=kind, x1=x1, y1=y1, x2=x2, y2=y2))
 
     def bar(self, left: float, right: float, height: float, *, title: str = "") -> None:
@@ -225,7 +226,10 @@ class Plot:
         """Return the figure, with the names of the axes as page text around the drawing."""
         size: dict[str, object] = {"width": "100%", "height": "100%"}
         stretched = {"viewBox": f"0 0 {SIDE} {SIDE}", "preserveAspectRatio": "none"}
-        inner = tag("svg", *self.paths, class_="paths", **stretched, **size) if self.paths else ""
+        if self.paths:
+            inner = tag("svg", *self.paths, class_="paths", **stretched, **size)
+        else:
+            inner = ""
         drawing = tag(
             "svg",
             *self._axes(),

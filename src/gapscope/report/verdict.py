@@ -40,7 +40,8 @@ def _short_name(record: Record, view: PoolView) -> str:
 def _best(view: PoolView) -> str:
     """Describe the only network, or name those within a point of the best test score."""
     if len(view.all_finished) == 1:
-        (record,), kind = view.all_finished, view.gap_kind
+        (record,) = view.all_finished
+        kind = view.gap_kind
         train, test = (format_fixed(record.scores[f"{part}_{kind}"]) for part in ("train", "test"))
         return (
             f"One network is finished, {_short_name(record, view)}: {kind} {train} on training data, {test} on test "

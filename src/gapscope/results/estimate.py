@@ -25,7 +25,10 @@ class Estimate(float):
     def __new__(cls, value: float, standard_error: float | None = None) -> Estimate:
         """Create the float and attach its standard error."""
         estimate = super().__new__(cls, value)
-        estimate.standard_error = None if standard_error is None else float(standard_error)
+        if standard_error is None:
+            estimate.standard_error = None
+        else:
+            estimate.standard_error = float(standard_error)
         return estimate
 
     @property

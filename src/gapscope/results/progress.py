@@ -144,7 +144,8 @@ class _Lines(NullProgress):
 
     def step(self, what: str, *, is_timed: bool = True) -> None:
         """Name the next step."""
-        self.what, self.is_timed = what, is_timed
+        self.what = what
+        self.is_timed = is_timed
 
     def advance(self, amount: float = 1.0) -> None:
         """Count finished work."""

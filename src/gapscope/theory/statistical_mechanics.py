@@ -47,7 +47,10 @@ def as_numbers(parameter: str, argument: ArrayLike) -> Numbers:
     try:
         return np.asarray(argument, np.float64)
     except (TypeError, ValueError):
-        shown = describe_value(argument) if isinstance(argument, list | tuple) else repr(argument)
+        if isinstance(argument, list | tuple):
+            shown = describe_value(argument)
+        else:
+            shown = repr(argument)
         raise InvalidInput(
             f"{parameter} must be a number, or an array of numbers; got {shown}."
         ) from None

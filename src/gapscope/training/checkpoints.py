@@ -80,7 +80,10 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise UnreadableFile(
                 f"{path} must be a safetensors file; it is {kind}. Pass the weights of a network, or a table as CSV."
             ) from None
-        advice = ", or train the network again" if path.suffix == ".safetensors" else ""
+        if path.suffix == ".safetensors":
+            advice = ", or train the network again"
+        else:
+            advice = ""
         raise DamagedFile(
             f"{path} must be a whole safetensors file; reading it failed: {error}. Pass another file{advice}."
         ) from None

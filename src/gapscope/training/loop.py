@@ -76,7 +76,10 @@ class _Training:
     result: TrainingResult | None = None
 
     def __post_init__(self) -> None:
-        self._writer = None if self.folder is None else CheckpointWriter(self.folder)
+        if self.folder is None:
+            self._writer = None
+        else:
+            self._writer = CheckpointWriter(self.folder)
 
     def run_to_end(self) -> TrainingResult:
         """Train the remaining epochs, and write the last finished one even after an error or an interrupt."""
@@ -216,7 +219,10 @@ def train(
                 f"penalties must be penalties, such as gapscope.GradientSimilarityPenalty; got {penalty!r}."
             )
     # from one input tensor to outputs [n, K]: the network or its adapter
-    called = network if prepared.network is prepared.bare else prepared.network
+    if prepared.network is prepared.bare:
+        called = network
+    else:
+        called = prepared.network
     run = Trainer(network, called, settings, penalties, seed, on_epoch)
     path = None if folder is None else Path(folder)
     training = _Training(run, prepared.samples, held_out, seed, path, on_epoch, on_batch)

@@ -94,13 +94,15 @@ def read_course(losses: Sequence[float], constant: float, uniform: float, spread
         uniform: Cross-entropy of equal probabilities: log K.
         spread: Standard deviation of the outputs over samples, mean of the outputs.
     """
-    fall, ceiling = recent_fall(losses), NEAR_HIGH * uniform
+    fall = recent_fall(losses)
+    ceiling = NEAR_HIGH * uniform
     if math.isnan(fall):
         # a training that ended early, as one that diverges does
         if losses and losses[-1] > max(losses[0], ceiling):
             return _risen(losses[0], losses[-1])
         return _without_losses(spread)
-    first, k = losses[0], max(2, len(losses) // 5)
+    first = losses[0]
+    k = max(2, len(losses) // 5)
     last = sum(losses[-k:]) / k
     total = (first - last) / max(abs(first), 1e-12)
     has_not_begun = abs(total) < MIN_TOTAL

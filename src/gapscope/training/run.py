@@ -89,7 +89,10 @@ class Trainer:
         self.settings = settings
         self.penalties = penalties
         # a monitor is saved and resumed with the run
-        self.monitor = on_epoch if hasattr(on_epoch, "load_state_dict") else None
+        if hasattr(on_epoch, "load_state_dict"):
+            self.monitor = on_epoch
+        else:
+            self.monitor = None
         self.device = device_of(network)
         self.mixed = settings.precision == "mixed"
         if self.mixed and self.device.type != "cuda":

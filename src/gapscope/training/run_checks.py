@@ -167,7 +167,10 @@ def memorization(run: RunState) -> Outcome:
     if alarm is None:
         return NotChecked("pass monitor=, a gapscope.Monitor with an alarm")
     if alarm.raised:
-        best = "" if alarm.peak is None else f"; the estimated best epoch is {alarm.peak}"
+        if alarm.peak is None:
+            best = ""
+        else:
+            best = f"; the estimated best epoch is {alarm.peak}"
         return Finding(
             f"the overfitting alarm was raised at epoch {alarm.raised_at}{best}",
             "memorization has begun: correct the labels, or train with gapscope.GradientSimilarityPenalty; to choose "

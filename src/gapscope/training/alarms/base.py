@@ -110,7 +110,10 @@ class Alarm(ABC):
 
     def __repr__(self) -> str:
         if self.peak is None:
-            state = "no verdict yet" if self.raised_at is None else f"raised at {self.raised_at}"
+            if self.raised_at is None:
+                state = "no verdict yet"
+            else:
+                state = f"raised at {self.raised_at}"
         elif self.raised_at is None:
             state = f"not raised; estimated best epoch so far: {self.peak}"
         else:

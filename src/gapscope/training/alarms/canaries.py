@@ -96,8 +96,12 @@ class Canaries:
         self.labels[self.positions] = (labels[self.positions] + shift) % classes
 
     def __repr__(self) -> str:
-        k, n = len(self.positions), len(self.labels)
-        state = "were replaced and are restored" if self.is_restored else "are replaced"
+        k = len(self.positions)
+        n = len(self.labels)
+        if self.is_restored:
+            state = "were replaced and are restored"
+        else:
+            state = "are replaced"
         return (
             f"Canaries({k} of {n} labels ({100 * k / n:.1f} %) of {self.n_classes} classes {state})"
         )
