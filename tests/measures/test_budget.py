@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import gapscope as gs
+from gapscope.base import budget as cpu_seconds
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import as_samples
 from gapscope.inspection.validation import Ready, ready
@@ -41,6 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock by which costs are measured."""
     made = Clock()
     monkeypatch.setattr(planning, "time", made)
+    monkeypatch.setattr(cpu_seconds, "time", made)
     return made
 
 
@@ -205,6 +207,47 @@ def test_a_budget_is_met_and_noted(slow: Any, clock: Clock) -> None:
         assert error and readings[name].value == pytest.approx(exact[name].value, abs=5 * error)
 
 
+class Warming(nn.Linear):
+    """Its second call and all later ones take 0.3 seconds; calls are counted anew in each context."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(6, 3)
+        self.clock = clock
+        self.calls = 0
+
+    def forward(self, input: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls > 1:
+            self.clock.sleep(0.3)
+        return super().forward(input)
+
+
+def test_measures_that_trials_underestimate_end_with_the_budget(clock: Clock) -> None:
+    readings = gs.measure(Warming(clock), (X[:300], Y[:300]), time_budget=2.0)
+    assert clock.now < 1.2 * 2 + 0.3
+    assert {"accuracy", "parameter_count"} <= readings.values().keys()
+    assert "time_budget=2" in readings.unmeasured["output_sensitivity"]
+
+
+def test_each_compared_network_has_a_budget_of_its_own(clock: Clock) -> None:
+    networks = {"a": Warming(clock), "b": network(), "c": Warming(clock)}
+    result = gs.compare(networks, (X[:300], Y[:300]), time_budget=2.0, progress=False)
+    assert clock.now < 2 * (1.2 * 2 + 0.3)
+    for name in ("a", "c"):
+        assert "time_budget=2" in result.unmeasured[name]["output_sensitivity"]
+    assert len(result.of("accuracy")) == 3 and len(result.of("output_sensitivity")) == 1
+
+
+def test_a_superlinear_measure_is_omitted_if_its_trials_end_with_the_budget() -> None:
+    def spent(*_: Any) -> None:
+        raise cpu_seconds.BudgetSpent("time_budget=4 was spent before it ended.")
+
+    result = ready(nn.Linear(6, 3), as_samples((X[:400], Y[:400])))
+    item = get_measure("ntk_logdet")
+    failed = planning._superlinear_over_budget(item, result, 1e-6, 2.5, spent)
+    assert planning.OMITTED in failed["ntk_logdet"]
+
+
 def test_measures_that_cannot_fit_are_omitted_without_a_trial(
     slow: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,6 +339,8 @@ def interrupted() -> Any:
 def test_interruption_returns_finished_readings(interrupted: Any) -> None:
     readings = gs.measure(network(), (X, Y), ["loss", "axle", "accuracy"])
     assert list(readings.values()) == ["loss"]
+    assert readings.interrupted and not gs.measure(network(), (X, Y), ["loss"]).interrupted
+    assert gs.Readings.from_json(readings.to_json()).interrupted
     assert readings.unmeasured == dict.fromkeys(
         ["axle", "accuracy"], "stopped before it was finished"
     )

@@ -39,6 +39,7 @@ class CpuBudget:
 
     Args:
         seconds: The budget; None for no limit.
+        spent: CPU seconds of it that were spent before.
 
     Raises:
         InvalidInput: It is not positive.
@@ -48,7 +49,7 @@ class CpuBudget:
     (True, False, True)
     """
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, spent: float = 0.0) -> None:
         self.seconds = math.inf
         if seconds is not None:
             check_range("time_budget", seconds, 0, low_open=True)
@@ -57,7 +58,7 @@ class CpuBudget:
         self.passed = self.seconds
         self._before = 0.0
         self._fraction = 1.0
-        self._start = time.process_time()
+        self._start = time.process_time() - spent
 
     @property
     def spent(self) -> float:
@@ -114,6 +115,12 @@ class CpuBudget:
         part._fraction = fraction * self._fraction
         return part
 
+    def check(self) -> None:
+        """Raise BudgetSpent once 1.1 times the budget is spent."""
+        # a tenth more than the budget: estimates from few samples err by some per cent
+        if self.spent > 1.1 * self.seconds:
+            raise BudgetSpent(f"time_budget={self.passed:.3g} was spent before it ended.")
+
     @contextmanager
     def enforced(self, network: nn.Module) -> Generator[None]:
         """Raise BudgetSpent at a forward pass of the network, once 1.1 times the budget is spent.
@@ -123,9 +130,7 @@ class CpuBudget:
         """
 
         def check(*_: Any) -> None:
-            # a tenth more than the budget: estimates from few samples err by some per cent
-            if self.spent > 1.1 * self.seconds:
-                raise BudgetSpent(f"time_budget={self.passed:.3g} was spent before it ended.")
+            self.check()
 
         handle = network.register_forward_pre_hook(check)
         try:

@@ -40,10 +40,12 @@ def measure(
     if json:
         content = {"readings": record.readings.to_dict(), "unmeasured": record.unmeasured}
         print_json({"id": record.id, "measured_samples": record.measured_samples, **content})
-        return
-    print_lines(repr(record.readings))
-    for name, reason in record.unmeasured.items():
-        print_lines(f"{name}: no value: {reason}", err=True)
+    else:
+        print_lines(repr(record.readings))
+        for name, reason in record.unmeasured.items():
+            print_lines(f"{name}: no value: {reason}", err=True)
+    if record.readings.interrupted:
+        raise typer.Exit(130)
 
 
 def compare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from gapscope.base.arguments import check_arguments
-from gapscope.base.budget import DEFAULT_BUDGET
+from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput, check_range
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.type_guards import is_mapping
@@ -21,7 +21,14 @@ from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, ready, refuse_estimator
 from gapscope.leaderboard.comparison import ComparedReading, Comparison, LeaderboardEvidence
-from gapscope.measures.budget import OMITTED, Allocation, Plan, plan_budget, reason
+from gapscope.measures.budget import (
+    OMITTED,
+    Allocation,
+    Plan,
+    enforced_budget,
+    plan_budget,
+    reason,
+)
 from gapscope.measures.measurement import (
     STOPPED,
     Budget,
@@ -48,6 +55,7 @@ class _ComparisonRun:
         self.options = options
         self.n_groups = n_groups
         self.seed = seed
+        self.budget = CpuBudget(None)  # that of the network
 
     def _kind(self, item: Measure) -> str:
         """Return how a measure depends on its samples, "" if unknown."""
@@ -62,7 +70,9 @@ class _ComparisonRun:
         return {"mean": 2.0, "sum": 2.0, "own": 1.0}.get(self._kind(item), float(self.n_groups))
 
     def evaluate(self, item: Measure, subject: Ready, share: Allocation) -> Readings:
-        """Evaluate one measure."""
+        """Evaluate one measure (raises BudgetSpent)."""
+        if item.cost_class != "weights":
+            self.budget.check()
         return evaluate_on_subset(
             item, subject, share, options=self.options.get(item.name, {}), seed=self.seed
         )
@@ -208,7 +218,8 @@ def compare(
         options: Measure name -> keyword options of that measure; None for their defaults.
         seed: Seed of the measures that use noise, probes or subsets.
         time_budget: CPU seconds per network, as for `measure`; all networks are measured on the same samples. Of
-            default measures those that do not fit the budget of one network are omitted for all.
+            default measures those that do not fit the budget of one network are omitted for all. A measure that is not
+            finished once 1.1 times the budget is spent has no value for this network.
         progress: Whether to show a progress bar after two seconds in interactive sessions.
         evidence: Leaderboard (`rank_measures`) of networks whose gap is known. None for a comparison without it.
 
@@ -269,8 +280,11 @@ def compare(
         )
         check_options(comparison.options, items, inapplicable)
         repeats = {item.name: comparison.count_passes(item) for item in items}
-        plans = {
-            name: plan_budget(
+        plans: dict[str, Plan] = {}
+        spent: dict[str, float] = {}
+        for name, subject in prepared.items():
+            budget = CpuBudget(time_budget)
+            plans[name] = plan_budget(
                 items,
                 subject,
                 partial(evaluate_on_subset, seed=seed),
@@ -280,9 +294,11 @@ def compare(
                 dispensable=[item.name for item in items] if named is None else (),
                 shown=progress,
             )
-            for name, subject in prepared.items()
+            spent[name] = budget.spent
+        budgets = {
+            name: partial(CpuBudget, time_budget, seconds) for name, seconds in spent.items()
         }
-        result = _evaluate(prepared, items, plans, comparison, shown=progress)
+        result = _evaluate(prepared, items, plans, comparison, budgets, shown=progress)
     for reasons in result.unmeasured.values():
         reasons.update(inapplicable)
     requested = {item.name for item in named or ()}
@@ -336,10 +352,11 @@ def _evaluate(
     items: Sequence[Measure],
     plans: Mapping[str, Plan],
     comparison: _ComparisonRun,
+    budgets: Mapping[str, Callable[[], CpuBudget]],
     *,
     shown: bool,
 ) -> _Evaluated:
-    """Evaluate all measures of all networks as planned."""
+    """Evaluate all measures of all networks as planned; the budget of each starts with its first measure."""
     shares, omitted = _merge_plans(list(plans.values()))
     seconds = sum(share.seconds for share in shares.values() if share.seconds == share.seconds)
     if shown and seconds > SHOW_AFTER_SECONDS:
@@ -349,6 +366,7 @@ def _evaluate(
         for name, subject in prepared.items():
             pairs: list[tuple[Reading, float]] = []
             unmeasured = result.unmeasured[name]
+            comparison.budget = budgets[name]()
             try:
                 for item in items:
                     bar.step(f"{item.name} of {name}")
@@ -356,7 +374,10 @@ def _evaluate(
                         why = subject.inapplicable_reason(item)
                         try:
                             if not why:
-                                pairs += comparison.with_errors(item, subject, shares[item.name])
+                                with enforced_budget(comparison.budget, subject):
+                                    pairs += comparison.with_errors(
+                                        item, subject, shares[item.name]
+                                    )
                         except Exception as error:  # a failing measure must not end the comparison
                             why = reason(error)
                         if why:

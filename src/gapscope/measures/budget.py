@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import starmap
 from typing import Any, NamedTuple
 
 import torch
 
+from gapscope.base.budget import BudgetSpent, CpuBudget
 from gapscope.base.errors import (
     GapscopeError,
     InvalidInput,
@@ -18,6 +20,7 @@ from gapscope.base.errors import (
     check_range,
     first_line,
 )
+from gapscope.inspection.known_layers import known_layers
 from gapscope.inspection.memory import is_out_of_memory
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready
@@ -34,6 +37,8 @@ GROWTH, CHEAPER, LARGER_TRIAL_FRACTION = 4, 0.8, 0.01
 # with more outputs than this, one backward pass per output needs an explicit request
 MANY_OUTPUTS = 4096
 ASK_FOR_IT = "Pass a larger budget, or name it"
+# fraction of the budget that trials may take, by judgment; the costs of what they leave out are estimated roughly
+TRIALS_FRACTION = 0.5
 OMITTED = "omitted to keep the budget"
 
 
@@ -136,6 +141,30 @@ def _trial_of(
     )
 
 
+def enforced_budget(budget: CpuBudget, ready: Ready) -> AbstractContextManager[None]:
+    """Raise BudgetSpent at a forward pass once the budget is spent.
+
+    Networks of known layers bear no hook, which would change how they are evaluated: their time is predictable, and
+    the budget is looked at between their measures alone.
+
+    Args:
+        budget: The budget.
+        ready: The checked network.
+    """
+    if math.isinf(budget.seconds) or known_layers(ready.bare):
+        return nullcontext()
+    return budget.enforced(ready.bare)
+
+
+def _pass_seconds(ready: Ready, allowed: float) -> float:
+    """Return the seconds per sample of a forward pass."""
+    start = time.process_time()
+    try:
+        return _trial(_one_pass, ready, allowed).per_sample
+    except BudgetSpent:
+        return (time.process_time() - start) / TRIAL
+
+
 def _one_pass(part: Ready) -> None:
     with inspection_mode(part.network):
         network_outputs(part.network, part.samples.inputs)
@@ -211,7 +240,9 @@ def plan_budget(
         return Plan(shares, total)
     check_range("time_budget", budget, 0, low_open=True)
     start = time.process_time()
-    forward = _trial(_one_pass, ready, LARGER_TRIAL_FRACTION * budget).per_sample
+    trials = CpuBudget(TRIALS_FRACTION * budget)
+    with enforced_budget(trials, ready):
+        forward = _pass_seconds(ready, LARGER_TRIAL_FRACTION * budget)
     samplings = {item.name: item.sampling for item in items if item.sampling is not None}
     # seconds per sample of one evaluation
     rough = {
@@ -227,7 +258,10 @@ def plan_budget(
     failed = _over_budget(minimum, budget, [name for name in dispensable if name not in options])
     costs: dict[str, float] = {}
     once = 0.0
-    with progress("estimating the cost", len(samplings), shown=shown) as bar:
+    with (
+        enforced_budget(trials, ready),
+        progress("estimating the cost", len(samplings), shown=shown) as bar,
+    ):
         for item in items:
             if item.sampling is None:
                 continue
@@ -237,24 +271,23 @@ def plan_budget(
                 continue
             try:
                 cost, shares[item.name] = _cheapest(item, item.sampling, ready, budget, evaluate)
-            except (
-                NotMeasurable
-            ):  # perhaps only for these few samples, such as if none is classified correctly
+            except NotMeasurable:
+                # perhaps only for these few samples, such as if none is classified correctly; or no time is left
                 cost = _Cost(0.0, rough[item.name])
             except Exception as error:  # other errors would also occur on all samples
                 failed[item.name] = reason(error)
                 continue
             costs[item.name] = cost.per_sample
             once += cost.once  # paid again, for passes of another size
-    for item in items:
-        if (
-            item.name in dispensable
-            and item.cost_class == "superlinear"
-            and item.name not in options
-        ):
-            # a tenth of the budget for one measure whose cost grows faster than the number of samples
-            allowed = 0.1 * budget / repeats.get(item.name, 1.0)
-            failed |= _superlinear_over_budget(item, ready, forward, allowed, evaluate)
+        for item in items:
+            if (
+                item.name in dispensable
+                and item.cost_class == "superlinear"
+                and item.name not in options
+            ):
+                # a tenth of the budget for one measure whose cost grows faster than the number of samples
+                allowed = 0.1 * budget / repeats.get(item.name, 1.0)
+                failed |= _superlinear_over_budget(item, ready, forward, allowed, evaluate)
     # a fifth is reserved for errors of the trials, by judgment
     remaining = max(0.8 * (budget - once - (time.process_time() - start)), 0.05 * budget)
     fewest = {name: sampling.fewest for name, sampling in samplings.items()}
@@ -313,6 +346,8 @@ def _superlinear_over_budget(
             seconds = _seconds(
                 lambda part: evaluate(item, part, Allocation(len(part.samples))), ready, n
             )
+        except BudgetSpent:
+            return {item.name: f"{OMITTED}: trials of other measures took their part. {ASK_FOR_IT}"}
         except GapscopeError:  # perhaps only for these few samples
             seconds = 0.0
         except Exception as error:  # other errors would also occur on all samples

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gapscope.base.arguments import check_arguments
-from gapscope.base.budget import DEFAULT_BUDGET
+from gapscope.base.budget import DEFAULT_BUDGET, BudgetSpent, CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.loss_history import loss_history
 from gapscope.base.randomness import derive_seed
@@ -24,7 +24,7 @@ from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope, memoize
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, equals_trained_weights, own_state, ready
-from gapscope.measures.budget import Allocation, Plan, plan_budget, reason
+from gapscope.measures.budget import Allocation, Plan, enforced_budget, plan_budget, reason
 from gapscope.measures.registry import Measure, Options, get_measure, list_measures
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress
 from gapscope.results.readings import Reading, Readings
@@ -229,11 +229,12 @@ def measure(
 
     The network does not change, nor do its modes, gradients and the global random states. A measure without a value for
     this network or these data does not stop the others: `readings.unmeasured` has its reason. Ctrl-C returns the
-    finished readings.
+    finished readings, with `interrupted`.
 
     With a time budget short trials first estimate the cost of each measure. If the sum exceeds the budget, the trace of
     the kernel is estimated by probes, and the most expensive measures on random subsets of at least some hundred
-    samples; such readings have a standard error and a note. Of "all" those that still do not fit are omitted.
+    samples; such readings have a standard error and a note. Of "all" those that still do not fit are omitted. A
+    measure that is not finished once 1.1 times the budget is spent has no value.
 
     Args:
         network: A module that returns raw outputs [n, K] (or [n]), or an object or mapping that holds them as `logits`;
@@ -267,6 +268,14 @@ def measure(
     parameter_count  8970   exact  lower   number of parameters [parameters]
     no reference values exist: compare networks that were trained alike
     """
+    has_names = measures_by_name(measures) is not None
+    if time_budget == "auto":
+        time_budget = None
+        if not has_names:
+            time_budget = DEFAULT_BUDGET
+    if is_distributed():  # processes that time their own trials would choose different subsets
+        time_budget = None
+    budget = CpuBudget(time_budget)
     subject = ready(network, data)
     history = loss_history(history, needs_every_epoch=True)
     if initial_state is not None:
@@ -278,15 +287,8 @@ def measure(
         measures, subject, has_initial=initial_state is not None, has_history=bool(history)
     )
     check_options(options, chosen, unmeasured)
-    has_names = measures_by_name(measures) is not None
-    if time_budget == "auto":
-        time_budget = None
-        if not has_names:
-            time_budget = DEFAULT_BUDGET
-    if is_distributed():  # processes that time their own trials would choose different subsets
-        time_budget = None
     evaluate = partial(evaluate_on_subset, initial_state=initial_state, history=history, seed=seed)
-    with eager_mode(), memo_scope():
+    with eager_mode(), memo_scope(), enforced_budget(budget, subject):
         unnamed = [] if has_names else [item.name for item in chosen]
         plan = plan_budget(
             chosen,
@@ -300,7 +302,15 @@ def measure(
         if progress and plan.seconds > SHOW_AFTER_SECONDS:
             notify(f"measuring {type(subject.bare).__name__}: {plan}", plan.seconds)
         return _evaluate_all(
-            chosen, subject, plan, evaluate, options, unmeasured, strict=strict, shown=progress
+            chosen,
+            subject,
+            plan,
+            evaluate,
+            options,
+            unmeasured,
+            budget,
+            strict=strict,
+            shown=progress,
         )
 
 
@@ -311,6 +321,7 @@ def _evaluate_all(
     evaluate: Callable[..., Readings],
     options: Mapping[str, Options],
     unmeasured: Mapping[str, str],
+    budget: CpuBudget,
     *,
     strict: bool,
     shown: bool,
@@ -319,6 +330,7 @@ def _evaluate_all(
     readings: list[Reading] = []
     unmeasured = {**unmeasured, **plan.failed}
     first_error = None
+    interrupted = False
     items = [item for item in items if item.name in plan.shares]
     seconds = [plan.shares[item.name].seconds for item in items]
     costs = [0.01 if math.isnan(cost) else cost for cost in seconds]
@@ -332,13 +344,19 @@ def _evaluate_all(
                         labels = " Pass y.long() if they are labels."
                     raise InvalidInput(f"{item.name} {cause}.{labels}")
                 share = plan.shares[item.name]
+                if item.cost_class != "weights":
+                    budget.check()
                 readings.extend(evaluate(item, subject, share, options=options.get(item.name, {})))
             except KeyboardInterrupt:
                 if strict or not readings or not may_be_partial():
                     raise
                 notify("stopped: finished measures are returned")
                 unmeasured |= {each.name: STOPPED for each in items[i:]}
+                interrupted = True
                 break
+            except BudgetSpent as error:
+                first_error = first_error or error
+                unmeasured[item.name] = reason(error)
             except Exception as error:  # the readings of other measures must survive it
                 shape = list(subject.samples.inputs.shape)
                 error.add_note(
@@ -351,4 +369,4 @@ def _evaluate_all(
             bar.advance(costs[i])
     if not readings and first_error is not None:
         raise first_error
-    return Readings(readings, unmeasured, subject.notes)
+    return Readings(readings, unmeasured, subject.notes, interrupted=interrupted)

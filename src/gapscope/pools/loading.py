@@ -213,7 +213,12 @@ def record_network(
         spec=spec,
         status="finished",
         scores=scores,
-        readings=Readings(readings, readings.unmeasured, (*readings.notes, *notes)),
+        readings=Readings(
+            readings,
+            readings.unmeasured,
+            (*readings.notes, *notes),
+            interrupted=readings.interrupted,
+        ),
         measured_samples=len(samples),
         unmeasured=readings.unmeasured,
         environment=environment(),

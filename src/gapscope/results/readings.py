@@ -155,20 +155,30 @@ class Readings(StoredRows[Reading]):
         readings: One `Reading` per number.
         unmeasured: Measure name -> why it has no value; None for none.
         notes: Remarks on the measurement, one sentence each.
+        interrupted: Whether Ctrl-C ended the measurement, so that measures are missing.
     """
 
     _kind, _keys = "readings", frozenset({"schema", "rows", "notes"})
     unmeasured: dict[str, str]
     notes: tuple[str, ...]
+    interrupted: bool
 
     def __new__(
         cls,
         readings: Iterable[Reading] = (),
         unmeasured: Mapping[str, str] | None = None,
         notes: Iterable[str] = (),
+        *,
+        interrupted: bool = False,
     ) -> Readings:
         """Collect the readings."""
-        return super().__new__(cls, readings, unmeasured=dict(unmeasured or {}), notes=tuple(notes))
+        return super().__new__(
+            cls,
+            readings,
+            unmeasured=dict(unmeasured or {}),
+            notes=tuple(notes),
+            interrupted=interrupted,
+        )
 
     @overload
     def __getitem__(self, key: str | SupportsIndex) -> Reading: ...
@@ -226,7 +236,12 @@ class Readings(StoredRows[Reading]):
     @classmethod
     def _from(cls, content: Mapping[str, Any]) -> Readings:
         readings = map(Reading.from_dict, content["rows"])
-        return cls(readings, content.get("unmeasured"), content.get("notes", ()))
+        return cls(
+            readings,
+            content.get("unmeasured"),
+            content.get("notes", ()),
+            interrupted=content.get("interrupted", False),
+        )
 
     def to_html(self) -> str:
         """Return a table with the missing measures and notes below, all text escaped."""
