@@ -265,3 +265,12 @@ def test_groups_of_the_kernel_may_be_a_list() -> None:
     of_list = kernel_leave_one_out(small_network(), x, y, groups=groups.tolist())
     of_tensor = kernel_leave_one_out(small_network(), x, y, groups=torch.tensor(groups))
     assert torch.equal(of_list.predictions, of_tensor.predictions)
+
+
+def test_groups_of_positions_vary_as_they_do() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 20, 5, generator=generator)
+    noise = 0.4 * torch.randn(60, 20, generator=generator)
+    labels = (x[..., 0] + noise > 0).long() + (x[..., 1] > 1.5).long()
+    forecast = gs.forecast_accuracy(None, (x, labels), groups=torch.arange(60) // 6)
+    assert forecast.score > 0.8 and not forecast.abstained_because

@@ -309,6 +309,20 @@ def test_a_loss_is_no_score() -> None:
     assert not negative.abstained_because
 
 
+def test_what_may_be_a_loss_is_noted() -> None:
+    generator = np.random.default_rng(0)
+    y = generator.integers(0, 2, 240)
+    x = generator.normal(size=(240, 4)) + y[:, None]
+
+    def loss(model: Any, inputs: np.ndarray, targets: np.ndarray) -> float:
+        return log_loss(targets, model.predict_proba(inputs))
+
+    curve = gs.learning_curve(LogisticRegression(), (x, y), score=loss)
+    assert "is it a loss?" in repr(curve)
+    negative = gs.learning_curve(LogisticRegression(), (x, y), score=lambda *given: -loss(*given))
+    assert "is it a loss?" not in repr(negative)
+
+
 @pytest.mark.parametrize(("value", "got"), [(None, "NoneType"), (1e300, "numbers above")])
 def test_what_is_no_score_is_named(value: float | None, got: str) -> None:
     with pytest.raises(InvalidInput, match=got):

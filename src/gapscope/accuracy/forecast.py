@@ -147,9 +147,10 @@ def _forecast_positions(
             "most frequent class", "labels", float(found.frequencies[0].max()), found.frequencies
         )
     ]
+    of_groups = None if groups is None else found.positions.held_out
     for name, scores in found.scores.items():
         uses = "network" if "features" in name else "inputs"
-        rows.append(scored_row(name, uses, scores, labels))
+        rows.append(scored_row(name, uses, scores, labels, of_groups))
     method, _ = found.best()
     chosen = next((row for row in rows if row.method == method), rows[0])
     duplicates, contradicting = count_duplicates(samples, groups)

@@ -445,8 +445,12 @@ def _curve(
                 "as all samples. Let train_fn count steps, not epochs."
             )
     is_own = isinstance(problem, MetricProblem) and problem.has_own_score
-    if is_own and not unreliable:
-        unreliable = subset_runs.loss_warning(runs)
+    if is_own and len(runs) > 1 and not unreliable:
+        text, is_significant = subset_runs.suspect_loss(runs)
+        if is_significant:
+            unreliable = text
+        elif text:
+            notes.insert(0, f"{text[0].upper()}{text[1:]}.")
     if n > LARGE and design is not HOLD_OUT:
         notes.append(
             f"Above {LARGE} samples a hold-out of a tenth is as good, and its network is usable."

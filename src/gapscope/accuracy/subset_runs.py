@@ -222,8 +222,10 @@ class SubsetRuns:
         """Return the mean score of finished runs on the samples that they were trained on."""
         return mean_of_runs([self.training[name] for name in names])
 
-    def loss_warning(self, runs: Sequence[SubsetRun]) -> str:
-        """Return what to do about scores that are lower on the samples of training than on unseen ones; else empty.
+    def suspect_loss(self, runs: Sequence[SubsetRun]) -> tuple[str, bool]:
+        """Return what to do about scores that look like losses (else empty), and whether that is significant.
+
+        Training samples score lower than unseen ones; without significance, more samples score lower as well.
 
         Args:
             runs: Finished runs.
@@ -231,13 +233,18 @@ class SubsetRuns:
         names = [run.name for run in runs]
         fit = self.training_score_of(names)
         unseen = self.score_of(names)
-        is_lower = all(run.training_score < run.score for run in runs)
-        if not is_lower or not fit.is_clearly_below(unseen, by=0.0):
-            return ""
-        return (
+        is_significant = fit.is_clearly_below(unseen, by=0.0)
+        smallest = min(run.trained_on for run in runs)
+        small = [run.score for run in runs if run.trained_on == smallest]
+        large = [run.score for run in runs if run.trained_on > smallest]
+        falls = bool(large) and np.mean(large) < np.mean(small)
+        if fit.mean >= unseen.mean or not (is_significant or falls):
+            return "", False
+        text = (
             f"the samples of training score {fit.mean:.3g}, unseen ones {unseen.mean:.3g}. Larger must be better: is "
             "it a loss? Return its negative"
         )
+        return text, is_significant
 
     def runs_of(self, design: Design) -> tuple[SubsetRun, ...]:
         """Return the finished runs of a design, without those of a continued one that was not valid."""
