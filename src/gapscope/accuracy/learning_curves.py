@@ -446,11 +446,8 @@ def _curve(
             )
     is_own = isinstance(problem, MetricProblem) and problem.has_own_score
     if is_own and len(runs) > 1 and not unreliable:
-        text, is_significant = subset_runs.suspect_loss(runs)
-        if is_significant:
-            unreliable = text
-        elif text:
-            notes.insert(0, f"{text[0].upper()}{text[1:]}.")
+        unreliable, found = subset_runs.suspect_loss(runs)
+        notes = [*found, *notes]
     if n > LARGE and design is not HOLD_OUT:
         notes.append(
             f"Above {LARGE} samples a hold-out of a tenth is as good, and its network is usable."

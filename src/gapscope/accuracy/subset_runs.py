@@ -222,10 +222,10 @@ class SubsetRuns:
         """Return the mean score of finished runs on the samples that they were trained on."""
         return mean_of_runs([self.training[name] for name in names])
 
-    def suspect_loss(self, runs: Sequence[SubsetRun]) -> tuple[str, bool]:
-        """Return what to do about scores that look like losses (else empty), and whether that is significant.
+    def suspect_loss(self, runs: Sequence[SubsetRun]) -> tuple[str, tuple[str, ...]]:
+        """Return the reason to abstain if training samples score significantly lower than unseen ones, as by a loss.
 
-        Training samples score lower than unseen ones; without significance, more samples score lower as well.
+        If they score lower by chance, and more samples score lower as well, there is a note in its place.
 
         Args:
             runs: Finished runs.
@@ -239,12 +239,14 @@ class SubsetRuns:
         large = [run.score for run in runs if run.trained_on > smallest]
         falls = bool(large) and np.mean(large) < np.mean(small)
         if fit.mean >= unseen.mean or not (is_significant or falls):
-            return "", False
+            return "", ()
         text = (
-            f"the samples of training score {fit.mean:.3g}, unseen ones {unseen.mean:.3g}. Larger must be better: is "
+            f"samples of training score {fit.mean:.3g}, unseen ones {unseen.mean:.3g}. Larger must be better: is "
             "it a loss? Return its negative"
         )
-        return text, is_significant
+        if is_significant:
+            return text, ()
+        return "", (f"{text[0].upper()}{text[1:]}.",)
 
     def runs_of(self, design: Design) -> tuple[SubsetRun, ...]:
         """Return the finished runs of a design, without those of a continued one that was not valid."""
