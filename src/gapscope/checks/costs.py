@@ -184,20 +184,19 @@ def limit_cost_of_scales(outcomes: Sequence[Outcome], context: Context) -> list[
         outcomes: Outcomes of checks.
         context: What the checks computed; nothing expensive is computed here.
     """
-    if context.estimator is not None or context.untrained_because:
-        return list(outcomes)
-    shortfall = None
-    if "forecast" in vars(context) and "expected" in vars(context):
-        shortfall = context.shortfall_interval
-    limited: list[Outcome] = []
-    for outcome in outcomes:
-        if isinstance(outcome, Finding) and outcome.code == "GS105" and outcome.interval:
-            cost = outcome.cost or 0.0
-            (low, high) = outcome.interval
-            most = shortfall or IntervalEstimate(cost, 0.0, high)
-            ends = min(low, most.low), min(high, most.high)
-            outcome = replace(outcome, cost=min(cost, most.value), interval=ends)
-        limited.append(outcome)
+    limited = list(outcomes)
+    for k, outcome in enumerate(outcomes):
+        if not isinstance(outcome, Finding) or outcome.code != "GS105" or not outcome.interval:
+            continue
+        if context.estimator is not None or context.untrained_because:
+            continue
+        cost = outcome.cost or 0.0
+        low, high = outcome.interval
+        most = IntervalEstimate(cost, 0.0, high)
+        if "forecast" in vars(context) and "expected" in vars(context):
+            most = context.shortfall_interval or most
+        ends = (min(low, most.low), min(high, most.high))
+        limited[k] = replace(outcome, cost=min(cost, most.value), interval=ends)
     return limited
 
 
