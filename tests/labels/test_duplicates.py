@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pandas
+import pytest
 import torch
 
 import gapscope as gs
 from gapscope.base.samples import as_samples
+from gapscope.data.frames import encode_frame
 from gapscope.labels.conflicting_copies import conflicting_duplicates
-from gapscope.labels.duplicates import duplicate_pairs, duplicates_in_test
+from gapscope.labels.duplicates import (
+    duplicate_pairs,
+    duplicates_in_test,
+    exact_copies_in_test,
+    exact_repeats,
+)
 
 
 def test_rows_of_tables() -> None:
@@ -98,14 +110,46 @@ def test_constant_columns_repeat_no_sample_by_chance() -> None:
     assert "GS101" in empty.codes and "GS105" not in {outcome.code for outcome in empty.fine}
 
 
-def test_exact_repeats_of_templated_texts_count() -> None:
-    texts = [
-        f"the cat sat on mat {k}" if k % 2 else f"stocks fell by {k} points today"
-        for k in range(10, 110)
-    ]
-    labels = ["pets" if k % 2 else "money" for k in range(10, 110)]
-    result = gs.check(None, (texts + texts[:30], labels + labels[:30]), only=["GS101"])
-    assert set(range(100, 130)) <= set(result.indices("GS101"))
-    assert not gs.check(None, (texts, labels), only=["GS101"]).findings
-    across = gs.check(None, (texts, labels), test=(texts[:30], labels[:30]), only=["GS101"])
+NUMBERED = [
+    f"the cat sat on mat {k}" if k % 2 else f"stocks fell by {k} points today" for k in range(100)
+]
+KINDS = [k % 2 for k in range(100)]
+
+
+def pairs_of(rows: range) -> tuple[list[str], list[int]]:
+    return [NUMBERED[k] for k in rows], [KINDS[k] for k in rows]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda texts, labels: (texts, labels),
+        lambda texts, labels: (numpy.array(texts), labels),
+        lambda texts, labels: (pandas.Series(texts), pandas.Series(labels)),
+        lambda texts, labels: (pandas.DataFrame({"text": texts}), labels),
+        lambda texts, labels: (encode_frame(pandas.DataFrame({"text": texts}))[0], labels),
+        lambda texts, labels: {"text": texts, "label": labels},
+        lambda texts, labels: list(zip(texts, labels, strict=True)),
+    ],
+)
+def test_texts_that_differ_in_one_digit_are_no_exact_repeats(
+    form: Callable[[list[str], list[int]], Any],
+) -> None:
+    once = form(*pairs_of(range(100)))
+    assert not gs.check(None, once, only=["GS101"]).findings
+    assert not any("repeat" in note for note in gs.out_of_sample(None, once).notes)
+    texts, labels = pairs_of(range(30))
+    twice = form(NUMBERED + texts, KINDS + labels)
+    result = gs.check(None, twice, only=["GS101"])
+    assert result.indices("GS101") == list(range(100, 130))
+    assert "30 of 130" in result.findings[0].evidence
+    across = gs.check(None, once, test=form(texts, labels), only=["GS101"])
     assert across.codes == ("GS101",)
+
+
+def test_texts_keep_their_identity_in_subsets_and_in_a_test_set() -> None:
+    samples = as_samples(([*NUMBERED, NUMBERED[3]], [*KINDS, -100]))
+    assert not exact_repeats(samples)
+    assert exact_repeats(samples.subset(torch.tensor([3, 5, 3]))) == [(0, 2)]
+    test = as_samples((["the cat sat on mat 3", "the cat sat on mat x"], [1, 1]))
+    assert exact_copies_in_test(samples, test) == ((3, 0),)

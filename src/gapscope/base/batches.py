@@ -55,7 +55,16 @@ class CollatedData:
     target_columns: tuple[str, ...] = ()  # names of the columns of a frame of targets
     rows: Tensor | None = None  # row numbers in the data set, if not all rows are read
     n_rows: int = 0  # number of rows in the data set, if not all rows are read
+    text_keys: Tensor | None = None  # hashes of the texts that were read as frequencies of words
     has_order: bool = True  # False if the order changes from one reading to the next
+
+
+def _text_keys(value: Any) -> Tensor | None:
+    """Return the hashes of the texts from which frequencies of words were computed (None for other inputs)."""
+    keys = getattr(value, "text_keys", None)
+    if keys is None:
+        return None
+    return torch.tensor(keys, dtype=torch.int64)
 
 
 def _inputs(value: Any) -> Inputs:
@@ -165,7 +174,8 @@ def collate_mapping(data: Mapping[str, Any], labels: Any = None) -> CollatedData
             notes.append(f"{', '.join(beside)}: omitted, since the texts are the inputs.")
         notes.append(f"Texts ({', '.join(texts)}) were read as {HASHED}")
         targets = data[label_name] if label_name is not None else None
-        return CollatedData(column(hashed_words(joined)), targets, notes, names)
+        words = hashed_words(joined)
+        return CollatedData(column(words), targets, notes, names, text_keys=_text_keys(words))
     numbering = [
         name for name, value in data.items() if is_index_name(name) and _numbers_rows(value)
     ]
@@ -218,6 +228,7 @@ def _from_sequence(batch: Sequence[Any]) -> CollatedData:
             check_row_order(part, rest[0])
     labels, names = label_column(rest[0]) if rest else (None, ())
     collated = CollatedData(_inputs(x), labels, notes + naming_note(names), names)
+    collated.text_keys = _text_keys(x)
     collated.columns = column_names(x)
     if labels is not None and labels.ndim == 2:
         collated.target_columns = column_names(rest[0])
@@ -356,4 +367,6 @@ def join_batches(batches: Iterable[Any], at_most: int | None = None) -> Collated
         targets = _join_column(
             [part.targets for part in parts if part.targets is not None], "y", -100
         )
-    return CollatedData(inputs, targets, notes, names)
+    keys = [part.text_keys for part in parts if part.text_keys is not None]
+    text_keys = torch.cat(keys) if len(keys) == len(parts) else None
+    return CollatedData(inputs, targets, notes, names, text_keys=text_keys)

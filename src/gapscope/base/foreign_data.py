@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any, cast
+
+import numpy
 
 from gapscope.base.budget import MAX_BYTES
 from gapscope.base.columns import library_of
@@ -109,7 +112,23 @@ def _with_index_of(value: Any, other: Any) -> Any:
     return value
 
 
-def hashed_words(texts: Any) -> Any:
+class WordFrequencies(numpy.ndarray):
+    """Frequencies of words, with a key per text: texts that differ in signs alone have equal frequencies.
+
+    Attributes:
+        text_keys: Hashes of the texts; None for a part or a copy of the array.
+    """
+
+    __module__ = "numpy"  # `library_of` reads it as an array
+    text_keys: list[int] | None = None
+
+
+def _key(text: str) -> int:
+    data = text.encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)
+
+
+def hashed_words(texts: Any) -> WordFrequencies:
     """Return frequencies of words and pairs of words, hashed to columns; the same for every data set.
 
     Args:
@@ -122,7 +141,9 @@ def hashed_words(texts: Any) -> Any:
     from sklearn.feature_extraction.text import HashingVectorizer  # pyright: ignore[reportMissingTypeStubs]
 
     vectorizer = cast("Any", HashingVectorizer)(n_features=TEXT_COLUMNS, ngram_range=(1, 2))
-    return vectorizer.transform(texts).astype("float32").toarray()
+    words = vectorizer.transform(texts).astype("float32").toarray().view(WordFrequencies)
+    words.text_keys = [_key(str(text)) for text in texts]
+    return words
 
 
 def _convert(value: Any, *, are_inputs: bool) -> tuple[Any, list[str]]:

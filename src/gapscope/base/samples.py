@@ -72,6 +72,7 @@ class Samples:
             targets were passed in the form of their task.
         names_are_own: True if labels were numbers, and `class_names` are those of their data set.
         target_columns: Names of the columns of the targets, if they were a frame of several; else empty.
+        text_keys: Hashes [n] of the texts of which `inputs` are frequencies of words, int64; None for other inputs.
         task: What the targets are, see `gapscope.base.task`; None infers it from their type.
     """
 
@@ -89,6 +90,7 @@ class Samples:
     passed_form: tuple[torch.Size, torch.dtype] | None
     names_are_own: bool
     target_columns: tuple[str, ...]
+    text_keys: Tensor | None
 
     def __init__(
         self,
@@ -106,6 +108,7 @@ class Samples:
         passed_form: tuple[torch.Size, torch.dtype] | None = None,
         names_are_own: bool = False,
         target_columns: tuple[str, ...] = (),
+        text_keys: Tensor | None = None,
         *,
         task: str | None = None,
     ) -> None:
@@ -128,6 +131,7 @@ class Samples:
             passed_form: Shape and type of a sample's targets as they were passed.
             names_are_own: Whether labels were numbers that their data set names.
             target_columns: Names of the columns of a frame of targets.
+            text_keys: Hashes of the texts.
             task: "classification", "binary", "multi-label", "positions" ("tokens", "pixels") or "regression"; None to
                 infer it from the type of `targets`.
 
@@ -149,12 +153,13 @@ class Samples:
             class_names = class_names or read.class_names
             columns = columns or read.columns
             target_columns = target_columns or read.target_columns
+            text_keys = read.text_keys if text_keys is None else text_keys
         elif task is not None and targets is not None:
             targets = parse_targets(targets, [], parse_kind(task))
             class_axis = CLASS_AXES.get(task)
         values = (
             inputs, targets, form, notes, class_names, rows, n_rows, unsettled, has_order, class_axis, columns,
-            passed_form, names_are_own, target_columns,
+            passed_form, names_are_own, target_columns, text_keys,
         )  # fmt: skip
         for field, value in zip(fields(self), values, strict=True):
             object.__setattr__(self, field.name, value)
@@ -186,11 +191,19 @@ class Samples:
             for values in (self.targets, self.unsettled)
         )
         inputs = self.inputs[indices.to(self.inputs.device)]
-        rows, n_rows = None, 0
+        rows, n_rows, text_keys = None, 0, None
         if keeps_rows:
             rows, n_rows = self.original(indices.cpu()), self.n_rows
+        if self.text_keys is not None:
+            text_keys = self.text_keys[indices.cpu()]
         return replace(
-            self, inputs=inputs, targets=targets, unsettled=unsettled, rows=rows, n_rows=n_rows
+            self,
+            inputs=inputs,
+            targets=targets,
+            unsettled=unsettled,
+            rows=rows,
+            n_rows=n_rows,
+            text_keys=text_keys,
         )
 
     def first(self, n: int | None) -> Samples:
@@ -504,6 +517,7 @@ def as_samples(
         is_matrix_of_numbers = raw.ndim == 2 and raw.is_floating_point() and not is_zero_one(raw)
         unsettled = None if is_matrix_of_numbers else raw
     samples_rows, n_rows = collated.rows, collated.n_rows
+    text_keys = collated.text_keys
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
         is_labelled = labelled_rows(targets, notes)
         if len(is_labelled) == len(inputs) and not bool(is_labelled.all()):
@@ -511,6 +525,7 @@ def as_samples(
             n_rows = n_rows or len(is_labelled)
             all_rows = torch.arange(len(is_labelled)) if samples_rows is None else samples_rows
             samples_rows = all_rows[is_labelled.cpu()]
+            text_keys = None if text_keys is None else text_keys[is_labelled.cpu()]
     return Samples(
         inputs,
         targets,
@@ -526,6 +541,7 @@ def as_samples(
         passed_form=None if raw is None else (raw.shape[1:], raw.dtype),
         names_are_own=collated.names_are_own,
         target_columns=collated.target_columns,
+        text_keys=text_keys,
     )
 
 

@@ -67,7 +67,10 @@ def join_samples(first: Samples, second: Samples) -> Samples:
         targets = _stacked(first.targets, second.targets, IGNORED)
     if first.form is None or second.form is None or not first.form.columns:
         inputs = _stacked(first.inputs, second.inputs)
-        return Samples(inputs, targets, first.form, class_names=first.class_names)
+        keys = None
+        if first.text_keys is not None and second.text_keys is not None:
+            keys = torch.cat([first.text_keys, second.text_keys])
+        return Samples(inputs, targets, first.form, class_names=first.class_names, text_keys=keys)
     columns = tuple(_stacked(a, b) for a, b in zip(first.parts, second.parts, strict=True))
     rows = -1 - torch.arange(len(first) + len(second))[:, None]
     return Samples(

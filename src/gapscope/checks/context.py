@@ -287,7 +287,7 @@ class Context:
     @cached_property
     def copies(self) -> Copies:
         """Duplicates among all samples, and of them in the test samples."""
-        return Copies(self.everything, self.test, self.budget.remaining / 2, self.texts)
+        return Copies(self.everything, self.test, self.budget.remaining / 2)
 
     @cached_property
     def leak(self) -> Outcome:

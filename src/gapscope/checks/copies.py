@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-
-import torch
 
 from gapscope.base.samples import Samples
 from gapscope.labels.duplicates import (
@@ -14,6 +12,8 @@ from gapscope.labels.duplicates import (
     compares_all_pairs,
     duplicate_pairs,
     duplicates_in_test,
+    exact_copies_in_test,
+    exact_repeats,
     repeats_by_chance,
 )
 from gapscope.labels.text_copies import are_word_frequencies
@@ -29,14 +29,12 @@ class Copies:
     Attributes:
         samples: All training samples.
         test: Test samples; None without.
-        texts: Texts of the training samples by column, if they were passed as texts.
         seconds: CPU seconds that one search may use; if they do not suffice, exact repeats alone are found.
     """
 
     samples: Samples
     test: Samples | None
     seconds: float
-    texts: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
 
     @property
     def compares_all_pairs(self) -> bool:
@@ -70,16 +68,26 @@ class Copies:
         return repeats_by_chance(self.samples, seconds=self.seconds) / len(self.samples)
 
     @cached_property
-    def repeats(self) -> list[int]:
-        """Samples that repeat an earlier one; empty if there are few, or if chance explains them."""
-        return sorted({j for _, j in self._beyond_chance(self.pairs, self.samples)})
+    def beyond_chance(self) -> Sequence[tuple[int, int]]:
+        """Pairs of duplicates among the training samples; empty if there are few, or if chance explains them."""
+        return self._beyond_chance(self.pairs, self.samples)
 
     @cached_property
-    def repeats_in_test(self) -> list[int]:
-        """Test samples that repeat a training sample; empty if there are few, or if chance explains them."""
+    def beyond_chance_in_test(self) -> Sequence[tuple[int, int]]:
+        """Pairs of `in_test`; empty if there are few, or if chance explains them."""
         if self.test is None:
             return []
-        return sorted({j for _, j in self._beyond_chance(self.in_test, self.test)})
+        return self._beyond_chance(self.in_test, self.test)
+
+    @property
+    def repeats(self) -> list[int]:
+        """Samples that repeat an earlier one, beyond chance."""
+        return sorted({j for _, j in self.beyond_chance})
+
+    @property
+    def repeats_in_test(self) -> list[int]:
+        """Test samples that repeat a training sample, beyond chance."""
+        return sorted({j for _, j in self.beyond_chance_in_test})
 
     def _beyond_chance(
         self, pairs: Sequence[tuple[int, int]], second: Samples
@@ -98,11 +106,10 @@ class Copies:
             return pairs if fraction >= MIN_REPEATS else []
         if not are_word_frequencies(self.samples):
             return []
-        x = self.samples.inputs
-        other = second.inputs
-        exact = [(i, j) for i, j in pairs if torch.equal(x[i], other[j].to(x))]
-        if second is self.samples:  # frequencies omit single letters and digits
-            exact = [(i, j) for i, j in exact if all(t[i] == t[j] for t in self.texts.values())]
+        if second is self.samples:
+            exact = exact_repeats(second)
+        else:
+            exact = exact_copies_in_test(self.samples, second)
         return exact if len({j for _, j in exact}) >= needed else []
 
     @cached_property

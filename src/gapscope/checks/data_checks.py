@@ -22,10 +22,10 @@ from gapscope.statistics.baselines import RBF
 @register_check("GS101", title="near-duplicates", seconds=0.3)
 def duplicates(context: Context) -> Outcome:
     """Report near-duplicates, if they are 2 % of the samples or more, or of the test samples."""
-    pairs = context.copies.pairs
     n = len(context.everything)
-    all_repeats = {j for _, j in pairs}
-    repeats = context.copies.repeats or sorted(all_repeats)
+    all_repeats = {j for _, j in context.copies.pairs}
+    pairs = context.copies.beyond_chance or context.copies.pairs
+    repeats = sorted({j for _, j in pairs})
     # of templates, exact repeats alone
     is_part = len(repeats) < len(all_repeats)
     evidence = f"{len(repeats):,} of {n:,} samples repeat another one"
@@ -36,11 +36,13 @@ def duplicates(context: Context) -> Outcome:
     in_test = 0.0
     across: tuple[tuple[int, int], ...] = ()
     if context.test is not None:
-        across = context.copies.in_test
+        across = tuple(context.copies.beyond_chance_in_test) or context.copies.in_test
         in_test = len(across) / len(context.test)
         evidence += (
             f"; {len(across):,} of {len(context.test):,} test samples repeat a training sample"
         )
+        if len(across) < len(context.copies.in_test):
+            evidence += " exactly"
     if context.copies.are_features:
         evidence += (
             "; of features, near-exact copies are found: pass pictures or texts to find others"
@@ -51,8 +53,8 @@ def duplicates(context: Context) -> Outcome:
             evidence += (
                 f"; {percent(by_chance)} would if columns were independent: their values are few"
             )
-    is_in_training = bool(context.copies.repeats)
-    if not is_in_training and not context.copies.repeats_in_test:
+    is_in_training = bool(context.copies.beyond_chance)
+    if not is_in_training and not context.copies.beyond_chance_in_test:
         return Fine(evidence)
     conflicts = 0
     if context.is_classifier and context.everything.targets is not None:

@@ -9,7 +9,7 @@ import numpy
 
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.file_paths import are_file_paths, refuse_file_paths
-from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, as_frame, hashed_words
+from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, WordFrequencies, as_frame, hashed_words
 from gapscope.base.row_numbers import MIN_ROWS, is_identifier
 from gapscope.base.type_guards import is_list_or_tuple
 from gapscope.data.named_columns import labelled_table
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 # names of the columns of hashed words
 WORDS = [f"words {number}" for number in range(1, TEXT_COLUMNS + 1)]
+# attribute of a frame of these: its index, and the hashes of the texts
+TEXT_KEYS = "gapscope_text_keys"
 
 
 def _is_row_number(column: pandas.Series) -> bool:
@@ -168,7 +170,9 @@ def _words(columns: Sequence[pandas.Series]) -> tuple[pandas.DataFrame, tuple[st
     listed = ", ".join(str(column.name) for column in columns)
     values = hashed_words(texts.tolist())
     note = f"{listed}: read as {HASHED}"
-    return pandas.DataFrame(values, columns=WORDS, index=frame.index), (note,)
+    words = pandas.DataFrame(values, columns=WORDS, index=frame.index)
+    words.attrs[TEXT_KEYS] = (frame.index.tolist(), values.text_keys)
+    return words, (note,)
 
 
 def encode_frame(
@@ -374,9 +378,13 @@ def encode_inputs(
 
 def _without_word_names(columns: pandas.DataFrame) -> Any:
     """Return frequencies of words as an array, as those of a list of texts; other columns keep their names."""
-    if list(columns.columns) == WORDS:
-        return columns.to_numpy()
-    return columns
+    if list(columns.columns) != WORDS:
+        return columns
+    words = columns.to_numpy().view(WordFrequencies)
+    index, keys = columns.attrs.get(TEXT_KEYS, (None, None))
+    if index == columns.index.tolist():
+        words.text_keys = keys
+    return words
 
 
 def _frame_of(data: Any) -> pandas.DataFrame | None:

@@ -25,10 +25,11 @@ SECONDS_PER_PAIR, SECONDS_PER_COLUMN = 8e-9, 3e-11
 
 
 def exact_repeats(samples: Samples) -> list[tuple[int, int]]:
-    """Return pairs of the first and every later sample with equal values, sorted."""
+    """Return pairs of the first and every later sample with equal values, or equal texts, sorted."""
     first: dict[bytes, int] = {}
     # -0.0 becomes 0.0
-    flat = [part.detach().reshape(len(samples), -1).cpu().add(0) for part in samples.parts]
+    parts = samples.parts if samples.text_keys is None else (samples.text_keys,)
+    flat = [part.detach().reshape(len(samples), -1).cpu().add(0) for part in parts]
     # canonical strides also along dimensions of size 1, which a view as bytes needs
     rows = [
         part.clone(memory_format=torch.contiguous_format).view(torch.uint8).numpy() for part in flat
@@ -131,9 +132,8 @@ def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
             for column in varying:
                 order = torch.randperm(len(rows), generator=generator)
                 shuffled[rows, column] = inputs[rows[order], column]
-        found += len(
-            {j for _, j in duplicate_pairs(replace(samples, inputs=shuffled), seconds=seconds)}
-        )
+        drawn = replace(samples, inputs=shuffled, text_keys=None)
+        found += len({j for _, j in duplicate_pairs(drawn, seconds=seconds)})
     return found / N_SHUFFLES
 
 
@@ -146,12 +146,12 @@ def _exact_copies(both: Samples, n: int) -> dict[int, int]:
     return {j - n: i for i, j in reversed(exact_repeats(both)) if i < n <= j}
 
 
-def exact_copies_in_test(samples: Samples, test: Samples) -> int:
-    """Return the number of test samples that repeat a training sample exactly.
+def exact_copies_in_test(samples: Samples, test: Samples) -> tuple[tuple[int, int], ...]:
+    """Return pairs (i, j) of training samples i that test samples j repeat exactly.
 
     `test` is adapted to the training samples (`gapscope.base.second_data.as_second`).
     """
-    return len(_exact_copies(_joined(samples, test), len(samples)))
+    return _by_test_sample(_exact_copies(_joined(samples, test), len(samples)))
 
 
 def duplicates_in_test(

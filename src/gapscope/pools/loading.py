@@ -123,7 +123,7 @@ def _data_form(samples: Samples) -> str:
 
 def _note_on_copies(train: Samples, test: Samples) -> list[str]:
     """Return a note on test samples that repeat a training sample exactly, if there are any."""
-    copies = exact_copies_in_test(train, test)
+    copies = len(exact_copies_in_test(train, test))
     if not copies:
         return []
     return [
