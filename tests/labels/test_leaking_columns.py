@@ -69,3 +69,28 @@ def test_every_verb_has_a_note_on_the_column() -> None:
     ]
     for result in results:
         assert sum("olumn code" in note for note in result.notes) == 1
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1e-3])
+@pytest.mark.parametrize("is_regression", [False, True])
+def test_columns_that_name_a_group_of_copies_are_no_leak(
+    jitter: float, is_regression: bool
+) -> None:
+    rng = np.random.default_rng(1)
+    y: Any = rng.normal(size=40) if is_regression else rng.integers(0, 2, 40)
+    order = rng.permutation(400)
+    x = np.tile(rng.normal(size=(40, 5)), (10, 1))[order]
+    x = x + jitter * rng.normal(size=x.shape)
+    y = np.tile(y, 10)[order]
+    assert not find_leaking_columns(as_samples((x, y))).is_leak
+    assert not leaking_column_note(as_samples((x, y)))
+    result = gs.check(None, (x, y), only=["GS101", "GS107", "GS108"])
+    assert result.codes == (("GS108",) if jitter else ("GS101",))
+    leak = np.column_stack([x, y])
+    assert is_regression or find_leaking_columns(as_samples((leak, y))).is_leak
+
+
+def test_few_different_rows_are_not_judged() -> None:
+    x = np.tile(np.random.default_rng(0).normal(size=(6, 3)), (20, 1))
+    result = gs.check(None, (x, np.tile([0, 1, 1, 0, 1, 0], 20)), only=["GS107"])
+    assert "6" in result.not_checked[0].reason and not result.fine

@@ -144,6 +144,8 @@ def find_leak(context: Context) -> Outcome:
     if reason:
         return NotChecked(f"no column counts the rows; whether one gives the target away {reason}")
     columns = find_leaking_columns(context.everything, context.sources)
+    if columns.reason:
+        return NotChecked(f"whether a column gives the target away {columns.reason}")
     if columns.others is None or not columns.is_leak:
         return Fine(columns.evidence)
     return _finding(columns.evidence, columns.score - columns.others)

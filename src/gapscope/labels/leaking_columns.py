@@ -12,12 +12,13 @@ from torch import Tensor
 from gapscope.base.samples import Samples
 from gapscope.results.estimate import percent
 from gapscope.statistics.baselines import rbf_ridge
+from gapscope.statistics.row_groups import MIN_FRACTION, median_group_size
 
 # A column gives the label away if it predicts this fraction alone, and the others predict less by this much; of
 # regression targets, this fraction of their variance.
 MIN_ALONE, MIN_LESS = 0.98, 0.03
-# fewer rows repeat by chance, by judgment
-MIN_ROWS = 30
+# fewer rows repeat by chance, and so do fewer different rows, by judgment
+MIN_ROWS, MIN_DIFFERENT = 30, 10
 # one fit per column, by judgment for its time
 MAX_COLUMNS = 512
 # kernel machines are exact on so many evenly spaced rows
@@ -38,11 +39,13 @@ class LeakingColumns:
         evidence: Which columns predict how much, and what all others predict, if that was computed.
         score: Fraction of the labels that they predict, or of the variance of the target.
         others: What all others together predict; None if these columns predict too little to give anything away.
+        reason: Why columns could not be judged; empty if they were.
     """
 
     evidence: str
     score: float
     others: float | None = None
+    reason: str = ""
 
     @property
     def is_leak(self) -> bool:
@@ -94,7 +97,8 @@ def _by_value(codes: Int[Tensor, " n"], targets: Targets, *, has_order: bool) ->
     others = counts[codes] - ones
     is_single = others.sum(1) == 0
     correct = (others.argmax(1) == labels) & ~is_single
-    if has_order and n_values > 1:
+    # in few rows one of two neighbours has the label by chance too often
+    if has_order and n_values > 1 and len(codes) >= MIN_ROWS:
         usual = counts.argmax(1)
         before = torch.cat([usual[1:2], usual[:-1]])[codes]
         after = torch.cat([usual[1:], usual[-2:-1]])[codes]
@@ -167,6 +171,41 @@ def _candidates(x: Columns, columns: Sequence[tuple[int, ...]]) -> list[tuple[in
     return list(dict.fromkeys([*runs, *singles]))
 
 
+def _standardized(x: Columns) -> Columns:
+    """Return the columns that vary with mean 0 and standard deviation 1."""
+    x = x[:, (x != x[:1]).any(0)]
+    return (x - x.mean(0)) / x.std(0, correction=0)
+
+
+def different_rows(x: Columns, labels: Tensor | None = None) -> Int[Tensor, " m"]:
+    """Return the indices of one row per group of copies or near copies; of near copies, if most rows have several.
+
+    A column whose values name a group predicts its label without giving it away.
+
+    Args:
+        x: Columns of a table.
+        labels: Class labels; None for regression.
+    """
+    _, group = x.unique(dim=0, return_inverse=True)
+    first = torch.full((int(group.max()) + 1,), len(x))
+    rows = first.scatter_reduce(0, group, torch.arange(len(x)), "amin").sort().values
+    features = _standardized(x[rows])
+    if not features.shape[1]:
+        return rows
+    of_rows = None if labels is None else labels[rows]
+    fraction, size = median_group_size(features, of_rows) or (0.0, 1)
+    if fraction < MIN_FRACTION:
+        return rows
+    copies = torch.cdist(features, features).topk(min(size, len(rows)), largest=False).indices
+    is_copy = torch.zeros(len(rows), dtype=torch.bool)
+    kept: list[int] = []
+    for i in range(len(rows)):
+        if not bool(is_copy[i]):
+            kept.append(i)
+            is_copy[copies[i]] = True
+    return rows[kept]
+
+
 def predict_from(x: Columns, targets: Targets) -> float:
     """Return the leave-one-out accuracy (R^2) of an RBF ridge; without a column that varies, that of a constant.
 
@@ -178,10 +217,8 @@ def predict_from(x: Columns, targets: Targets) -> float:
     varying = (x != x[:1]).any(0)
     if not bool(varying.any()):
         return 0.0 if is_regression else _most_frequent(targets)
-    x = x[:, varying]
-    x = (x - x.mean(0)) / x.std(0, correction=0)
     n_classes = None if is_regression else max(int(targets.max()) + 1, 2)
-    return rbf_ridge(x, targets, n_classes=n_classes).score
+    return rbf_ridge(_standardized(x), targets, n_classes=n_classes).score
 
 
 def reason_not_searched(samples: Samples, n_columns: int) -> str:
@@ -224,6 +261,15 @@ def find_leaking_columns(samples: Samples, sources: Sequence[Source] = ()) -> Le
     known = [indices for _, indices in sources] or [(i,) for i in range(x.shape[1])]
     columns = _candidates(x, known)
     scores = [_alone(x[:, list(indices)], targets) for indices in columns]
+    kept = torch.arange(len(x))
+    if max(scores) >= MIN_ALONE:
+        kept = different_rows(x, targets if samples.is_classification else None)
+        if len(kept) < MIN_DIFFERENT:
+            reason = f"needs {MIN_DIFFERENT} different rows; {len(kept)} are no copies of others"
+            return LeakingColumns("", max(scores), reason=reason)
+        for k, indices in enumerate(columns):
+            if len(kept) < len(x) and scores[k] >= MIN_ALONE:
+                scores[k] = min(scores[k], _alone(x[kept][:, list(indices)], targets[kept]))
     best = max(range(len(columns)), key=scores.__getitem__)
     chosen = [i for i, score in enumerate(scores) if score >= MIN_ALONE]
     singles = {columns[i][0] for i in chosen if len(columns[i]) == 1}
@@ -243,6 +289,9 @@ def find_leaking_columns(samples: Samples, sources: Sequence[Source] = ()) -> Le
     evidence += " of the labels" if samples.is_classification else " of the variance of the target"
     if scores[best] < MIN_ALONE:
         return LeakingColumns(evidence, scores[best])
+    if 2 * len(kept) < len(x):  # through their copies, all others would predict the label as well
+        x = x[kept]
+        targets = targets[kept]
     dropped = {k for i in chosen for k in columns[i]}
     others = predict_from(x[:, [k for k in range(x.shape[1]) if k not in dropped]], targets)
     return LeakingColumns(
