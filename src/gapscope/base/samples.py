@@ -186,25 +186,15 @@ class Samples:
                 default the subset is a data set of its own.
         """
         # inputs and targets may be on different devices
-        targets, unsettled = (
+        inputs, targets, unsettled, text_keys = (
             None if values is None else values[indices.to(values.device)]
-            for values in (self.targets, self.unsettled)
+            for values in (self.inputs, self.targets, self.unsettled, self.text_keys)
         )
-        inputs = self.inputs[indices.to(self.inputs.device)]
-        rows, n_rows, text_keys = None, 0, None
+        rows, n_rows = None, 0
         if keeps_rows:
             rows, n_rows = self.original(indices.cpu()), self.n_rows
-        if self.text_keys is not None:
-            text_keys = self.text_keys[indices.cpu()]
-        return replace(
-            self,
-            inputs=inputs,
-            targets=targets,
-            unsettled=unsettled,
-            rows=rows,
-            n_rows=n_rows,
-            text_keys=text_keys,
-        )
+        part = replace(self, inputs=inputs, targets=targets, text_keys=text_keys)
+        return replace(part, unsettled=unsettled, rows=rows, n_rows=n_rows)
 
     def first(self, n: int | None) -> Samples:
         """Return the first `n` samples (None for all), with their row numbers.
@@ -231,9 +221,7 @@ class Samples:
                 "read, or their collate function drops or sorts samples. Pass the data set itself, or (x, y)."
             )
         indices = tensor_of(indices, dtype=torch.int64)
-        if self.rows is None:
-            return indices
-        return self.rows[indices]
+        return indices if self.rows is None else self.rows[indices]
 
     def position(self, row: int) -> int:
         """Return the index of the sample that has this row number in the data that were passed.
@@ -475,9 +463,7 @@ def as_samples(
         InvalidInput: The data have another form, or hold nothing usable; a stream does not end.
     """
     if isinstance(data, Samples):
-        if task is None:
-            return data
-        return with_task(data, task)
+        return data if task is None else with_task(data, task)
     with reading(is_exact=is_exact) as found:
         collated = collate_data(data, at_most)
     if not with_targets:
@@ -489,9 +475,7 @@ def as_samples(
         for part in inputs.values() if isinstance(inputs, dict) else inputs:
             check_values(part)
         inputs, form = pack_inputs(inputs)
-    kind = None
-    if task is not None:
-        kind = parse_kind(task)
+    kind = None if task is None else parse_kind(task)
     raw, targets, class_names = collated.targets, None, collated.class_names
     if raw is not None and kind in (None, "classification") and are_signs(raw):
         raw, class_names = (raw > 0).long(), SIGN_NAMES
@@ -516,8 +500,7 @@ def as_samples(
     if raw is not None and kind is None and raw.ndim > 1 and raw[:1].numel() > 1:
         is_matrix_of_numbers = raw.ndim == 2 and raw.is_floating_point() and not is_zero_one(raw)
         unsettled = None if is_matrix_of_numbers else raw
-    samples_rows, n_rows = collated.rows, collated.n_rows
-    text_keys = collated.text_keys
+    samples_rows, n_rows, text_keys = collated.rows, collated.n_rows, collated.text_keys
     if targets is not None and targets.ndim == 1 and targets.dtype == torch.int64:
         is_labelled = labelled_rows(targets, notes)
         if len(is_labelled) == len(inputs) and not bool(is_labelled.all()):
