@@ -92,3 +92,44 @@ def test_what_is_wrong(output: str, review: str, message: str, tmp_path: Path) -
 def test_a_folder_is_no_table(tmp_path: Path) -> None:
     done = correct(tmp_path / "pictures", "sample,label\n0,8\n", "out.csv")
     assert isinstance(done.exception, GapscopeError) and "must be a table" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("separator", "old", "new"),
+    [
+        (";", "{:.3f}", "9304,5"),
+        (",", '"${:,.2f}"', '"$9304.5"'),
+        (",", "{:.1f}%", "9304.5%"),
+        (";", "{:.1f}k", "9304.5k"),
+    ],
+)
+def test_a_target_has_the_form_of_its_column(
+    separator: str, old: str, new: str, tmp_path: Path
+) -> None:
+    table = tmp_path / "table.csv"
+    cells = [old.format(1000.2 + 7.31 * k) for k in range(40)]
+    if separator == ";" and "k" not in old:
+        cells = [cell.replace(".", ",") for cell in cells]
+    lines = [f"y{separator}x", *(f"{cell}{separator}{k}" for k, cell in enumerate(cells))]
+    table.write_text("\n".join(lines))
+    done = correct(table, "sample,label\n3,9304.5\n", "out.csv", "--target", "y")
+    assert done.exit_code == 0, done.exception
+    lines[4] = f"{new}{separator}3"
+    assert tmp_path.joinpath("out.csv").read_text().split("\n") == lines
+
+
+def test_a_target_that_its_column_cannot_hold(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    cells = [f"1.{234 + 7 * k} €" for k in range(30)]
+    cells[3] = "6.470,15 €"  # tells that the point marks thousands
+    table.write_text("y;x\n" + "".join(f"{cell};{k}\n" for k, cell in enumerate(cells)))
+    done = correct(table, "sample,label\n3,9304\n", "out.csv", "--target", "y")
+    assert isinstance(done.exception, GapscopeError) and "'6.470,15 €'" in str(done.exception)
+
+
+def test_a_target_that_is_set_already_keeps_its_text(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    content = "y,x\n" + "".join(f"{k}.50,{k * k}\n" for k in range(30))
+    table.write_text(content)
+    done = correct(table, "sample,label\n3,3.5\n", "out.csv", "--target", "y")
+    assert done.exit_code == 0 and tmp_path.joinpath("out.csv").read_text() == content

@@ -299,3 +299,9 @@ def test_files_that_are_no_tables_are_named(tmp_path: Path, content: bytes, matc
     (tmp_path / "table.csv").write_bytes(content)
     with pytest.raises(UnreadableFile, match=match):
         read_table(tmp_path / "table.csv")
+
+
+def test_columns_without_a_name_are_text_in_a_second_file(tmp_path: Path) -> None:
+    path = write(tmp_path, b",kind\n0,a\n1,b\n")
+    table, _ = read_table(path, as_text=["Unnamed: 0", "kind"])
+    assert table.to_numpy().tolist() == [["0", "a"], ["1", "b"]]

@@ -326,3 +326,62 @@ def test_a_list_must_be_csv(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1\0\0\0")
     with pytest.raises(GapscopeError, match="is a Parquet file"):
         gs.apply_label_corrections(TABLE, path, target="kind")
+
+
+@pytest.mark.parametrize("words", [("no", "yes"), ("N", "Y"), ("False", "True"), ("a", "b")])
+def test_several_labels_that_are_words(tmp_path: Path, words: tuple[str, str]) -> None:
+    tags = pandas.DataFrame({"p": [words[1], words[0]] * 2, "q": [words[1]] * 2 + [words[0]] * 2})
+    path = list_of(
+        tmp_path / "list.csv", [1, words[0], "", 0], [0, words[1], words[0], ""], output=[*"ppqp"]
+    )
+    corrected = gs.apply_label_corrections((X.numpy(), tags), path)
+    assert corrected.y.tolist() == [[0, 1], [1, 1], [1, 0], [0, 0]]
+    assert corrected.class_names == words
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_list_of_targets_can_be_applied_twice(tmp_path: Path, dtype: torch.dtype) -> None:
+    targets = torch.tensor([1.5, 2.5, 3.5, 4.5], dtype=dtype)
+    path = list_of(tmp_path / "list.csv", targets.tolist(), [3.3, "", "", ""])
+    once = gs.apply_label_corrections((X, targets), path)
+    assert torch.equal(gs.apply_label_corrections(once, path).y, once.y)
+
+
+@pytest.mark.parametrize(
+    ("target", "given", "other"),
+    [
+        ("2021-05-06", "06/05/2021", "07/05/2021"),
+        ("4006381333931", "4.00638E+12", "4.00639E+12"),
+        ("a\r\nb", "a\nb", "a\nc"),
+        (0.1, "10.00%", "11.00%"),
+        (1251.5, "$1,251.50", "$1,252.50"),
+        (12515.0, "12.515,0", "12.516,0"),
+        (1.25e9, "1,25E+09", "1,26E+09"),
+    ],
+)
+def test_given_cells_that_a_spreadsheet_rewrote(
+    tmp_path: Path, target: Any, given: str, other: str
+) -> None:
+    targets = numpy.array([target, "b", "c", "d"]) if isinstance(target, str) else None
+    if targets is None:
+        targets = torch.tensor([target, 2.5, 3.5, 4.5], dtype=torch.float64)
+    path = tmp_path / "list.csv"
+    path.write_text(f'sample;label;given\n0;;"{given}"\n')
+    assert len(gs.apply_label_corrections((X, targets), path)) == 4
+    path.write_text(f'sample;label;given\n0;;"{other}"\n')
+    with pytest.raises(InvalidInput, match="another order"):
+        gs.apply_label_corrections((X, targets), path)
+
+
+def test_a_rewritten_column_of_given_labels_can_be_deleted(tmp_path: Path) -> None:
+    path = list_of(tmp_path / "list.csv", ["a", "b", "b", "01. Mai"], [""] * 4)
+    with pytest.raises(InvalidInput, match="delete that column"):
+        gs.apply_label_corrections((X, numpy.array([*"abb", "1.5."])), path)
+
+
+@pytest.mark.parametrize("cell", ["2E+03", "2,00E+03"])
+def test_integer_labels_with_exponents(tmp_path: Path, cell: str) -> None:
+    samples = gs.Samples(X, torch.tensor([0, 2000, 0, 2000]))
+    path = tmp_path / "list.csv"
+    path.write_text(f"sample;label\n0;{cell}\n")
+    assert gs.apply_label_corrections(samples, path).y.tolist() == [2000, 2000, 0, 2000]

@@ -111,3 +111,10 @@ def test_clean_targets_are_not_said_to_be_without_errors() -> None:
     noise = gs.estimate_label_noise(None, (x, y))
     # Wilson's upper end for no error in 400: z^2 / (n + z^2)
     assert noise.high >= 1.6449**2 / (400 + 1.6449**2) - 1e-6
+
+
+def test_targets_in_bfloat16_are_listed() -> None:
+    x, targets, _ = line(60, 0.0)
+    issues = gs.find_label_issues(None, (x.float(), targets.bfloat16()))
+    given = torch.tensor(issues.to_pandas()["given"].tolist()).bfloat16()
+    assert torch.equal(given, issues.given_labels.flatten())

@@ -41,6 +41,7 @@ def _targets(
     load: str | None,
     column: str | None,
     side: int,
+    test: Path | None,
 ) -> Iterator[tuple[str, Any, Any, dict[str, Any]]]:
     """Yield name, network, data and options of every network of the target."""
     from gapscope.base.errors import InvalidInput
@@ -53,15 +54,20 @@ def _targets(
         read_labelled_table,
         read_pictures,
     )
-    from gapscope.cli.factories import call_for_all, is_factory
+    from gapscope.cli.factories import call_for_all, is_factory, split_returned
     from gapscope.data.image_folder import has_image_folders
+    from gapscope.data.table_targets import split_frame
 
     check_checkpoint(target, load)
     if load is None and is_table(target):
         yield str(target), None, read_labelled_table(target, column), {}
     elif is_factory(target):
         returned = call_for_all(target, what="network or None")
-        yield str(target), returned.network, returned.data, returned.options
+        data = split_returned(returned.data, column, target, test)
+        own_test = returned.options.get("test")
+        if column is not None and data is not returned.data and own_test is not None:
+            returned.options["test"] = split_frame(own_test, column, data[1])
+        yield str(target), returned.network, data, returned.options
     elif is_grid(target):
         from gapscope.pools.from_spec import network_from_spec, prepare_data
 
@@ -191,7 +197,7 @@ def check(
     has_names = target.is_dir() or is_grid(target)
     with handle_interrupts(resumes=False):
         for name, network, data, options in _targets(
-            target, data_root, max_networks, load, column, side
+            target, data_root, max_networks, load, column, side, test
         ):
             if test is not None:
                 options["test"] = _read_test(test, column, data)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,12 +10,9 @@ from gapscope.cli.options import LABEL_COLUMN
 from gapscope.cli.output import check_outputs, print_lines
 from gapscope.results.formatting import pluralize
 
-if TYPE_CHECKING:
-    import pandas
 
-
-def _check_formats(table: Path, output: Path) -> str:
-    """Return the ending that table and output share, without .gz."""
+def _check_formats(table: Path, output: Path) -> None:
+    """Raise InvalidInput if table and output differ in their ending, without .gz."""
     from gapscope.base.errors import InvalidInput
 
     endings = [path.name.lower().removesuffix(".gz") for path in (table, output)]
@@ -25,18 +21,6 @@ def _check_formats(table: Path, output: Path) -> str:
         raise InvalidInput(
             f"{output} must end in {given}, since the corrected table has the format of {table}. Pass such a path."
         )
-    return given
-
-
-def _as_bytes(frame: pandas.DataFrame, ending: str, separator: str) -> str | bytes:
-    """Return the content of a file with a table."""
-    from gapscope.data.tables import JSON_ENDINGS
-
-    if ending == ".parquet":
-        return frame.to_parquet(index=False)
-    if ending in JSON_ENDINGS:
-        return frame.to_json(orient="records", lines=ending != ".json", date_format="iso") or ""
-    return frame.to_csv(index=False, sep=separator)
 
 
 def correct(
@@ -47,7 +31,7 @@ def correct(
         help="The list with correct labels in its column `label`, or `drop` to remove the row."
     ),
     output: Path = typer.Argument(
-        help="File of the corrected table, in the format of the first. Other cells of a CSV file are as before."
+        help="File of the corrected table, in the format of the first. Everything else in it is as before."
     ),
     column: str | None = LABEL_COLUMN,
 ) -> None:
@@ -57,8 +41,9 @@ def correct(
     from gapscope.base.samples import as_samples
     from gapscope.cli.arguments import is_table, split_target
     from gapscope.data.frames import encode_inputs
-    from gapscope.data.tables import read_separator, read_table
-    from gapscope.labels.corrections import corrected_table, read_decisions
+    from gapscope.data.tables import read_table
+    from gapscope.labels.corrected_files import corrected_file
+    from gapscope.labels.corrections import read_decisions
 
     check_outputs(output, sources=(table, reviewed))
     if not is_table(table):
@@ -66,7 +51,7 @@ def correct(
             f"{table} must be a table (CSV, JSON lines, Parquet). Pass other data to "
             "`gapscope.apply_label_corrections` in Python; move pictures of a folder by the names in the list."
         )
-    ending = _check_formats(table, output)
+    _check_formats(table, output)
     typed, notes = read_table(table)
     for note in notes:
         print_lines(note, err=True)
@@ -74,16 +59,8 @@ def correct(
     data, _, _ = encode_inputs((inputs, labels))
     samples = as_samples(data)
     decisions = read_decisions(samples, reviewed)
-    separator = read_separator(table)
-    cells, _ = read_table(table, as_text=[str(name) for name in typed])
-    values = cells[labels.name]
-    if separator:
-        values = values.astype(object)
-    elif samples.kind == "regression":
-        values = labels.astype(float)
-    corrected = corrected_table(cells, labels.name, values, samples, decisions)
-    write_output(output, _as_bytes(corrected, ending, separator))
-    n_dropped = len(cells) - len(corrected)
+    write_output(output, corrected_file(table, labels, samples, decisions))
+    n_dropped = sum(decision is None for decision in decisions.values())
     changed = pluralize(len(decisions) - n_dropped, "label")
     print_lines(
         f"{changed} set, {pluralize(n_dropped, 'row')} dropped; written: {output}", err=True

@@ -242,6 +242,39 @@ def call_for_all(source: Path | str, *arguments: Path, what: str = "network") ->
     return Returned(network, data, third or {}, options)
 
 
+def split_returned(
+    data: Any, column: str | None, source: Path | str, test: Path | None = None
+) -> Any:
+    """Return data of `module:function` as (inputs, targets) if --target names a column of them, else as they are.
+
+    Args:
+        data: The data.
+        column: Column from --target.
+        source: `module:function`, for the message.
+        test: Table of --test, whose column --target may name as well.
+
+    Raises:
+        BadParameter: The data have no named columns, and there is no other table.
+        InvalidInput: They have no such column.
+    """
+    import typer
+
+    from gapscope.base.samples import Samples
+    from gapscope.base.type_guards import is_list_or_tuple
+    from gapscope.data.table_targets import split_frame
+
+    if column is None:
+        return data
+    if not isinstance(data, Samples) and not (is_list_or_tuple(data) and len(data) == 2):
+        return split_frame(data, column)
+    if test is None:
+        raise typer.BadParameter(
+            f"--target names the column of the labels in a table; {source} returned inputs and targets. Omit it, or "
+            "return the whole table."
+        )
+    return data
+
+
 def call_factory(source: Path | str, *arguments: Path, what: str = "network") -> tuple[Any, Any]:
     """Return network (or `what`) and data of `module:function` (see `call_for_all`)."""
     returned = call_for_all(source, *arguments, what=what)

@@ -23,13 +23,14 @@ def _forecasts(
     """Return forecasts by name: of each spec of a grid, of `module:function`, a table or a folder."""
     from gapscope.accuracy.forecast import forecast_accuracy
     from gapscope.cli.arguments import is_grid, read_grid, read_labelled_table, read_pictures
-    from gapscope.cli.factories import call_factory, is_factory
+    from gapscope.cli.factories import call_factory, is_factory, split_returned
     from gapscope.cli.progress import steps
 
     if groups is not None and (is_factory(target) or is_grid(target) or target.is_dir()):
         raise typer.BadParameter("--groups names a column of a table; pass a table.")
     if is_factory(target):
         network, data = call_factory(target, what="network or None")
+        data = split_returned(data, column, target)
         return {str(target): forecast_accuracy(network, data, time_budget=time_budget)}
     if target.is_dir():
         pictures = read_pictures(target, side)

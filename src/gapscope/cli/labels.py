@@ -44,7 +44,7 @@ def labels(
         split_groups,
         split_target,
     )
-    from gapscope.cli.factories import call_factory, is_factory
+    from gapscope.cli.factories import call_factory, is_factory, split_returned
     from gapscope.cli.progress import handle_interrupts
     from gapscope.data.tables import read_table, text_columns
     from gapscope.labels.label_issues import find_label_issues
@@ -68,6 +68,7 @@ def labels(
         held_out = None
         if is_factory(target):
             network, data = call_factory(target, what="network or None")
+            data = split_returned(data, column, target, test)
             if test is not None:
                 held_out = read_labelled_table(test, column)
         elif target.is_dir():

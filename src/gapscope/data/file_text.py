@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from gapscope.base.errors import UnreadableFile
 
-BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 READABLE = "a CSV, JSON or Parquet file"
 SAVE = "Save the table as CSV (UTF-8)."
 # by judgment: tables have a stray control character at most; of random bytes they are one in ten
@@ -62,8 +64,40 @@ def _read_bytes(path: Path) -> bytes:
         ) from None
 
 
+@dataclass(frozen=True)
+class FileText:
+    """Text of a file as it is stored.
+
+    Attributes:
+        text: The text with its ends of lines, without byte order mark.
+        codec: Name by which Python encodes it to the same bytes.
+        mark: The byte order mark, or nothing.
+        encoding: The encoding for messages, if it is not UTF-8; else empty.
+    """
+
+    text: str
+    codec: str
+    mark: bytes
+    encoding: str
+
+
 def read_text(path: Path, needed: str = READABLE) -> tuple[str, str]:
     """Return the text of a file, and its encoding if that is not UTF-8.
+
+    Args:
+        path: File, perhaps gzipped.
+        needed: Formats that the caller reads, for messages.
+
+    Raises:
+        UnreadableFile: It is missing or no text.
+    """
+    stored = read_stored_text(path, needed)
+    text = re.sub(r"[\udc80-\udcff]", "\ufffd", stored.text)  # bytes that are no character
+    return text.replace("\r\n", "\n").replace("\r", "\n"), stored.encoding
+
+
+def read_stored_text(path: Path, needed: str = READABLE) -> FileText:
+    """Return the text of a file with its ends of lines and its encoding.
 
     Args:
         path: File, perhaps gzipped.
@@ -88,31 +122,32 @@ def read_text(path: Path, needed: str = READABLE) -> tuple[str, str]:
     kind = next((kind for start, kind in NOT_TEXT.items() if content.startswith(start)), None)
     if kind is not None:
         raise UnreadableFile(f"{path} must be {needed}; it is {kind[0]}. {kind[1]}")
-    marked = next(
-        (name for mark, name in BYTE_ORDER_MARKS.items() if content.startswith(mark)), None
-    )
+    mark = next((mark for mark in BYTE_ORDER_MARKS if content.startswith(mark)), b"")
     # text in UTF-16 without a mark has a zero in nearly every second byte
     half = len(content[:4000]) // 2
     zeros = [content[:4000][start::2].count(0) for start in (0, 1)]
-    if marked is None and max(zeros) > 0.4 * half:
-        marked = "utf-16-le"
+    codec = BYTE_ORDER_MARKS.get(mark, "")
+    if not mark and max(zeros) > 0.4 * half:
+        codec = "utf-16-le"
         if zeros[0] > zeros[1]:
-            marked = "utf-16-be"
-    try:
-        text = content.decode(marked or "utf-8")
+            codec = "utf-16-be"
+    content = content[len(mark) :]
+    encoding = ""
+    if codec.startswith("utf-16"):
         encoding = "UTF-16"
-        if marked in (None, "utf-8-sig"):
-            encoding = ""
+    try:
+        text = content.decode(codec or "utf-8")
     except UnicodeDecodeError:
-        if marked is not None:
+        if codec:
             raise UnreadableFile(
-                f"{path} must be text; its {marked} is damaged. Save it as CSV (UTF-8)."
+                f"{path} must be text; its {codec} is damaged. Save it as CSV (UTF-8)."
             ) from None
-        text = content.decode("cp1252", errors="replace")
+        codec = "cp1252"
         encoding = "Latin-1 (Windows-1252)"
+        text = content.decode(codec, errors="surrogateescape")
     n_control = sum(text.count(chr(code)) for code in range(32) if chr(code) not in "\t\n\v\f\r")
     if "\0" in text or n_control > MAX_CONTROL * len(text):
         raise UnreadableFile(
             f"{path} must be {needed}; it holds bytes that are no text. Pass another file."
         )
-    return text.replace("\r\n", "\n").replace("\r", "\n"), encoding
+    return FileText(text, codec or "utf-8", mark, encoding)

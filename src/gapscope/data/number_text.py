@@ -100,6 +100,20 @@ class TextFormat:
             return dates.dt.tz_localize(None)
         return cells.astype(float)
 
+    def write(self, value: float, like: str) -> str | None:
+        """Return a number as text with the currency or unit of another cell; None if it would be read as another one.
+
+        Args:
+            value: The number.
+            like: The other cell.
+        """
+        found = _CELL.fullmatch(_plain(like))
+        if found is None:
+            return None
+        number = repr(abs(value)).removesuffix(".0").replace(".", self.point)
+        text = f"{'-' if value < 0 else ''}{found['before']}{number}{found['after']}"
+        return text if self._number(text) == value or not any(self.affix) else None
+
     def _number(self, text: str) -> float:
         found = _split(text)
         if found is None or found.affix != self.affix:
@@ -193,6 +207,31 @@ def _split(text: str) -> _Parts | None:
         after = after.removesuffix("s")
     sign = found["sign"] or found["inner"] or found["open"] or ""
     return _Parts(sign, found["number"].strip(), (found["before"].strip(), after))
+
+
+def possible_numbers(text: str) -> tuple[str, ...]:
+    """Return the numbers that an amount may be, as text with the same digits; percents also as fractions.
+
+    Args:
+        text: Text with marks of thousands, a decimal mark, currency or unit.
+
+    >>> possible_numbers("$1,251.50"), possible_numbers("10.00%")
+    (('1251.50',), ('10.00', '10.00e-2'))
+    """
+    parts = _split(_plain(text))
+    if parts is None:
+        return ()
+    result: list[str] = []
+    for point in (".", ","):
+        if numpy.isnan(parts.value(point)):
+            continue
+        marks = str.maketrans("", "", " '’.,".replace(point, ""))
+        number = parts.number.translate(marks).replace(point, ".")
+        number = ("-" if parts.sign in ("-", "−", "(") else "") + number
+        result.append(number)
+        if "%" in parts.affix and "e" not in number.lower():
+            result.append(f"{number}e-2")
+    return tuple(result)
 
 
 def has_text(column: pandas.Series) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapscope.base.columns import unique_names
-from gapscope.base.errors import MissingExtra, UnreadableFile, first_line, join_names
+from gapscope.base.errors import MissingExtra, UnreadableFile, join_names
 from gapscope.base.label_numbers import MISSING_WORDS
 from gapscope.data.file_text import READABLE, read_text
+from gapscope.data.json_tables import is_json, read_json_table
 from gapscope.data.plain_columns import are_dates_as_text, are_numbers
 from gapscope.results.formatting import pluralize
 
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     import pandas
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-DECIMAL_COMMA = r"[-+]?\d+(,\d+)?"
+DECIMAL_COMMA = r"[-+]?\d+(,\d+)?([eE][-+]?\d+)?"
 """A number with a decimal comma, in files whose columns are not separated by commas."""
 # the first line by which some spreadsheet programs learn the separator
 _SEPARATOR_LINE = re.compile(r"\s*\"?sep=([,;\t|])\"?[ ,;\t|]*(\n|$)", re.IGNORECASE)
 REPEATED = "gapscope_repeated"
 """Name of an attribute of a table: columns that share their name in the file, with that name."""
-JSON_ENDINGS = (".json", ".jsonl", ".ndjson")
 
 
 def _rows(text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
@@ -333,7 +332,12 @@ def _clean_text(column: pandas.Series, has_decimal_commas: bool) -> tuple[pandas
     ) else numbers, note
 
 
-def _is_parquet(path: Path) -> bool:
+def is_parquet(path: Path) -> bool:
+    """Return whether a file is Parquet, by its first bytes.
+
+    Args:
+        path: File.
+    """
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -355,48 +359,33 @@ def _read_parquet(path: Path) -> pandas.DataFrame:
         ) from None
 
 
-def _json_rows(text: str) -> Any:
-    """Return the one JSON value that a text holds, or the list of the values of its lines."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        lines = [line for line in text.splitlines() if line.strip()]
-    rows: list[Any] = []
-    for line in lines:
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"line {len(rows) + 1}: {error.msg}") from None
-    return rows
+@dataclass(frozen=True)
+class CsvFields:
+    """Where a CSV file has its columns.
+
+    Attributes:
+        separator: What separates its fields.
+        n_skipped: Number of its first lines that are comments, blank, or name the separator.
+        has_header: Whether the next line has the names of columns.
+        numbers: By the name of a column in the table, the number of its field, from 0.
+    """
+
+    separator: str
+    n_skipped: int
+    has_header: bool
+    numbers: dict[str, int]
 
 
-def _read_json(path: Path) -> pandas.DataFrame:
-    """Return objects as rows; keys of nested objects become columns such as "meta.source"."""
-    import pandas
-
-    text, _ = read_text(path)
-    try:
-        content = _json_rows(text)
-        if isinstance(content, dict):
-            frame = pandas.DataFrame(content).reset_index(drop=True)
-        else:
-            frame = pandas.json_normalize(content)
-    except (ValueError, TypeError, AttributeError, NotImplementedError) as error:
-        raise UnreadableFile(
-            f"{path} must hold one JSON object per line, or a list of objects; reading it failed: {first_line(error)}."
-        ) from None
-    return frame.rename(columns=str)
-
-
-def read_separator(path: Path) -> str:
-    """Return the separator of a CSV file; "" for another format.
+def find_fields(path: str | Path) -> CsvFields | None:
+    """Return where a CSV file has the columns of its table (see `read_table`); None for another format.
 
     Args:
         path: File that `read_table` reads.
     """
-    if _is_parquet(path) or path.name.lower().removesuffix(".gz").endswith(JSON_ENDINGS):
-        return ""
-    return _load_text(path)[1]
+    path = Path(path)
+    if is_parquet(path) or is_json(path):
+        return None
+    return _read_csv(path, ())[2]
 
 
 def text_columns(table: pandas.DataFrame) -> tuple[str, ...]:
@@ -426,11 +415,18 @@ def read_table(
         MissingExtra: It is a Parquet file, and pyarrow is not installed.
     """
     path = Path(path)
-    if _is_parquet(path):
+    if is_parquet(path):
         found: list[str] = []
         return _named_once(_read_parquet(path), path, found), tuple(found)
-    if path.name.lower().removesuffix(".gz").endswith(JSON_ENDINGS):
-        return _read_json(path), ()
+    if is_json(path):
+        return read_json_table(path), ()
+    return _read_csv(path, as_text)[:2]
+
+
+def _read_csv(
+    path: Path, as_text: Collection[str]
+) -> tuple[pandas.DataFrame, tuple[str, ...], CsvFields]:
+    """Return the table of a CSV file, notes, and where the file has its columns."""
     text, separator, extra, notes = _load_text(path)
     first = _first_rows(text, separator)
     names: list[str] | None = None
@@ -446,7 +442,7 @@ def read_table(
             names = ["row", *first[0]]
     options: dict[str, Any] = {}
     # text in a second file too, where all of its cells may look like numbers
-    columns = names or unique_names(first[0])
+    columns = names or unique_names([name or f"Unnamed: {k}" for k, name in enumerate(first[0])])
     dtype = {k if names else name: str for k, name in enumerate(columns) if name.strip() in as_text}
     if names is not None:
         options = {"header": None, "names": range(len(names)), "skiprows": 1 if extra else 0}
@@ -461,10 +457,11 @@ def read_table(
     frame.columns = [name.strip() for name in names]
     # pandas names columns without a name like this
     unnamed = [re.fullmatch(r"(Unnamed: \d+)?", name) is not None for name in frame.columns]
-    frame = frame.loc[
-        :, [not (blank and frame.iloc[:, k].isna().all()) for k, blank in enumerate(unnamed)]
-    ]
-    frame = _named_once(frame, path, notes)
+    used = [k for k, blank in enumerate(unnamed) if not (blank and frame.iloc[:, k].isna().all())]
+    frame = _named_once(frame.iloc[:, used], path, notes)
+    n_skipped = len(text) - len(text.lstrip("\n"))
+    numbers = dict(zip(frame.columns, used, strict=True))
+    fields = CsvFields(separator, n_skipped, bool(extra) or not options.get("names"), numbers)
     for name in frame.columns:
         column = frame[name]
         if name in as_text:
@@ -473,4 +470,4 @@ def read_table(
             column, note = _clean_text(column.astype(object), separator != ",")
             frame = frame.assign(**{name: column})
             notes += [f"{name}: {note}."] if note else []
-    return frame, tuple(notes)
+    return frame, tuple(notes), fields

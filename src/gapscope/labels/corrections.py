@@ -21,7 +21,14 @@ from gapscope.data.frames import encode_inputs
 from gapscope.data.named_columns import lacks_labels
 from gapscope.data.table_targets import split_frame
 from gapscope.data.tables import Cells, read_cells
-from gapscope.labels.label_cells import INTEGER, LabelParser, check_given, folded, stripped
+from gapscope.labels.label_cells import (
+    INTEGER,
+    LabelParser,
+    are_equal,
+    check_given,
+    folded,
+    stripped,
+)
 from gapscope.results.csv_files import from_csv_cell
 
 if TYPE_CHECKING:
@@ -255,7 +262,7 @@ def read_decisions(samples: Samples, path: str | Path) -> dict[int, float | None
         [
             (line, given, labels[index])
             for line, given, index in compared
-            if decisions.get(index) != labels[index]
+            if index not in decisions or not are_equal(decisions[index], labels[index], samples)
         ],
     )
     if sum(decision is None for decision in decisions.values()) == len(samples):

@@ -13,6 +13,7 @@ import torch
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
+from gapscope.data.number_text import possible_numbers
 from gapscope.data.tables import Cells
 from gapscope.results.formatting import pluralize
 
@@ -20,6 +21,7 @@ DROP = "drop"
 # Spreadsheet programs may add ".0" to whole numbers. Python's int() and float() also read "1_0" as 10.
 INTEGER = re.compile(r"[+-]?[0-9]+(\.0*)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DATE = re.compile(r"[0-9]{1,4}([./-])[0-9]{1,2}\1[0-9]{1,4}")
 
 
 def drop_word(class_names: Sequence[str]) -> str:
@@ -57,8 +59,8 @@ def _number_in(name: str) -> float | None:
 
 
 def _composed(text: str) -> str:
-    """Return a text with one character per accented letter: file systems and editors write two."""
-    return unicodedata.normalize("NFC", text)
+    """Return a text with one character per accented letter and end of line: some programs write two."""
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def stripped(text: str) -> str:
@@ -77,6 +79,35 @@ def folded(text: str) -> str:
         text: A cell, or the name of a class or column.
     """
     return _composed(stripped(text).casefold())
+
+
+def _epsilon(samples: Samples) -> float:
+    """Return the relative error of regression targets in their precision; 0 for classes."""
+    dtype = samples.y.dtype
+    return 4 * torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+
+
+def are_equal(decision: float | None, label: float, samples: Samples) -> bool:
+    """Return whether a decision of a list is the label that the data have, in their precision.
+
+    Args:
+        decision: Class or regression target; None to drop the sample.
+        label: The label in the data.
+        samples: The data.
+    """
+    if decision is None or samples.kind != "regression":
+        return decision == label
+    return abs(decision - label) <= _epsilon(samples) * abs(label)
+
+
+def _are_one_date(text: str, name: str) -> bool:
+    """Return whether two texts are dates of the same numbers, in any order and with years of two or four digits."""
+    if not (_DATE.fullmatch(text.strip()) and _DATE.fullmatch(name.strip())):
+        return False
+    numbers = [
+        sorted(int(part) % 100 for part in re.findall("[0-9]+", cell)) for cell in (text, name)
+    ]
+    return numbers[0] == numbers[1]
 
 
 def _rounds_to(text: str, value: float, epsilon: float) -> bool:
@@ -109,11 +140,9 @@ class LabelParser:
             self.occurring = {int(label) for label in samples.y.unique()} - {IGNORED}
         self.drop = drop_word(samples.class_names)
         self.names = dict(enumerate(self.codes))
-        dtype = samples.y.dtype
-        if dtype.is_floating_point:
-            self.epsilon = 4 * torch.finfo(dtype).eps
-        else:
-            self.epsilon = 0.0
+        if self.kind == "multi-label" and self.codes:  # lists have 0 and 1
+            self.codes |= {"0": 0, "1": 1}
+        self.epsilon = _epsilon(samples)
 
     @property
     def _needed(self) -> str:
@@ -164,13 +193,19 @@ class LabelParser:
             text: Given label.
             label: Class or regression target.
         """
+        numbers = (self.cells.with_point(text).strip(), *possible_numbers(text))
         if self.is_number:
-            return _rounds_to(self.cells.with_point(text).strip(), label, self.epsilon)
-        if not self.codes:
-            return self._number(text) == label
-        name = self.names.get(int(label), "")
-        number = _number_in(self.cells.with_point(text))
-        return folded(text) == folded(name) or (number is not None and number == _number_in(name))
+            return any(_rounds_to(number, label, self.epsilon) for number in numbers)
+        if self.codes.get(text.strip()) == label or self._number(text) == label:
+            return True
+        name = self.names.get(int(label), str(int(label)))
+        if folded(text) == folded(name) or _are_one_date(text, name):
+            return True
+        value = _number_in(name)
+        return value is not None and any(
+            _rounds_to(number, value, 0.0) if "e" in number.lower() else _number_in(number) == value
+            for number in numbers
+        )
 
     def write(self, label: float) -> str:
         """Return a label of the data as messages name it.
@@ -193,8 +228,16 @@ class LabelParser:
         if INTEGER.fullmatch(text):
             value = int(text.partition(".")[0])
         else:
-            value = None
+            value = _number_in(text)
         return value if value in self.occurring else None
+
+    def is_label(self, text: str) -> bool:
+        """Return whether a text is a class that the data have, or a number as regression targets are.
+
+        Args:
+            text: Text of a cell.
+        """
+        return bool(self._alike(text)) or (not self.codes and self._number(text) is not None)
 
     def parse(self, label: str, where: str) -> float | None:
         """Return a regression target or a class, None to drop the sample.
@@ -232,11 +275,14 @@ def check_given(
     """
     agree: dict[tuple[str, float], bool] = {}
     others: list[tuple[int, str, float]] = []
+    n_agreeing = 0
     for line, given, label in lines:
         if (given, label) not in agree:
             agree[given, label] = not given.strip() or parser.may_mean(given, label)
         if not agree[given, label]:
             others.append((line, given, label))
+        elif given.strip():
+            n_agreeing += 1
     if not others:
         return
     line, given, label = others[0]
@@ -244,8 +290,11 @@ def check_given(
         more = f" (and {pluralize(len(others) - 1, 'more line')})"
     else:
         more = ""
+    advice = "A list without the column `given` is not compared."
+    if n_agreeing > len(others) or not parser.is_label(given):
+        advice = "Or a program rewrote the column `given`: delete that column to apply the list without comparison."
     raise InvalidInput(
         f"{path}, line {line}: the list was made for a sample with the label {given.strip()!r}, these data have "
         f"{parser.write(label)}{more}: another order of the rows, or other data. Pass the data of which the list was "
-        "made, and join several lists of them into one. A list without the column `given` is not compared."
+        f"made, and join several lists of them into one. {advice}"
     )

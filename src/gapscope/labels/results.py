@@ -302,8 +302,10 @@ class LabelIssues(Result):
         if names or self.given_labels.dtype == torch.int64:
             return [known.get(int(label), int(label)) for label in labels.tolist()]
         # as passed: the shortest number that is this one in the precision of the targets
-        values = labels.detach().cpu().to(self.given_labels.dtype).numpy()
-        return [float(str(value)) for value in values]
+        values = labels.detach().cpu().to(self.given_labels.dtype)
+        if values.dtype == torch.bfloat16:  # which NumPy lacks
+            return values.tolist()
+        return [float(str(value)) for value in values.numpy()]
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return one row per sample, likely errors first (none is `flagged` without a rate)."""
