@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 import gapscope as gs
+from gapscope.statistics import row_groups
 from gapscope.statistics.row_groups import median_group_size
 
 
@@ -69,3 +70,10 @@ def test_functions_that_hold_out_single_samples_note_groups(
 def test_groups_that_are_passed_are_not_noted() -> None:
     x, numbers = _groups(10, 0.02)
     assert "near copies" not in str(gs.out_of_sample(None, (x, numbers % 2), groups=numbers))
+
+
+def test_distances_in_parts_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, _ = _groups(5, 0.02)
+    whole = median_group_size(x)
+    monkeypatch.setattr(row_groups, "MAX_DISTANCES", 2000)
+    assert median_group_size(x) == whole

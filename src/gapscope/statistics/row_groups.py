@@ -11,6 +11,8 @@ from gapscope.statistics.baselines import sample_features
 
 # Rows that are compared with all others; numbers of rows times columns above which none are (a second of one core).
 QUERIES, MAX_ENTRIES = 400, 20_000_000
+# distances in memory at a time: 32 MB
+MAX_DISTANCES = 2**22
 # A row has near copies if, from its second neighbour on, one of its first 50 is 2.5 times as far as the one before. Of
 # independent rows in m dimensions the ratio of the distances of neighbours k and k + 1 is r with a probability of
 # r^(-mk). Chosen on 26 tables: at most .22 of their rows have near copies (docs/checks/gs108.md).
@@ -44,10 +46,15 @@ def median_group_size(
     rows = torch.randperm(n, generator=generator)[:QUERIES]
     # in double precision, for products of matrices leave distances of equal rows of the root of the precision
     features = features.double()
-    distances = torch.cdist(features[rows], features)
-    near = distances.topk(min(n, NEIGHBOURS + 2), largest=False).values[:, 1:]
+    nearest: list[Tensor] = []
+    medians: list[Tensor] = []
+    for some in rows.split(max(1, MAX_DISTANCES // n)):
+        distances = torch.cdist(features[some], features)
+        nearest.append(distances.topk(min(n, NEIGHBOURS + 2), largest=False).values[:, 1:])
+        medians.append(distances.median())
+    near = torch.cat(nearest)
     # exact copies are no near ones
-    floor = 1e-6 * distances.median()
+    floor = 1e-6 * torch.stack(medians).median()
     jumps = torch.where(near[:, 1:-1] > floor, near[:, 2:] / near[:, 1:-1], 0.0)
     largest, position = jumps.max(1)
     has_copies = largest >= JUMP
