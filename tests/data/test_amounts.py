@@ -9,8 +9,9 @@ import pandas
 import pytest
 
 import gapscope as gs
+from gapscope.base.errors import InvalidInput
 from gapscope.data.frames import encode_inputs
-from gapscope.data.table_targets import as_targets
+from gapscope.data.table_targets import NOTE, as_targets, split_frame
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +69,18 @@ def test_negative_integers_are_numbers_unless_they_are_two_signs(prices: pandas.
     assert as_targets(degrees)[0].dtype == float
     for codes in (degrees.gt(0) * 2 - 1, degrees.clip(0, 3).replace(3, -100)):
         assert as_targets(codes)[0] is codes and not as_targets(codes)[1]
+
+
+def test_minus_one_beside_numbered_classes_is_refused() -> None:
+    frame = pandas.DataFrame({"x": range(40, 0, -1), "y": [k % 4 - 1 for k in range(40)]})
+    with pytest.raises(InvalidInput, match=r"'y'.*0 to 2.*10 of 40.*-100"):
+        split_frame(frame, "y")
+    with pytest.raises(InvalidInput, match="-100"):
+        split_frame(frame, "y", pandas.Series([0, 1, 2]))
+    numbers = frame.assign(y=frame["y"].astype(float))
+    assert split_frame(frame, "y", split_frame(numbers, "y")[1])[1].dtype == float
+    codes = frame["y"].clip(upper=1)
+    labels = split_frame(frame.assign(y=codes), "y")[1]
+    assert labels.dtype == float and "-100" in labels.attrs[NOTE]
+    marked = frame.assign(y=frame["y"].replace(-1, -100))
+    assert gs.check(None, marked, target="y", only=["GS101"]).task == "classifier"

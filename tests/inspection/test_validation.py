@@ -476,3 +476,9 @@ def test_an_unused_category_is_named() -> None:
         (torch.rand(40, 3), labels.cat.reorder_categories(["b", "c", "a"])),
         needs=("outputs",),
     )
+
+
+@pytest.mark.parametrize("inputs", [torch.ones(4, 2), [[1.0, 2.0]] * 4])
+def test_data_in_the_place_of_the_network(inputs: Any) -> None:
+    with pytest.raises(InvalidInput, match="network comes first"):
+        gs.check(inputs, torch.arange(4) % 2)

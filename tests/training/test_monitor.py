@@ -441,3 +441,10 @@ def test_the_text_counts_loaded_recordings() -> None:
     second.load_state_dict(first.state_dict())
     second.observe(torch.nn.Linear(4, 3), 3)
     assert ": 4 recordings; since loading 1 recording of" in str(second)
+
+
+def test_a_check_that_needs_labels_is_named_not_an_alarm_that_nobody_asked_for() -> None:
+    data = torch.randn(20, 4), torch.rand(20, 3) > 0.5
+    with pytest.raises(InvalidInput, match="GS301 needs class labels"):
+        Monitor(data, checks=["GS301", "GS302"])
+    assert Monitor(data, checks=["GS302"]).alarm is None

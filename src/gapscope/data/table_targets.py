@@ -67,6 +67,26 @@ def _are_negative_amounts(column: pandas.Series) -> bool:
     return min(values, default=0) < 0 and not values <= {-1, 1}
 
 
+def _refuse_marked_classes(column: pandas.Series) -> None:
+    """Raise InvalidInput for the classes 0 to K - 1 and -1, which marks samples without a class.
+
+    -1, 0 and 1, and fewer values, are numbers: codes such as less, as much, more.
+
+    Raises:
+        InvalidInput: -1 marks missing classes.
+    """
+    values = {int(value) for value in column.unique()} - {IGNORED}
+    n_classes = len(values) - 1
+    if n_classes < 3 or n_classes > MAX_CATEGORIES or values != set(range(-1, n_classes)):
+        return
+    marked = int((column == -1).sum())
+    raise InvalidInput(
+        f"Column {str(column.name)!r} must hold classes or numbers; got the classes 0 to {n_classes - 1}, and -1 in "
+        f"{marked:,} of {len(column):,} rows, which mostly marks a missing class. Write {IGNORED} in these cells, or "
+        "remove the rows; if all are numbers, write them with decimals, such as -1.0."
+    )
+
+
 def as_targets(
     column: pandas.Series, like: pandas.Series | None = None
 ) -> tuple[pandas.Series, str]:
@@ -77,7 +97,7 @@ def as_targets(
         like: Targets of the first table, by whose format those of a second are read.
 
     Raises:
-        InvalidInput: It numbers or names the rows, or cells of amounts are no numbers.
+        InvalidInput: It numbers or names the rows, cells of amounts are no numbers, or -1 marks missing classes.
     """
     import pandas
 
@@ -102,10 +122,14 @@ def as_targets(
         )
     if is_text or counts or (n <= MAX_CATEGORIES and not _are_negative_amounts(column)):
         return column, ""
+    if like is None or pandas.api.types.is_integer_dtype(like):
+        _refuse_marked_classes(column)
     low = int(column.min())
     high = int(column.max())
     note = f"{column.name}: {n:,} integers from {low:,} to {high:,}, read as numbers "
     note += "(regression); text would be classes."
+    if low == -1 and high <= 1:
+        note += f" If -1 marks a missing class, write {IGNORED}."
     amounts = column.astype(float)
     amounts.attrs[NOTE] = note
     return amounts, note

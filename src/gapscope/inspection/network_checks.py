@@ -99,6 +99,9 @@ def check_module(network: Any) -> None:
     elif type(network).__module__.startswith(("gapscope.training.", "gapscope.integrations.")):
         got = f"a {type(network).__name__}, which records a training run and holds no network"
         advice = "Pass the network that was trained."
+    elif not callable(network):
+        got = type(network).__name__
+        advice = "The network comes first, and the data second, such as (x, y)."
     else:
         got = type(network).__name__
         advice = "Wrap it in a module whose forward calls it."

@@ -152,7 +152,8 @@ class Monitor(Recordings):
         if epochs is not None:
             check_range("epochs", epochs, 1)
         checks = as_codes(checks)
-        if "GS301" in checks and alarm is None:
+        is_for_check = "GS301" in checks and alarm is None
+        if is_for_check:
             alarm = make_alarm("joint")
         if isinstance(alarm, str):
             alarm = make_alarm(alarm)
@@ -165,9 +166,10 @@ class Monitor(Recordings):
         )
         if alarm is not None:
             if alarm.classes_only and not self.samples.is_classification:
+                owner = "GS301" if is_for_check else type(alarm).__name__
                 raise InvalidInput(
-                    f"{type(alarm).__name__} needs class labels, one per sample; these data have none. Use an alarm "
-                    "for other tasks: 'gradient_disparity'."
+                    f"{owner} needs class labels, one per sample; these data have none. "
+                    f"{'Omit it, or use' if is_for_check else 'Use'} an alarm for other tasks: 'gradient_disparity'."
                 )
             alarm.set_indices(indices)
         if measures is None:

@@ -56,6 +56,7 @@ def test_five_observations_above_the_smallest_raise_it() -> None:
     for epoch, value in enumerate([3.0, 2.0, 1.0, 1.1, 1.2, 1.3, 1.2, 1.1], start=1):
         alarm.update(value, epoch)
     assert (alarm.raised_at, alarm.peak) == (8, 3)
+    assert "the score on new data" in repr(alarm)
 
 
 def test_too_few_samples_are_named() -> None:

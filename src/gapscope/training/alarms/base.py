@@ -117,8 +117,9 @@ class Alarm(ABC):
         elif self.raised_at is None:
             state = f"not raised; estimated best epoch so far: {self.peak}"
         else:
+            score = "accuracy" if self.classes_only else "the score"
             state = (
-                f"raised at epoch {self.raised_at}: {self.description} since epoch {self.peak}; accuracy on new data "
+                f"raised at epoch {self.raised_at}: {self.description} since epoch {self.peak}; {score} on new data "
                 "has probably peaked there"
             )
         return f"{type(self).__name__}({state})"
