@@ -290,6 +290,8 @@ def test_an_estimator_of_several_labels() -> None:
     assert (
         result.task == "multi-label" and result.to_numpy().shape == (120, 2) and result.score > 0.7
     )
+    exact = ((result.to_numpy() > 0.5) == labels).all(1).mean()
+    assert result.score_name == "accuracy per label" and f"{100 * exact:.1f} %" in str(result)
     assert result.plot().get_xlabel() == "stated probability"
 
 

@@ -16,6 +16,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import average_precision_score, f1_score, log_loss
 from sklearn.pipeline import make_pipeline
+from sklearn.tree import DecisionTreeClassifier
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -47,6 +48,14 @@ def test_an_estimator_is_cloned_and_scored_by_its_accuracy() -> None:
         score=lambda model, x, y: model.predict(x) == y,
     )  # fmt: skip
     assert by_function.trainings == curve.trainings and by_function.score == curve.score
+
+
+def test_the_accuracy_of_several_labels_is_named_per_label() -> None:
+    labels = np.stack([Y, X[:, 0] > 0, X[:, 1] > 1], 1).astype(int)
+    curve = gs.learning_curve(DecisionTreeClassifier(max_depth=3), (X, labels))
+    base = np.maximum(labels.mean(0), 1 - labels.mean(0)).mean()
+    assert (curve.task, curve.score_name) == ("multi-label", "accuracy per label")
+    assert "accuracy per label" in curve.headline and f"{100 * base:.1f} %" in str(curve)
 
 
 def test_regression_of_an_estimator_is_r2() -> None:

@@ -144,6 +144,14 @@ def test_second_masks_get_the_form_of_the_first(first: str, second: str) -> None
     assert "one-hot" not in second or any("one-hot" in note for note in adapted.notes)
 
 
+@pytest.mark.parametrize("masks", ["plain", "one-hot", "one-hot, last"])
+@pytest.mark.parametrize("has_axis", [True, False])
+def test_masks_beside_one_logit_per_pixel(masks: str, has_axis: bool) -> None:
+    network = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Identity() if has_axis else nn.Flatten(1, 2))
+    samples = ready(network, (X, MASKS[masks]), needs=("outputs",)).samples
+    assert samples.kind == "positions" and torch.equal(samples.y, MASK[:, 0])
+
+
 @pytest.mark.parametrize("first", ["plain", "axis", "float"])
 @pytest.mark.parametrize("second", ["plain", "axis", "flat"])
 def test_both_masks_are_checked_together(first: str, second: str) -> None:

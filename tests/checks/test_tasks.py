@@ -95,6 +95,9 @@ def test_memorized_labels_are_found_with_test_samples(
         if test[1].dtype == torch.int64
         else (outputs > 0) == test[1]
     )
+    unit = "position" if test[1].dtype == torch.int64 else "label"
+    assert result.account.score == f"accuracy per {unit}"
+    assert {"training_accuracy", "expected_accuracy"} <= result.account.metrics.keys()
     assert result.account.expected is not None
     assert result.account.expected.value == pytest.approx(float(right.double().mean()))
 

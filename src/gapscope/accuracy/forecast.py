@@ -159,7 +159,7 @@ def _forecast_positions(
         task="positions",
         samples=len(samples),
         score=chosen.score,
-        score_name="accuracy per position",
+        score_name=samples.task.score_name,
         combined=(chosen.method,),
         rows=tuple(rows),
         abstained_because=reason_to_abstain(rows, labels, n=n_independent),
@@ -396,9 +396,6 @@ def make_forecast(
     unequal = None
     if n_classes is not None and are_unequal(targets):
         unequal = ClassScores.mean([class_scores(row.predictions, targets) for row in combined])
-    score_name = samples.task.score_name
-    if samples.kind == "multi-label":
-        score_name = "accuracy per label"
     low = high = math.nan
     if n_classes is not None:
         low, high = forecast_interval(score, independent_predictions(combined, targets), growth)
@@ -408,7 +405,7 @@ def make_forecast(
         score=score,
         low=low,
         high=high,
-        score_name=score_name,
+        score_name=samples.task.score_name,
         combined=tuple(row.method for row in combined),
         rows=tuple(rows),
         network_gain=paired_gain(by_name[NTK], by_name[RBF], targets)

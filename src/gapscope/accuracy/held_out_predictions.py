@@ -27,7 +27,7 @@ from gapscope.accuracy.held_out_sources import (
     out_of_bag,
 )
 from gapscope.accuracy.row_selection import as_rows, count_repeats, n_rows, numbered_classes
-from gapscope.accuracy.scores import target_variance
+from gapscope.accuracy.scores import base_rate_note, target_variance
 from gapscope.accuracy.subset_problems import (
     NetworkProblem,
     check_no_run,
@@ -45,6 +45,7 @@ from gapscope.base.lone_classes import lone_classes_note
 from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
+from gapscope.base.task import Classification, MultiLabel, Regression, Task
 from gapscope.data.frames import encode_inputs
 from gapscope.inspection.first_pass import FITTED_NUMBERS
 from gapscope.inspection.memory import explained_memory
@@ -55,8 +56,9 @@ from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.measures.embed import features_of_samples
 from gapscope.measures.fitted_labels import network_before_training
 from gapscope.pools.from_spec import prepare_data
+from gapscope.results.estimate import percent
 from gapscope.results.formatting import describe_repeats
-from gapscope.statistics.baselines import sample_features
+from gapscope.statistics.baselines import PRESENT, sample_features
 from gapscope.statistics.grouped_scores import independent_samples, variance_of_mean
 from gapscope.statistics.integer_inputs import settle_integers
 from gapscope.statistics.intervals import normal_quantile, power_of_two, wilson_interval
@@ -396,12 +398,12 @@ def _result(
     elif targets.ndim == 1:
         scores = (predictions.argmax(1) == targets).astype(float)
     else:
-        scores = ((predictions > 0.5) == (targets > 0)).mean(1)
-        frequencies = targets.mean(0)
-        base = float(np.maximum(frequencies, 1 - frequencies).mean())
+        scores = ((predictions > PRESENT) == (targets > 0)).mean(1)
+        exact = percent(float((scores == 1).mean()), 1)
         notes = (
             *notes,
-            f"The more frequent value of each label alone has an accuracy of {base:.3f}.",
+            base_rate_note(targets),
+            f"All labels are right for {exact} of the samples.",
         )
     score = float(scores.mean())
     if is_regression:
@@ -413,17 +415,15 @@ def _result(
         if has_groups:
             effective = independent_samples(scores, groups)
         low, high = wilson_interval(score, effective)
-    task = "multi-label"
-    score_name = "accuracy"
+    task: type[Task] = MultiLabel
     if is_regression:
-        task = "regression"
-        score_name = "R^2"
+        task = Regression
     elif targets.ndim == 1:
-        task = "classification"
+        task = Classification
     return HeldOutPredictions(
-        task=task,
+        task=task.kind,
         samples=len(predictions),
-        score_name=score_name,
+        score_name=task.score_name,
         predictions=predictions,
         targets=targets,
         classes=() if is_regression else classes,

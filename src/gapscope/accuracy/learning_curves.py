@@ -22,7 +22,7 @@ from gapscope.accuracy.extrapolation import Expectation, extrapolate
 from gapscope.accuracy.forecast import check_prediction_data
 from gapscope.accuracy.learning_curve_result import LearningCurve, slope_note
 from gapscope.accuracy.row_selection import has_rows_of_any_kind
-from gapscope.accuracy.scores import target_variance
+from gapscope.accuracy.scores import base_rate_note, target_variance
 from gapscope.accuracy.subset_designs import (
     CONTINUED,
     CONTINUED_ERROR,
@@ -453,6 +453,8 @@ def _curve(
             f"Above {LARGE} samples a hold-out of a tenth is as good, and its network is usable."
         )
     notes += [slope_note(prediction, small, large, len(runs)), note]
+    if problem.task == "multi-label":
+        notes.append(base_rate_note(problem.labels))
     lowest = -math.inf
     highest = math.inf
     if subset_runs.are_fractions:

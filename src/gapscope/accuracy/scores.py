@@ -12,6 +12,7 @@ from torch import Tensor
 from gapscope.accuracy.extrapolation import SizedScore
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
+from gapscope.results.estimate import percent
 from gapscope.statistics.baselines import PRESENT
 from gapscope.statistics.grouped_scores import variance_of_mean
 
@@ -75,6 +76,17 @@ def target_variance(samples: Samples) -> float:
     if not variance:
         raise InvalidInput("Regression targets must differ; all are equal.")
     return variance
+
+
+def base_rate_note(labels: np.ndarray) -> str:
+    """Return a sentence on the accuracy per label of a constant answer.
+
+    Args:
+        labels: Several labels of each sample, [n, K].
+    """
+    counts = [np.unique(column, return_counts=True)[1].max() for column in labels.T]
+    base = float(np.mean(counts)) / len(labels)
+    return f"The most frequent value of each label alone has an accuracy per label of {percent(base, 1)}."
 
 
 def scores_of_predictions(predictions: Tensor, samples: Samples, spread: float) -> np.ndarray:

@@ -31,7 +31,7 @@ from gapscope.base.lone_classes import lone_classes_note
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.specs import RunSpec
 from gapscope.base.targets import AMOUNTS_NOTE
-from gapscope.base.task import class_logits
+from gapscope.base.task import Classification, MultiLabel, class_logits
 from gapscope.data.frames import encode_inputs
 from gapscope.inspection.network_checks import estimator_task, is_estimator
 from gapscope.inspection.outputs import inspection_mode, network_outputs
@@ -151,6 +151,11 @@ class NetworkProblem:
         """Note on samples most of which have near copies, else empty."""
         return "".join(grouped_rows_note(self.samples, SCORED_ON_COPIES))
 
+    @property
+    def labels(self) -> np.ndarray:
+        """Targets of all samples."""
+        return self.samples.y.cpu().numpy()
+
     def lone_classes_note(self, groups: np.ndarray) -> tuple[str, ...]:
         """Return the note on classes that occur in one group alone (raises if all do).
 
@@ -161,17 +166,13 @@ class NetworkProblem:
 
     @property
     def task(self) -> str:
-        """Return "classification" or "regression"."""
-        if self.samples.is_classification:
-            return "classification"
-        return "regression"
+        """Kind of the targets, as that of `Samples`."""
+        return self.samples.kind
 
     @property
     def score_name(self) -> str:
         """Name of the score."""
-        if self.samples.is_classification:
-            return "accuracy"
-        return "R^2"
+        return self.samples.task.score_name
 
     def train(self, indices: np.ndarray, seed: int, steps: float) -> nn.Module:
         """Return the network that is trained on a subset."""
@@ -257,7 +258,7 @@ class MetricProblem:
         train_fn: Function, `RunSpec` or estimator.
         rows: Inputs and targets, see `as_rows`.
         score_function: Function (object, inputs, targets) -> one score, or one per sample.
-        task: "classification" or "regression" for an estimator with its own score, else "own metric".
+        task: Kind of the targets for an estimator with its own score, else "own metric".
         score_name: Name of the score.
         root: Folder of the data sets of a `RunSpec`.
         is_named: Whether the score is a scorer of scikit-learn, by name.
@@ -294,13 +295,18 @@ class MetricProblem:
         """Whether the user wrote the score."""
         return self.task == "own metric" and not self.is_named
 
+    @property
+    def labels(self) -> np.ndarray:
+        """Targets of all samples."""
+        return np.asarray(self.rows.targets)
+
     def lone_classes_note(self, groups: np.ndarray) -> tuple[str, ...]:
         """Return the note on classes that occur in one group alone (raises if all do).
 
         Args:
             groups: Number of the group of each row.
         """
-        labels = np.asarray(self.rows.targets)
+        labels = self.labels
         if self.task != "classification" or labels.ndim != 1:
             return ()
         names, codes = np.unique(labels, return_inverse=True)
@@ -395,7 +401,8 @@ def estimator_problem(estimator: Any, data: Any) -> MetricProblem:
             "An estimator needs data as a pair (x, y); got a Dataset. Pass its inputs and targets."
         )
     if estimator_task(estimator, y) == "classifier":
-        return MetricProblem(estimator, rows, EstimatorScore(True), "classification", "accuracy")
+        task = MultiLabel if np.ndim(y) == 2 and np.shape(y)[1] > 1 else Classification
+        return MetricProblem(estimator, rows, EstimatorScore(True), task.kind, task.score_name)
     variance = np.asarray(y, dtype=float).reshape(n_rows(y), -1).var(0)
     if not (variance > 0).all():
         raise InvalidInput(

@@ -20,6 +20,8 @@ def labels_of_positions(labels: Tensor, output_shape: Sequence[int]) -> Tensor:
     shape = tuple(output_shape)
     if labels.ndim == len(shape) + 1 and labels.shape[1] == 1 and labels.shape[2:] == shape[1:]:
         return labels.squeeze(1)
+    if labels.ndim == len(shape) + 1 and labels.ndim > 3:
+        shape = (shape[0], 1, *shape[1:])  # one output per position, without an axis
     if labels.ndim != len(shape):
         return labels
     return _without_class_axis(labels, {shape[1:-1]: shape[-1], shape[2:]: shape[1]})
@@ -39,7 +41,9 @@ def _without_class_axis(labels: Tensor, grids: Mapping[tuple[int, ...], int | No
         size = labels.shape[axis]
         if size == 1:
             return labels.squeeze(axis)
-        is_one_hot = grids[grid] in (None, size) and are_zero_or_one(labels)
+        # one output per position is the logit of the second of two classes
+        fits = grids[grid] in (None, size) or (grids[grid] == 1 and size == 2)
+        is_one_hot = fits and are_zero_or_one(labels)
         if is_one_hot and bool((labels.sum(axis) == 1).all()):
             return labels.argmax(axis)
     return labels

@@ -253,6 +253,7 @@ class MultiLabel(Task):
     """Several labels per sample, each present or absent: labels bool [n, K], outputs [n, K]."""
 
     kind: ClassVar[str] = "multi-label"
+    score_name: ClassVar[str] = "accuracy per label"
     loss_unit: ClassVar[str] = "nats (binary cross-entropy)"
 
     def __str__(self) -> str:
@@ -313,6 +314,7 @@ class Positions(Task):
     """
 
     kind: ClassVar[str] = "positions"
+    score_name: ClassVar[str] = "accuracy per position"
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the cross-entropy of every position, in nats (0 at positions that do not count)."""

@@ -77,7 +77,8 @@ class Account:
         expected: Accuracy on new data with its interval; None if it is not known.
         entries: Costs of findings, largest first. They come from different readings and need not add up.
         unexplained: What is left of the errors on new data, at least 0; None without an expected accuracy.
-        score: "accuracy", or "R^2" of regression: then all numbers are parts of R^2.
+        score: "accuracy" with the unit that it counts if that is not the sample ("accuracy per label"), or "R^2" of
+            regression: then all numbers are parts of R^2.
     """
 
     training: float
@@ -86,15 +87,19 @@ class Account:
     unexplained: float | None
     score: str = "accuracy"
 
+    @property
+    def _is_accuracy(self) -> bool:
+        return self.score.startswith("accuracy")
+
     def _show(self, score: float, digits: int = 1) -> str:
         """Return a score as text."""
-        if self.score == "accuracy":
+        if self._is_accuracy:
             return percent(score, digits)
         return f"{score:.2f}"
 
     def _points(self, cost: float) -> str:
         """Return a cost as text."""
-        if self.score == "accuracy":
+        if self._is_accuracy:
             return f"{100 * cost:.1f} points"
         return f"{cost:.2f}"
 
@@ -121,7 +126,7 @@ class Account:
         Accuracies and costs are fractions; costs are named after their entry, as `cost_label_errors`. Those of
         regression are called `training_r2` and `expected_r2`.
         """
-        score = "accuracy" if self.score == "accuracy" else "r2"
+        score = "accuracy" if self._is_accuracy else "r2"
         numbers = {f"training_{score}": self.training}
         if self.expected is not None:
             e = self.expected
@@ -197,12 +202,12 @@ def cap_costs(
         outcomes: Outcomes of checks.
         expected: Score on new data; None if it is not known: then all costs stay. So they do where the samples are no
             new ones.
-        score: "accuracy" or "R^2".
+        score: Name of the score, as of `Account`.
     """
     if expected is None or not expected.is_new:
         return list(outcomes)
     missing, _ = expected.missing
-    if score == "accuracy":
+    if score.startswith("accuracy"):
         amount = f"{100 * missing:.1f} points"
     else:
         amount = f"{missing:.2f} of R^2"
@@ -236,7 +241,7 @@ def make_account(
         training: Score on the training samples.
         expected: Score on new data; None if it is not known.
         findings: The findings.
-        score: "accuracy" or "R^2".
+        score: Name of the score, as of `Account`.
     """
     by_group: dict[str, list[Finding]] = {}
     for finding in findings:

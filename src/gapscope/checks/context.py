@@ -241,8 +241,8 @@ class Context:
 
     @property
     def score_name(self) -> str:
-        """Name of the score: "accuracy", or "R^2" of regression."""
-        return "accuracy" if self.has_accuracy else "R^2"
+        """Name of the score: "accuracy" with the unit that it counts if that is not the sample, or "R^2"."""
+        return self.everything.task.score_name
 
     def show(self, score: float) -> str:
         """Return a score as text, an accuracy in percent.

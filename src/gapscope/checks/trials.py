@@ -80,7 +80,8 @@ class TriedAdvice:
         trials: One per fix, by their gain on the first split, largest first.
         score: Accuracy of the unchanged configuration on the unseen halves of the first split.
         trainings: Cost in trainings on all samples with the given number of epochs.
-        score_name: "accuracy", "balanced accuracy" where classes are unequal, or "R^2" for regression.
+        score_name: "accuracy" (with the unit that it counts if that is not the sample), "balanced accuracy" where
+            classes are unequal, or "R^2" for regression.
         note: Why fewer fixes were tried than applied; empty if all were.
         interrupted: Whether Ctrl-C ended the trials early.
         not_tried: Names of fixes that apply, and that failed or that `max_trainings` did not pay for.
@@ -437,13 +438,13 @@ def try_fixes(
         )
     if interrupted:
         notes.insert(0, "interrupted: the trials did not end")
-    name = "balanced accuracy" if balanced else "accuracy"
+    name = "balanced accuracy" if balanced else samples.task.score_name
     score = float(baseline.nansum() / weights[scored].sum())
     return TriedAdvice(
         tuple(trials),
         score,
         splits.trainings,
-        R2 if splits.spread else name,
+        name,
         "; ".join(notes),
         interrupted,
         (*failed, *skipped),
