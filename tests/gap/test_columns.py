@@ -18,6 +18,7 @@ from gapscope.gap.columns import (
     as_texts,
     complete_rows,
     hyperparameter_columns,
+    merge_passed_settings,
     reading_columns,
     suggest_estimator,
 )
@@ -62,6 +63,34 @@ def test_readings_are_those_of_finished_networks_that_vary() -> None:
 def test_settings_that_vary_are_hyperparameters_scores_and_readings_are_not() -> None:
     table = records_to_pandas(RECORDS)
     assert hyperparameter_columns(table) == ["data.label_noise", "network.options.width", "seed"]
+
+
+def _added(name: str, **settings: float) -> Record:
+    spec = {"name": name, "network": {"name": "own"}, "hp": settings}
+    return replace(_record(3, norm=3.0), id=name, spec=spec)
+
+
+def test_settings_that_networks_trained_elsewhere_lack_are_unknown_not_other_values() -> None:
+    added = [_added("a", width=24.0, dropout=0.1), _added("b", width=24.0, dropout=0.2)]
+    table = records_to_pandas([*RECORDS, *added])
+    assert hyperparameter_columns(table) == [
+        "data.label_noise",
+        "network.name",
+        "network.options.width",
+        "seed",
+        "hp.dropout",
+    ]
+    # among networks of a grid a missing setting is one that does not apply
+    grid = records_to_pandas(RECORDS)
+    grid.loc[RECORDS[0].id, "training.epochs"] = numpy.nan
+    assert "training.epochs" in hyperparameter_columns(grid)
+    merged, filled = merge_passed_settings(table)
+    assert filled == ["network.options.width"] and "hp.width" not in merged
+    assert merged["network.options.width"].tolist() == [8, 16, 24, 24, 24]
+
+
+def test_a_record_without_scores_has_no_kind_of_gap() -> None:
+    assert replace(RECORDS[2], scores={}).gap_kind == ""
 
 
 def test_usable_rows_are_finished_and_finite() -> None:

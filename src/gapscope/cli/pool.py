@@ -127,7 +127,7 @@ def status(grid: Path = GRID, folder: Path = FOLDER, json: bool = JSON) -> None:
 def show(folder: Path = FOLDER, json: bool = JSON) -> None:
     """List the networks of a pool with the settings that vary, accuracies and gaps; the best test accuracy first."""
     from gapscope.base.errors import InvalidInput
-    from gapscope.gap.columns import hyperparameter_columns
+    from gapscope.gap.columns import hyperparameter_columns, merge_passed_settings
     from gapscope.pools import open_pool
 
     table = open_pool(folder).to_pandas().reset_index()
@@ -135,13 +135,13 @@ def show(folder: Path = FOLDER, json: bool = JSON) -> None:
         raise InvalidInput(
             f"{folder} has no finished network. Run `gapscope pool run`, or add networks: `gapscope pool add`."
         )
-    varied = [
-        name for name in hyperparameter_columns(table) if table[name].astype(str).nunique() > 1
-    ]
+    varied = hyperparameter_columns(table)
+    table, filled = merge_passed_settings(table)
+    varied += [name for name in filled if table[name].nunique() > 1]
     scores = ("train_accuracy", "test_accuracy", "train_loss", "test_loss", "gap")
     order = dict.fromkeys(("name", "network.name", *varied, "status", *scores))
     columns = [name for name in order if name in table and not table[name].isna().all()]
-    if "gap_kind" in table and table["gap_kind"].nunique() > 1:
+    if "gap_kind" in table and set(table["gap_kind"]) >= {"accuracy", "loss"}:
         columns.append("gap_kind")
     table = table[["id", *columns]]
     for column, ascending in (("name", True), ("test_accuracy", False)):  # the last one decides

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Array = numpy.ndarray
 FAMILY = "network.name"
+PASSED = "hp."  # settings that were passed with networks trained elsewhere
+GRID_SETTINGS = ("network.options.", "training.", "data.")
 
 
 @check_arguments
@@ -46,15 +48,26 @@ def reading_columns(records: str | Path | Iterable[Record]) -> list[str]:
 def hyperparameter_columns(table: pandas.DataFrame) -> list[str]:
     """Return the columns of settings (and the seed) that take two values or more.
 
-    A missing setting counts as a value of its own.
+    A missing setting counts as a value of its own, except where it is unknown: a setting of a grid, of networks that
+    were trained elsewhere; a setting that was passed with these, of the networks of a grid.
 
     Args:
         table: One row per network, as from `records_to_pandas`.
     """
+    added = _is_added(table)
     settings = [
         column for column in table.columns if column == "seed" or str(column).startswith(SETTINGS)
     ]
-    return [column for column in settings if is_varied(table[column])]
+    varied: list[str] = []
+    for column in settings:
+        known = table[column]
+        if str(column).startswith(PASSED) and added.any():
+            known = known[added]
+        elif column != FAMILY:
+            known = known[~added]
+        if is_varied(known):
+            varied.append(column)
+    return varied
 
 
 def full_name(table: pandas.DataFrame, name: str, prefixes: Sequence[str] = SETTINGS) -> str:
@@ -70,6 +83,24 @@ def full_name(table: pandas.DataFrame, name: str, prefixes: Sequence[str] = SETT
     return columns[0]
 
 
+def merge_passed_settings(table: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
+    """Return a table in which settings that were passed fill the setting of a grid of that name, and the filled ones.
+
+    >>> import pandas
+    >>> table = pandas.DataFrame({"network.options.width": [8, None], "hp.width": [None, 24]})
+    >>> merge_passed_settings(table)[0]["network.options.width"].tolist()
+    [8.0, 24.0]
+    """
+    filled: list[str] = []
+    for passed in [str(name) for name in table.columns if str(name).startswith(PASSED)]:
+        name = full_name(table, passed.removeprefix(PASSED), GRID_SETTINGS)
+        if name in table.columns and not (table[name].notna() & table[passed].notna()).any():
+            merged = table[name].where(table[name].notna(), table[passed])
+            table = table.assign(**{name: merged}).drop(columns=passed)
+            filled.append(name)
+    return table, filled
+
+
 def has_unknown_settings(table: pandas.DataFrame) -> Bool[Array, " n"]:
     """Return a mask of the networks of which no setting is known, except the family and the seed.
 
@@ -83,6 +114,20 @@ def has_unknown_settings(table: pandas.DataFrame) -> Bool[Array, " n"]:
         if name.startswith(SETTINGS) and name != FAMILY and not name.endswith(".seed")
     ]
     return numpy.all(table[known].isna().to_numpy(), axis=1)
+
+
+def _is_added(table: pandas.DataFrame) -> Bool[Array, " n"]:
+    """Return a mask of the networks trained elsewhere, beside others: no setting is known that was not passed."""
+    names = [
+        name
+        for name in map(str, table.columns)
+        if name.startswith(SETTINGS)
+        and not name.startswith(PASSED)
+        and name != FAMILY
+        and not name.endswith(".seed")
+    ]
+    added = numpy.all(table[names].isna().to_numpy(), axis=1)
+    return added & ~added.all()
 
 
 def training_configurations(

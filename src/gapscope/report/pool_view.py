@@ -109,7 +109,7 @@ class PoolView:
     @cached_property
     def gap_kind(self) -> str:
         """Kind of the gap: "accuracy" or "loss"."""
-        return self.finished[0].gap_kind if self.finished else "accuracy"
+        return (self.finished[0].gap_kind if self.finished else "") or "accuracy"
 
     @property
     def gap_definition(self) -> str:

@@ -81,10 +81,12 @@ class Record:
 
     @property
     def gap_kind(self) -> str:
-        """Kind of the gap: "accuracy" (train minus test) or "loss" (test minus train)."""
+        """Kind of the gap: "accuracy" (train minus test) or "loss" (test minus train); empty without scores."""
         if "train_accuracy" in self.scores:
             return "accuracy"
-        return "loss"
+        if "train_loss" in self.scores:
+            return "loss"
+        return ""
 
     @property
     def gap(self) -> float:
