@@ -204,10 +204,10 @@ def test_a_large_network_with_better_features_answers_by_them(
         next(network.parameters()).copy_(torch.eye(2, 62))
     data = (x, (signal[:, 0] > 0).long())
     assert forecast_accuracy(network, data).combined == ("last hidden features", "NTK")
-    monkeypatch.setattr("gapscope.accuracy.loo_rows.MANY_PARAMETERS", 10)
+    monkeypatch.setattr("gapscope.measures.fitted_labels.MANY_PARAMETERS", 10)
     forecast = forecast_accuracy(network, data)
     assert forecast.combined == ("last hidden features",) and forecast.row("NTK") is None
-    assert any("no NTK row: above 10 parameters" in note for note in forecast.notes)
+    assert any("no NTK row: above 1,000,000 parameters" in note for note in forecast.notes)
     assert any("features carry" in line for line in forecast.sentences)
 
 
@@ -217,7 +217,7 @@ def test_a_large_network_without_better_features_is_forecast_by_an_estimated_ker
     problem, _ = prepare(DataSpec(name="digits", train_size=120))
     network = untrained(problem, width=32)
     exact = forecast_accuracy(network, problem.train)
-    monkeypatch.setattr("gapscope.accuracy.loo_rows.MANY_PARAMETERS", 10)
+    monkeypatch.setattr("gapscope.measures.fitted_labels.MANY_PARAMETERS", 10)
     state = torch.get_rng_state()
     forecast = forecast_accuracy(network, problem.train)
     assert torch.equal(state, torch.get_rng_state())

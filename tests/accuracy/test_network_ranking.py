@@ -248,7 +248,7 @@ def test_large_networks_are_ranked_by_features_without_the_ntk(
         name: nn.Sequential(nn.Linear(12, width), nn.ReLU(), nn.Linear(width, 4))
         for name, width in (("small", 3), ("large", 30))
     }
-    monkeypatch.setattr("gapscope.accuracy.loo_rows.MANY_PARAMETERS", 300)
+    monkeypatch.setattr("gapscope.measures.fitted_labels.MANY_PARAMETERS", 300)
     ranking = rank_networks(candidates, (X, Y))
     assert {row.name: row.ntk_accuracy is not None for row in ranking} == {
         "small": True,

@@ -222,3 +222,21 @@ def test_the_numbers_are_those_of_the_records() -> None:
     assert result["networks"][-1]["message"] == "out of memory"
     assert result["verdict"][0].startswith("Smallest test loss: 0.200, ")
     assert json.loads(to_json(result))["networks"][-1]["gap"] == "NaN"
+
+
+def test_a_measure_that_many_networks_lack_is_named_and_not_ranked(tmp_path: Path) -> None:
+    records = [
+        record(
+            str(i), 0.9, 0.8 - 0.01 * i, _reading("norm", (7 * i) % 12),
+            *([_reading("rare", i)] if i < 9 else []),
+        )
+        for i in range(12)
+    ]  # fmt: skip
+    view = PoolView(records)
+    assert [row["name"] for row in ranked_measures(view)] == ["norm"]
+    assert [row["measure"] for row in summary(view)["measures"]] == ["norm"]
+    assert "lack values: 1 of 2 numbers, of rare." in " ".join(summary(view)["verdict"])
+    page = write_report(view, tmp_path / "page.html", title="Rare").read_text()
+    assert re.search(r"best measure</dt><dd>[^<]*<small>norm, 95 % interval [^<]* to ", page)
+    # one of ten does not exclude it
+    assert len(ranked_measures(PoolView(records[:10]))) == 2

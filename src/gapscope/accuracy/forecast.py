@@ -22,7 +22,6 @@ from gapscope.accuracy.loo_rows import (
     combine_rows,
     forecast_interval,
     independent_predictions,
-    is_large,
     mean_score,
     reason_to_abstain,
     with_new_head,
@@ -46,7 +45,7 @@ from gapscope.labels.duplicates import exact_repeats
 from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.measures.cpu_budget import COMBINATIONS
 from gapscope.measures.embed import features_of_samples
-from gapscope.measures.fitted_labels import features_row, paired_gain
+from gapscope.measures.fitted_labels import features_row, is_large, paired_gain
 from gapscope.results.progress import progress
 from gapscope.statistics.baselines import (
     RBF,

@@ -26,7 +26,10 @@ from gapscope.measures.cpu_budget import (
 from gapscope.measures.embed import extract_features
 from gapscope.measures.fitted_labels import (
     FEATURES,
+    MANY_PARAMETERS,
+    features_carry,
     features_row,
+    is_large,
     network_before_training,
     paired_gain,
 )
@@ -46,10 +49,6 @@ NETWORK_ERROR = 0.060
 # Reach of the interval below and above the forecast for vectors (results/expected_accuracy/small/intervals.json), each
 # in 5 % quantiles: sampling error, deviation of networks, and fraction of the growth per doubling of the samples.
 BELOW, ABOVE = (2.5, 0.065, 1.0), (1.3, 0.085, 0.3)
-# Above so many, the exact NTK costs more than fine-tuning (EfficientNet-Lite0), and an estimate replaces it. Features
-# that are significantly better than the RBF kernel need none: it brings their forecast no nearer to that of a fine-tune
-# (results/pretrained/ntk_projected.json).
-MANY_PARAMETERS = 1_000_000
 
 
 def add_network_rows(
@@ -179,17 +178,12 @@ def _kernel_result(
         return function(network, samples.inputs, targets, groups=groups, **settings), note
 
 
-def is_large(network: nn.Module) -> bool:
-    """Return whether a network has so many parameters that its features carry the forecast."""
-    return sum(p.numel() for p in network.parameters()) > MANY_PARAMETERS
-
-
 def _features_carry(rows: Sequence[LooRow], targets: Tensor) -> bool:
     """Return whether the last hidden features are significantly better than the RBF kernel of the inputs."""
     by_name = {row.name: row for row in rows}
-    return {FEATURES, RBF} <= by_name.keys() and paired_gain(
+    return {FEATURES, RBF} <= by_name.keys() and features_carry(
         by_name[FEATURES], by_name[RBF], targets
-    ).low > 0
+    )
 
 
 def combine_rows(

@@ -19,7 +19,6 @@ from gapscope.accuracy.loo_rows import (
     add_network_rows,
     combine_rows,
     forecast_interval,
-    is_large,
     mean_score,
     reason_to_abstain,
 )  # fmt: skip
@@ -57,7 +56,7 @@ from gapscope.measures.before_training import (
 )
 from gapscope.measures.cpu_budget import COMBINATIONS, forward_seconds
 from gapscope.measures.embed import extract_features
-from gapscope.measures.fitted_labels import FEATURES
+from gapscope.measures.fitted_labels import FEATURES, is_large
 from gapscope.measures.output_sensitivity import output_sensitivity
 from gapscope.measures.parameters import parameter_count
 from gapscope.results.progress import progress

@@ -20,21 +20,31 @@ from gapscope.base.targets import IGNORED
 from gapscope.base.task import class_logits
 from gapscope.batch_norm.refresh import with_data_statistics
 from gapscope.checks.copies import Copies
-from gapscope.checks.expected import Expected, expected_score, regression_score, untrained_because
+from gapscope.checks.expected import (
+    Expected,
+    best_method,
+    expected_score,
+    regression_score,
+    shortfall_interval,
+    untrained_because,
+)
 from gapscope.checks.invalid_outputs import invalid_samples, score_of_valid
 from gapscope.checks.output_unit import OutputUnit, find_output_unit
+from gapscope.checks.pretrained import PART_OF_BUDGET, pretrained_network
 from gapscope.checks.ranked_labels import rank_labels
 from gapscope.checks.trainers import sample_scores
 from gapscope.data.table_encoding import UnseenValues
 from gapscope.inspection.copies import copy_network
 from gapscope.inspection.outputs import inspection_mode, network_outputs
 from gapscope.inspection.validation import Ready, ready
+from gapscope.labels.collected_samples import with_features
 from gapscope.labels.results import LabelIssues
-from gapscope.results.estimate import NORMAL_90, IntervalEstimate, percent
+from gapscope.measures.cpu_budget import forward_seconds
+from gapscope.measures.embed import extract_features
+from gapscope.measures.fitted_labels import FEATURES
+from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.outcomes import Outcome
 from gapscope.statistics.baselines import RBF, LooRow, most_frequent_class
-from gapscope.statistics.intervals import wilson_interval
-from gapscope.training.run_checks import RunState
 
 if TYPE_CHECKING:
     from gapscope.accuracy.accuracy_after_training import AccuracyEstimate
@@ -135,6 +145,9 @@ class Context:
             return torch.arange(n)
         columns = self.everything.inputs[0].numel()
         affordable = seconds / 2 / (SECONDS_PER_SAMPLE * (columns + 50) / 60)
+        if self.pretrained is not None:
+            forward = forward_seconds(self.pretrained) / len(self.pretrained.samples)
+            affordable = min(affordable, PART_OF_BUDGET * seconds / forward)
         m = min(n, max(len(self.indices), int(affordable)))
         return torch.linspace(0, n - 1, m, dtype=torch.float64).round().long()
 
@@ -148,7 +161,44 @@ class Context:
     @cached_property
     def distinct(self) -> Samples:
         """`data` without repeats, which would be predicted from each other, unless columns repeat by chance."""
-        return self._without_repeats(self.data, self.rows)
+        if len(self._distinct) == len(self.data):
+            return self.data
+        return self.data.subset(self._distinct)
+
+    @cached_property
+    def _distinct(self) -> Tensor:
+        """Indices, among `data`, of the samples without repeats."""
+        return self._not_repeats(self.rows)
+
+    @cached_property
+    def pretrained(self) -> Ready | None:
+        """The network, if its last hidden features predict more than the inputs without having seen the labels."""
+        return pretrained_network(self)
+
+    @cached_property
+    def features(self) -> Tensor | None:
+        """Features of `data` by the pretrained network, [n, d] (None without one)."""
+        pretrained = self.pretrained
+        if pretrained is None:
+            return None
+        with self.budget.enforced(pretrained.network):
+            return self._try(
+                "features", lambda: extract_features(pretrained.network, self.data).values
+            )
+
+    @property
+    def described(self) -> Samples:
+        """`data`, with the features of a pretrained network in place of the inputs."""
+        if self.features is None:
+            return self.data
+        return with_features(self.data, self.features)
+
+    @property
+    def distinct_described(self) -> Samples:
+        """`distinct`, with the features of a pretrained network in place of the inputs."""
+        if self.features is None:
+            return self.distinct
+        return with_features(self.distinct, self.features[self._distinct])
 
     @property
     def rows_without_repeats(self) -> Tensor:
@@ -160,13 +210,9 @@ class Context:
             return rows
         return self.given.original(rows)
 
-    def _without_repeats(self, samples: Samples, rows: Tensor) -> Samples:
-        keep = torch.nonzero(
-            ~torch.isin(rows, torch.tensor(self.copies.repeats, dtype=torch.long))
-        ).flatten()
-        if len(keep) == len(rows):
-            return samples
-        return samples.subset(keep)
+    def _not_repeats(self, rows: Tensor) -> Tensor:
+        repeats = torch.tensor(self.copies.repeats, dtype=torch.long)
+        return torch.nonzero(~torch.isin(rows, repeats)).flatten()
 
     @property
     def is_classifier(self) -> bool:
@@ -298,15 +344,17 @@ class Context:
 
     @cached_property
     def label_issues(self) -> LabelIssues | None:
-        """Label issues ranked without a network (None: the reason is in `failures`)."""
+        """Label issues ranked without a trained network (None: the reason is in `failures`)."""
         return self._try("labels", lambda: rank_labels(self))
 
     @cached_property
     def forecast(self) -> AccuracyForecast | None:
-        """Accuracy forecast from the data alone (None: the reason is in `failures`)."""
+        """Accuracy forecast from data and features of a pretrained network (None: the reason is in `failures`)."""
         # the curve of classes is that of `gapscope.checks.costs.gain_of_twice_the_data`, with an interval
         options: dict[str, Any] = {"seed": self.seed, "with_curve": not self.is_classifier}
         options["time_budget"] = None
+        if self.features is not None:
+            options["features"] = self.features[self._distinct]
         if self.seconds_left is not None:
             options["time_budget"] = max(self.seconds_left, 1e-9)
         return self._try("forecast", lambda: make_forecast(None, self.distinct, **options))
@@ -324,16 +372,12 @@ class Context:
             "network forecast", lambda: make_forecast(self.initial_network, samples, **options)
         )
 
-    def kernel(self, name: str = RBF) -> LooRow | None:
-        """Return a row of the forecast of the data; None if it abstains.
-
-        Args:
-            name: Name of the row's method.
-        """
+    def kernel(self) -> LooRow | None:
+        """Return the RBF row of the forecast, or that of the features of a pretrained network; None if it abstains."""
         forecast = self.forecast
         if forecast is None or forecast.abstained_because:
             return None
-        return forecast.row(name)
+        return forecast.row(RBF if self.features is None else FEATURES)
 
     @cached_property
     def estimate(self) -> AccuracyEstimate | None:
@@ -359,7 +403,9 @@ class Context:
             "max_exact": MAX_SAMPLES,
         }
         options["initial_state"] = self.initial_state
-        samples = self._without_repeats(self.everything, torch.arange(len(self.everything)))
+        samples = self.everything
+        if self.copies.repeats:
+            samples = samples.subset(self._not_repeats(torch.arange(len(samples))))
         try:
             estimate = estimate_accuracy(bare, samples, **options)
         except BudgetSpent:
@@ -399,19 +445,7 @@ class Context:
     @cached_property
     def best_method(self) -> tuple[str, IntervalEstimate] | None:
         """Name and score (90 % interval) of the best method without the network; None if the forecast abstains."""
-        forecast = self.forecast
-        if forecast is None or forecast.abstained_because:
-            return None
-        best = max(forecast.rows, key=lambda row: row.score)
-        if self.has_accuracy:
-            return best.method, IntervalEstimate(
-                best.score, *wilson_interval(best.score, len(self.distinct))
-            )
-        score = regression_score(best.predictions, self.distinct.y)
-        shift = best.score - score.value  # against the leave-one-out mean
-        return best.method, IntervalEstimate(
-            best.score, score.low + shift, min(score.high + shift, 1.0)
-        )
+        return best_method(self)
 
     @cached_property
     def shortfall(self) -> float | None:
@@ -426,49 +460,8 @@ class Context:
 
     @cached_property
     def shortfall_interval(self) -> IntervalEstimate | None:
-        """The shortfall with its 90 % interval.
-
-        Errors: of the best method's score, of the network's accuracy, and of how near a sound network comes to it.
-        There is none where outputs and targets differ in unit.
-        """
-        if (
-            self.untrained_because
-            or self.best_method is None
-            or self.output_unit is not None
-            or (self.diverged is not None and not self.is_classifier)
-        ):
-            return None
-        best = self.best_method[1]
-        score = low = high = self.train_score
-        if self.expected is not None:
-            score = self.expected.value
-            low = self.expected.low
-            high = self.expected.high
-        # standard deviation between the accuracy of a sound network and that of the best method without it, beyond
-        # the error of both: over 21 data sets with 200 samples each it is 0.053, sampling error included.
-        value = best.value - score
-        reach = NORMAL_90 * 0.05
-        ends = (value, value - math.hypot(best.value - best.low + high - score, reach))
-        ends += (value + math.hypot(best.high - best.value + score - low, reach),)
-        return IntervalEstimate(*(min(max(end, 0.0), 1.0) for end in ends))
-
-    def run_state(self) -> RunState:
-        """Return the finished training run as the checks of a run see it."""
-        monitor = self.monitor
-        losses = [float(row["train_loss"]) for row in self.history]
-        if not losses and getattr(monitor, "checks", None) is not None:
-            losses = list(monitor.checks.losses)
-        recordings = len(getattr(monitor, "epochs", ()))
-
-        def kernel_score() -> float | None:
-            row = self.kernel()
-            return None if row is None else row.score
-
-        return RunState(
-            self.network, self.samples, losses=losses, is_over=True, alarm=getattr(monitor, "alarm", None),
-            recordings=recordings, epochs=getattr(monitor, "n_due", recordings), batch_size=self.batch_size,
-            kernel=kernel_score,
-        )  # fmt: skip
+        """The shortfall with its 90 % interval."""
+        return shortfall_interval(self)
 
     def _try(self, name: str, compute: Callable[[], Any]) -> Any:
         try:

@@ -143,7 +143,7 @@ def _errors(context: Context, issues: LabelIssues, evidence: str) -> Finding:
     if issues.kind == "classification":
         memorized = _memorized(context, flagged)
         n_classes = context.n_classes
-    cost = cost_of_labels(context.data, inside, n_classes, memorized, score)
+    cost = cost_of_labels(context.described, inside, n_classes, memorized, score)
     return Finding(
         evidence,
         f"review the {len(flagged)} samples in result.label_issues and correct them",
@@ -186,11 +186,12 @@ def more_data(context: Context) -> Outcome:
         return _more_data_without_interval(forecast.gain_from_doubling_data, context.has_accuracy)
     row = context.kernel()
     score = None if row is None else row.score
-    gain = gain_of_twice_the_data(context.distinct, context.n_classes, context.seed, score=score)
-    ends = f"{100 * gain.low:.1f} to {100 * gain.high:.1f}"
-    text = (
-        f"a kernel machine gains about {100 * gain.value:.1f} points from twice the data ({ends})"
+    gain = gain_of_twice_the_data(
+        context.distinct_described, context.n_classes, context.seed, score=score
     )
+    ends = f"{100 * gain.low:.1f} to {100 * gain.high:.1f}"
+    of_features = "" if context.features is None else " on the network's features"
+    text = f"a kernel machine{of_features} gains about {100 * gain.value:.1f} points from twice the data ({ends})"
     if gain.value < MIN_GAIN or gain.low <= 0:
         return Fine(text)
     return Finding(

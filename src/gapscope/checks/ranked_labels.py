@@ -1,4 +1,4 @@
-"""Label issues of a check, ranked without the trained network."""
+"""Label issues of a check, ranked without a network that has fitted the labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def rank_labels(context: Context) -> LabelIssues:
     """Return the label issues of all samples that the budget allows, as indices of all samples.
 
-    Those of positions are of the samples of which the network is read, with an untrained copy of it.
+    They are ranked by the inputs, or by the features of a pretrained network. Those of positions are of the samples of
+    which the network is read, with an untrained copy of it.
 
     Args:
         context: What the checks use.
@@ -52,8 +53,9 @@ def rank_labels(context: Context) -> LabelIssues:
         budget = budget.part(0.5)  # the checks that follow need the rest
     with budget.enforced(network or nn.Module()):
         issues = find_issues_of_samples(
-            samples, known, pairs, seed=context.seed, budget=budget, network=network
-        )
+            samples, known, pairs, seed=context.seed, budget=budget, network=network,
+            known=context.features,
+        )  # fmt: skip
     # indices of the part become those of all samples
     rows = part.tolist()
     conflicts = tuple((rows[i], rows[j]) for i, j in issues.conflicts)

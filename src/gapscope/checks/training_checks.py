@@ -11,7 +11,26 @@ from gapscope.checks.context import Context
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.inspection.outputs import inspection_mode, raw_outputs
 from gapscope.results.formatting import pluralize
-from gapscope.training.run_checks import RUN_CHECKS
+from gapscope.training.run_checks import RUN_CHECKS, RunState
+
+
+def _run_state(context: Context) -> RunState:
+    """Return the finished training run as the checks of a run see it."""
+    monitor = context.monitor
+    losses = [float(row["train_loss"]) for row in context.history]
+    if not losses and getattr(monitor, "checks", None) is not None:
+        losses = list(monitor.checks.losses)
+    recordings = len(getattr(monitor, "epochs", ()))
+
+    def kernel_score() -> float | None:
+        row = context.kernel()
+        return None if row is None else row.score
+
+    return RunState(
+        context.network, context.samples, losses=losses, is_over=True, alarm=getattr(monitor, "alarm", None),
+        recordings=recordings, epochs=getattr(monitor, "n_due", recordings), batch_size=context.batch_size,
+        kernel=kernel_score,
+    )  # fmt: skip
 
 
 def _after_training(code: str) -> None:
@@ -33,7 +52,7 @@ def _after_training(code: str) -> None:
         found = [
             finding for finding in getattr(context.monitor, "findings", ()) if finding.code == code
         ]
-        outcome = check.rule(context.run_state())
+        outcome = check.rule(_run_state(context))
         if code == "GS302" and isinstance(outcome, Finding) and outcome.cost is not None:
             outcome = replace(outcome, cost=max(outcome.cost, context.shortfall or 0.0))
         # what a monitor found at some epoch stays a finding where the end of the run gives no answer

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.budget import CpuBudget
@@ -268,6 +268,7 @@ def assess_classes(
     budget: CpuBudget | None = None,
     rows: Sequence[LooRow] = (),
     groups: Int[Tensor, " n"] | None = None,
+    known: Float[Tensor, "n d"] | None = None,
 ) -> tuple[LabelIssues, LabelNoiseEstimate]:
     """Assess class labels by the best held-out predictions of the classes that occur.
 
@@ -278,6 +279,7 @@ def assess_classes(
         budget: CPU seconds for the rows of the network; None for no limit.
         rows: Rows of a forecast of these samples without a network, see `best_view`.
         groups: Group of each sample, which predicts none of its own samples.
+        known: Last hidden features of a network, in place of the network.
 
     Raises:
         InvalidInput: No input varies.
@@ -285,8 +287,9 @@ def assess_classes(
     # labels may be far apart, as identifiers are: only classes that occur get a column
     classes, codes = samples.y.cpu().unique(return_inverse=True)
     view, notes = best_view(
-        network, samples, codes, len(classes), seed=seed, budget=budget, rows=rows, groups=groups
-    )
+        network, samples, codes, len(classes), seed=seed, budget=budget, rows=rows, groups=groups,
+        known=known,
+    )  # fmt: skip
     if view is None:
         raise InvalidInput(
             "No input varies between the samples, so no label can be checked. Pass other features."

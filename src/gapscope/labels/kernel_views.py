@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gapscope.base.budget import BudgetSpent, CpuBudget
@@ -23,7 +23,14 @@ from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES, te
 from gapscope.labels.noise_rate import fit_robustly
 from gapscope.measures.cpu_budget import COMBINATIONS, affordable_kernel, forward_seconds
 from gapscope.measures.embed import extract_features
-from gapscope.measures.fitted_labels import FEATURES, features_spectrum, network_before_training
+from gapscope.measures.fitted_labels import (
+    FEATURES,
+    MANY_PARAMETERS,
+    features_carry,
+    features_spectrum,
+    is_large,
+    network_before_training,
+)
 from gapscope.measures.kernel_leave_one_out import kernel_columns
 from gapscope.statistics.baselines import (
     INPUT_KERNELS,
@@ -31,6 +38,7 @@ from gapscope.statistics.baselines import (
     LooRow,
     held_out_predictions,
     input_spectra,
+    kernel_row,
     sample_features,
     target_matrix,
 )
@@ -152,6 +160,18 @@ def _baseline(views: Sequence[ClassView | TargetView], samples: Samples) -> Tens
     return scores
 
 
+_NO_NTK = f"The NTK was not used: above {MANY_PARAMETERS:,} parameters these features suffice."
+
+
+def _is_carried(
+    features: Spectrum, baseline: Tensor, targets: Tensor, groups: Tensor | None
+) -> bool:
+    """Return whether features predict significantly better than the predictions without a network."""
+    n_classes = None if targets.is_floating_point() else baseline.shape[1]
+    row = kernel_row(FEATURES, "network", features, targets, n_classes, groups)
+    return features_carry(row, LooRow("baseline", "inputs", math.nan, baseline.cpu()), targets)
+
+
 def iterate_kernels(
     network: nn.Module | None,
     samples: Samples,
@@ -161,6 +181,7 @@ def iterate_kernels(
     budget: CpuBudget,
     seed: int | None = None,
     groups: Int[Tensor, " n"] | None = None,
+    known: Float[Tensor, "n d"] | None = None,
 ) -> Iterator[tuple[str, Spectrum]]:
     """Yield name and decomposition of all kernels that apply: of the inputs, then of the network.
 
@@ -172,11 +193,14 @@ def iterate_kernels(
         budget: CPU seconds for the kernels of the network.
         seed: Seed of the landmarks of the NTK; None to leave the NTK out.
         groups: Group of each sample, which predicts none of its own samples.
+        known: Last hidden features of a network, in place of the network.
     """
     features = sample_features(samples)
     notes += samples.notes
     if features.shape[1]:
         yield from input_spectra(features)
+    if known is not None:
+        yield FEATURES, features_spectrum(known)
     if network is None:
         return
     prepared = ready(network, samples, needs=("outputs",))
@@ -187,8 +211,9 @@ def iterate_kernels(
         return
     hidden = None
     with memo_scope(), budget.enforced(prepared.network):
+        held_out = baseline()
         try:
-            before = network_before_training(prepared, baseline(), groups)
+            before = network_before_training(prepared, held_out, groups)
         except BudgetSpent as error:
             notes.append(f"The network was not used: {error}")
             return
@@ -201,9 +226,18 @@ def iterate_kernels(
             notes += hidden.notes
         except GapscopeError as error:
             notes.append(f"The last hidden features were not used: {error}")
+    spectrum = None
     if hidden is not None:
-        yield FEATURES, features_spectrum(hidden.values)
+        spectrum = features_spectrum(hidden.values)
+        yield FEATURES, spectrum
     if seed is None:
+        return
+    if (
+        spectrum is not None
+        and is_large(prepared.bare)
+        and _is_carried(spectrum, held_out, samples.y.cpu(), groups)
+    ):
+        notes.append(_NO_NTK)
         return
     prepared = replace(
         prepared, network=with_data_statistics(prepared.network, prepared.samples.inputs)
@@ -236,6 +270,7 @@ def _kernel_views(
     seed: int,
     budget: CpuBudget,
     groups: Tensor | None,
+    known: Tensor | None = None,
 ) -> tuple[list[View], list[str]]:
     """Return the views of all kernels that apply, and notes."""
     notes: list[str] = []
@@ -248,6 +283,7 @@ def _kernel_views(
         seed=seed,
         budget=budget,
         groups=groups,
+        known=known,
     )
     for name, spectrum in kernels:
         views.append(fit(name, spectrum))
@@ -275,6 +311,7 @@ def best_view(
     budget: CpuBudget | None = None,
     rows: Sequence[LooRow] = (),
     groups: Int[Tensor, " n"] | None = None,
+    known: Float[Tensor, "n d"] | None = None,
 ) -> tuple[ClassView | None, list[str]]:
     """Return the view of class labels of the smallest held-out cross-entropy (None if no input varies), and notes.
 
@@ -288,6 +325,7 @@ def best_view(
         rows: Rows of a forecast of these samples without a network, whose kernels of the inputs are used if all are
             there; without them they are fitted.
         groups: Group of each sample, which predicts none of its own samples.
+        known: Last hidden features of a network, in place of the network.
     """
 
     def fit(method: str, spectrum: Spectrum) -> ClassView:
@@ -296,10 +334,11 @@ def best_view(
     fitted = _fitted_kernels(rows, n_classes)
     if network is None and fitted:
         views = [_ridge_view(row.method, row.predictions, labels) for row in fitted]
+        views += [] if known is None else [fit(FEATURES, features_spectrum(known))]
         notes = list(samples.notes)
     else:
         budget = budget or CpuBudget(None)
-        views, notes = _kernel_views(network, samples, fit, seed, budget, groups)
+        views, notes = _kernel_views(network, samples, fit, seed, budget, groups, known)
     if not views:
         return None, notes
     scores = None
@@ -323,6 +362,7 @@ def target_views(
     seed: int,
     budget: CpuBudget | None = None,
     groups: Int[Tensor, " n"] | None = None,
+    known: Float[Tensor, "n d"] | None = None,
 ) -> tuple[list[TargetView], list[str]]:
     """Return the views of regression targets, smallest residuals first, and notes."""
     targets = target_matrix(samples.y.cpu())
@@ -331,5 +371,5 @@ def target_views(
         return _target_view(method, spectrum, targets, groups)
 
     budget = budget or CpuBudget(None)
-    views, notes = _kernel_views(network, samples, fit, seed, budget, groups)
+    views, notes = _kernel_views(network, samples, fit, seed, budget, groups, known)
     return sorted(views, key=lambda view: view.error), notes

@@ -64,6 +64,7 @@ def _ranked(
     has_inputs: bool,
     rows: Sequence[LooRow],
     groups: Tensor | None = None,
+    known: Tensor | None = None,
 ) -> Assessment:
     """Rank labels or targets by the held-out predictions of the smallest error."""
     matching: tuple[str, ...] = ()
@@ -88,16 +89,19 @@ def _ranked(
             groups=groups,
             budget=budget,
             with_inputs=has_inputs,
+            known=known,
         )
     elif pred_probs is not None:
         issues, noise = assess_given(pred_probs, samples, with_inputs=has_inputs, seed=seed)
         issues = replace(issues, notes=(*matching, *issues.notes))
     elif samples.is_classification:
         issues, noise = assess_classes(
-            network, samples, seed=seed, budget=budget, rows=rows, groups=groups
+            network, samples, seed=seed, budget=budget, rows=rows, groups=groups, known=known
         )
     else:
-        views, notes = target_views(network, samples, seed=seed, budget=budget, groups=groups)
+        views, notes = target_views(
+            network, samples, seed=seed, budget=budget, groups=groups, known=known
+        )
         if not views:
             raise InvalidInput(
                 "No input varies between the samples, so no target can be checked. Pass other features."
@@ -116,6 +120,14 @@ def _ranked(
         issues, noise = refuse_repeats(samples, issues, noise)
     notes = (*grouped_rows_note(samples, SHARED_ERRORS), *leaking_column_note(samples))
     return replace(issues, notes=(*issues.notes, *notes)), noise
+
+
+def _cheap_pairs(samples: Samples, budget: CpuBudget) -> list[tuple[int, int]] | None:
+    """Return all duplicates before labels are ranked, if half of the budget suffices; None else."""
+    seconds = budget.remaining / 2
+    if compares_all_pairs(samples, seconds):
+        return duplicate_pairs(samples, seconds=seconds)
+    return None
 
 
 def _with_copies(
@@ -175,6 +187,7 @@ def find_issues_of_samples(
     seed: int,
     budget: CpuBudget,
     network: nn.Module | None = None,
+    known: Tensor | None = None,
 ) -> LabelIssues:
     """Rank label issues as `find_label_issues(network, samples)` does, with what has been computed already.
 
@@ -185,12 +198,17 @@ def find_issues_of_samples(
         seed: Seed of the folds.
         budget: CPU seconds: boosted trees and near-duplicates are omitted if they take longer.
         network: Untrained network, or None.
+        known: Last hidden features [n, d] of a network that has not fitted these labels, in place of the network.
 
     Raises:
         InvalidInput: See `find_label_issues`.
     """
     samples = collect_samples(network, samples, None, None, None)
-    issues, _ = _ranked(network, samples, None, seed, budget, has_inputs=True, rows=rows)
+    if pairs is None:
+        pairs = _cheap_pairs(samples, budget)
+    issues, _ = _ranked(
+        network, samples, None, seed, budget, has_inputs=True, rows=rows, known=known
+    )
     return _with_copies(issues, samples, budget, pairs).with_row_numbers()
 
 
@@ -244,6 +262,7 @@ def _assess(
             judged = with_features(samples, features)
         only_data = judged is samples
         numbers = group_tensor(samples.per_sample(groups), len(samples), "A search for errors")
+        pairs = _cheap_pairs(samples, budget) if has_inputs else None
         issues, noise = _ranked(
             source,
             judged,
@@ -258,7 +277,7 @@ def _assess(
         if numbers is not None:
             issues = replace(issues, groups=int(numbers.max()) + 1)
         if has_inputs:  # pictures, rows and copies are those of the data
-            issues = _with_copies(issues, samples, budget)
+            issues = _with_copies(issues, samples, budget, pairs)
         return issues, noise
     if any(given is not None for given in (data, features, labels, pred_probs, groups)):
         run = getattr(source, "monitor", source)

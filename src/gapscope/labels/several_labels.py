@@ -99,15 +99,18 @@ def _held_out_views(
     checked: list[int],
     groups: Int[Tensor, " n"] | None,
     budget: CpuBudget,
+    known: Tensor | None,
 ) -> list[ClassView]:
     """Return one view per checked label, of the kernel with the smallest error (none if no input varies)."""
     labels = samples.y.cpu()
     targets = labels.double()
     fitted: dict[str, Tensor] = {}
     mean = targets.mean(0).expand_as(targets)
-    for name, kernel in iterate_kernels(
-        network, samples, notes, lambda: fitted.get(RBF, mean), budget=budget, groups=groups
-    ):
+    kernels = iterate_kernels(
+        network, samples, notes, lambda: fitted.get(RBF, mean), budget=budget, groups=groups,
+        known=known,
+    )  # fmt: skip
+    for name, kernel in kernels:
         fitted[name] = held_out_predictions(kernel, targets, groups).cpu()
     candidates = [
         _views_of_labels(name, predictions[:, checked], labels[:, checked], False)
@@ -153,6 +156,7 @@ def assess_several_labels(
     groups: Int[Tensor, " n"] | None = None,
     budget: CpuBudget,
     with_inputs: bool = True,
+    known: Float[Tensor, "n d"] | None = None,
 ) -> tuple[LabelIssues, LabelNoiseEstimate]:
     """Rank every label of every sample by the probability that it is wrong, and estimate their noise.
 
@@ -163,6 +167,7 @@ def assess_several_labels(
         groups: Group of each sample, which predicts none of its own samples.
         budget: CPU seconds for the features of the network.
         with_inputs: Whether the samples have inputs, whose kernels `pred_probs` are compared with.
+        known: Last hidden features of a network, in place of the network.
 
     Raises:
         InvalidInput: No input varies, no label varies, or `pred_probs` are no probabilities.
@@ -184,7 +189,7 @@ def assess_several_labels(
     reason = ""
     is_unknown = False
     if pred_probs is None or (with_inputs and not is_held_out(pred_probs)):
-        views = _held_out_views(network, samples, notes, checked, groups, budget)
+        views = _held_out_views(network, samples, notes, checked, groups, budget, known)
     if pred_probs is not None:
         probabilities = _check_shares(pred_probs, labels)[:, checked]
         if views:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,22 @@ class Verdict:
     why: str
     partial: Score
     kendall: Score
+
+
+def skipped_measures(left_out: Collection[str], n_all: int) -> list[str]:
+    """Name the measures that are not ranked, and state what to do (nothing if all are).
+
+    Args:
+        left_out: Names of their numbers.
+        n_all: Number of all numbers.
+    """
+    if not left_out:
+        return []
+    measures = {name.removeprefix("m.").split(".")[0] for name in left_out}
+    return [
+        f"Not ranked, since networks lack values: {len(left_out)} of {pluralize(n_all, 'number')}, of "
+        f"{join_names(sorted(measures))}. Run the same measures on all networks, or rank those that have them."
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,15 +307,8 @@ class Leaderboard(StoredRows[LeaderboardRow]):
         return (*sentences, f"{message}.", *self._skipped_measures())
 
     def _skipped_measures(self) -> list[str]:
-        """Name the measures that are not ranked, and state what to do (nothing if all are)."""
-        if not self.left_out:
-            return []
         n_all = len(self.left_out) + sum(row.role != "random" for row in self)
-        measures = {name.removeprefix("m.").split(".")[0] for name in self.left_out}
-        return [
-            f"Not ranked, since networks lack values: {len(self.left_out)} of {pluralize(n_all, 'number')}, of "
-            f"{join_names(sorted(measures))}. Run the same measures on all networks, or rank those that have them."
-        ]
+        return skipped_measures(self.left_out, n_all)
 
     def _why_not_judged(self) -> str:
         """Return why no measure was judged at equal hyperparameters, and what to do."""

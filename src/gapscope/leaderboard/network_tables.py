@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from gapscope.results.records import Record
 
 SEEDS = ("seed", "data.seed", "hp.seed")
+# Fraction of the networks that may lack a measure: all measures are ranked on the same networks, nearly all.
+MAX_MISSING = 0.1
 SIZES = (BASELINE, f"m.{BASELINE}", "m.params", "m.vc_dim")
 
 
@@ -86,6 +88,21 @@ def _measures_of(table: pandas.DataFrame, where: str) -> list[str]:
             f"{', '.join(columns)[:80]}. Rename its columns, or pass measures=[...]."
         )
     return names
+
+
+def measures_lacking_values(table: pandas.DataFrame, names: Iterable[str]) -> dict[str, str]:
+    """Return the measures that are not ranked, since too many networks lack them, and the reasons.
+
+    Args:
+        table: One row per network.
+        names: Columns of the measures.
+    """
+    left_out: dict[str, str] = {}
+    for name in names:
+        is_missing = ~numpy.isfinite(table[name].to_numpy(dtype=float))
+        if is_missing.mean() > MAX_MISSING:
+            left_out[name] = f"{is_missing.sum()} of {len(table)} networks have no finite value"
+    return left_out
 
 
 def _with_numbers(table: pandas.DataFrame, names: Sequence[str]) -> pandas.DataFrame:
@@ -160,12 +177,7 @@ def network_table(
             hyperparameters = []
         else:
             table = table.loc[~unknown]
-    # a measure without values for more than a tenth is excluded, so that all use the same networks
-    left_out: dict[str, str] = {}
-    for name in names:
-        is_missing = ~numpy.isfinite(table[name].to_numpy(dtype=float))
-        if is_missing.mean() > 0.1:
-            left_out[name] = f"{is_missing.sum()} of {len(table)} networks have no finite value"
+    left_out = measures_lacking_values(table, names)
     complete = [name for name in names if name not in left_out]
     if not complete:
         raise InvalidInput(f"{where} must have a measure with finite values; it has none.")

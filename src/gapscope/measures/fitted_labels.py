@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.task import class_logits
@@ -22,6 +22,15 @@ from gapscope.statistics.grouped_scores import variance_of_mean
 from gapscope.statistics.kernel_ridge import Spectrum, linear_spectrum
 
 FEATURES = "last hidden features"
+# Above so many, the exact NTK costs more than fine-tuning (EfficientNet-Lite0), and an estimate replaces it. Features
+# that are significantly better than the RBF kernel need none: it brings their forecast no nearer to that of a fine-tune
+# (results/pretrained/ntk_projected.json).
+MANY_PARAMETERS = 1_000_000
+
+
+def is_large(network: nn.Module) -> bool:
+    """Return whether a network has so many parameters that its features carry the forecast."""
+    return sum(p.numel() for p in network.parameters()) > MANY_PARAMETERS
 
 
 def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> IntervalEstimate:
@@ -41,6 +50,11 @@ def paired_gain(row: LooRow, baseline: LooRow, targets: Tensor) -> IntervalEstim
     else:
         error = variance_of_mean(difference.cpu().numpy(), row.groups.cpu().numpy()) ** 0.5
     return IntervalEstimate(mean, mean - NORMAL_95 * error, mean + NORMAL_95 * error)
+
+
+def features_carry(features: LooRow, baseline: LooRow, targets: Tensor) -> bool:
+    """Return whether the features of a network predict significantly better than a kernel of the inputs."""
+    return paired_gain(features, baseline, targets).low > 0
 
 
 def centred_features(features: FeatureRows) -> FeatureRows:

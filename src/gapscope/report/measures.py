@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from gapscope.gap.columns import has_unknown_settings, training_configurations
-from gapscope.leaderboard.leaderboard_result import MIN_CONFIGURATIONS, Verdict
+from gapscope.leaderboard.leaderboard_result import (
+    MIN_CONFIGURATIONS,
+    Verdict,
+    skipped_measures,
+)
+from gapscope.leaderboard.network_tables import measures_lacking_values
 from gapscope.leaderboard.ranking import RANDOM, verdicts
 from gapscope.report.figures import measure_against_gap
 from gapscope.report.pool_view import MAX_SHOWN, PoolView, needs_logarithm, varied_settings
@@ -45,13 +50,25 @@ def _agreement(direction: str, low: float, high: float) -> str:
     return "opposite to the stated direction"
 
 
-def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
-    """Return `correlations` of the varying readings with the gap, strongest tau first."""
-    names = [
+def _varying(view: PoolView) -> list[str]:
+    """Return the names of the readings that vary between networks."""
+    return [
         name
         for name, readings in view.readings.items()
         if len({reading.value for reading in readings}) > 1
     ]
+
+
+def sentences_on_skipped(view: PoolView) -> list[str]:
+    """Name the measures that too many networks lack, as the leaderboard does (nothing if none are)."""
+    names = _varying(view)
+    return skipped_measures(measures_lacking_values(view.finished_rows, names), len(names))
+
+
+def ranked_correlations(view: PoolView) -> pandas.DataFrame | None:
+    """Return `correlations` of the varying readings that few networks lack with the gap, strongest tau first."""
+    left_out = measures_lacking_values(view.finished_rows, view.readings)
+    names = [name for name in _varying(view) if name not in left_out]
     if not names:
         return None
     table = view.finished_rows

@@ -13,7 +13,11 @@ from gapscope.gap.cross_validation import MEAN_GAP
 from gapscope.leaderboard.leaderboard_result import EVIDENCE, Verdict
 from gapscope.leaderboard.ranking import RANDOM
 from gapscope.report.held_out import ESTIMATOR, held_out_errors, root_mean_square
-from gapscope.report.measures import leaderboard_verdicts, ranked_correlations
+from gapscope.report.measures import (
+    leaderboard_verdicts,
+    ranked_correlations,
+    sentences_on_skipped,
+)
 from gapscope.report.pool_view import MIN_NETWORKS, PoolView, as_view
 from gapscope.results.formatting import expected_test_accuracy, format_fixed, pluralize
 from gapscope.results.records import Record
@@ -154,6 +158,7 @@ def verdict(
     )
     if best_measure is not None and len(view.all_finished) >= MIN_NETWORKS:
         sentences += _correlation_sentences(view, best_measure, by_reading or {})
+    sentences += sentences_on_skipped(view)
     return [sentence for sentence in sentences if sentence]
 
 
