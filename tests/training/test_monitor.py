@@ -31,7 +31,7 @@ from gapscope.training.alarms.joint import JointAlarm
 from gapscope.training.alarms.shared_learning import SharedLearning
 from gapscope.training.loop import train
 from gapscope.training.monitor import Monitor
-from gapscope.training.recordings import MAX_FAILURES
+from gapscope.training.recordings import MAX_FAILURES, Recordings
 from support.standins import Clock
 
 
@@ -285,7 +285,7 @@ def test_a_monitor_that_is_used_again_restarts_with_a_note() -> None:
     monitor = Monitor(make_samples(), ["loss"], alarm=SharedLearning(neighbours=5))
     assert repr(monitor).endswith("SharedLearning(no verdict yet)")
     for epoch in (1, 2):
-        monitor.observe(make_network(), epoch)
+        monitor.observe(make_network(), epoch)  # type: ignore[arg-type]
     assert monitor.alarm is not None and "not raised; estimated best epoch so far" in repr(monitor)
     monitor.alarm.raised_at = 2
     with pytest.warns(UserWarning, match="Epoch 1 comes after"):
@@ -356,7 +356,7 @@ def test_recordings_are_stored_and_plotted(tmp_path: Any) -> None:
 
     monitor = Monitor(make_samples(), ["loss", "accuracy"])
     for epoch in (1, 2):
-        monitor.observe(make_network(), epoch)
+        monitor.observe(make_network(), epoch)  # type: ignore[arg-type]
     monitor.save(tmp_path / "monitor.json")
     loaded = Monitor.load(tmp_path / "monitor.json")
     assert (
@@ -376,9 +376,35 @@ def test_recordings_are_stored_and_plotted(tmp_path: Any) -> None:
     assert [each.get_ylabel() for each in axes] == ["loss", "alarm.disparity"]
     assert any(line.get_label() == "alarm raised" for line in axes[0].get_lines())
     plt.close("all")
-    (tmp_path / "other.json").write_text("[1]")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[1]",
+        '{"rows": 1}',
+        '{"rows": [{"loss": 1}]}',
+        '{"rows": [{"epoch": 1, "loss": null}]}',
+        '{"rows": [{"epoch": 1, "loss": "x"}]}',
+        '{"rows": [{"epoch": 1, "loss": [1]}]}',
+        '{"rows": [{"epoch": "a", "loss": 1}]}',
+        '{"rows": [{"epoch": 1.5, "loss": 1}]}',
+    ],
+)
+def test_a_file_without_recordings_raises(content: str, tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text(content)
     with pytest.raises(UnreadableFile, match="must hold recordings"):
         Monitor.load(tmp_path / "other.json")
+
+
+def test_epochs_of_numpy_are_saved(tmp_path: Path) -> None:
+    monitor = Monitor(make_samples(), ["loss"], max_time_fraction=None)
+    for epoch in np.arange(1, 3):
+        monitor.observe(make_network(), epoch)  # type: ignore[arg-type]
+    monitor.save(tmp_path / "recordings.json")
+    assert Monitor.load(tmp_path / "recordings.json").epochs == [1, 2]
+    assert json.loads(json.dumps(monitor.state_dict()))["epochs"] == [1, 2]
+    Recordings(np.arange(2), [{}, {}]).save(tmp_path / "recordings.json")
 
 
 def test_wrong_use_in_an_own_loop_says_what_to_call() -> None:

@@ -29,6 +29,7 @@ from gapscope.checks.expected import (
     untrained_because,
 )
 from gapscope.checks.invalid_outputs import invalid_samples, score_of_valid
+from gapscope.checks.monitored_run import MonitoredRun, compare_run
 from gapscope.checks.output_unit import OutputUnit, find_output_unit
 from gapscope.checks.pretrained import PART_OF_BUDGET, pretrained_network
 from gapscope.checks.ranked_labels import rank_labels
@@ -178,13 +179,11 @@ class Context:
     @cached_property
     def features(self) -> Tensor | None:
         """Features of `data` by the pretrained network, [n, d] (None without one)."""
-        pretrained = self.pretrained
-        if pretrained is None:
+        if self.pretrained is None:
             return None
-        with self.budget.enforced(pretrained.network):
-            return self._try(
-                "features", lambda: extract_features(pretrained.network, self.data).values
-            )
+        network = self.pretrained.network
+        with self.budget.enforced(network):
+            return self._try("features", lambda: extract_features(network, self.data).values)
 
     @property
     def described(self) -> Samples:
@@ -462,6 +461,11 @@ class Context:
     def shortfall_interval(self) -> IntervalEstimate | None:
         """The shortfall with its 90 % interval."""
         return shortfall_interval(self)
+
+    @cached_property
+    def monitored_run(self) -> MonitoredRun:
+        """Whether the monitor saw these data and this network."""
+        return compare_run(self)
 
     def _try(self, name: str, compute: Callable[[], Any]) -> Any:
         try:

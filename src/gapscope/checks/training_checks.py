@@ -8,17 +8,19 @@ import torch
 from torch import nn
 
 from gapscope.checks.context import Context
+from gapscope.checks.data_checks import label_errors
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.inspection.outputs import inspection_mode, raw_outputs
 from gapscope.results.formatting import pluralize
 from gapscope.training.run_checks import RUN_CHECKS, RunState
 
 
-def _run_state(context: Context) -> RunState:
+def _finished_run(context: Context) -> RunState:
     """Return the finished training run as the checks of a run see it."""
     monitor = context.monitor
     losses = [float(row["train_loss"]) for row in context.history]
-    if not losses and getattr(monitor, "checks", None) is not None:
+    has_losses = getattr(monitor, "checks", None) is not None
+    if not losses and has_losses and not context.monitored_run.reason:
         losses = list(monitor.checks.losses)
     recordings = len(getattr(monitor, "epochs", ()))
 
@@ -27,10 +29,36 @@ def _run_state(context: Context) -> RunState:
         return None if row is None else row.score
 
     return RunState(
-        context.network, context.samples, losses=losses, is_over=True, alarm=getattr(monitor, "alarm", None),
-        recordings=recordings, epochs=getattr(monitor, "n_due", recordings), batch_size=context.batch_size,
+        context.network,
+        context.samples,
+        losses=losses,
+        is_over=True,
+        alarm=getattr(monitor, "alarm", None),
+        recordings=recordings,
+        epochs=getattr(monitor, "n_due", recordings),
+        batch_size=context.batch_size,
         kernel=kernel_score,
-    )  # fmt: skip
+    )
+
+
+def _of_alarm(outcome: Outcome, context: Context) -> Outcome:
+    """Return the outcome of GS301 with what is known of the network and of the labels."""
+    note = context.monitored_run.note
+    if isinstance(outcome, Fine) and note:
+        return NotChecked(note)
+    if not isinstance(outcome, Finding):
+        return outcome
+    if note:
+        outcome = replace(outcome, evidence=f"{outcome.evidence}; {note}")
+    if isinstance(label_errors(context), Fine):
+        outcome = replace(
+            outcome,
+            evidence=f"{outcome.evidence}; the labels have no errors by GS102",
+            action="choose the epoch by a 10 % validation split",
+            cost=0.0,
+            fixes=("weight decay",),
+        )
+    return outcome
 
 
 def _after_training(code: str) -> None:
@@ -49,14 +77,20 @@ def _after_training(code: str) -> None:
         needs_no_network = code == "GS301"
         if context.untrained_because and not needs_no_network:
             return NotChecked(context.untrained_because)
+        run = _finished_run(context)
+        is_of_monitor = code == "GS301" and run.alarm is not None
+        if is_of_monitor and context.monitored_run.reason:
+            return NotChecked(context.monitored_run.reason)
+        outcome = check.rule(run)
+        if is_of_monitor:
+            return _of_alarm(outcome, context)
         found = [
             finding for finding in getattr(context.monitor, "findings", ()) if finding.code == code
         ]
-        outcome = check.rule(_run_state(context))
         if code == "GS302" and isinstance(outcome, Finding) and outcome.cost is not None:
             outcome = replace(outcome, cost=max(outcome.cost, context.shortfall or 0.0))
         # what a monitor found at some epoch stays a finding where the end of the run gives no answer
-        if found and isinstance(outcome, NotChecked):
+        if found and isinstance(outcome, NotChecked) and not context.monitored_run.reason:
             return found[0]
         return outcome
 

@@ -99,7 +99,8 @@ class MemorizationMonitor(TrainerCallback):
         seed: Seed of the labels that are sampled for the Fisher trace.
 
     Raises:
-        InvalidInput: `trainer` is not a Trainer, a number is outside of its range, or `stop` is set without canaries.
+        InvalidInput: `trainer` is not a Trainer or does not train on the canaries, a number is outside of its range, or
+            `stop` is set without canaries.
 
     Attributes:
         rows: One mapping per recording.
@@ -119,6 +120,10 @@ class MemorizationMonitor(TrainerCallback):
         seed: int = 0,
     ) -> None:
         check_trainer(trainer, "MemorizationMonitor")
+        if canaries is not None and trainer.train_dataset is not canaries.dataset:
+            raise InvalidInput(
+                "Got a Trainer with data other than canaries.dataset. Pass train_dataset=canaries.dataset."
+            )
         check_range("level", level, 0, 1, low_open=True)
         check_range("trace_samples", trace_samples, 0)
         if stop and canaries is None:
@@ -467,10 +472,6 @@ def add_memorization_monitor(
         InvalidInput: `trainer` is not a Trainer, or does not train on the canaries.
     """
     check_trainer(trainer, "add_memorization_monitor")
-    if canaries is not None and trainer.train_dataset is not canaries.dataset:
-        raise InvalidInput(
-            "Got a Trainer with data other than canaries.dataset. Pass train_dataset=canaries.dataset."
-        )
     monitor = MemorizationMonitor(trainer, canaries, **options)
     monitor._number = sum(
         isinstance(item, MemorizationMonitor) for item in trainer.callback_handler.callbacks

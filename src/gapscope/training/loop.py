@@ -23,6 +23,7 @@ from gapscope.inspection.outputs import device_of
 from gapscope.inspection.validation import Ready, ready
 from gapscope.penalties.base import Penalty, make_penalty
 from gapscope.results.records import Status
+from gapscope.training.alarms.base import Alarm
 from gapscope.training.checkpoint_writer import CheckpointWriter, resume
 from gapscope.training.randomness import RngState, reproducible
 from gapscope.training.run import OnBatch, Trainer
@@ -211,6 +212,9 @@ def train(
     with reproducible(device_of(network), derive_seed(seed, "data")):
         prepared = ready(network, data, needs=("targets", "outputs"))
         held_out = None if test is None else prepared.adapt(test)
+    alarm = getattr(on_epoch, "alarm", None)
+    if isinstance(alarm, Alarm):
+        alarm.check_training(prepared.samples)
     if penalties is None:
         penalties = [make_penalty(item.name, item.options) for item in settings.penalties]
     for penalty in penalties:

@@ -11,15 +11,12 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset
 
 from gapscope.base.arguments import check_arguments
 from gapscope.base.errors import InvalidInput, check_choice, check_range, describe_value, join_names
 from gapscope.base.files import to_json
 from gapscope.base.options import as_codes
 from gapscope.base.randomness import derive_seed
-from gapscope.base.samples import Samples, as_samples
-from gapscope.base.user_data import Rows, check_length
 from gapscope.inspection.independence import check_no_batch_statistics
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.output_names import numbered_as_outputs
@@ -32,6 +29,7 @@ from gapscope.results.outcomes import Finding
 from gapscope.results.readings import Readings
 from gapscope.results.result import plot_lines
 from gapscope.training.alarms.base import Alarm, make_alarm
+from gapscope.training.monitored_samples import choose_samples
 from gapscope.training.recordings import (
     Cost,
     FixedMode,
@@ -47,41 +45,6 @@ from gapscope.training.run_checks import MIN_RECORDINGS, RunChecks, RunState
 # The kernel of Szolnoky et al. 2022 is n x n, and far cheaper to factorize than the one of all outputs.
 DEFAULT_OPTIONS = {"ntk_logdet": {"outputs": "traced"}}
 DEFAULT_MEASURES = ("ntk_trace", "ntk_logdet")
-
-
-def _subset(
-    data: Any, n_samples: int, seed: int, required: torch.Tensor | None
-) -> tuple[Samples, torch.Tensor]:
-    """Return a random part of the data and its indices, without reading other samples."""
-    generator = torch.Generator().manual_seed(derive_seed(seed, "monitored samples"))
-
-    def choose(n: int) -> torch.Tensor:
-        subset = torch.randperm(n, generator=generator)[:n_samples]
-        return (
-            (subset if required is None else torch.cat([subset, required]).unique()).sort().values
-        )
-
-    indices = None
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        check_length(data)
-        indices = choose(len(data))  # type: ignore[arg-type]
-        data = Rows(data, indices.tolist())
-    # restores the global random states, which loaders and random augmentation change
-    with inspection_mode(nn.Identity()):
-        # a stream is read only as far as necessary: it may not end
-        is_stream = isinstance(getattr(data, "dataset", data), IterableDataset) and required is None
-        samples = as_samples(data, at_most=n_samples if is_stream else None)
-    if indices is None:
-        indices = torch.arange(len(samples))
-        if len(samples) > n_samples:
-            indices = choose(len(samples))
-            samples = samples.subset(indices)
-    if required is not None and len(samples) != len(indices):
-        raise InvalidInput(
-            f"Got {len(indices) - len(samples)} samples without a label; this alarm needs all labels. Drop these "
-            "samples first."
-        )
-    return samples, indices
 
 
 class Monitor(Recordings):
@@ -161,7 +124,7 @@ class Monitor(Recordings):
             raise InvalidInput(
                 f"alarm must be an alarm or the name of one, such as 'joint'; got {alarm!r}."
             )
-        self.samples, indices = _subset(
+        self.samples, indices, self.indices = choose_samples(
             data, n_samples, seed, None if alarm is None else alarm.required_indices
         )
         if alarm is not None:
@@ -172,6 +135,7 @@ class Monitor(Recordings):
                     f"{'Omit it, or use' if is_for_check else 'Use'} an alarm for other tasks: 'gradient_disparity'."
                 )
             alarm.set_indices(indices)
+            alarm.check_targets(indices, self.samples.targets)
         if measures is None:
             measures = ("loss",) if checks else DEFAULT_MEASURES
         self.checks = RunChecks(checks, self.samples) if checks else None
@@ -318,6 +282,8 @@ class Monitor(Recordings):
                 and the last recorded one is not recorded a second time. Both warn.
         """
         check_range("epoch", epoch, 0)
+        # integers of NumPy cannot be stored as JSON
+        epoch = int(epoch)
         if epoch % self.every:
             return {}
         if self.epochs and epoch == self.epochs[-1]:

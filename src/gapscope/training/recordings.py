@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +39,8 @@ class Recordings(Result):
     """
 
     def __init__(self, epochs: Iterable[int], rows: Iterable[Mapping[str, float]]) -> None:
-        self.epochs = list(epochs)
+        # integers of NumPy cannot be stored as JSON
+        self.epochs = [operator.index(epoch) for epoch in epochs]
         self.rows = [dict(row) for row in rows]
 
     _is_read_again = True
@@ -77,17 +79,17 @@ class Recordings(Result):
             UnreadableFile: The file holds no recordings.
         """
         content = read_json(Path(path))
-        rows = content.get("rows") if isinstance(content, dict) else None
-        if not isinstance(rows, list) or not all(
-            isinstance(row, dict) and "epoch" in row for row in rows
-        ):
+        try:
+            # others than those of `save` are errors of Python here
+            rows = [dict(row) for row in content["rows"]]
+            epochs = [operator.index(row.pop("epoch")) for row in rows]
+            numbers = [{name: float(value) for name, value in row.items()} for row in rows]
+        except (TypeError, ValueError, KeyError) as error:
             raise UnreadableFile(
-                f"{path} must hold recordings; it does not. Pass a file that Monitor.save wrote."
-            )
-        numbers = [
-            {name: float(value) for name, value in row.items() if name != "epoch"} for row in rows
-        ]
-        return Recordings([row["epoch"] for row in rows], numbers)
+                f"{path} must hold recordings: rows with an integer 'epoch' and numbers; it does not ({error}). Pass a "
+                "file that Monitor.save wrote."
+            ) from None
+        return Recordings(epochs, numbers)
 
     def plot(self) -> list[Any]:
         """Plot every number over the epochs, and return the matplotlib axes."""

@@ -162,10 +162,17 @@ def convergence(run: RunState) -> Outcome:
 
 
 def memorization(run: RunState) -> Outcome:
-    """Report an overfitting alarm that was raised; no verdict from fewer than five recordings."""
+    """Report an overfitting alarm that was raised; no verdict from fewer than five recordings, and of regression.
+
+    Of regression, alarms stop too early without any noise in the targets (docs/evidence/monitoring.md).
+    """
     alarm = run.alarm
     if alarm is None:
         return NotChecked("pass monitor=, a gapscope.Monitor with an alarm")
+    if not run.samples.is_classification:
+        return NotChecked(
+            "needs one class label per sample: of other targets, alarms are raised without any noise too"
+        )
     if alarm.raised:
         if alarm.peak is None:
             best = ""

@@ -125,3 +125,38 @@ def test_samples_on_another_device_raise() -> None:
 def test_labels_outside_the_classes_are_no_canaries(labels: torch.Tensor, match: str) -> None:
     with pytest.raises(InvalidInput, match=match):
         Canaries(labels, n_classes=3)
+
+
+@pytest.mark.parametrize("form", ["labels of the data", "another order", "fewer", "more"])
+def test_a_monitor_of_other_labels_than_the_canaries_raises(form: str) -> None:
+    y = torch.arange(80) % 3
+    canaries = Canaries(y)
+    labels = {
+        "labels of the data": y,
+        "another order": canaries.labels.flip(0),
+        "fewer": canaries.labels[:60],
+        "more": canaries.labels.repeat(2),
+    }[form]
+    with pytest.raises(InvalidInput, match=r"not canaries\.labels"):
+        Monitor((torch.rand(len(labels), 3), labels), [], alarm=CanaryAlarm(canaries))
+
+
+def test_a_part_of_the_samples_without_all_canaries_raises() -> None:
+    canaries = Canaries(torch.arange(80) % 3)
+    data = torch.rand(60, 3), canaries.labels[:60]
+    with pytest.raises(InvalidInput, match="Pass all training samples"):
+        Monitor(data, [], n_samples=20, alarm=CanaryAlarm(canaries))
+
+
+def test_a_training_without_the_canaries_of_its_monitor_raises() -> None:
+    x, y = torch.rand(80, 3), torch.arange(80) % 3
+    canaries = Canaries(y)
+    monitor = Monitor((x, canaries.labels), [], alarm=CanaryAlarm(canaries))
+    with pytest.raises(InvalidInput, match=r"not canaries\.labels"):
+        train(nn.Linear(3, 3), (x, y), TrainingSpec(epochs=1), on_epoch=monitor)
+
+
+def test_a_loop_with_other_labels_than_the_canaries_raises() -> None:
+    x, y = torch.rand(80, 3), torch.arange(80) % 3
+    with pytest.raises(InvalidInput, match=r"not canaries\.labels"):
+        CanaryAlarm(Canaries(y)).observe(nn.Linear(3, 3), Samples(x, y), 1)

@@ -58,6 +58,29 @@ class Alarm(ABC):
             indices: Row numbers in the training data, [n].
         """
 
+    def check_targets(self, indices: Tensor, targets: Tensor | None) -> None:  # noqa: B027
+        """Check that an alarm that knows the labels of training samples was given them (most know none).
+
+        Args:
+            indices: Row numbers in the training data, [n].
+            targets: Targets of these samples, as passed.
+
+        Raises:
+            InvalidInput: They are other labels.
+        """
+
+    def check_training(self, samples: Samples) -> None:
+        """Check the samples of a training that this alarm monitors (`gapscope.train` calls this).
+
+        Args:
+            samples: All training samples.
+
+        Raises:
+            InvalidInput: They have other labels than this alarm needs.
+        """
+        if self.required_indices is not None and samples.has_order:
+            self.check_targets(samples.original(torch.arange(len(samples))), samples.targets)
+
     def begin(self, network: nn.Module, samples: Samples) -> None:  # noqa: B027
         """Observe the network before training (most alarms do nothing).
 

@@ -94,6 +94,7 @@ class Canaries:
         self.labels = labels.clone()
         shift = torch.randint(1, classes, (number,), generator=generator).to(labels)
         self.labels[self.positions] = (labels[self.positions] + shift) % classes
+        self._false = self.labels.clone()
 
     def __repr__(self) -> str:
         k = len(self.positions)
@@ -193,6 +194,32 @@ class CanaryAlarm(PeakAlarm):
         self._indices = indices
         self._is_canary = torch.isin(indices, self.canaries.positions)
 
+    def check_targets(self, indices: Tensor, targets: Tensor | None) -> None:
+        """Check that these are the labels of the canaries (see `Alarm.check_targets`).
+
+        Args:
+            indices: Row numbers in the training data, [n].
+            targets: Targets of these samples, as passed.
+
+        Raises:
+            InvalidInput: They are other labels, or of another number of samples.
+        """
+        canaries = self.canaries
+        labels = require_labels(targets, type(self).__name__).cpu()
+        n = len(canaries.given)
+        n_other = len(labels)
+        has_all = bool(torch.isin(canaries.positions, indices).all())
+        if has_all and len(labels) == len(indices) and int(indices.max()) < n:
+            expected = [canaries._false[indices].cpu()]
+            if canaries.is_restored:
+                expected.append(canaries.given[indices].cpu())
+            n_other = min(int((labels != each).sum()) for each in expected)
+        if n_other:
+            raise InvalidInput(
+                f"Got labels that are not canaries.labels at {n_other} of {len(labels)} samples (canaries: {n} "
+                "samples). Pass the samples with canaries.labels, in this order, to the monitor and to the training."
+            )
+
     @property
     def margins(self) -> Tensor:
         """Mean margin per monitored sample, empty before the first observation."""
@@ -226,6 +253,7 @@ class CanaryAlarm(PeakAlarm):
                     "or call set_indices first."
                 )
             self.set_indices(torch.arange(len(samples)))
+            self.check_targets(torch.arange(len(samples)), labels)
         assert self._is_canary is not None
         return self.update(outputs_of(network, samples), labels, self._is_canary, epoch)
 
