@@ -94,3 +94,17 @@ def test_few_different_rows_are_not_judged() -> None:
     x = np.tile(np.random.default_rng(0).normal(size=(6, 3)), (20, 1))
     result = gs.check(None, (x, np.tile([0, 1, 1, 0, 1, 0], 20)), only=["GS107"])
     assert "6" in result.not_checked[0].reason and not result.fine
+
+
+@pytest.mark.parametrize(("fraction", "n"), [(0.08, 200), (0.12, 800)])
+def test_strong_features_of_rare_classes_are_no_leak(fraction: float, n: int) -> None:
+    found = 0
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        y = (rng.random(n) < fraction).astype(int)
+        x = rng.normal(size=(n, 3))
+        x[:, 0] += 3 * y
+        found += find_leaking_columns(as_samples((x, y))).is_leak
+        x[:, 0] = y + 0.01 * rng.normal(size=n)
+        assert find_leaking_columns(as_samples((x, y))).is_leak
+    assert found <= 1

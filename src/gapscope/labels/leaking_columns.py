@@ -17,6 +17,9 @@ from gapscope.statistics.row_groups import MIN_FRACTION, median_group_size
 # A column gives the label away if it predicts this fraction alone, and the others predict less by this much; of
 # regression targets, this fraction of their variance.
 MIN_ALONE, MIN_LESS = 0.98, 0.03
+# Errors that it leaves at most, of those of the most frequent class, by judgment: above 80 % of the labels in one class,
+# overlapping classes are predicted at 98 % as well.
+MAX_ERRORS_LEFT = 0.1
 # fewer rows repeat by chance, and so do fewer different rows, by judgment
 MIN_ROWS, MIN_DIFFERENT = 30, 10
 # one fit per column, by judgment for its time
@@ -244,6 +247,17 @@ def _most_frequent(labels: Tensor) -> float:
     return float(labels.unique(return_counts=True)[1].max()) / len(labels)
 
 
+def least_score(targets: Tensor) -> float:
+    """Return what a column must predict alone to give the labels away.
+
+    Args:
+        targets: Class labels, or targets of regression in floating point.
+    """
+    if targets.is_floating_point():
+        return MIN_ALONE
+    return max(MIN_ALONE, 1 - MAX_ERRORS_LEFT * (1 - _most_frequent(targets)))
+
+
 def find_leaking_columns(samples: Samples, sources: Sequence[Source] = ()) -> LeakingColumns:
     """Return what those columns predict that alone predict most of the labels, and what all others predict.
 
@@ -262,16 +276,17 @@ def find_leaking_columns(samples: Samples, sources: Sequence[Source] = ()) -> Le
     columns = _candidates(x, known)
     scores = [_alone(x[:, list(indices)], targets) for indices in columns]
     kept = torch.arange(len(x))
-    if max(scores) >= MIN_ALONE:
+    least = least_score(targets)
+    if max(scores) >= least:
         kept = different_rows(x, targets if samples.is_classification else None)
         if len(kept) < MIN_DIFFERENT:
             reason = f"needs {MIN_DIFFERENT} different rows; {len(kept)} are no copies of others"
             return LeakingColumns("", max(scores), reason=reason)
         for k, indices in enumerate(columns):
-            if len(kept) < len(x) and scores[k] >= MIN_ALONE:
+            if len(kept) < len(x) and scores[k] >= least:
                 scores[k] = min(scores[k], _alone(x[kept][:, list(indices)], targets[kept]))
     best = max(range(len(columns)), key=scores.__getitem__)
-    chosen = [i for i, score in enumerate(scores) if score >= MIN_ALONE]
+    chosen = [i for i, score in enumerate(scores) if score >= least]
     singles = {columns[i][0] for i in chosen if len(columns[i]) == 1}
     # columns of which one suffices
     chosen = [i for i in chosen if len(columns[i]) == 1 or not singles & set(columns[i])] or [best]
@@ -287,7 +302,7 @@ def find_leaking_columns(samples: Samples, sources: Sequence[Source] = ()) -> Le
 
     evidence = _describe([title(columns[i]) for i in chosen], min(scores[i] for i in chosen))
     evidence += " of the labels" if samples.is_classification else " of the variance of the target"
-    if scores[best] < MIN_ALONE:
+    if scores[best] < least:
         return LeakingColumns(evidence, scores[best])
     if 2 * len(kept) < len(x):  # through their copies, all others would predict the label as well
         x = x[kept]
