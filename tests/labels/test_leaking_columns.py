@@ -108,3 +108,9 @@ def test_strong_features_of_rare_classes_are_no_leak(fraction: float, n: int) ->
         x[:, 0] = y + 0.01 * rng.normal(size=n)
         assert find_leaking_columns(as_samples((x, y))).is_leak
     assert found <= 1
+
+
+def test_few_different_rows_are_not_judged() -> None:
+    frame = pandas.DataFrame({"text": ["x", "y"] * 30, "kind": ["p", "q"] * 30})
+    issues = gs.find_label_issues(None, frame, target="kind")
+    assert not any("alone predict" in note for note in issues.notes)

@@ -17,8 +17,8 @@ from gapscope.statistics.row_groups import MIN_FRACTION, median_group_size
 # A column gives the label away if it predicts this fraction alone, and the others predict less by this much; of
 # regression targets, this fraction of their variance.
 MIN_ALONE, MIN_LESS = 0.98, 0.03
-# Errors that it leaves at most, of those of the most frequent class, by judgment: above 80 % of the labels in one class,
-# overlapping classes are predicted at 98 % as well.
+# Errors that it leaves at most, of those of the most frequent class, by judgment: overlapping classes are predicted at
+# 98 % as well, if more than 80 % of the labels are of one.
 MAX_ERRORS_LEFT = 0.1
 # fewer rows repeat by chance, and so do fewer different rows, by judgment
 MIN_ROWS, MIN_DIFFERENT = 30, 10

@@ -11,6 +11,8 @@ from gapscope.statistics.baselines import sample_features
 
 # Rows that are compared with all others; numbers of rows times columns above which none are (a second of one core).
 QUERIES, MAX_ENTRIES = 400, 20_000_000
+# with fewer there are no two distances after that of the nearest neighbour to compare
+MIN_ROWS = 4
 # distances in memory at a time: 32 MB
 MAX_DISTANCES = 2**22
 # A row has near copies if, from its second neighbour on, one of its first 50 is 2.5 times as far as the one before. Of
@@ -31,8 +33,8 @@ def median_group_size(
 ) -> tuple[float, int] | None:
     """Return the fraction of rows with several near copies, and their median number of copies, the row included.
 
-    Rows are compared with all others by Euclidean distances. None if there are too many rows, or if these groups may be
-    the classes themselves: fewer than three groups per class.
+    Rows are compared with all others by Euclidean distances. None if there are too many rows or fewer than four, or if
+    these groups may be the classes themselves: fewer than three groups per class.
 
     Args:
         features: Standardized features.
@@ -40,7 +42,7 @@ def median_group_size(
         seed: Seed of the rows that are compared.
     """
     n, d = features.shape
-    if n * d > MAX_ENTRIES:
+    if n * d > MAX_ENTRIES or n < MIN_ROWS:
         return None
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randperm(n, generator=generator)[:QUERIES]
