@@ -110,7 +110,7 @@ def test_strong_features_of_rare_classes_are_no_leak(fraction: float, n: int) ->
     assert found <= 1
 
 
-def test_few_different_rows_are_not_judged() -> None:
+def test_two_different_rows_are_read_by_label_issues() -> None:
     frame = pandas.DataFrame({"text": ["x", "y"] * 30, "kind": ["p", "q"] * 30})
     issues = gs.find_label_issues(None, frame, target="kind")
     assert not any("alone predict" in note for note in issues.notes)

@@ -94,11 +94,10 @@ def test_readings_missing_or_constant_do_not_break_the_figures(records: list[Rec
         )
     view = PoolView(changed)
     rows = {row["name"]: row for row in ranked_measures(view)}
-    assert "constant" not in rows and "lost" not in rows
-    assert (rows["rare"]["n"], rows["rare"]["dropped"]) == (15, 15)
+    assert not {"constant", "lost", "rare"} & set(rows)  # half of the networks have no "rare"
     assert rows["ntk_trace"]["n"] == 29
     figures = cards(view, ranked_measures(view))
-    assert len(figures["figures"]) == 8 and figures["more"] == []
+    assert len(figures["figures"]) == 7 and figures["more"] == []
     ends = {number["name"]: number["ends"] for entry in guide(view) for number in entry["numbers"]}
     assert ends["lost"] == () and ends["constant"] == (1.0, 1.0)
 
