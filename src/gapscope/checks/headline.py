@@ -68,7 +68,7 @@ def _main_limit(result: CheckResult) -> str:
     if not findings:
         return _refuted(result)
     first = findings[0]
-    supported = next((finding for finding in findings if _is_certain(finding)), None)
+    supported = next((finding for finding in findings if _is_certain(finding, result)), None)
     # findings are ordered by cost: one that is information but costs more is not passed over
     if supported is not None and (supported.cost or 0.0) >= (first.cost or 0.0):
         return _limit(supported, result)
@@ -76,8 +76,10 @@ def _main_limit(result: CheckResult) -> str:
     return f"Not certain: {limit[0].lower()}{limit[1:]}"
 
 
-def _is_certain(finding: Finding) -> bool:
-    """Return whether a check is supported by its evaluation, and its cost excludes 0."""
+def _is_certain(finding: Finding, result: CheckResult) -> bool:
+    """Return whether a fix of the finding was tried and helps, or its check is reliable and its cost excludes 0."""
+    if result.best_fix is not None and result.best_fix.name in finding.fixes:
+        return True
     may_be_none = finding.interval is not None and finding.interval[0] <= 0
     return not is_information(finding.code) and not may_be_none
 
