@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gapscope.checks.registry import Finding, Fine, Outcome, list_checks
+from gapscope.results.answer import is_accuracy
 from gapscope.results.estimate import IntervalEstimate, percent
 
 if TYPE_CHECKING:
@@ -87,19 +88,15 @@ class Account:
     unexplained: float | None
     score: str = "accuracy"
 
-    @property
-    def _is_accuracy(self) -> bool:
-        return self.score.startswith("accuracy")
-
     def _show(self, score: float, digits: int = 1) -> str:
         """Return a score as text."""
-        if self._is_accuracy:
+        if is_accuracy(self.score):
             return percent(score, digits)
         return f"{score:.2f}"
 
     def _points(self, cost: float) -> str:
         """Return a cost as text."""
-        if self._is_accuracy:
+        if is_accuracy(self.score):
             return f"{100 * cost:.1f} points"
         return f"{cost:.2f}"
 
@@ -126,7 +123,7 @@ class Account:
         Accuracies and costs are fractions; costs are named after their entry, as `cost_label_errors`. Those of
         regression are called `training_r2` and `expected_r2`.
         """
-        score = "accuracy" if self._is_accuracy else "r2"
+        score = "accuracy" if is_accuracy(self.score) else "r2"
         numbers = {f"training_{score}": self.training}
         if self.expected is not None:
             e = self.expected
@@ -207,7 +204,7 @@ def cap_costs(
     if expected is None or not expected.is_new:
         return list(outcomes)
     missing, _ = expected.missing
-    if score.startswith("accuracy"):
+    if is_accuracy(score):
         amount = f"{100 * missing:.1f} points"
     else:
         amount = f"{missing:.2f} of R^2"

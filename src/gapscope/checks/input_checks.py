@@ -143,7 +143,7 @@ class _Scales:
                 f"{self._named(self.small)}: {'down to ' if len(self.small) > 1 else ''}{smallest}"
             )
         if self.far:
-            # the column whose mean is largest beside its spread
+            # the column whose mean is largest relative to its spread
             worst = max(self.far, key=lambda i: float(self.center[i].abs() / self.spread[i]))
             spread = float(self.spread[worst])
             center = float(self.center[worst])

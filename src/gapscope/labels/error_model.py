@@ -203,7 +203,7 @@ def confident_errors(scores: Float[Tensor, "n c"], labels: Int[Tensor, " n"]) ->
         labels: Given labels, [n].
     """
     n = len(scores)
-    (first, second) = scores.topk(2, 1).values.unbind(1)
+    first, second = scores.topk(2, 1).values.unbind(1)
     predicted = scores.argmax(1)
     order = (first - second).argsort(descending=True, stable=True)
     is_wrong = predicted != labels

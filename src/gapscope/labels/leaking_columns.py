@@ -83,7 +83,7 @@ def _by_value(codes: Int[Tensor, " n"], targets: Targets, *, has_order: bool) ->
     Args:
         codes: Number of the value of each sample.
         targets: Labels, or targets of regression in floating point.
-        has_order: Whether a value that a single sample has may have the label of one of the values beside it.
+        has_order: Whether a value that a single sample has may have the label of one of the values next to it.
     """
     n_values = int(codes.max()) + 1
     if targets.is_floating_point():

@@ -14,6 +14,15 @@ from gapscope.results.result import Result
 SMALL_MOVE, TYPICAL_WIDTH = 0.1, 0.1
 
 
+def is_accuracy(score_name: str) -> bool:
+    """Return whether a score is an accuracy, of samples or of another unit ("accuracy per label").
+
+    Args:
+        score_name: Name of the score.
+    """
+    return score_name.startswith("accuracy")
+
+
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Answer(Result):
     """A score on new data with its interval, or the reason why there is none.
@@ -124,7 +133,7 @@ class Answer(Result):
 
     @property
     def _is_fraction(self) -> bool:
-        return self.score_name.startswith("accuracy")
+        return is_accuracy(self.score_name)
 
     def _format(self, score: float) -> str:
         if self._is_fraction:
