@@ -142,6 +142,7 @@ def longer_than(most: int, files: list[Path]) -> list[str]:
     return [path.name for path in long if lines_without_docstrings(texts[path]) > most]
 
 
+@pytest.mark.thorough
 def test_no_file_is_longer_than_400_lines() -> None:
     assert not longer_than(400, FILES)
     pools = [path for path in FILES if path.name == "pool.py"]

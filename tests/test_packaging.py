@@ -94,6 +94,7 @@ def declared() -> set[str]:
     return {imported.get(name, name) for name in names(PROJECT["project"]["dependencies"])}
 
 
+@pytest.mark.thorough
 def test_every_import_of_the_core_is_declared() -> None:
     import ast
 

@@ -70,6 +70,7 @@ def test_the_accuracy_of_digits_lies_in_the_interval_and_nothing_is_changed(
     assert result.to_pandas()["target"].tolist() == ["same_noise", "clean_labels"]
 
 
+@pytest.mark.thorough
 def test_initial_weights_that_are_not_known_are_resampled_with_one_seed(trained: Trained) -> None:
     network, initial, train, _ = trained
     given = estimate_accuracy(network, train, initial_state=initial)
@@ -155,6 +156,7 @@ def test_readings_are_those_of_the_measures(trained: Trained) -> None:
         assert result[name] == pytest.approx(measured[name], abs=1e-9), name
 
 
+@pytest.mark.thorough
 def test_the_clean_label_line_follows_the_estimated_label_noise(trained: Trained) -> None:
     """Digits with 40 % wrong labels: accuracy on clean labels lies in an interval that holds that of the noise."""
     _, _, _, test = trained
@@ -199,6 +201,7 @@ def test_an_initial_state_that_is_the_trained_one_is_detected(
         estimate_accuracy(network, train, initial_state={"other": torch.zeros(1)})
 
 
+@pytest.mark.thorough
 def test_an_interruption_of_the_noise_estimate_keeps_the_other_line(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +306,7 @@ def test_what_is_not_known_raises(given: Any, message: str) -> None:
         fit_accuracy_estimator(given)
 
 
+@pytest.mark.thorough
 def test_a_network_that_may_have_seen_more_samples_gets_a_bracket() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(1500, 8, generator=generator)

@@ -255,6 +255,7 @@ def _clusters(n: int, d: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
     return centres[labels] + torch.randn(n, d, generator=generator), labels
 
 
+@pytest.mark.thorough
 def test_the_interval_of_vectors_by_hand_and_narrower_with_more_samples() -> None:
     widths = []
     for n in (60, 400, 1600):

@@ -102,6 +102,7 @@ def test_groups_of_one_sample_change_no_prediction() -> None:
     assert held.score == pytest.approx(alone.score)
 
 
+@pytest.mark.thorough
 def test_estimate_without_groups_believes_copies() -> None:
     x, y, groups = grouped_wine()
     wrong = np.random.default_rng(1).random(178) < 0.3
@@ -119,6 +120,7 @@ def test_estimate_without_groups_believes_copies() -> None:
     assert held.readings["samples"] == 100
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("share", [0.0, 0.15])
 def test_errors_that_all_copies_share_are_found(share: float) -> None:
     x, y, groups = grouped_wine()
@@ -207,6 +209,7 @@ def test_what_groups_cannot_change_is_refused() -> None:
         gs.find_label_issues(None, (x, y), pred_probs=probabilities, groups=groups)
 
 
+@pytest.mark.thorough
 def test_a_class_of_one_group_is_no_error() -> None:
     x, y, groups = grouped_wine()
     groups[(y == 2).numpy()] = 999
@@ -267,6 +270,7 @@ def test_groups_of_the_kernel_may_be_a_list() -> None:
     assert torch.equal(of_list.predictions, of_tensor.predictions)
 
 
+@pytest.mark.thorough
 def test_groups_of_positions_vary_as_they_do() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(60, 20, 5, generator=generator)

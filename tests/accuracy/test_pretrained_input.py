@@ -136,6 +136,7 @@ class _Expensive(nn.Module):
         return self.linear(x.flatten(1)) + 0 * square.mean()
 
 
+@pytest.mark.thorough
 def test_a_budget_below_one_forward_pass_states_what_is_needed() -> None:
     data = _images()
     for notes in (

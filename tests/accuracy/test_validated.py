@@ -53,6 +53,7 @@ def test_the_mean_is_the_regression_estimate() -> None:
     assert item.variance == pytest.approx(expected)
 
 
+@pytest.mark.thorough
 def test_on_repeated_draws_it_errs_less_and_its_interval_covers() -> None:
     network = linear(0.5)
     x, y = blobs(200_000, 10**6)

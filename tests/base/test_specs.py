@@ -33,6 +33,7 @@ def test_ids_are_stable_across_versions() -> None:
     assert RunSpec(seed=1).id == "a4bbadc1c78966d2"
 
 
+@pytest.mark.thorough
 @given(
     noise=st.floats(0, 1),
     seed=st.integers(0, 2**40),

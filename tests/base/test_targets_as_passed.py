@@ -61,6 +61,7 @@ def _one_number(x: Tensor, y: Tensor) -> nn.Module:
     return _trained(nn.Linear(3, 1), nn.functional.mse_loss, x, y, 150)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("function", "targets"), [(_one_logit, "floats of two classes"), (_one_number, "numbers")]
 )

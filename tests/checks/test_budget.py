@@ -51,6 +51,7 @@ def test_a_training_is_ended_with_the_budget() -> None:
     assert "time_budget=0.5 was spent" in str(result.tried)
 
 
+@pytest.mark.thorough
 def test_labels_and_fixes_have_the_budget_of_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     budgets: list[CpuBudget] = []
 

@@ -242,6 +242,7 @@ def test_networks_that_scale_their_inputs_have_no_cost_of_scales(kind: str) -> N
     assert bool(result.findings) == (kind in ("layer norm", "none"))
 
 
+@pytest.mark.thorough
 def test_scales_cost_a_network_at_most_what_it_lacks_to_the_best_method() -> None:
     x, y = blobs()
     x[:, 0] = torch.randn(len(x), generator=torch.Generator().manual_seed(1))  # noise

@@ -45,6 +45,7 @@ def folds(result: CheckResult) -> float:
     return result.account.expected.value
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_sparse_matrices_and_columns_of_texts_are_judged_by_folds() -> None:
     texts, labels = questions()
@@ -224,6 +225,7 @@ def test_the_best_fix_returns_rows_of_the_frame_and_names_of_classes() -> None:
     assert list(scaled.columns) == list(frame.columns)
 
 
+@pytest.mark.thorough
 def test_corrected_and_dropped_rows_of_a_frame_keep_their_names() -> None:
     frame, names = wines(wrong=20)
     forest = RandomForestClassifier(20, random_state=0).fit(frame, names)

@@ -38,6 +38,7 @@ def test_the_expected_accuracy_is_not_above_that_on_training_samples() -> None:
     assert account.expected.low < account.expected.value <= account.training < account.expected.high
 
 
+@pytest.mark.thorough
 def test_repeats_do_not_raise_the_expected_accuracy() -> None:
     (x, y), trained = rings(), network()
     gs.train(trained, (x, y), TrainingSpec(epochs=20, learning_rate=0.05))
@@ -61,6 +62,7 @@ def test_the_most_frequent_of_many_classes_is_rarer_in_new_data() -> None:
     assert account.expected.low < 1 / 20 < account.expected.value
 
 
+@pytest.mark.thorough
 def test_more_samples_than_a_network_is_read_on_are_judged() -> None:
     (x, y), trained = rings(2200), network()
     gs.train(trained, (x, y), TrainingSpec(epochs=4, learning_rate=0.05))

@@ -69,6 +69,7 @@ def test_nothing_was_found_only_if_generalization_was_judged() -> None:
     assert not judged.not_judged and judged.headline.startswith("Nothing was found")
 
 
+@pytest.mark.thorough
 def test_coin_toss_labels_are_a_finding_and_not_a_clean_bill() -> None:
     x = torch.randn(100, 6, generator=torch.Generator().manual_seed(1))
     y = torch.arange(100) % 3
@@ -77,6 +78,7 @@ def test_coin_toss_labels_are_a_finding_and_not_a_clean_bill() -> None:
     assert result.account is not None and result.account.training > 0.9
 
 
+@pytest.mark.thorough
 def test_labels_of_positions_are_not_a_regressor() -> None:
     ids = torch.randint(0, 60, (160, 10))
     network = nn.Sequential(nn.Embedding(60, 12), nn.Linear(12, 4))
@@ -177,6 +179,7 @@ def test_a_part_of_the_data_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.account is not None and result.account.expected is not None
 
 
+@pytest.mark.thorough
 def test_label_issues_use_the_kernels_of_the_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
     # beyond 200 samples the kernel has landmarks
     monkeypatch.setattr("gapscope.statistics.baselines.MAX_EXACT", 200)
@@ -254,6 +257,7 @@ def test_a_network_that_failed_is_scored_and_not_taken_for_an_initial_one(weight
     assert unlabelled.account is None
 
 
+@pytest.mark.thorough
 def test_the_account_adds_up() -> None:
     x, y = blobs(200)
     labels = gs.data.inject_label_noise(y, 0.2, 3, torch.Generator().manual_seed(0))

@@ -82,6 +82,7 @@ def trained(
     return fit(network, draw(120, 0), of_tokens if is_tokens else of_several, 100), initial, draw
 
 
+@pytest.mark.thorough
 def test_memorized_labels_are_found_with_test_samples(
     trained: tuple[nn.Module, dict[str, Tensor], Callable[[int, int], Data]],
 ) -> None:
@@ -102,6 +103,7 @@ def test_memorized_labels_are_found_with_test_samples(
     assert result.account.expected.value == pytest.approx(float(right.double().mean()))
 
 
+@pytest.mark.thorough
 def test_without_test_samples_generalization_is_not_judged(
     trained: tuple[nn.Module, dict[str, Tensor], Callable[[int, int], Data]],
 ) -> None:
@@ -111,6 +113,7 @@ def test_without_test_samples_generalization_is_not_judged(
     assert {"GS101", "GS106", "GS109", "GS201"} <= {item.code for item in result.fine}
 
 
+@pytest.mark.thorough
 def test_labels_without_signal_are_found() -> None:
     x, y = tokens(100, 0)
     y = torch.where(
@@ -204,6 +207,7 @@ def masks(n: int) -> Data:
     return x, torch.where(torch.rand(y.shape, generator=generator) < 0.08, (y + 1) % 3, y)
 
 
+@pytest.mark.thorough
 def test_label_errors_of_masks_are_found_as_an_untrained_network_finds_them() -> None:
     x, y = masks(50)
     torch.manual_seed(0)

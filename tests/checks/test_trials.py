@@ -106,6 +106,7 @@ def test_fixes_that_change_nothing_are_no_candidates() -> None:
         FIXES["balance classes"].apply(samples, SPEC)
 
 
+@pytest.mark.thorough
 def test_a_fix_that_helps_is_found_and_applied() -> None:
     x, y = blobs()
     x = x * torch.tensor([300.0, 1, 1, 1, 1, 1])
@@ -127,6 +128,7 @@ def test_a_fix_that_helps_is_found_and_applied() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_settings_of_a_function_are_tried() -> None:
     result = gs.check(None, blobs(), train_fn=train_fn, only=["GS101"])
     assert result.best_fix is FIXES["learning rate x 3"]
@@ -134,6 +136,7 @@ def test_settings_of_a_function_are_tried() -> None:
     assert get_setting(spec, "learning_rate") == pytest.approx(0.006)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("rate", "names"),
     [
@@ -165,6 +168,7 @@ def test_a_spec_that_learns_nothing_keeps_what_was_tried(target: str) -> None:
     assert "train_fn must return" not in repr(result)
 
 
+@pytest.mark.thorough
 def test_a_sound_network_is_left_in_peace() -> None:
     result = gs.check(mlp(), blobs(), train_fn=SPEC, only=["GS105"])
     assert (
@@ -176,6 +180,7 @@ def test_a_sound_network_is_left_in_peace() -> None:
         result.apply()
 
 
+@pytest.mark.thorough
 def test_estimators_are_fitted_again() -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
     x, y = blobs()
@@ -270,6 +275,7 @@ def test_fixes_of_the_network_change_what_they_name() -> None:
     torch.testing.assert_close(network.get_parameter("1.weight").detach(), torch.arange(32.0))
 
 
+@pytest.mark.thorough
 def test_frozen_weights_are_found_and_the_fix_is_tried() -> None:
     x, y = blobs()
     network = mlp()
@@ -309,6 +315,7 @@ def line(n: int = 120) -> tuple[torch.Tensor, torch.Tensor]:
     return x * torch.tensor([300.0, 1, 1, 1]), x[:, 1] - x[:, 2] + 0.1 * torch.randn(n, generator=g)
 
 
+@pytest.mark.thorough
 def test_advice_for_regression_is_tried_in_r2() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
@@ -328,6 +335,7 @@ def test_advice_for_regression_is_tried_in_r2() -> None:
     assert abs(result.tried.score) < 0.2
 
 
+@pytest.mark.thorough
 def test_a_function_gets_regression_targets_as_they_were_passed() -> None:
     shapes: list[tuple[int, ...]] = []
 
@@ -346,6 +354,7 @@ def test_a_function_gets_regression_targets_as_they_were_passed() -> None:
         assert isinstance(result.tried, TriedAdvice) and set(shapes) == {shape}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["multi-label", "positions"])
 def test_advice_is_tried_for_other_tasks(kind: str) -> None:
     g = torch.Generator().manual_seed(0)
@@ -363,6 +372,7 @@ def test_advice_is_tried_for_other_tasks(kind: str) -> None:
     assert result.best_fix is FIXES[f"learning rate x {factor}"]
 
 
+@pytest.mark.thorough
 def test_a_fix_that_fails_does_not_end_the_others() -> None:
     def fit(
         x: torch.Tensor, y: torch.Tensor, learning_rate: float = 0.002, batch_size: int = 8
@@ -377,6 +387,7 @@ def test_a_fix_that_fails_does_not_end_the_others() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_fix_that_changes_nothing_on_a_fresh_half_gains_nothing_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -401,6 +412,7 @@ def test_a_fix_that_changes_nothing_on_a_fresh_half_gains_nothing_there(
     assert tried.trials[0].gain is not None and tried.trials[0].gain.value == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("most", [6, 24])
 def test_few_samples_are_worth_24_trainings_by_default(most: int) -> None:
     seen: list[int] = []
@@ -479,6 +491,7 @@ def test_a_pipeline_is_fitted_again_on_its_own_columns() -> None:
     assert result.tried.score > 0.5
 
 
+@pytest.mark.thorough
 def test_what_was_passed_is_not_advised_again() -> None:
     """Advice of a check names what a check takes: train_fn= until it was passed, and never n_training=."""
     torch.manual_seed(0)

@@ -307,6 +307,7 @@ def texts(source: str) -> Iterator[str]:
             yield node.value
 
 
+@pytest.mark.thorough
 def test_the_advice_of_every_check_is_worded_for_the_command_line() -> None:
     folder = Path(str(checks.__file__)).parent
     advice = [text for path in sorted(folder.glob("*.py")) for text in texts(path.read_text())]

@@ -87,6 +87,7 @@ def test_help_lists_every_verb_and_loads_nothing_heavy() -> None:
     }
 
 
+@pytest.mark.thorough
 def test_running_again_does_nothing(pool: Path) -> None:
     done = gapscope("pool", "run", pool.parent / "grid.toml", pool)
     assert done.returncode == 0 and "12 done, 0 to run" in done.stdout
@@ -158,6 +159,7 @@ def test_an_interrupted_process_with_workers_prints_how_to_continue(
     )
 
 
+@pytest.mark.thorough
 def test_an_estimator_is_fitted_and_applied(pool: Path) -> None:
     done = gapscope("gap", "fit", pool)
     assert done.returncode == 0, done.stderr
@@ -186,6 +188,7 @@ def test_an_estimator_is_fitted_and_applied(pool: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_every_reading_command_has_json_output(pool: Path) -> None:
     first, second = sorted(pool.glob("runs/*/weights.safetensors"))[:2]
     status = json.loads(
@@ -269,6 +272,7 @@ def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, .
         yield from _commands(child, (*path, name))
 
 
+@pytest.mark.thorough
 def test_help_has_no_section_of_a_docstring_and_names_no_form_of_table_alone() -> None:
     for path in _commands(typer.main.get_command(app)):
         shown = " ".join(gapscope(*path, "--help").stdout.split())

@@ -44,6 +44,7 @@ def test_forecast_of_new_patients(visits: Path) -> None:
     assert held["abstained_because"] or held["low"] < 0.6
 
 
+@pytest.mark.thorough
 def test_label_errors_that_the_visits_share(visits: Path) -> None:
     given = ("labels", str(visits), "--target", "sick")
     assert not printed(*given)["note"]

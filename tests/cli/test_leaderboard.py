@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from gapscope.cli import app
@@ -17,6 +18,7 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "pgdl_task1_v4.csv"
 FAST = ["--permutations", "60", "--measure", "m.rbf", "--measure", "m.wcv"]
 
 
+@pytest.mark.thorough
 def test_networks_of_the_competition_come_from_the_data_root(tmp_path: Path) -> None:
     (tmp_path / "pgdl").mkdir()
     shutil.copy(FIXTURE, tmp_path / "pgdl" / FIXTURE.name)
@@ -33,6 +35,7 @@ def test_networks_of_the_competition_come_from_the_data_root(tmp_path: Path) -> 
     assert max(len(line.rstrip()) for line in lines[1:]) <= 80
 
 
+@pytest.mark.thorough
 def test_everything_as_json(tmp_path: Path) -> None:
     output = tmp_path / "board.json"
     shown = CliRunner().invoke(

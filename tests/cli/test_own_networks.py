@@ -123,6 +123,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> gs.Pool:
     return result
 
 
+@pytest.mark.thorough
 def test_a_pool_of_own_networks_is_read_reported_and_estimated_from(
     pool: gs.Pool, own: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_eleven_networks_are_too_few_for_an_estimator(pool: gs.Pool, tmp_path: P
     assert gapscope("report", few.folder).returncode == 0
 
 
+@pytest.mark.thorough
 def test_an_estimator_worse_than_the_mean_gap_is_not_written(pool: gs.Pool, tmp_path: Path) -> None:
     noise = gs.Pool(tmp_path / "noise")
     for number, record in enumerate(pool.records()):
@@ -208,6 +210,7 @@ def test_a_wrong_function_gets_one_sentence(own: Path, source: str, message: str
     assert done.returncode == 1 and message in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_resnet_and_a_bert_make_records() -> None:
     for make in (resnet18, bert):
         network, data = make()
@@ -360,6 +363,7 @@ def checkpoints(own: Path) -> list[str]:
     return [f"net_{i}.pt" for i in range(12)]
 
 
+@pytest.mark.thorough
 def test_checkpoints_of_own_classes_become_a_pool_a_leaderboard_and_a_gap(
     checkpoints: list[str],
 ) -> None:

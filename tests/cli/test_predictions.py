@@ -92,6 +92,7 @@ def test_a_training_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (tmp_path / "gapscope-learning-curve" / "own_recipe.mine" / "twin.json").exists()
 
 
+@pytest.mark.thorough
 def test_a_training_function_or_estimator_with_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +238,7 @@ def test_an_abstention_has_a_reason_and_exit_code_2(factory: str) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_an_estimator_file_shifts_the_estimate(factory: str) -> None:
     command = ["estimate", "--json", f"{factory}:digits"]
     before = json.loads(CliRunner().invoke(app, command).stdout)["networks"][0]

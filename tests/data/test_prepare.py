@@ -34,6 +34,7 @@ def test_a_default_spec_changes_nothing() -> None:
     }
 
 
+@pytest.mark.thorough
 def test_everything_at_once_on_real_images(data_root: Path) -> None:
     spec = DataSpec(
         name="mnist", train_size=3000, test_size=1000, blur_severity=1, label_noise=0.6, seed=3

@@ -52,6 +52,7 @@ def _value(found: pandas.DataFrame, model: str, metric: str, column: str = "valu
     return float(rows[model, metric])
 
 
+@pytest.mark.thorough
 def test_held_out_predictions_are_scikit_learns() -> None:
     table = pool()
     oracle = model_selection.cross_val_predict(
@@ -62,6 +63,7 @@ def test_held_out_predictions_are_scikit_learns() -> None:
     assert result["target"].tolist() == table["gap"].tolist()
 
 
+@pytest.mark.thorough
 def test_metrics_are_their_formulas(one_left_out: pandas.DataFrame) -> None:
     predictions = cross_val_predict(ESTIMATOR, FEW)
     errors = (predictions["prediction"] - predictions["target"]).to_numpy()
@@ -134,6 +136,7 @@ def test_wrong_input_raises_with_facts() -> None:
         cross_validate(ESTIMATOR, pool(), test_share=1)
 
 
+@pytest.mark.thorough
 def test_few_networks_are_held_out_one_by_one() -> None:
     records, steps = synthetic_records(20), []
     estimator, result = cross_validate_pool(

@@ -14,6 +14,7 @@ from gapscope.gradients.layer_rules import Call, layer_rule, rule_of
 from gradients.reference import Wrapped, check_traces, headed
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_any_convolution(data: Any) -> None:

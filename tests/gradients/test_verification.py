@@ -187,6 +187,7 @@ def test_a_way_is_tried_again_when_the_network_takes_another_branch() -> None:
     check_traces(network, x)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.torch.jit.*:DeprecationWarning")
 def test_a_traced_network_and_a_compiled_one() -> None:
     plain, x = CASES["linear"].make()

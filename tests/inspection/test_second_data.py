@@ -204,6 +204,7 @@ def test_verbs_with_named_classes_adapt_the_second() -> None:
     assert history[-1]["test_accuracy"] == 1.0
 
 
+@pytest.mark.thorough
 def test_indices_are_row_numbers_of_the_data_that_were_passed(tmp_path: Path) -> None:
     import gapscope as gs
 

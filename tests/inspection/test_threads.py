@@ -72,6 +72,7 @@ def test_one_network_in_several_threads_has_its_own_numbers_and_stays_as_it_was(
     assert all("forward" not in vars(m) for m in net.modules())
 
 
+@pytest.mark.thorough
 def test_other_networks_run_while_a_network_is_traced() -> None:
     other, (x, y) = network().eval(), samples()
     expected, done = other(x).detach(), threading.Event()

@@ -93,6 +93,7 @@ def test_losses_of_a_language_model_are_its_own() -> None:
     assert sequence_losses(logits, labels, causal=True).tolist() == pytest.approx(alone, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_trace_of_a_lora_adapter_is_over_its_weights_alone(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     lora = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
@@ -210,6 +211,7 @@ def test_a_column_that_the_trainer_removes_is_removed(tmp_path: Path) -> None:
     assert with_columns.rows == without.rows
 
 
+@pytest.mark.thorough
 def test_a_data_set_with_text_and_a_padding_collator(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     rows = [
@@ -291,6 +293,7 @@ def test_an_error_of_the_monitor_does_not_end_the_training(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", [4, 3])  # at the end of an epoch, and within one
 def test_a_resumed_training_resumes_the_monitor(tmp_path: Path, every: int) -> None:
     def trained(**resume: Any) -> Any:

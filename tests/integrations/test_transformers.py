@@ -66,6 +66,7 @@ def fit(folder: Path, *callbacks: Any) -> tuple[Any, Any]:
     return trainer, model
 
 
+@pytest.mark.thorough
 def test_weights_are_bit_identical_with_and_without_the_callback(tmp_path: Path) -> None:
     monitor = Monitor((TOKENS, LABELS), ("ntk_trace", "accuracy"), n_samples=12)
     _, plain = fit(tmp_path)
@@ -128,6 +129,7 @@ def test_a_penalty_adds_its_own_gradient_to_that_of_the_loss(
             assert torch.allclose(added, parameter.grad, rtol=1e-3, atol=1e-5), name
 
 
+@pytest.mark.thorough
 def test_gradient_checkpointing_changes_no_weight_of_a_training_with_a_penalty(
     tmp_path: Path,
 ) -> None:

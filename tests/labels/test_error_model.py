@@ -79,6 +79,7 @@ def test_confident_errors_by_hand() -> None:
     assert confident_errors(scores, flipped) == 0
 
 
+@pytest.mark.thorough
 def test_upper_end_holds_errors_that_crowd_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where 60 % of the labels at the border of two classes are wrong, the predictions follow many of them."""
     cases = []
@@ -111,6 +112,7 @@ def test_errors_spread_evenly_hide_nothing() -> None:
     assert hidden_errors(0.0, 0.0, 1) == 0
 
 
+@pytest.mark.thorough
 def test_no_precision_is_promised_where_a_hard_problem_is_possible() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(500, 2, generator=generator)
@@ -191,6 +193,7 @@ def test_probabilities_of_other_models() -> None:
     assert any("not looked at" in note for note in issues.notes)
 
 
+@pytest.mark.thorough
 def test_boosted_trees_are_chosen_where_they_predict_best() -> None:
     """Intervals of one of eight columns: easy for trees, hard for kernels."""
     generator = torch.Generator().manual_seed(0)
@@ -222,6 +225,7 @@ def test_trees_are_for_tables() -> None:
     assert out_of_fold_log_probabilities(table, rare, 2, seed=0) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n_copies", [1, 2])
 def test_labels_of_repeated_inputs_are_not_told_to_be_wrong(n_copies: int) -> None:
     """A copy predicts the label of its copy: errors look correct, and the rate would be too small."""

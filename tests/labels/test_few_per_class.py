@@ -29,6 +29,7 @@ def test_clean_labels_are_not_flagged(n_classes: int, n_each: int, spread: float
     assert sum(flagged) <= 0.005 * 2 * n_classes * n_each
 
 
+@pytest.mark.thorough
 def test_errors_in_classes_of_three_are_flagged() -> None:
     x, y = clusters(200, 3, 1.6, 0)
     noisy, generator = y.clone(), torch.Generator().manual_seed(1)

@@ -36,6 +36,7 @@ def _probabilities(x: Tensor, y: Tensor, epochs: int, *, held_out: bool) -> Any:
     return model.fit(x.numpy(), y.numpy()).predict_proba(x.numpy())
 
 
+@pytest.mark.thorough
 def test_predictions_that_do_not_fit_all_labels_are_recognized(
     digits: tuple[Tensor, Tensor, Tensor],
 ) -> None:
@@ -91,6 +92,7 @@ def test_what_gapscope_held_out_is_not_asked(digits: tuple[Tensor, Tensor, Tenso
     assert issues.method == "pred_probs" and "look fitted" not in str(issues)
 
 
+@pytest.mark.thorough
 def test_labels_without_noise_that_are_fitted() -> None:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(120, 4, generator=generator), torch.randint(3, (120,), generator=generator)
@@ -102,6 +104,7 @@ def test_labels_without_noise_that_are_fitted() -> None:
     assert constant.noise is None and "120 of 120 samples have the same inputs" in constant.note
 
 
+@pytest.mark.thorough
 def test_regression_takes_predicted_targets() -> None:
     rng = np.random.default_rng(0)
     x = rng.random((300, 4))
@@ -273,6 +276,7 @@ def test_columns_of_a_frame_that_are_no_classes() -> None:
     assert not gs.find_label_issues(labels=y, pred_probs=more).note.count("exchanged")
 
 
+@pytest.mark.thorough
 def test_predictions_and_features_of_all_rows_serve_the_labelled_ones() -> None:
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(120) % 3

@@ -111,6 +111,7 @@ def test_messages() -> None:
         gs.find_label_issues(network, (x, y + 5))
 
 
+@pytest.mark.thorough
 def test_no_network_and_string_labels() -> None:
     _, x, y, wrong = digits(0.2)
     issues = gs.find_label_issues(
@@ -251,6 +252,7 @@ def test_the_cut_of_hard_samples_uses_the_fraction() -> None:
         )
 
 
+@pytest.mark.thorough
 def test_many_small_classes_and_constant_columns() -> None:
     generator = torch.Generator().manual_seed(0)
     centers = torch.randn(200, 8, generator=generator) * 5
@@ -266,6 +268,7 @@ def test_many_small_classes_and_constant_columns() -> None:
         gs.find_label_issues(None, (x.index_fill(0, torch.tensor([4]), torch.nan), y))
 
 
+@pytest.mark.thorough
 def test_features_of_data_replace_its_inputs_and_keep_its_pictures(tmp_path: Path) -> None:
     train = gs.load_dataset("digits").train.subset(torch.arange(200))
     labels = with_wrong_labels(train.y, 0.1, 10, torch.Generator().manual_seed(0))

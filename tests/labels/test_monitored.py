@@ -68,6 +68,7 @@ def noisy() -> Iterator[Watched]:
     yield Watched(0.2)
 
 
+@pytest.mark.thorough
 def test_wrong_labels_stand_first(noisy: Watched) -> None:
     result = gs.find_label_issues(noisy.monitor)
     order = result.indices
@@ -98,6 +99,7 @@ def test_the_ranking_averages_the_ranks_of_a_training_run_and_a_kernel(noisy: Wa
     assert both.noise.accuracy > 0.6
 
 
+@pytest.mark.thorough
 def test_a_training_that_is_resumed_is_identical(noisy: Watched, tmp_path: Path) -> None:
     Watched(0.2, gs.TrainingSpec.from_dict(SETTINGS.to_dict() | {"epochs": 5}), tmp_path)
     resumed = Watched(0.2, folder=tmp_path)

@@ -41,12 +41,14 @@ def is_unpromised(issues: LabelIssues) -> bool:
     return no_rate and math.isnan(issues.expected_precision) and not len(issues.precision_curve)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [0, 1])
 def test_hard_clean_tables_without_trees_promise_nothing(seed: int) -> None:
     issues = gs.find_label_issues(None, hidden_cause(2500, seed), time_budget=0.1)
     assert is_unpromised(issues) and issues.method != "boosted trees"
 
 
+@pytest.mark.thorough
 def test_eight_classes_promise_nothing() -> None:
     assert is_unpromised(gs.find_label_issues(None, hidden_cause(2500, 0, 8)))
 
@@ -88,6 +90,7 @@ def test_the_forest_sees_no_more_than_it_has_time_for() -> None:
     assert 0.6 < opinion.accuracy < 0.9 and opinion.confident < 0.1
 
 
+@pytest.mark.thorough
 def test_omitted_trees_and_an_exceeded_budget_are_named() -> None:
     x, y = hidden_cause(1500, 0)
     issues = gs.find_label_issues(None, (x, y), time_budget=0.05)
@@ -110,6 +113,7 @@ def test_trees_see_a_part_of_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float((scores.argmax(1) == y)[6:].double().mean()) > 0.8
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("n_classes", "n_each", "spread"), [(50, 4, 1.0), (30, 5, 1.0), (20, 6, 0.8)]
 )

@@ -233,6 +233,7 @@ def test_held_out_predictions_of_positions_are_accepted(
         gs.find_label_issues(None, (x, other), pred_probs=held_out)
 
 
+@pytest.mark.thorough
 def test_positions_are_predicted_without_their_group() -> None:
     """Slices of one patient confirm an error that they share."""
     generator = torch.Generator().manual_seed(0)
@@ -333,6 +334,7 @@ MASK_FORMS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", MASK_FORMS)
 @pytest.mark.parametrize("has_network", [False, True])
 def test_masks_with_another_axis_are_those_without(
@@ -394,6 +396,7 @@ def test_several_labels_as_spreadsheet_programs_write_them(
     assert "drop" not in str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("axis", [1, -1])
 def test_a_list_of_one_hot_masks_comes_back(tmp_path: Path, axis: int) -> None:
     x = torch.rand(60, 1, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -100,6 +100,7 @@ def test_names_of_the_user() -> None:
         sample_details(None, ["a", "b"], 3)
 
 
+@pytest.mark.thorough
 def test_rows_without_a_label_keep_their_numbers(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(90) % 3
@@ -130,6 +131,7 @@ def test_class_names_need_a_name_for_each_label() -> None:
     assert as_samples(folder).class_names == Folder.classes
 
 
+@pytest.mark.thorough
 def test_a_raw_frame_shows_its_own_values(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     y = (torch.arange(80) % 2).tolist()

@@ -49,6 +49,7 @@ def keeps_the_promise(row: Mapping[str, Any]) -> bool:
     return row["kind"] not in FOOLING or row["with_evidence"] <= 0.05 * row["pools"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("grid", GRIDS)
 def test_uninformative_measures_get_no_evidence(grid: str) -> None:
     result = [
@@ -60,6 +61,7 @@ def test_uninformative_measures_get_no_evidence(grid: str) -> None:
     assert len(result) <= 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("grid", GRIDS)
 def test_informative_measures_get_evidence(grid: str) -> None:
     assert sum(bool(evidence(seed, "planted", grid, NETWORKS, 200)) for seed in range(4)) >= 2

@@ -35,6 +35,7 @@ def board(pgdl: pandas.DataFrame) -> gs.Leaderboard:
     )
 
 
+@pytest.mark.thorough
 def test_the_competition_has_the_reference_scores(board: gs.Leaderboard) -> None:
     for name, (tau, granulated, score) in REFERENCE.items():
         row = board.row(name)

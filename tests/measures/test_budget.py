@@ -229,6 +229,7 @@ def test_measures_that_trials_underestimate_end_with_the_budget(clock: Clock) ->
     assert "time_budget=2" in readings.unmeasured["output_sensitivity"]
 
 
+@pytest.mark.thorough
 def test_each_compared_network_has_a_budget_of_its_own(clock: Clock) -> None:
     networks = {"a": Warming(clock), "b": network(), "c": Warming(clock)}
     result = gs.compare(networks, (X[:300], Y[:300]), time_budget=2.0, progress=False)
@@ -336,6 +337,7 @@ def interrupted() -> Any:
     assert list(list_measures()) == list(known)
 
 
+@pytest.mark.thorough
 def test_interruption_returns_finished_readings(interrupted: Any) -> None:
     readings = gs.measure(network(), (X, Y), ["loss", "axle", "accuracy"])
     assert list(readings.values()) == ["loss"]

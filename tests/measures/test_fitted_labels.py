@@ -109,6 +109,7 @@ def test_regression_targets_that_were_memorized() -> None:
     assert result.prepared is not prepared
 
 
+@pytest.mark.thorough
 def test_every_verb_before_training_answers_a_trained_network() -> None:
     """Oracles: 15 % of the labels are wrong, and every verb gives the answer of the resampled weights."""
     network, data = trained(), digits()
@@ -128,6 +129,7 @@ def test_every_verb_before_training_answers_a_trained_network() -> None:
     assert issues.indices.tolist() == gs.find_label_issues(fresh, data).indices.tolist()
 
 
+@pytest.mark.thorough
 def test_label_verbs_keep_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward pass beyond the budget leaves the network out; a kernel beyond it leaves its features."""
     expected = gs.find_label_issues(None, digits()).indices.tolist()

@@ -83,6 +83,7 @@ OF_TOKENS = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "without"), [(resnet18, set()), (bert, OF_TOKENS)], ids=["ResNet-18", "BERT"]
 )

@@ -125,6 +125,7 @@ def test_measures_of_one_stream_share_a_bisection(perturbations: list[int]) -> N
     assert len(perturbations) == 2 * once > 0
 
 
+@pytest.mark.thorough
 def test_noise_samples_that_cannot_matter_are_omitted(
     perturbations: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

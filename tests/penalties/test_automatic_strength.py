@@ -121,6 +121,7 @@ def test_it_falls_while_nothing_is_memorized_then_rises(name: str, make: Any) ->
     assert penalty.strength == penalty.automatic.strength
 
 
+@pytest.mark.thorough
 def test_it_holds_down_what_is_memorized() -> None:
     held, free = AutomaticStrength(), AutomaticStrength(start=1e-12, least=1e-12, most=1e-12)
     for strength in (held, free):

@@ -215,6 +215,7 @@ def test_mixed_precision_reaches_parameters_outside_layers() -> None:
     assert mixed == pytest.approx(right, rel=0.05)
 
 
+@pytest.mark.thorough
 def test_a_collapsed_network_gets_one_remedy() -> None:
     network, (x, _) = _network(), _batch()
     for parameter in network.parameters():
@@ -232,6 +233,7 @@ def test_a_collapsed_network_gets_one_remedy() -> None:
             lively(_network(), x)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["trace", "logdet"])
 def test_a_network_that_stays_at_chance_is_reported_at_any_trace(
     kind: Any, monkeypatch: pytest.MonkeyPatch

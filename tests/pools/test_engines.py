@@ -29,6 +29,7 @@ def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gapscope.pools.engines._start_worker", light_start)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("light_workers")
 def test_only_the_job_that_kills_its_worker_is_lost(tmp_path: Path) -> None:
     kinds = ["a", "dies once", "b", "always dies", "fails", "c", "d"]

@@ -57,6 +57,7 @@ def test_running_again_does_only_what_is_missing(done: Pool) -> None:
     assert done.status(some_grid(seed=[0, 1, 2])).waiting == 1
 
 
+@pytest.mark.thorough
 def test_a_record_holds_everything(done: Pool) -> None:
     record = done.records()[0]
     assert record.scores.keys() == {"train_loss", "train_accuracy", "test_loss", "test_accuracy"}

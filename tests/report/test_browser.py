@@ -164,6 +164,7 @@ def test_the_page_of_a_training_shows_its_pictures_and_fits(
     assert all(figure["width"] > 100 and figure["marks"] >= 2 for figure in chromium.run(FIGURES))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [390, 500, 1440])
 def test_the_page_of_a_check_fits_with_its_account_and_pictures(
     chromium: Browser, tmp_path: Path, width: int

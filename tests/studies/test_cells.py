@@ -41,6 +41,7 @@ def test_a_cell_sums_its_operations() -> None:
     assert longest_path(cell) == 0 and longest_path(LARGEST) == 3 and longest_path(EMPTY) == 0
 
 
+@pytest.mark.thorough
 def test_the_kernel_equals_the_ntk_of_one_combination_of_outputs() -> None:
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(4)

@@ -76,6 +76,7 @@ def test_wrong_labels_meet_wrong_predictions_by_chance() -> None:
     assert on_equally_noisy(0.4, 0.0, 10) == 0.4
 
 
+@pytest.mark.thorough
 def test_baselines_train_the_same_configuration() -> None:
     recipe = TrainingConfig("fully_connected", {"n_hidden": 1, "width": 16}, ADAM | {"epochs": 40})
     asked = Configuration("test", "digits", 100, 0.0, recipe, 1)
@@ -234,6 +235,7 @@ def test_intervals_at_smoke_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert widths["60 to 120"] > 1.5 * widths["250 to 500"]
 
 
+@pytest.mark.thorough
 def test_a_run_predicts_its_own_samples_better_than_new_ones(tmp_path: Path) -> None:
     outcome = monitored_run(
         RunSettings(scale="smoke", work=tmp_path, workers=1, say=lambda line: None)

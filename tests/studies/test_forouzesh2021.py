@@ -80,6 +80,7 @@ def test_measures_the_trained_network_on_the_whole_test_split(setting: RunSettin
     assert row["s_before"] != row["s_after"] != row["s_per_output"]
 
 
+@pytest.mark.thorough
 def test_points_average_the_numbers_and_not_their_logarithms(setting: RunSettings) -> None:
     table = measure_runs(setting, make_grid(setting, "by_depth"))
     means = average_runs(table)

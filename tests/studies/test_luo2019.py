@@ -195,6 +195,7 @@ def test_ratio_and_its_standard_error_by_hand() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_simulated_ridge_students_lie_on_the_curve_and_batch_norm_goes_to_least_squares() -> None:
     plan = Plan(
         student="linear", n_inputs=256, students=4, longest=200, full_epochs=0, loads=(2.0,)
@@ -212,6 +213,7 @@ def test_simulated_ridge_students_lie_on_the_curve_and_batch_norm_goes_to_least_
     assert np.mean(point["batch_norm"]["10"]) < np.mean(point["batch_norm"]["200"])
 
 
+@pytest.mark.thorough
 def test_table_1_by_integration_agrees_with_its_closed_forms() -> None:
     for approach in APPROACHES:
         closed = stability_eigenvalues(1e-8, zeta=approach.zeta).overlap / 1e-8

@@ -200,6 +200,7 @@ def test_baselines_by_hand() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_runs_of_a_kind_are_one_unit_and_a_part_of_the_pool_is_evaluated_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +230,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunSettings, list
     return setting, runs.runs(setting, cases(setting, "tuning"))
 
 
+@pytest.mark.thorough
 def test_watching_changes_no_training(watched: tuple[RunSettings, list[runs.Run]]) -> None:
     _, (_, run) = watched
     problem = runs.problem_of(run.case, None)

@@ -68,6 +68,7 @@ def test_kernels_are_the_mean_ntk_and_adams() -> None:
     torch.testing.assert_close(scaled.double(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_the_judgement_averages_flow_and_ntk_on_all_stored_networks(tmp_path: Path) -> None:
     rows = load_rows("short_training").values()
     setting = RunSettings(

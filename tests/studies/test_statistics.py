@@ -123,6 +123,7 @@ def _rejections_of_a_true_null(
     return tuple(result / trials)
 
 
+@pytest.mark.thorough
 def test_widened_percentiles_of_six_clusters_reject_a_true_null_in_five_per_cent() -> None:
     rates = np.array(
         [

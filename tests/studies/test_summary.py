@@ -145,11 +145,13 @@ def test_an_open_claim_lacks_training_or_has_another_reason() -> None:
     )
 
 
+@pytest.mark.thorough
 def test_every_finding_of_the_studies_names_a_stored_claim() -> None:
     sentences = [finding for name in available() for finding in findings(load_study(name), RESULTS)]
     assert len(sentences) >= 10 and {outcome for outcome, *_ in sentences} <= set(OUTCOMES)
 
 
+@pytest.mark.thorough
 def test_every_stored_page_equals_its_json() -> None:
     """Made again they are the same: no verdict on a page is older than the guard."""
     for name in available():

@@ -327,6 +327,7 @@ def recordings(finals: dict[str, tuple[float, float]]) -> pandas.DataFrame:
     return pandas.DataFrame(rows).assign(diverged=False)
 
 
+@pytest.mark.thorough
 def test_ends_summary_and_correlation_by_hand() -> None:
     table = recordings(
         {"Unregularised": (1000.0, 40.0), "Weight": (100.0, 60.0), "MGS": (10.0, 90.0)}
@@ -342,6 +343,7 @@ def test_ends_summary_and_correlation_by_hand() -> None:
     assert claim.value == pytest.approx(-1) and claim.low <= claim.high
 
 
+@pytest.mark.thorough
 def test_a_diverged_run_counts_as_guessing_and_has_no_kernel(tmp_path: Path) -> None:
     setup = make_setup(at("smoke", tmp_path), "circles")
     seen = (

@@ -141,6 +141,7 @@ def made_up(n: int = 24, *, noise: float = 0.0, seed: int = 0) -> pandas.DataFra
                              "train_accuracy": 1.0, "chance": 0.1, "curve": [[1.0]] * n})  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_an_exact_relation_leaves_no_residual() -> None:
     result = repeated_splits(sparsity_model(), made_up(), 10)
     assert result["largest_ssr"] < 1e-12 and result["fit_pearson"] == pytest.approx(1)
@@ -152,6 +153,7 @@ def outcomes(table: pandas.DataFrame) -> list[str]:
     return [claim.outcome for claim in sign_claims("Fig. 3", table)]
 
 
+@pytest.mark.thorough
 def test_signs_are_those_of_the_paper_and_noise_levels_are_the_units() -> None:
     table = made_up(60)
     assert outcomes(table) == ["held", "held"]
@@ -196,6 +198,7 @@ def test_subsets_by_hand() -> None:
     assert by_family.groupby("family")[ZETA].mean().abs().max() < 1e-12
 
 
+@pytest.mark.thorough
 def test_the_table_holds_the_networks_as_they_are(setting: RunSettings) -> None:
     pool, specs = first_pool(setting)
     table: Any = grids.measure_networks(setting, pool, specs)
@@ -218,6 +221,7 @@ def test_photographs_are_those_of_the_data_set(tmp_path: Path) -> None:
     assert problem.train.inputs.shape[1:] == (3, 8, 8)
 
 
+@pytest.mark.thorough
 def test_the_curves_of_figure_1_are_those_of_the_networks(
     study: SmokeStudy, setting: RunSettings
 ) -> None:

@@ -139,6 +139,7 @@ def probability_variance(weight_std, bias_std: float) -> tuple[float, float]:
     return measured, predicted
 
 
+@pytest.mark.thorough
 def test_eq_7_holds_for_small_logits_only():
     small, predicted = probability_variance(lambda fan_in: (0.3 / fan_in) ** 0.5, 0.1)
     assert small == pytest.approx(predicted, rel=0.1)
@@ -181,6 +182,7 @@ def simulated(x, noise, layers, n_outputs, n_networks):
     return shifts.var(1, unbiased=False).numpy(), shifts.square().mean(1).numpy()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("hidden", "n_outputs", "noise_std"),
     # one hidden layer: exact at any width

@@ -174,6 +174,7 @@ def table(whole: Path) -> list[tuple[str, str]]:
     return [(file, name) for file in FILES for name in damages_of(file, whole)]
 
 
+@pytest.mark.thorough
 def test_all_commands_work_where_nothing_is_damaged(whole: Path, tmp_path: Path) -> None:
     """Else the tables would count refusals that have nothing to do with the damage."""
     torture = Torture(whole, tmp_path, "estimator.json", lambda path: None)

@@ -105,6 +105,7 @@ def check(row: ExcessRow, tolerance: float) -> None:
     assert abs(row.ratio - 1) < tolerance + 2 * error, (row.batch_size, row.ratio, error)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("model", "distribution", "tolerances"),
     [
@@ -165,6 +166,7 @@ def test_measured_is_the_definition() -> None:
     assert float(rows[-1].predicted) == pytest.approx(float(predicted.predicted))
 
 
+@pytest.mark.thorough
 def test_standard_error_is_the_spread_of_repeats() -> None:
     network, (u, y), loss = one_layer("linear", population("gaussian"), off=0.6)
     generator = torch.Generator().manual_seed(7)
