@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -112,6 +113,16 @@ def test_a_class_that_is_not_imported_is_known_by_its_name() -> None:
 def test_unknown_arguments_have_the_usual_message() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'cuont'"):
         example(cuont=3)  # type: ignore[call-arg]
+
+
+@check_arguments
+def draws() -> tuple[float, float]:
+    return random.random(), float(numpy.random.random())
+
+
+def test_random_states_of_python_and_numpy_are_restored() -> None:
+    """Packages draw when a first call imports them."""
+    assert draws() == draws()
 
 
 FUNCTIONS = [

@@ -148,6 +148,22 @@ def test_types_and_index_of_parquet_stay(column: str, tmp_path: Path) -> None:
     assert old.equals(new, check_metadata=True)
 
 
+@pytest.mark.parametrize("name", ["patient", "kind", None])
+def test_index_that_parquet_stores_as_a_range_keeps_its_numbers(
+    name: str | None, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyarrow")
+    index = pandas.RangeIndex(1000, 1000 + 2 * N_ROWS, 2, name=name)
+    frame = pandas.DataFrame({"kind": [kind(row, False) for row in range(N_ROWS)]}, index=index)
+    path = tmp_path / "t.parquet"
+    frame.to_parquet(path)
+    path.write_bytes(edit(path, path.read_bytes(), "kind"))
+    frame.iloc[0] = kind(0, True)
+    pandas.testing.assert_frame_equal(
+        pandas.read_parquet(path), frame.drop(index=1004), check_index_type=False
+    )
+
+
 def test_integers_of_parquet_stay_integers(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     path = tmp_path / "t.parquet"

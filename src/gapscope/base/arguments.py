@@ -16,6 +16,7 @@ from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from gapscope.base.errors import InvalidInput, describe_value
+from gapscope.base.randomness import kept_host_states
 from gapscope.base.type_guards import is_list_or_tuple
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -218,6 +219,9 @@ def check_arguments(function: F) -> F:
     Numbers of NumPy and tensors of one number count as numbers. Networks, data and tensors are not checked: the
     functions convert them, and say more about those that they refuse.
 
+    The global random states of Python and NumPy are restored after the call: packages that are imported by a first call
+    draw from them.
+
     Raises:
         InvalidInput: An argument has another type; the message has the parameter, the type and the value.
 
@@ -243,7 +247,8 @@ def check_arguments(function: F) -> F:
             for item in value if is_variadic else (value,):
                 _check(name, item, checks().get(name, ()))
         try:
-            return function(*args, **kwargs)
+            with kept_host_states():
+                return function(*args, **kwargs)
         except IndexError as error:
             if str(error) != NO_EMBEDDING:
                 raise

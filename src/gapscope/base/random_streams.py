@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 
 import torch
 
-from gapscope.base.randomness import derive_seed
+from gapscope.base.randomness import derive_seed, kept_host_states
 
 
 def make_generator(seed: int, purpose: str) -> torch.Generator:
@@ -45,9 +43,6 @@ def kept_random_states(*generators: torch.Generator | None) -> Generator[None]:
 
     Networks and data sets of users draw from any of them.
     """
-    python = random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_state = None if numpy is None else numpy.random.get_state()
     cpu = torch.get_rng_state()
     if torch.cuda.is_initialized():
         cuda = torch.cuda.get_rng_state_all()
@@ -55,11 +50,9 @@ def kept_random_states(*generators: torch.Generator | None) -> Generator[None]:
         cuda = []
     own = [(each, each.get_state()) for each in generators if each is not None]
     try:
-        yield
+        with kept_host_states():
+            yield
     finally:
-        random.setstate(python)
-        if numpy is not None:
-            numpy.random.set_state(numpy_state)
         torch.set_rng_state(cpu)
         if cuda:
             torch.cuda.set_rng_state_all(cuda)

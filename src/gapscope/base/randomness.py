@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,3 +30,17 @@ def resolve_numpy_generator(generator: np.random.Generator | None) -> np.random.
     if generator is None:
         return np.random.default_rng(0)
     return generator
+
+
+@contextmanager
+def kept_host_states() -> Generator[None]:
+    """Restore the global random states of Python and NumPy after the body."""
+    python = random.getstate()
+    numpy = sys.modules.get("numpy")
+    state = None if numpy is None else numpy.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        if numpy is not None:
+            numpy.random.set_state(state)

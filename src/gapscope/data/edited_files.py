@@ -8,12 +8,15 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gapscope.base.errors import InvalidInput
 from gapscope.data.file_text import FileText, read_stored_text
 from gapscope.data.json_tables import JsonText, is_json, replace_spans
 from gapscope.data.tables import CsvFields, find_fields, is_parquet
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 @runtime_checkable
@@ -198,9 +201,40 @@ class _ParquetFile:
         column = pyarrow.chunked_array([*column.chunks, added], type=kind).take(order)
         table = self.table.set_column(self.number, self.table.field(self.number), column)
         kept = sorted(set(range(len(order))) - set(dropped))
+        if dropped:
+            table = _with_written_index(table)
         buffer = io.BytesIO()
         parquet.write_table(table.take(kept), buffer)
         return buffer.getvalue()
+
+
+def _with_written_index(table: pyarrow.Table) -> pyarrow.Table:
+    """Return a table whose index is a column, where pandas stored it as a range of all rows.
+
+    A range that only numbers the rows from 0 remains.
+    """
+    import pyarrow
+
+    metadata = table.schema.pandas_metadata or {}
+    for place, index in enumerate(metadata.get("index_columns", [])):
+        if not isinstance(index, dict) or index.get("kind") != "range":
+            continue
+        name, start, stop, step = (index[key] for key in ("name", "start", "stop", "step"))
+        numbers = range(start, stop, step)
+        if len(numbers) != len(table) or (name is None and (start, step) == (0, 1)):
+            continue
+        if name is None or name in table.column_names:
+            field = f"__index_level_{place}__"  # as pandas writes it
+        else:
+            field = str(name)
+        table = table.append_column(field, pyarrow.array(numbers, type=pyarrow.int64()))
+        metadata["index_columns"][place] = field
+        column = {"name": name, "field_name": field, "metadata": None}
+        column |= dict.fromkeys(("pandas_type", "numpy_type"), "int64")
+        metadata["columns"].append(column)
+        stored = {**(table.schema.metadata or {}), b"pandas": json.dumps(metadata).encode()}
+        table = table.replace_schema_metadata(stored)
+    return table
 
 
 def open_for_edit(path: Path, column: str) -> EditedFile:
