@@ -297,3 +297,8 @@ def test_a_significantly_better_linear_ridge_joins_the_forecast(
     rows = [most_frequent_class(labels), row("linear ridge", n_right), row("RBF ridge", 80)]
     rows += [row("NTK", 80)] * has_ntk
     assert [each.method for each in combine_rows(rows, labels, wide=wide)] == combined
+
+
+def test_data_in_place_of_the_network_are_named() -> None:
+    with pytest.raises(InvalidInput, match="network comes first"):
+        gs.forecast_accuracy(torch.randn(20, 3), torch.arange(20) % 2)  # pyright: ignore[reportArgumentType]

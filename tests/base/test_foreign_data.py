@@ -95,3 +95,17 @@ def test_columns_that_are_only_missing_or_only_new_are_named() -> None:
         second = FRAME.assign(d=1.0)[columns]
         with pytest.raises(InvalidInput, match=message):
             as_second((second, LABELS), first)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), pandas.NA])
+def test_a_missing_text_is_named_in_every_kind_of_column(missing: Any) -> None:
+    for dtype in ("object", "string"):
+        texts = pandas.Series(["a b", missing, "c d"], dtype=dtype)
+        with pytest.raises(InvalidInput, match="1 of 3 are missing"):
+            as_samples((texts, [0, 1, 0]))
+
+
+@pytest.mark.parametrize("other", [3, 1.5, b"c d"])
+def test_an_entry_that_is_no_text_is_named(other: Any) -> None:
+    with pytest.raises(InvalidInput, match="that of row 1"):
+        as_samples((["a b", other, "c d"], [0, 1, 0]))

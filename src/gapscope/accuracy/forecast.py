@@ -40,6 +40,7 @@ from gapscope.data.frames import encode_inputs
 from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
+from gapscope.inspection.network_checks import check_module
 from gapscope.inspection.validation import ready, refuse_estimator, settled_by, unwrap_estimator
 from gapscope.labels.duplicates import exact_repeats
 from gapscope.labels.leaking_columns import leaking_column_note
@@ -288,6 +289,8 @@ def make_forecast(
     check_range("landmarks", landmarks, 2)
     budget = CpuBudget(time_budget)
     refuse_estimator(network)
+    if network is not None:
+        check_module(network)
     check_sample_order(data, features, "features")
     check_sample_order(data, groups, "groups")
     network, data = unwrap_estimator(network, data)

@@ -43,8 +43,10 @@ def as_texts(value: Any) -> list[str] | None:
         value = value.tolist()
     if not is_list_or_tuple(value) or not any(isinstance(text, str) for text in value):
         return None
-    missing = sum(text is None or text != text for text in value)
-    n_texts = sum(isinstance(text, str) for text in value)
+    texts = [isinstance(text, str) for text in value]
+    n_texts = sum(texts)
+    others = [text for text, is_text in zip(value, texts, strict=True) if not is_text]
+    missing = sum(_is_missing(text) for text in others)
     if missing and n_texts + missing == len(value):
         raise InvalidInput(
             f"Every sample needs its text; {missing} of {len(value)} are missing. Drop these samples, or pass '' for "
@@ -52,7 +54,18 @@ def as_texts(value: Any) -> list[str] | None:
         )
     if n_texts == len(value):
         return list(value)
+    if n_texts > len(value) / 2 and all(isinstance(text, int | float | bytes) for text in others):
+        row = texts.index(False)
+        raise InvalidInput(
+            f"Every sample needs its text, a str; {len(others)} of {len(value)} are not, such as that of row {row}, "
+            f"{type(value[row]).__name__} {value[row]!r}. Pass str(value), or value.decode() of bytes."
+        )
     return None
+
+
+def _is_missing(text: Any) -> bool:
+    """Return whether an entry of a column stands for none: None, NaN or pandas.NA, whose comparison has no truth."""
+    return text is None or type(text).__name__ == "NAType" or text != text
 
 
 def _collected(value: Any) -> Any:

@@ -94,12 +94,26 @@ def constant_scorer(samples: Samples) -> Scorer:
     return score
 
 
-def _scorer(network: nn.Module) -> Scorer:
+def _scorer(network: nn.Module, trained_on: Samples) -> Scorer:
+    """Return the scorer of a trained network.
+
+    Samples whose outputs are NaN or infinite, as weights that grew without bound give, are scored by the best constant.
+    """
+    constant = constant_scorer(trained_on)
+
     def score(samples: Samples) -> Tensor:
         prepared = ready(network, samples)
         with inspection_mode(prepared.network):
             outputs = network_outputs(prepared.network, prepared.samples.inputs)
-        return sample_scores(prepared.samples, outputs)
+        invalid = prepared.samples.task.is_invalid(outputs, prepared.samples.y).cpu()
+        if not invalid.any():
+            return sample_scores(prepared.samples, outputs)
+        scores = constant(samples).double()
+        valid = torch.nonzero(~invalid).flatten()
+        if len(valid):
+            of_valid = prepared.samples.subset(valid)
+            scores[valid] = sample_scores(of_valid, outputs[valid.to(outputs.device)]).double()
+        return scores
 
     return score
 
@@ -153,7 +167,7 @@ class SpecTrainer:
             return constant_scorer(samples)
         if fix is not None and fix.finish_network is not None:
             fix.finish_network(network, samples)
-        return _scorer(network)
+        return _scorer(network, samples)
 
     def accepts(self, fix: Fix) -> bool:
         """Return whether a fix can be tried, and the network has what it changes."""
@@ -204,7 +218,7 @@ class FunctionTrainer:
             return constant_scorer(samples)
         if fix is not None and fix.finish_network is not None:
             fix.finish_network(network, samples)
-        return _scorer(network)
+        return _scorer(network, samples)
 
     def accepts(self, fix: Fix) -> bool:
         """Return whether a fix can be tried; only the function could change a network before it is trained."""
