@@ -367,3 +367,14 @@ def test_new_rows_are_scaled_as_the_training_rows(as_array: bool) -> None:
     numpy.testing.assert_allclose(result.map_inputs(x[::2]), scaled, atol=1e-9)
     model.fit(scaled, labels)
     assert model.score(result.map_inputs(x[1::2]), names[1::2]) > 0.9
+
+
+def test_an_estimator_that_reads_the_texts_of_a_frame_is_judged_on_them() -> None:
+    texts = [f"{WORDS[k % 3]} number {k}" for k in range(90)]
+    frame = pandas.DataFrame({"t": texts, "num": [k * k % 7 for k in range(90)]})
+    labels = [k % 3 for k in range(90)]
+    model = make_pipeline(
+        make_column_transformer((TfidfVectorizer(), "t"), remainder="drop"), LogisticRegression()
+    )
+    result = gs.check(model.fit(frame, labels), (frame, labels), only=["GS101", "GS106", "GS402"])
+    assert folds(result) > 0.9 and not result.findings

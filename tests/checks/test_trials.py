@@ -64,6 +64,9 @@ def test_each_fix_changes_what_it_names() -> None:
     data = Samples(faulty, labels)
     assert len(FIXES["drop duplicates"].apply(data, SPEC)[0]) == 120
     assert repr(FIXES["drop duplicates"]) == "Fix('drop duplicates')"
+    few = data.subset(torch.arange(121))
+    with pytest.raises(InvalidInput):  # GS101 names no samples below 2 %
+        FIXES["drop duplicates"].apply(few, SPEC)
     scaled = FIXES["standardize inputs"].apply(data, SPEC)[0].inputs
     torch.testing.assert_close(scaled.std(0, correction=0), torch.ones(6))
     torch.testing.assert_close(FIXES["standardize inputs"].map_inputs(data, faulty), scaled)

@@ -153,3 +153,75 @@ def test_texts_keep_their_identity_in_subsets_and_in_a_test_set() -> None:
     assert exact_repeats(samples.subset(torch.tensor([3, 5, 3]))) == [(0, 2)]
     test = as_samples((["the cat sat on mat 3", "the cat sat on mat x"], [1, 1]))
     assert exact_copies_in_test(samples, test) == ((3, 0),)
+
+
+def with_texts(n: int = 80, n_copies: int = 0) -> tuple[pandas.DataFrame, list[int]]:
+    """Different texts beside a column of seven values, then copies of the first rows with ids of their own."""
+    frame = pandas.DataFrame({"t": NUMBERED[:n], "num": [k % 7 for k in range(n)]})
+    frame = pandas.concat([frame, frame[:n_copies]], ignore_index=True)
+    ids = [f"row {7 * k % 1009}" for k in range(len(frame))]
+    return frame.assign(id=ids), (KINDS[:n] + KINDS[:n_copies])
+
+
+def test_rows_with_other_texts_beside_equal_numbers_are_no_copies() -> None:
+    once, twice = with_texts(), with_texts(n_copies=8)
+    assert not gs.check(None, once, only=["GS101"]).findings
+    assert gs.check(None, twice, only=["GS101"]).indices("GS101") == list(range(80, 88))
+    assert not gs.find_label_issues(None, once).conflicts
+    assert not any("repeat" in note for note in gs.forecast_accuracy(None, once).notes)
+    part = twice[0].iloc[70:], twice[1][70:]
+    across = gs.check(None, once, test=part, only=["GS101"])
+    assert "8 of 18 test samples" in across.findings[0].evidence
+    shuffled = twice[0].iloc[::-1], twice[1][::-1]
+    assert "8 of 88" in gs.check(None, shuffled, only=["GS101"]).findings[0].evidence
+
+
+def test_texts_that_were_dropped_identify_rows_of_an_encoded_frame() -> None:
+    frame, labels = with_texts(n_copies=8)
+    encoded = encode_frame(frame)[0]
+    again = encode_frame(encoded)[0]
+    for part in (encoded, again, encoded.iloc[::-1]):
+        assert len(exact_repeats(as_samples((part, labels)))) == 8
+    second = encode_frame(frame.drop(columns="t"), like=encoded)[0]
+    first = as_samples((encoded, labels))
+    assert not exact_copies_in_test(first, as_samples((second, labels)))
+
+
+@pytest.mark.parametrize("kind", ["line", "plane", "curve", "cells"])
+def test_neighbours_on_lines_and_planes_are_no_copies(kind: str) -> None:
+    rng = numpy.random.default_rng(0)
+    x = rng.normal(size=(400, 2))
+    y = rng.integers(0, 2, 400)
+    if kind == "line":
+        x = x[:, :1]
+    elif kind == "curve":
+        x = numpy.stack([x[:, 0] ** k for k in range(1, 5)], 1)
+    elif kind == "cells":
+        x = numpy.concatenate([x[:, :1], rng.integers(0, 8, (400, 3))], 1)
+    samples = gs.Samples(torch.from_numpy(x), torch.from_numpy(y))
+    assert not duplicate_pairs(samples)
+    assert not duplicates_in_test(samples, gs.Samples(samples.inputs[:50] + 1e-9))
+    twice = gs.Samples(torch.cat([samples.inputs, samples.inputs[:9]]))
+    assert duplicate_pairs(twice) == [(k, 400 + k) for k in range(9)]
+
+
+@pytest.mark.parametrize("n", [30, 100, 1000])
+def test_near_copies_in_space_are_found(n: int) -> None:
+    rng = numpy.random.default_rng(0)
+    x = rng.normal(size=(n, 4))
+    copies = x[:3] + 1e-3 * rng.normal(size=(3, 4))
+    samples = gs.Samples(torch.from_numpy(numpy.concatenate([x, copies])))
+    assert duplicate_pairs(samples) == [(k, n + k) for k in range(3)]
+
+
+def test_few_values_are_named_only_where_they_are_few() -> None:
+    rng = numpy.random.default_rng(0)
+    x = rng.integers(0, 4, (200, 3)).astype(float)
+    y = rng.integers(0, 2, 200)
+    outcome = gs.check(None, (x, y), only=["GS101"]).fine[0]
+    assert "their values are few" in outcome.evidence
+    x[:130, 0] = rng.normal(size=130)
+    twice = numpy.concatenate([x, x[:20]]), numpy.concatenate([y, y[:20]])
+    outcome = gs.check(None, twice, only=["GS101"])
+    evidence = (*outcome.findings, *outcome.fine)[0].evidence
+    assert "columns were independent" in evidence and "few" not in evidence

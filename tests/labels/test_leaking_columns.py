@@ -114,3 +114,31 @@ def test_two_different_rows_are_read_by_label_issues() -> None:
     frame = pandas.DataFrame({"text": ["x", "y"] * 30, "kind": ["p", "q"] * 30})
     issues = gs.find_label_issues(None, frame, target="kind")
     assert not any("alone predict" in note for note in issues.notes)
+
+
+@pytest.mark.parametrize("load", [load_breast_cancer, load_wine])
+@pytest.mark.parametrize(
+    "leak", [lambda y: y / 2, lambda y: 1 - y, lambda y: y.map({0: "a", 1: "b", 2: "c"})]
+)
+def test_a_copy_of_the_label_is_a_leak_beside_columns_that_predict_it_as_well(
+    load: Any, leak: Any
+) -> None:
+    x, y = load(return_X_y=True, as_frame=True)
+    frame = x.assign(leak=leak(y))
+    finding = gs.check(None, (frame, y), only=["GS107"]).findings[0]
+    assert "column leak alone" in finding.evidence and finding.cost is not None
+    assert 0 <= finding.cost < 0.03
+    samples = as_samples((pandas.get_dummies(frame).astype(float), y))
+    assert len(leaking_column_note(samples)) == 1
+    wrong = y.copy()
+    wrong[:3] = (wrong[:3] + 1) % 2
+    assert not find_leaking_columns(as_samples((x.assign(leak=wrong), y))).is_copy
+
+
+def test_a_target_in_other_units_is_a_leak_beside_columns_that_predict_it_as_well() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 200))
+    y = a + b
+    for leak, expected in ((32 - 1.8 * y, True), (y + 1e-2 * rng.normal(size=200), False)):
+        samples = as_samples((np.stack([a, b, leak], 1), y), is_exact=True)
+        assert find_leaking_columns(samples).is_leak is expected

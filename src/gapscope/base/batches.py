@@ -27,7 +27,7 @@ from gapscope.base.columns import (
 )
 from gapscope.base.errors import InvalidInput
 from gapscope.base.file_paths import are_file_paths
-from gapscope.base.foreign_data import HASHED, TEXTS_READ, as_texts, hashed_words
+from gapscope.base.foreign_data import HASHED, TEXTS_READ, as_texts, hashed_words, text_keys_of
 from gapscope.base.row_numbers import is_index_name
 from gapscope.base.type_guards import has_length, is_list_or_tuple, is_mapping
 from gapscope.base.user_data import PICTURES, batches_of
@@ -55,13 +55,13 @@ class CollatedData:
     target_columns: tuple[str, ...] = ()  # names of the columns of a frame of targets
     rows: Tensor | None = None  # row numbers in the data set, if not all rows are read
     n_rows: int = 0  # number of rows in the data set, if not all rows are read
-    text_keys: Tensor | None = None  # hashes of the texts that were read as frequencies of words
+    text_keys: Tensor | None = None  # hashes of texts: read as frequencies of words, or omitted
     has_order: bool = True  # False if the order changes from one reading to the next
 
 
 def _text_keys(value: Any) -> Tensor | None:
-    """Return the hashes of the texts from which frequencies of words were computed (None for other inputs)."""
-    keys = getattr(value, "text_keys", None)
+    """Return the hashes of the texts that were read as frequencies of words, or omitted (None without)."""
+    keys = text_keys_of(value)
     if keys is None:
         return None
     return torch.tensor(keys, dtype=torch.int64)

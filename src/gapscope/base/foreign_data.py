@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, cast
 
@@ -139,6 +141,55 @@ class WordFrequencies(numpy.ndarray):
 def _key(text: str) -> int:
     data = text.encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big", signed=True)
+
+
+TEXT_KEYS = "gapscope_text_keys"
+"""Name of the `TextKeys` among the attributes of a frame."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextKeys:
+    """Hashes of what a frame of numbers omits, such as texts, which tells its rows apart.
+
+    Attributes:
+        index: Index of the rows.
+        keys: A hash per row.
+    """
+
+    index: list[Any]
+    keys: list[int]
+
+    def __deepcopy__(self, memo: Any) -> TextKeys:
+        return self  # pandas copies the attributes of a frame in every operation
+
+    @classmethod
+    def of(cls, index: Any, texts: Iterable[str]) -> TextKeys:
+        """Return the hashes of texts.
+
+        Args:
+            index: Index of the rows.
+            texts: One text per row.
+        """
+        return cls(index.tolist(), [_key(text) for text in texts])
+
+
+def text_keys_of(value: Any) -> list[int] | None:
+    """Return the hashes of the texts from which inputs were read, or which they omit; None without.
+
+    Args:
+        value: Frequencies of words, or a frame or part of its rows; other inputs have none.
+    """
+    attributes: Any = getattr(value, "attrs", {})
+    found: Any = attributes.get(TEXT_KEYS) if is_mapping(attributes) else None
+    if not isinstance(found, TextKeys):
+        return getattr(value, "text_keys", None)
+    index = value.index.tolist()
+    if index == found.index:
+        return found.keys
+    known = dict(zip(found.index, found.keys, strict=True))
+    if len(known) < len(found.index) or any(row not in known for row in index):
+        return None
+    return [known[row] for row in index]
 
 
 def hashed_words(texts: Any) -> WordFrequencies:

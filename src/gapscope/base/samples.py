@@ -72,7 +72,8 @@ class Samples:
             targets were passed in the form of their task.
         names_are_own: True if labels were numbers, and `class_names` are those of their data set.
         target_columns: Names of the columns of the targets, if they were a frame of several; else empty.
-        text_keys: Hashes [n] of the texts of which `inputs` are frequencies of words, int64; None for other inputs.
+        text_keys: Hashes [n] of the texts of which `inputs` are frequencies of words, or of the columns of a frame that
+            they omit, int64; None for other inputs. Samples with different hashes are no copies.
         task: What the targets are, see `gapscope.base.task`; None infers it from their type.
     """
 

@@ -67,6 +67,12 @@ class Copies:
         """Fraction of the samples that would repeat another one if the columns were independent."""
         return repeats_by_chance(self.samples, seconds=self.seconds) / len(self.samples)
 
+    @property
+    def has_few_values(self) -> bool:
+        """Whether no column of a table has a value of its own in half of the samples."""
+        columns = self.samples.inputs.flatten(1).T
+        return all(2 * len(column.unique()) < len(self.samples) for column in columns)
+
     @cached_property
     def beyond_chance(self) -> Sequence[tuple[int, int]]:
         """Pairs of duplicates among the training samples; empty if there are few, or if chance explains them."""

@@ -50,9 +50,8 @@ def duplicates(context: Context) -> Outcome:
     if max(len(repeats) / n, in_test) >= MIN_REPEATS and not is_part:
         by_chance = context.copies.by_chance
         if by_chance > 0:
-            evidence += (
-                f"; {percent(by_chance)} would if columns were independent: their values are few"
-            )
+            evidence += f"; {percent(by_chance)} would if columns were independent"
+            evidence += ": their values are few" if context.copies.has_few_values else ""
     is_in_training = bool(context.copies.beyond_chance)
     if not is_in_training and not context.copies.beyond_chance_in_test:
         return Fine(evidence)
@@ -335,13 +334,13 @@ def no_signal(context: Context) -> Outcome:
         return Fine(f"{text}; the network's kernel predicts more")
     if context.untrained_because:
         return NotChecked(f"{text}: more samples, other features or a trained network are needed")
-    if context.test is not None:
-        test = context.expected
-    else:
-        test = None
-    if test is not None and not test.unclear and test.low > context.most_frequent:
+    measured = None
+    # an estimator may use columns that the forecast does not, such as texts beside numbers
+    if context.test is not None or context.estimator is not None:
+        measured = context.expected
+    if measured is not None and not measured.unclear and measured.low > context.most_frequent:
         return Fine(
-            f"{text}; the network has an {context.score_name} of {context.show(test.value)} on test samples"
+            f"{text}; the {context.score_name} is {context.show(measured.value)} {measured.source}"
         )
     score = context.train_score
     training = f"training {context.score_name}"

@@ -17,9 +17,9 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import PenaltySpec, TrainingSpec
 from gapscope.batch_norm.norm_layers import has_statistics, is_norm_layer
 from gapscope.batch_norm.refresh import refresh_population
+from gapscope.checks.copies import Copies
 from gapscope.inspection.hooks import named_modules
 from gapscope.inspection.validation import ready
-from gapscope.labels.duplicates import duplicate_pairs
 from gapscope.labels.label_issues import find_issues_of_samples
 
 # A training configuration: a spec, or keyword settings of a training function.
@@ -217,7 +217,7 @@ def _correct_suspected(data: Samples, budget: CpuBudget) -> Samples:
 
 def _drop_duplicates(data: Samples, budget: CpuBudget) -> Samples:
     keep = torch.ones(len(data), dtype=torch.bool)
-    keep[[j for _, j in duplicate_pairs(data, seconds=budget.remaining)]] = False
+    keep[Copies(data, None, budget.remaining).repeats] = False
     if bool(keep.all()):
         return data
     return take(data, torch.nonzero(keep).flatten())

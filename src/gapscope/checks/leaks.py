@@ -148,7 +148,7 @@ def find_leak(context: Context) -> Outcome:
         return NotChecked(f"whether a column gives the target away {columns.reason}")
     if columns.others is None or not columns.is_leak:
         return Fine(columns.evidence)
-    return _finding(columns.evidence, columns.score - columns.others)
+    return _finding(columns.evidence, columns.cost)
 
 
 # Checks that compare labels, or the network, with what all columns predict.

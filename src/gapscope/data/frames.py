@@ -9,7 +9,16 @@ import numpy
 
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.file_paths import are_file_paths, refuse_file_paths
-from gapscope.base.foreign_data import HASHED, TEXT_COLUMNS, WordFrequencies, as_frame, hashed_words
+from gapscope.base.foreign_data import (
+    HASHED,
+    TEXT_COLUMNS,
+    TEXT_KEYS,
+    TextKeys,
+    WordFrequencies,
+    as_frame,
+    hashed_words,
+    text_keys_of,
+)
 from gapscope.base.row_numbers import MIN_ROWS, is_identifier
 from gapscope.base.type_guards import is_list_or_tuple
 from gapscope.data.named_columns import labelled_table
@@ -53,8 +62,6 @@ if TYPE_CHECKING:
 
 # names of the columns of hashed words
 WORDS = [f"words {number}" for number in range(1, TEXT_COLUMNS + 1)]
-# attribute of a frame of these: its index, and the hashes of the texts
-TEXT_KEYS = "gapscope_text_keys"
 
 
 def _is_row_number(column: pandas.Series) -> bool:
@@ -171,7 +178,7 @@ def _words(columns: Sequence[pandas.Series]) -> tuple[pandas.DataFrame, tuple[st
     values = hashed_words(texts.tolist())
     note = f"{listed}: read as {HASHED}"
     words = pandas.DataFrame(values, columns=WORDS, index=frame.index)
-    words.attrs[TEXT_KEYS] = (frame.index.tolist(), values.text_keys)
+    words.attrs[TEXT_KEYS] = TextKeys.of(frame.index, texts)
     return words, (note,)
 
 
@@ -201,8 +208,34 @@ def encode_frame(
         encoding = encoding_of(like)
         if encoding.words:
             return _words(encoding.own_columns(frame))
-        return encoding.apply(frame)
+        encoded, notes = encoding.apply(frame)
+        _keep_identity(encoded, frame, encoding.dropped)
+        return encoded, notes
     return _first_encoding(frame)
+
+
+def _keep_identity(
+    encoded: pandas.DataFrame, frame: pandas.DataFrame, dropped: Sequence[str]
+) -> None:
+    """Store a hash per row of the dropped columns: rows that are different there are no copies.
+
+    Args:
+        encoded: The frame of numbers.
+        frame: The frame as it was passed; a column that it lacks counts as empty.
+        dropped: Names of columns, as text.
+    """
+    if not dropped:  # the frame may be an encoded one
+        if TEXT_KEYS in frame.attrs:
+            encoded.attrs[TEXT_KEYS] = frame.attrs[TEXT_KEYS]
+        return
+    frame = with_unique_names(frame)
+    columns: list[list[str]] = []
+    for name in frame.columns:
+        if str(name) in dropped:
+            column = plain_column(frame[name]).astype(object)
+            columns.append([level_text(cell) for cell in column.where(column.notna(), "")])
+    texts = map("\0".join, zip(*columns, strict=True)) if columns else [""] * len(frame)
+    encoded.attrs[TEXT_KEYS] = TextKeys.of(frame.index, texts)
 
 
 def _check_no_header(frame: pandas.DataFrame) -> None:
@@ -228,13 +261,16 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
     import pandas
 
     notes: list[str] = []
+    passed = frame
     frame = with_unique_names(frame)
     dtypes = {str(name): str(frame[name].dtype) for name in frame.columns}
     frame, arrays = arrays_as_columns(with_plain_columns(frame))
     if arrays:
         notes.append(f"{', '.join(map(str, arrays))}: one column per number of its arrays.")
     texts = _texts_of(frame)
+    named = list(frame.columns)
     frame, formats, text_notes = _read_text(frame)
+    unread = [name for name in named if name not in frame]
     frame, times = _times_as_days(frame)
     empty = [name for name in frame if frame[name].isna().all()]
     frame = frame.drop(columns=empty)
@@ -314,7 +350,11 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
         )
         for (name, known), outputs in zip(levels, level_names, strict=True)
     ]
-    encoded.attrs[KEY] = TableEncoding(tuple(columns), tuple(encoded.columns), medians, texts=texts)
+    dropped = tuple(map(str, (*unread, *names)))
+    encoded.attrs[KEY] = TableEncoding(
+        tuple(columns), tuple(encoded.columns), medians, texts=texts, dropped=dropped
+    )
+    _keep_identity(encoded, passed, dropped)
     return encoded, tuple(notes)
 
 
@@ -381,9 +421,7 @@ def _without_word_names(columns: pandas.DataFrame) -> Any:
     if list(columns.columns) != WORDS:
         return columns
     words = columns.to_numpy().view(WordFrequencies)
-    index, keys = columns.attrs.get(TEXT_KEYS, (None, None))
-    if index == columns.index.tolist():
-        words.text_keys = keys
+    words.text_keys = text_keys_of(columns)
     return words
 
 

@@ -132,6 +132,8 @@ class TableEncoding:
         medians: Median of each encoded column of numbers, by its name.
         words: Whether `columns` are texts, which became frequencies of words.
         texts: Columns of text that are no categories, used or not, by their names.
+        dropped: Names of the columns that are not used but tell rows apart, as text: all but numbers and identifiers of
+            the rows.
     """
 
     columns: tuple[ColumnEncoding, ...]
@@ -139,6 +141,7 @@ class TableEncoding:
     medians: dict[Hashable, float]
     words: bool = False
     texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    dropped: tuple[str, ...] = ()
 
     def __deepcopy__(self, memo: Any) -> TableEncoding:
         return self  # pandas copies the attributes of a frame in every operation

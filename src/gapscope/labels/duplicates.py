@@ -7,16 +7,24 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from gapscope.base.samples import Samples
 from gapscope.base.second_data import join_samples
 from gapscope.labels.picture_copies import are_pictures, copied_pictures
-from gapscope.labels.text_copies import copied_texts, have_equal_order
+from gapscope.labels.text_copies import are_word_frequencies, copied_texts, have_equal_order
 from gapscope.statistics.baselines import find_nearest, sample_features
 
 # Repeats are named, and are a finding of `gapscope.check`, from this fraction of the samples on, by judgment.
 MIN_REPEATS = 0.02
+# Of tables, near rows are near-duplicates only if chance has few such pairs: of points in m dimensions it has
+# n (1 - 2^(-0.05^m)), of 1,000 on a line 34, in a plane 1.7, in space 0.09.
+MIN_FREE, MIN_DIMENSION = 3, 2.5
+# rows whose dimension is estimated: to 5 %
+QUERIES = 1000
+# distances of equal rows in standard deviations
+ROUNDING = 1e-6
 # all pairs are compared: 4e8 distances
 MAX_SAMPLES = 20_000
 ONLY_EXACT = "Near-duplicates were not searched, to keep the time budget: exact repeats alone."
@@ -25,10 +33,13 @@ SECONDS_PER_PAIR, SECONDS_PER_COLUMN = 8e-9, 3e-11
 
 
 def exact_repeats(samples: Samples) -> list[tuple[int, int]]:
-    """Return pairs of the first and every later sample with equal values, or equal texts, sorted."""
+    """Return pairs of the first and every later sample with equal values, and equal texts, sorted."""
     first: dict[bytes, int] = {}
+    parts = samples.parts
+    if samples.text_keys is not None:
+        # equal texts have equal frequencies of words
+        parts = (*(() if are_word_frequencies(samples) else parts), samples.text_keys)
     # -0.0 becomes 0.0
-    parts = samples.parts if samples.text_keys is None else (samples.text_keys,)
     flat = [part.detach().reshape(len(samples), -1).cpu().add(0) for part in parts]
     # canonical strides also along dimensions of size 1, which a view as bytes needs
     rows = [
@@ -49,10 +60,51 @@ def has_tokens(samples: Samples) -> bool:
     return any(not part.is_floating_point() for part in samples.parts)
 
 
-def _limit(distances: Tensor) -> float:
-    positive = distances[distances > 1e-6]
+def _may_be_copies(samples: Samples, i: int, j: int) -> bool:
+    """Return whether two near samples have the same texts, which their features do not hold or not in order."""
+    keys = samples.text_keys
+    if keys is not None and keys[i] != keys[j]:
+        return False
+    return not has_tokens(samples) or have_equal_order(samples, i, j)
+
+
+def _is_crowded(features: Float[Tensor, "n d"], limit: float) -> bool:
+    """Return whether different rows of a table are as near as near-duplicates by chance, as points on a line are.
+
+    Args:
+        features: Standardized columns.
+        limit: The largest distance of near-duplicates.
+    """
+    steps = features.sort(0).values.diff(dim=0)
+    # columns of which a tenth of neighbouring values are that near
+    n_free = sum(float(column[column > 0].quantile(0.1)) <= limit for column in steps.T)
+    if n_free < MIN_FREE:
+        return True
+    rows = torch.linspace(0, len(features) - 1, min(len(features), QUERIES)).round().long()
+    # after the row itself
+    first, second = find_nearest(features[rows], features, k=3)[0][:, 1:].T
+    ratios = (second / first)[first > limit]
+    # that of independent rows in m dimensions has the median 2^(1/m)
+    return bool(len(ratios)) and float(ratios.median()) > 2 ** (1 / MIN_DIMENSION)
+
+
+def _limit(
+    samples: Samples, features: Float[Tensor, "n d"], distances: Float[Tensor, "n 1"]
+) -> float | None:
+    """Return the largest distance of near-duplicates; None for tables whose near rows may be no duplicates.
+
+    Args:
+        samples: The samples.
+        features: Their features.
+        distances: Their distances to the nearest other ones.
+    """
+    positive = distances[distances > ROUNDING]
     # a near-duplicate is closer than a twentieth of the median distance to the nearest neighbour
-    return max(0.05 * float(positive.median()) if len(positive) else 0.0, 1e-6)
+    limit = max(0.05 * float(positive.median()) if len(positive) else 0.0, ROUNDING)
+    is_table = samples.has_one_input and samples.inputs.ndim == 2 and not has_tokens(samples)
+    if is_table and len(features) > 2 and _is_crowded(features, limit):
+        return None
+    return limit
 
 
 def compares_all_pairs(samples: Samples, seconds: float) -> bool:
@@ -72,6 +124,7 @@ def duplicate_pairs(samples: Samples, *, seconds: float = math.inf) -> list[tupl
     """Return sorted pairs (i, j), i < j, of nearest neighbours that are near-duplicates.
 
     Their Euclidean distance on standardized features is below 5 % of the median distance to the nearest neighbour. Of
+    tables with less than three continuous columns, or on a plane, only exact repeats are found: others are near. Of
     pictures, copies that were saved again, resized or mirrored are found as well; of texts, copies with a few other
     words. Beyond 20,000 samples, and where a comparison of all pairs takes too long, only exact repeats are found.
 
@@ -88,12 +141,14 @@ def duplicate_pairs(samples: Samples, *, seconds: float = math.inf) -> list[tupl
     if not features.shape[1]:
         return exact_repeats(samples)
     distances, nearest = find_nearest(features)
-    close = torch.nonzero(distances[:, 0] <= _limit(distances)).flatten().tolist()
+    limit = _limit(samples, features, distances)
+    if limit is None:
+        return exact_repeats(samples)
+    close = torch.nonzero(distances[:, 0] <= limit).flatten().tolist()
     pairs = {(min(i, int(nearest[i])), max(i, int(nearest[i]))) for i in close}
-    if has_tokens(samples):
-        pairs = {pair for pair in pairs if have_equal_order(samples, *pair)} | set(
-            exact_repeats(samples)
-        )
+    if has_tokens(samples) or samples.text_keys is not None:
+        pairs = {pair for pair in pairs if _may_be_copies(samples, *pair)}
+        pairs |= set(exact_repeats(samples))
     if samples.has_one_input and are_pictures(samples.inputs):
         pairs |= set(copied_pictures(samples.inputs))
     return sorted(pairs)
@@ -114,11 +169,12 @@ def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
         samples: The samples.
         seconds: As for the repeats of the samples themselves.
     """
-    if not samples.has_one_input or samples.inputs.ndim != 2 or samples.inputs.shape[1] < 2:
+    if not samples.has_one_input or samples.inputs.ndim != 2:
         return 0.0
     inputs = samples.inputs
     varying = torch.nonzero((inputs != inputs[:1]).any(0)).flatten().tolist()
-    if len(varying) < 2:  # shuffled constants stay the same
+    keys = None if are_word_frequencies(samples) else samples.text_keys
+    if len(varying) + (keys is not None) < 2:  # shuffled constants stay the same
         return 0.0
     labels = torch.zeros(len(samples), dtype=torch.long)
     if samples.targets is not None and samples.is_classification:
@@ -127,12 +183,16 @@ def repeats_by_chance(samples: Samples, *, seconds: float = math.inf) -> float:
     for seed in range(N_SHUFFLES):
         generator = torch.Generator().manual_seed(seed)
         shuffled = inputs.clone()
+        shuffled_keys = None if keys is None else keys.clone()
         for label in labels.unique():
             rows = torch.nonzero(labels == label).flatten()
             for column in varying:
                 order = torch.randperm(len(rows), generator=generator)
                 shuffled[rows, column] = inputs[rows[order], column]
-        drawn = replace(samples, inputs=shuffled, text_keys=None)
+            if keys is not None and shuffled_keys is not None:
+                order = torch.randperm(len(rows), generator=generator)
+                shuffled_keys[rows] = keys[rows[order]]
+        drawn = replace(samples, inputs=shuffled, text_keys=shuffled_keys)
         found += len({j for _, j in duplicate_pairs(drawn, seconds=seconds)})
     return found / N_SHUFFLES
 
@@ -176,10 +236,13 @@ def duplicates_in_test(
     if not features.shape[1]:
         return _by_test_sample(exact)
     distances, nearest = find_nearest(features[n:], features[:n])
-    close = distances[:, 0] <= _limit(find_nearest(features[:n])[0])
-    found = {j: int(nearest[j]) for j in torch.nonzero(close).flatten().tolist()}
-    if has_tokens(samples):
-        found = exact | {j: i for j, i in found.items() if have_equal_order(both, i, n + j)}
+    limit = _limit(samples, features[:n], find_nearest(features[:n])[0])
+    if limit is None:
+        return _by_test_sample(exact)
+    close = torch.nonzero(distances[:, 0] <= limit).flatten().tolist()
+    found = {j: int(nearest[j]) for j in close}
+    if has_tokens(samples) or both.text_keys is not None:
+        found = exact | {j: i for j, i in found.items() if _may_be_copies(both, i, n + j)}
     if samples.has_one_input and are_pictures(samples.inputs):
         found = {j: i for i, j in reversed(copied_pictures(samples.inputs, test.inputs))} | found
     return _by_test_sample(found)

@@ -26,6 +26,10 @@ MIN_ROWS, MIN_DIFFERENT = 30, 10
 MAX_COLUMNS = 512
 # kernel machines are exact on so many evenly spaced rows
 MAX_EXACT = 1000
+# rows of each class that a column must hold to be the label in other words, by judgment: rarer ones agree by chance
+MIN_PER_CLASS = 5
+# A column in other units has this correlation with the target, less than 1: rounding to 5 digits costs less.
+ROUNDING = 1e-9
 MAX_NAMES = 3  # columns that a sentence names
 
 Columns = Float[Tensor, "n k"]
@@ -42,6 +46,7 @@ class LeakingColumns:
         evidence: Which columns predict how much, and what all others predict, if that was computed.
         score: Fraction of the labels that they predict, or of the variance of the target.
         others: What all others together predict; None if these columns predict too little to give anything away.
+        is_copy: Whether they are the label in other words: one value per class.
         reason: Why columns could not be judged; empty if they were.
     """
 
@@ -49,11 +54,17 @@ class LeakingColumns:
     score: float
     others: float | None = None
     reason: str = ""
+    is_copy: bool = False
 
     @property
     def is_leak(self) -> bool:
-        """Whether they predict the labels where all others do not."""
-        return self.others is not None and self.others <= self.score - MIN_LESS
+        """Whether they predict the labels where all others do not, or are the label in other words."""
+        return self.is_copy or (self.others is not None and self.others <= self.score - MIN_LESS)
+
+    @property
+    def cost(self) -> float:
+        """What they add to what all others predict."""
+        return 0.0 if self.others is None else max(self.score - self.others, 0.0)
 
 
 def name_columns(known: Sequence[str], columns: Sequence[int]) -> str:
@@ -127,6 +138,25 @@ def _alone(columns: Columns, targets: Targets) -> float:
     if not targets.is_floating_point():
         return by_value
     return max(by_value, float(_in_order(columns[:, 0], targets).mean()))
+
+
+def _is_copy(columns: Columns, labels: Targets) -> bool:
+    """Return whether each class has one value of a column, and each value one class, in several rows.
+
+    Of regression targets, whether the column is the target in other units.
+
+    Args:
+        columns: Its values [n, 1], or [n, k] of a category.
+        labels: Class labels [n], or targets of regression in floating point.
+    """
+    if labels.is_floating_point():
+        both = torch.stack([columns[:, 0], labels])
+        return columns.shape[1] == 1 and float(both.corrcoef()[0, 1].abs()) > 1 - ROUNDING
+    values = columns.unique(dim=0, return_inverse=True)[1]
+    counts = torch.stack([values, labels]).unique(dim=1, return_counts=True)[1]
+    n_pairs = len(counts)
+    is_one_to_one = n_pairs == len(values.unique()) == len(labels.unique())
+    return is_one_to_one and n_pairs > 1 and int(counts.min()) >= MIN_PER_CLASS
 
 
 def _categories(x: Columns, columns: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
@@ -309,9 +339,16 @@ def find_leaking_columns(samples: Samples, sources: Sequence[Source] = ()) -> Le
         targets = targets[kept]
     dropped = {k for i in chosen for k in columns[i]}
     others = predict_from(x[:, [k for k in range(x.shape[1]) if k not in dropped]], targets)
-    return LeakingColumns(
-        f"{evidence}, all others together {percent(others)}", scores[best], others
-    )
+    evidence += f", all others together {percent(others)}"
+    # other columns that predict the label well do not excuse one that is the label
+    copies = [i for i in chosen if _is_copy(x[:, list(columns[i])], targets)]
+    result = LeakingColumns(evidence, scores[best], others)
+    if result.is_leak or not copies:
+        return result
+    noun = "label" if samples.is_classification else "target"
+    evidence = _describe([title(columns[i]) for i in copies], 1.0)
+    evidence += f" of the {noun}s, as a copy of the {noun} (all others together {percent(others)})"
+    return LeakingColumns(evidence, scores[best], others, is_copy=True)
 
 
 def _describe(titles: list[str], score: float) -> str:
