@@ -332,6 +332,29 @@ def test_what_may_be_a_loss_is_noted() -> None:
     assert "is it a loss?" not in repr(negative)
 
 
+def test_the_name_of_a_loss_tells_it() -> None:
+    def mae(model: Any, inputs: np.ndarray, targets: np.ndarray) -> float:
+        return float(np.abs(targets - targets.mean()).mean())
+
+    def loss(model: Any, inputs: np.ndarray, targets: np.ndarray) -> float:
+        return 0.0 if len(targets) < 100 else 0.01
+
+    for design in ("auto", "hold-out"):
+        assert "'mae'" in repr(gs.learning_curve(Ridge(), (X, Y), score=mae, design=design))
+    curve = gs.learning_curve(Ridge(), (X, Y), score=loss, design="half and quarter")
+    assert "is it a loss?" in repr(curve)
+
+
+def test_zeros_on_training_samples_alone_may_be_a_loss() -> None:
+    def plain(model: Any, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return (model.predict(inputs) != targets).astype(float)
+
+    y = np.array([0, 1] * 40)
+    x = y[:, None] + np.where(np.arange(80) == 5, -2.0, 0.0)[:, None]
+    curve = gs.learning_curve(DecisionTreeClassifier(), (x, y), score=plain)
+    assert "samples of training score 0" in repr(curve).lower()
+
+
 @pytest.mark.parametrize(("value", "got"), [(None, "NoneType"), (1e300, "numbers above")])
 def test_what_is_no_score_is_named(value: float | None, got: str) -> None:
     with pytest.raises(InvalidInput, match=got):

@@ -445,8 +445,8 @@ def _curve(
                 "as all samples. Let train_fn count steps, not epochs."
             )
     is_own = isinstance(problem, MetricProblem) and problem.has_own_score
-    if is_own and len(runs) > 1 and not unreliable:
-        unreliable, found = subset_runs.suspect_loss(runs)
+    if is_own and not unreliable:
+        unreliable, found = subset_runs.suspect_loss(runs, problem.score_name)
         notes = [*found, *notes]
     if n > LARGE and design is not HOLD_OUT:
         notes.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,21 @@ from gapscope.base.samples import Samples
 from gapscope.results.estimate import percent
 from gapscope.statistics.baselines import PRESENT
 from gapscope.statistics.grouped_scores import variance_of_mean
+
+LOSSES = ("loss", "error", "mae", "mse", "mape", "msle", "nll", "perplexity", "entropy", "deviance")
+"""Ends of the words by which a function is recognized as a loss."""
+NO_LOSSES = ("neg", "negative", "negated", "minus", "inverse", "accuracy", "score")
+"""Words in the name of a function that is not one."""
+
+
+def is_name_of_loss(name: str) -> bool:
+    """Return whether the name of a score is that of a loss.
+
+    >>> [is_name_of_loss(name) for name in ("loss", "meanAbsoluteError", "rmse", "neg_log_loss", "glossary")]
+    [True, True, True, False, False]
+    """
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower().replace("_", " ").split()
+    return any(word.endswith(LOSSES) for word in words) and not set(words) & set(NO_LOSSES)
 
 
 @dataclass(frozen=True)

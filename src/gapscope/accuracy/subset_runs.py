@@ -16,7 +16,7 @@ from torch import Tensor
 from gapscope.accuracy.extrapolation import SizedScore, mean_of_runs
 from gapscope.accuracy.function_identity import identity_of, name_of
 from gapscope.accuracy.learning_curve_result import SubsetRun
-from gapscope.accuracy.scores import Scores
+from gapscope.accuracy.scores import Scores, is_name_of_loss
 from gapscope.accuracy.subset_designs import Design, Split
 from gapscope.accuracy.subset_problems import MetricProblem, NetworkProblem
 from gapscope.base.errors import GapscopeError, InvalidInput
@@ -222,31 +222,41 @@ class SubsetRuns:
         """Return the mean score of finished runs on the samples that they were trained on."""
         return mean_of_runs([self.training[name] for name in names])
 
-    def suspect_loss(self, runs: Sequence[SubsetRun]) -> tuple[str, tuple[str, ...]]:
-        """Return the reason to abstain if training samples score significantly lower than unseen ones, as by a loss.
+    def suspect_loss(
+        self, runs: Sequence[SubsetRun], score_name: str
+    ) -> tuple[str, tuple[str, ...]]:
+        """Return the reason to abstain if a score is a loss, or else a note if it may be one.
 
-        If they score lower by chance, and more samples score lower as well, there is a note in its place.
+        It is one if training samples score significantly lower than unseen ones, or lower and it has the name of a
+        loss. It may be one if it has the name alone; or if training samples score lower by chance, and either more
+        samples score lower as well or training samples have exactly 0, as without an error.
 
         Args:
             runs: Finished runs.
+            score_name: Name of the score.
         """
         names = [run.name for run in runs]
         fit = self.training_score_of(names)
         unseen = self.score_of(names)
-        is_significant = fit.is_clearly_below(unseen, by=0.0)
+        has_name = is_name_of_loss(score_name) and unseen.mean > 0
+        is_lower = fit.mean < unseen.mean
         smallest = min(run.trained_on for run in runs)
         small = [run.score for run in runs if run.trained_on == smallest]
         large = [run.score for run in runs if run.trained_on > smallest]
         falls = bool(large) and np.mean(large) < np.mean(small)
-        if fit.mean >= unseen.mean or not (is_significant or falls):
-            return "", ()
         text = (
             f"samples of training score {fit.mean:.3g}, unseen ones {unseen.mean:.3g}. Larger must be better: is "
             "it a loss? Return its negative"
         )
-        if is_significant:
+        if has_name:
+            text += ", or rename it"
+        if is_lower and (has_name or fit.is_clearly_below(unseen, by=0.0)):
             return text, ()
-        return "", (f"{text[0].upper()}{text[1:]}.",)
+        if has_name:
+            return "", (f"The score has the name of a loss, {score_name!r}; {text}.",)
+        if is_lower and (falls or fit.mean == 0):
+            return "", (f"{text[0].upper()}{text[1:]}.",)
+        return "", ()
 
     def runs_of(self, design: Design) -> tuple[SubsetRun, ...]:
         """Return the finished runs of a design, without those of a continued one that was not valid."""
