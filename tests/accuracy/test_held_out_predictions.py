@@ -73,6 +73,11 @@ def test_without_a_network_it_is_the_better_kernel_tempered() -> None:
     assert result.to_numpy().sum(1) == pytest.approx(1)
 
 
+def test_inputs_and_labels_are_one_argument() -> None:
+    with pytest.raises(InvalidInput, match=r"shape \[60\].*None, \(x, y\)"):
+        gs.out_of_sample(torch.rand(60, 2), torch.arange(60) % 2)
+
+
 def test_groups_are_held_out_together() -> None:
     """Each group holds copies of one sample with one random label: only their copies predict them."""
     x = np.random.default_rng(0).normal(size=(40, 5)).repeat(4, 0)

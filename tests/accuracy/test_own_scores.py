@@ -332,6 +332,13 @@ def test_what_may_be_a_loss_is_noted() -> None:
     assert "is it a loss?" not in repr(negative)
 
 
+def test_a_metric_of_targets_and_predictions_is_no_score() -> None:
+    with pytest.raises(InvalidInput, match=r"\(object, inputs, targets\).*score='f1'"):
+        gs.learning_curve(LogisticRegression(), (X, Y), score=f1_score)
+    with pytest.raises(InvalidInput, match=r"<lambda> takes \(y, found\)"):
+        gs.learning_curve(Ridge(), (X, Y), score=lambda y, found: 1.0)  # type: ignore[arg-type]
+
+
 def test_the_name_of_a_loss_tells_it() -> None:
     def mae(model: Any, inputs: np.ndarray, targets: np.ndarray) -> float:
         return float(np.abs(targets - targets.mean()).mean())

@@ -110,6 +110,11 @@ def test_a_class_that_is_not_imported_is_known_by_its_name() -> None:
     assert example(price=Decimal(3)) == "answered"
 
 
+def test_a_mapping_of_networks_is_shown() -> None:
+    with pytest.raises(InvalidInput, match=r"such as \{'first': network.*got \[Linear"):
+        gs.compare([nn.Linear(2, 2)], None)  # type: ignore[arg-type]
+
+
 def test_unknown_arguments_have_the_usual_message() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'cuont'"):
         example(cuont=3)  # type: ignore[call-arg]

@@ -40,6 +40,44 @@ def test_other_cells_of_a_csv_file_stay(tmp_path: Path) -> None:
     assert tmp_path.joinpath("out.csv").read_text().splitlines() == expected
 
 
+def test_labels_as_they_are_do_not_count_and_a_list_may_be_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(LINES) + "\n")
+    review = tmp_path / "list.parquet"
+    labels = ["008", "008", None, "drop"]
+    pandas.DataFrame({"sample": range(4), "label": labels}).to_parquet(review)
+    command = ["correct", str(table), str(review), str(tmp_path / "out.csv")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.exception
+    assert "1 label set (1 already as in the list), 1 row dropped" in done.stderr
+    changed = LINES[1].replace("007", "008")
+    assert (tmp_path / "out.csv").read_text().splitlines() == [LINES[0], changed, *LINES[2:4]]
+
+
+@pytest.mark.parametrize("orient", ["table", "split", "values"])
+def test_other_json_of_pandas_is_named_with_what_is_needed(orient: str, tmp_path: Path) -> None:
+    table = tmp_path / "table.json"
+    pandas.DataFrame({"x": [1, 2], "y": ["a", "b"]}).to_json(table, orient=orient)  # type: ignore[call-overload]
+    with pytest.raises(GapscopeError, match=r"[^.]\. With pandas .*orient='records'"):
+        raise correct(table, "sample,label\n0,b\n", "out.json").exception or AssertionError
+
+
+@pytest.mark.parametrize("form", ["€{}", "{}%", "{} kg"])
+def test_new_amounts_may_be_written_as_those_of_the_column(form: str, tmp_path: Path) -> None:
+    amounts = [form.format(k + 0.25) for k in range(40)]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["x,y", *(f"{k},{text}" for k, text in enumerate(amounts))]))
+    amounts[3] = form.format(13.5)
+    amounts[5] = form.format(7)
+    review = f"sample,label\n3,{amounts[3]}\n5,7\n"
+    done = correct(table, review, "out.csv")
+    assert done.exit_code == 0, done.exception
+    assert list(pandas.read_csv(tmp_path / "out.csv").y) == amounts
+    with pytest.raises(GapscopeError, match="a number is needed"):
+        raise correct(table, "sample,label\n3,13.5 km\n", "o.csv").exception or AssertionError
+
+
 def test_a_regression_target(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     lines = ["y,x", *(f"{k + 0.25},{k * k}" for k in range(40))]

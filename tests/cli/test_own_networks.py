@@ -8,12 +8,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
+from gapscope.cli.factories import _is_state
 from support.commands import gapscope
 from support.door_networks import bert, resnet18
 
@@ -324,6 +326,13 @@ def test_tensors_as_a_third_value_are_the_initial_state(own: Path, function: str
     assert record.spec.get("hp") == ({"width": 10} if function == "named" else None)
     answer = json.loads(gapscope("estimate", source, "--json").stdout)
     assert "resampled" not in str(answer["networks"][0]["notes"])
+
+
+def test_settings_may_hold_a_tensor() -> None:
+    tensor = torch.zeros(3)
+    for settings in ({"means": tensor, "rate": 0.1}, {"rate": np.float64(0.1)}, {}):
+        assert not _is_state(settings)
+    assert _is_state({"weight": tensor, "n": torch.tensor(0), "norm._extra_state": "a"})
 
 
 def test_commands_take_mappings_as_check_does(own: Path) -> None:

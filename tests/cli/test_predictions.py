@@ -92,6 +92,22 @@ def test_a_training_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (tmp_path / "gapscope-learning-curve" / "own_recipe.mine" / "twin.json").exists()
 
 
+@pytest.mark.parametrize("name", ["estimator", "train"])
+def test_what_is_trained_needs_data(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"lone_{name}.py").write_text(
+        "from sklearn.linear_model import Ridge\n"
+        "estimator = Ridge()\ndef train(x, y): return estimator.fit(x, y)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    failed = CliRunner().invoke(app, ["learning-curve", f"lone_{name}:{name}"])
+    assert "without training data" in str(failed.exception) and "--data" in str(failed.exception)
+    failed = CliRunner().invoke(app, ["learning-curve", str(tmp_path)])
+    assert "is a folder" in str(failed.exception)
+
+
 @pytest.mark.thorough
 def test_a_training_function_or_estimator_with_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

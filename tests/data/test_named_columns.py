@@ -74,6 +74,11 @@ def test_the_error_names_the_columns_and_target(tmp_path: Path) -> None:
         split_frame({"text": TEXTS, "intent": ["a", "b"]}, "intent")
 
 
+def test_a_frame_in_the_place_of_the_source_is_named() -> None:
+    with pytest.raises(InvalidInput, match=r"target='intent' without data.*comes first"):
+        gs.find_label_issues(FRAME, target="intent")
+
+
 def test_names_of_hugging_face_classes_are_kept() -> None:
     datasets = pytest.importorskip("datasets")
     features = datasets.Features(

@@ -321,10 +321,10 @@ def test_accents_of_one_or_two_characters_are_equal(tmp_path: Path) -> None:
     assert corrected["kind"][0] == KINDS[3] != decomposed[3]
 
 
-def test_a_list_must_be_csv(tmp_path: Path) -> None:
+def test_a_list_that_is_no_whole_parquet_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "list.parquet"
     path.write_bytes(b"PAR1\0\0\0")
-    with pytest.raises(GapscopeError, match="is a Parquet file"):
+    with pytest.raises(GapscopeError, match="a whole Parquet file"):
         gs.apply_label_corrections(TABLE, path, target="kind")
 
 

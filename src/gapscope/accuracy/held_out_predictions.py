@@ -145,6 +145,11 @@ def out_of_sample(
         if not isinstance(source, RunSpec):
             raise InvalidInput("Got no data; only a RunSpec brings its own. Pass data=(x, y).")
         data = prepare_data(source, data_root)[0].train
+    if source is not None and getattr(data, "ndim", 0) == 1:
+        raise InvalidInput(
+            f"Got data of shape {list(data.shape)}; inputs and targets are needed. The source (None, or a network) "
+            "comes first and the data second: out_of_sample(None, (x, y))."
+        )
     if is_estimator(source):
         source, data = unwrap_estimator(source, data)
     encoded: tuple[str, ...] = ()

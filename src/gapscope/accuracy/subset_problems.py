@@ -424,7 +424,41 @@ def metric_problem(
             f"'f1_macro'; got {score!r}."
         )
     name = str(getattr(score, "__name__", type(score).__name__))
+    _check_score_arguments(score, name)
     return MetricProblem(train_fn, rows, score, "own metric", name, root)
+
+
+def _check_score_arguments(score: ScoreFunction, name: str) -> None:
+    """Raise InvalidInput for a function that does not take (object, inputs, targets), such as a metric (y, predicted).
+
+    Raises:
+        InvalidInput: The message has the name of scikit-learn's scorer of the metric, if there is one.
+    """
+    try:
+        signature = inspect.signature(score)
+    except (TypeError, ValueError):  # a function of another language
+        return
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        listed = ", ".join(signature.parameters)
+        advice = "Wrap it, such as lambda model, x, y: metric(y, model.predict(x))."
+        if scorer := _scorer_name(score):
+            advice = f"Pass the name of its scorer, score={scorer!r}; or a function."
+        raise InvalidInput(
+            f"score must be a function (object, inputs, targets); {name} takes ({listed}). {advice}"
+        ) from None
+
+
+def _scorer_name(metric: Any) -> str:
+    """Return the name of the scorer of a metric of scikit-learn; empty without one."""
+    if not str(getattr(metric, "__module__", "")).startswith("sklearn."):
+        return ""
+    from sklearn.metrics import get_scorer, get_scorer_names
+
+    names: Any = get_scorer_names()
+    found = (each for each in names if getattr(get_scorer(each), "_score_func", None) is metric)
+    return next(found, "")
 
 
 def _scorer(name: str) -> Any:

@@ -160,6 +160,8 @@ def _kinds(node: ast.expr, names: Mapping[str, Any]) -> list[Kind] | None:
         words = "a mapping"
         if isinstance(node, ast.Subscript) and "Tensor" in ast.unparse(node.slice):
             words = "a state dictionary"
+        if isinstance(node, ast.Subscript) and "Module" in ast.unparse(node.slice):
+            words = "a mapping of names to networks, such as {'first': network, 'second': other}"
         return [Kind(words, _is_mapping)]
     if name == "Callable":
         return [Kind("a function", callable)]

@@ -28,7 +28,7 @@ def correct(
         help="Table (CSV, JSON lines, Parquet) of which `gapscope labels` made the list."
     ),
     reviewed: Path = typer.Argument(
-        help="The list with correct labels in its column `label`, or `drop` to remove the row."
+        help="The list (CSV, Parquet) with correct labels in its column `label`, or `drop` to remove the row."
     ),
     output: Path = typer.Argument(
         help="File of the corrected table, in the format of the first. Everything else in it is as before."
@@ -41,9 +41,11 @@ def correct(
     from gapscope.base.samples import as_samples
     from gapscope.cli.arguments import is_table, split_target
     from gapscope.data.frames import encode_inputs
+    from gapscope.data.table_targets import FORMAT
     from gapscope.data.tables import read_table
     from gapscope.labels.corrected_files import corrected_file
     from gapscope.labels.corrections import read_decisions
+    from gapscope.labels.label_cells import are_equal
 
     check_outputs(output, sources=(table, reviewed))
     if not is_table(table):
@@ -58,10 +60,12 @@ def correct(
     inputs, labels = split_target(typed, column, table)
     data, _, _ = encode_inputs((inputs, labels))
     samples = as_samples(data)
-    decisions = read_decisions(samples, reviewed)
+    decisions = read_decisions(samples, reviewed, labels.attrs.get(FORMAT))
     write_output(output, corrected_file(table, labels, samples, decisions))
     n_dropped = sum(decision is None for decision in decisions.values())
-    changed = pluralize(len(decisions) - n_dropped, "label")
-    print_lines(
-        f"{changed} set, {pluralize(n_dropped, 'row')} dropped; written: {output}", err=True
-    )
+    old = samples.y.flatten().tolist()
+    n_equal = sum(are_equal(value, old[index], samples) for index, value in decisions.items())
+    changed = pluralize(len(decisions) - n_dropped - n_equal, "label")
+    unchanged = f" ({n_equal} already as in the list)" if n_equal else ""
+    dropped = pluralize(n_dropped, "row")
+    print_lines(f"{changed} set{unchanged}, {dropped} dropped; written: {output}", err=True)

@@ -174,8 +174,11 @@ class Returned:
 
 
 def _is_state(value: Mapping[Any, Any]) -> bool:
-    """Return whether a mapping is a state dictionary; settings hold no arrays."""
-    return any(len(getattr(entry, "shape", ())) > 0 for entry in value.values())
+    """Return whether a mapping is a state dictionary: all values are arrays, and not only numbers of NumPy."""
+    arrays = [entry for name, entry in value.items() if not str(name).endswith("_extra_state")]
+    return all(hasattr(entry, "shape") for entry in arrays) and any(
+        len(entry.shape) > 0 for entry in arrays
+    )
 
 
 def _split_mapping(

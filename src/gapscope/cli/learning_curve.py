@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,14 @@ def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]
             f"{source} is a table; what is trained on it comes first. Run: gapscope learning-curve module:name --data "
             f"{source}, with a training function (x, y) or an estimator."
         )
+    if source.is_dir():
+        raise InvalidInput(
+            f"{source} is a folder; a grid (TOML) or module:function is needed. Pass a folder of data to "
+            "`gapscope forecast`, or return it as data from module:function."
+        )
     if not is_factory(source):
         return [(name, spec.id, spec, None) for name, spec in read_grid(source, data_root).items()]
+    _check_factory(source)
     train_fn, data = call_factory(source, what="train_fn")
     if isinstance(train_fn, nn.Module):
         raise InvalidInput(
@@ -86,6 +93,30 @@ def _runs(source: Path, data_root: str | None) -> list[tuple[str, str, Any, Any]
             f"{type(train_fn).__name__}. To evaluate a network use gapscope forecast or gapscope estimate."
         )
     return [(str(source), _folder_name(source), train_fn, data)]
+
+
+def _check_factory(source: Path) -> None:
+    """Raise InvalidInput if `module:name` is what is trained itself, whose data are missing."""
+    from gapscope.base.errors import InvalidInput
+    from gapscope.cli.factories import import_object
+    from gapscope.inspection.network_checks import is_estimator
+
+    found = import_object(source)
+    what = ""
+    if is_estimator(found):
+        what = f"an estimator ({type(found).__name__})"
+    elif callable(found):
+        try:
+            inspect.signature(found).bind()
+        except TypeError:
+            what = f"a function ({', '.join(inspect.signature(found).parameters)})"
+        except ValueError:
+            return
+    if what:
+        raise InvalidInput(
+            f"{source} is {what} without training data. Pass a table of them, --data TABLE; or name a function without "
+            "arguments that returns (train_fn, data)."
+        )
 
 
 def _print(curves: dict[str, Any]) -> None:

@@ -44,6 +44,15 @@ def _json_rows(text: str) -> Any:
     return rows
 
 
+def _is_in_parts(content: Mapping[str, Any]) -> bool:
+    """Return whether an object is a table as pandas writes it with orient="split" or "table"."""
+    if set(content) == {"schema", "data"}:
+        return True
+    rows = content.get("data")
+    is_split = set(content) == {"columns", "index", "data"} and isinstance(rows, list)
+    return is_split and all(isinstance(row, list) for row in rows)
+
+
 def read_json_table(path: Path) -> pandas.DataFrame:
     """Return objects as rows; keys of nested objects become columns such as "meta.source".
 
@@ -58,13 +67,16 @@ def read_json_table(path: Path) -> pandas.DataFrame:
     text, _ = read_text(path)
     try:
         content = _json_rows(text)
+        if isinstance(content, dict) and _is_in_parts(content):
+            raise ValueError(f"it holds the parts {', '.join(content)}")
         if isinstance(content, dict):
             frame = pandas.DataFrame(content).reset_index(drop=True)
         else:
             frame = pandas.json_normalize(content)
     except (ValueError, TypeError, AttributeError, NotImplementedError) as error:
         raise UnreadableFile(
-            f"{path} must hold one JSON object per line, or a list of objects; reading it failed: {first_line(error)}."
+            f"{path} must hold one JSON object per line, or a list of objects; reading it failed: "
+            f"{first_line(error).rstrip('.')}. With pandas write it by frame.to_json(path, orient='records')."
         ) from None
     return frame.rename(columns=str)
 

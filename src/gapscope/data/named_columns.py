@@ -216,6 +216,11 @@ def column_by_name(data: Any, target: str | int) -> tuple[Any, Any]:
     frame = as_frame(data)
     is_table = isinstance(frame, pandas.DataFrame)
     columns = {} if is_table else named_columns(data)
+    if data is None:
+        raise InvalidInput(
+            f"Got target={target!r} without data. Where a source (None, or a network) is passed too, it comes first: "
+            f"f(None, frame, target={target!r})."
+        )
     if columns is None:
         raise InvalidInput(
             f"Got target={target!r} with a {type(data).__name__}; {FORMS} is needed, whose columns have names. Pass "

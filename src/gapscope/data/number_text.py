@@ -100,6 +100,18 @@ class TextFormat:
             return dates.dt.tz_localize(None)
         return cells.astype(float)
 
+    def number_in(self, text: str) -> float | None:
+        """Return the number in a text of this format; None for other text.
+
+        Args:
+            text: Text of a cell.
+
+        >>> TextFormat("number", affix=("", "%")).number_in("13.5%")
+        13.5
+        """
+        value = self._number(_plain(text))
+        return None if self.kind != "number" or numpy.isnan(value) else float(value)
+
     def write(self, value: float, like: str) -> str | None:
         """Return a number as text with the currency or unit of another cell; None if it would be read as another one.
 

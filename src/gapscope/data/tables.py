@@ -205,7 +205,7 @@ def _load_text(path: Path, needed: str = READABLE) -> tuple[str, str, int, list[
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells of a CSV file as text.
+    """Cells of a file as text.
 
     Attributes:
         frame: The cells; the index holds the number of the line of each row.
@@ -229,10 +229,10 @@ class Cells:
 
 
 def read_cells(path: str | Path) -> Cells:
-    """Return the cells of a CSV file with a header line as text.
+    """Return the cells of a CSV file with a header line, or of a Parquet file, as text.
 
     Args:
-        path: File in UTF-8, UTF-16 or Latin-1, with commas, semicolons, tabs or vertical bars.
+        path: Parquet file; or text in UTF-8, UTF-16 or Latin-1, with commas, semicolons, tabs or vertical bars.
 
     Raises:
         UnreadableFile: The file is missing, empty or no text, or its lines differ in their number of fields.
@@ -240,6 +240,14 @@ def read_cells(path: str | Path) -> Cells:
     import pandas
 
     path = Path(path)
+    if is_parquet(path):
+        table = read_table(path)[0]
+        cells = {
+            str(name): ["" if pandas.isna(cell) else str(cell) for cell in table[name]]
+            for name in table.columns
+        }
+        rows_of_file = range(1, len(table) + 1)
+        return Cells(pandas.DataFrame(cells, index=rows_of_file, dtype=str), False, ())
     text, separator, extra, notes = _load_text(path, "a CSV file")
     (_, header), *rows = _rows(text, separator)
     for line, row in rows if extra else []:  # of an empty last field a separator is too many

@@ -19,7 +19,8 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED
 from gapscope.data.frames import encode_inputs
 from gapscope.data.named_columns import lacks_labels
-from gapscope.data.table_targets import split_frame
+from gapscope.data.number_text import TextFormat
+from gapscope.data.table_targets import FORMAT, split_frame
 from gapscope.data.tables import Cells, read_cells
 from gapscope.labels.label_cells import (
     INTEGER,
@@ -226,19 +227,22 @@ def corrected_table(
     return corrected.iloc[[row for row in range(len(frame)) if row not in dropped]]
 
 
-def read_decisions(samples: Samples, path: str | Path) -> dict[int, float | None]:
+def read_decisions(
+    samples: Samples, path: str | Path, form: TextFormat | None = None
+) -> dict[int, float | None]:
     """Return the decisions of a reviewed list: by sample, a class or regression target, None to drop the sample.
 
     Args:
         samples: Samples with one label or target each, of which the list was made.
         path: The list.
+        form: How the column of the targets holds numbers, if they are text.
 
     Raises:
-        UnreadableFile: The file is missing, empty or no CSV table.
+        UnreadableFile: The file is missing, empty or no table.
         InvalidInput: As for `apply_label_corrections`.
     """
     table, cells = _read_list(path)
-    parser = LabelParser(samples, cells)
+    parser = LabelParser(samples, cells, form)
     decisions: dict[int, float | None] = {}
     lines: dict[int, int] = {}
     compared: list[tuple[int, str, int]] = []
@@ -286,14 +290,14 @@ def apply_label_corrections(
 
     Args:
         data: Data of which `find_label_issues` made the list, with the rows in the same order.
-        path: CSV file (UTF-8; comma, semicolon or tab) with the columns `sample` (an index) and `label`: the correct
-            label or target, "drop" to remove the sample ("(drop)", if a class is called "drop"), or nothing to keep its
-            label. Class names are read with or without spaces around them, and in any case if one name alone fits; a
-            blank one is written "(empty)". Numbers may have decimal commas, if columns are not separated by commas.
-            Integer labels must occur in the data. If samples have several labels, the column `output` has the name of
-            the label's column, or its number, and the label becomes 0 or 1. Labels of positions have the column
-            `position`, and "drop" makes one -100; one-hot masks become masks of classes. If the list has the column
-            `given`, all its lines are compared with the labels of the data.
+        path: CSV file (UTF-8; comma, semicolon or tab) or Parquet file with the columns `sample` (an index) and
+            `label`: the correct label or target, "drop" to remove the sample ("(drop)", if a class is called "drop"),
+            or nothing to keep its label. Class names are read with or without spaces around them, and in any case if
+            one name alone fits; a blank one is written "(empty)". Numbers may have decimal commas, if columns are not
+            separated by commas. Integer labels must occur in the data. If samples have several labels, the column
+            `output` has the name of the label's column, or its number, and the label becomes 0 or 1. Labels of
+            positions have the column `position`, and "drop" makes one -100; one-hot masks become masks of classes. If
+            the list has the column `given`, all its lines are compared with the labels of the data.
         target: Column of the labels or targets, if `data` has named columns (a frame, a mapping, a list of
             dictionaries, a Dataset), as for `find_label_issues`; else None.
 
@@ -336,7 +340,8 @@ def apply_label_corrections(
             "of the column, target='label'."
         )
     samples.original(())  # indices mean nothing if the order changes
-    decisions = read_decisions(samples, path)
+    labels = data[1] if isinstance(data, tuple) and len(data) == 2 else None
+    decisions = read_decisions(samples, path, getattr(labels, "attrs", {}).get(FORMAT))
     if is_table:
         if samples.kind == "regression":
             values = data[1].astype(float)

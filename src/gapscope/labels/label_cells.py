@@ -13,7 +13,7 @@ import torch
 from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.samples import Samples
 from gapscope.base.targets import IGNORED
-from gapscope.data.number_text import possible_numbers
+from gapscope.data.number_text import TextFormat, possible_numbers
 from gapscope.data.tables import Cells
 from gapscope.results.formatting import pluralize
 
@@ -125,9 +125,11 @@ class LabelParser:
     Args:
         samples: The samples.
         cells: Cells of the list.
+        form: How the column of the targets holds numbers, if they are text; None for other columns.
     """
 
-    def __init__(self, samples: Samples, cells: Cells) -> None:
+    def __init__(self, samples: Samples, cells: Cells, form: TextFormat | None = None) -> None:
+        self.form = form
         self.kind = samples.kind
         self.cells = cells
         self.codes: dict[str, int] = {
@@ -220,8 +222,10 @@ class LabelParser:
     def _number(self, label: str) -> float | None:
         """Return a regression target, or a class that is a number; None if the text is none."""
         text = self.cells.with_point(label).strip()
+        if self.is_number and not _NUMBER.fullmatch(text):
+            return None if self.form is None else self.form.number_in(label)
         if self.is_number:
-            return float(text) if _NUMBER.fullmatch(text) else None
+            return float(text)
         truth = {"true": 1, "false": 0}.get(text.casefold())  # as spreadsheet programs write them
         if truth is not None and self.occurring <= {0, 1}:
             return truth if truth in self.occurring else None
