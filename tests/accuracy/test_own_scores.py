@@ -334,7 +334,7 @@ def test_what_may_be_a_loss_is_noted() -> None:
 
 def test_a_metric_of_targets_and_predictions_is_no_score() -> None:
     with pytest.raises(InvalidInput, match=r"\(object, inputs, targets\).*score='f1'"):
-        gs.learning_curve(LogisticRegression(), (X, Y), score=f1_score)
+        gs.learning_curve(LogisticRegression(), (X, Y), score=f1_score)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"<lambda> takes \(y, found\)"):
         gs.learning_curve(Ridge(), (X, Y), score=lambda y, found: 1.0)  # type: ignore[arg-type]
 

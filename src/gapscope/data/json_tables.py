@@ -44,13 +44,17 @@ def _json_rows(text: str) -> Any:
     return rows
 
 
-def _is_in_parts(content: Mapping[str, Any]) -> bool:
-    """Return whether an object is a table as pandas writes it with orient="split" or "table"."""
-    if set(content) == {"schema", "data"}:
-        return True
+def _refuse_parts(content: Mapping[str, Any]) -> None:
+    """Refuse a table as pandas writes it with orient="split" or "table".
+
+    Raises:
+        ValueError: The object is one.
+    """
     rows = content.get("data")
-    is_split = set(content) == {"columns", "index", "data"} and isinstance(rows, list)
-    return is_split and all(isinstance(row, list) for row in rows)
+    is_split = set(content) == {"columns", "index", "data"}
+    has_lists = isinstance(rows, list) and all(isinstance(row, list) for row in rows)
+    if set(content) == {"schema", "data"} or (is_split and has_lists):
+        raise ValueError(f"it holds the parts {', '.join(content)}")
 
 
 def read_json_table(path: Path) -> pandas.DataFrame:
@@ -67,9 +71,8 @@ def read_json_table(path: Path) -> pandas.DataFrame:
     text, _ = read_text(path)
     try:
         content = _json_rows(text)
-        if isinstance(content, dict) and _is_in_parts(content):
-            raise ValueError(f"it holds the parts {', '.join(content)}")
         if isinstance(content, dict):
+            _refuse_parts(content)
             frame = pandas.DataFrame(content).reset_index(drop=True)
         else:
             frame = pandas.json_normalize(content)
