@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -114,3 +116,65 @@ def scores_of_predictions(predictions: Tensor, samples: Samples, spread: float) 
         return (predictions.argmax(1).cpu() == targets).double().numpy()
     residuals = predictions.cpu() - targets.double().reshape(len(targets), -1)
     return (1 - residuals.square().mean(1) / spread).numpy()
+
+
+def check_score_arguments(score: Callable[..., Any], name: str) -> None:
+    """Raise InvalidInput for a function that does not take (object, inputs, targets), such as a metric (y, predicted).
+
+    Args:
+        score: The function.
+        name: Its name.
+
+    Raises:
+        InvalidInput: The message has the name of scikit-learn's scorer of the metric, if there is one.
+    """
+    try:
+        signature = inspect.signature(score)
+    except (TypeError, ValueError):  # a function of another language
+        return
+    try:
+        signature.bind(None, None, None)
+    except TypeError:
+        listed = ", ".join(signature.parameters)
+        advice = "Wrap it, such as lambda model, x, y: metric(y, model.predict(x))."
+        if scorer := _scorer_name(score):
+            advice = f"Pass the name of its scorer, score={scorer!r}; or a function."
+        raise InvalidInput(
+            f"score must be a function (object, inputs, targets); {name} takes ({listed}). {advice}"
+        ) from None
+
+
+def _scorer_name(metric: Any) -> str:
+    """Return the name of the scorer of a metric of scikit-learn; empty without one."""
+    if not str(getattr(metric, "__module__", "")).startswith("sklearn."):
+        return ""
+    from sklearn.metrics import get_scorer, get_scorer_names
+
+    names: Any = get_scorer_names()
+    found = (each for each in names if getattr(get_scorer(each), "_score_func", None) is metric)
+    return next(found, "")
+
+
+def scorer_of(name: str) -> Any:
+    """Return a scorer of scikit-learn.
+
+    Args:
+        name: Its name.
+
+    Raises:
+        InvalidInput: There is none of this name.
+    """
+    from difflib import get_close_matches
+
+    from sklearn.metrics import get_scorer, get_scorer_names
+
+    names: Any = get_scorer_names()
+    if name not in names:
+        close = (
+            ", ".join(map(repr, get_close_matches(name, names, 3, 0.5)))
+            or "sklearn.metrics.get_scorer_names()"
+        )
+        raise InvalidInput(
+            f"score={name!r} is no scorer of scikit-learn. Pass one of {close}, or a function."
+        )
+    return get_scorer(name)

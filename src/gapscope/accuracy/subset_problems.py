@@ -24,7 +24,13 @@ from gapscope.accuracy.row_selection import (
     n_rows,
     take_rows,
 )
-from gapscope.accuracy.scores import Scores, block_jackknife, scores_of_predictions
+from gapscope.accuracy.scores import (
+    Scores,
+    block_jackknife,
+    check_score_arguments,
+    scorer_of,
+    scores_of_predictions,
+)
 from gapscope.base.arrays import tensor_of
 from gapscope.base.errors import InvalidInput, call_user_code
 from gapscope.base.lone_classes import lone_classes_note
@@ -417,66 +423,15 @@ def metric_problem(
     """Return the problem of a function or estimator with a score of the user."""
     rows = as_rows(data, train_fn)
     if isinstance(score, str):
-        return MetricProblem(train_fn, rows, _scorer(score), "own metric", score, root, True)
+        return MetricProblem(train_fn, rows, scorer_of(score), "own metric", score, root, True)
     if not callable(score):
         raise InvalidInput(
             "score must be a function (object, inputs, targets) or the name of a scorer of scikit-learn, such as "
             f"'f1_macro'; got {score!r}."
         )
     name = str(getattr(score, "__name__", type(score).__name__))
-    _check_score_arguments(score, name)
+    check_score_arguments(score, name)
     return MetricProblem(train_fn, rows, score, "own metric", name, root)
-
-
-def _check_score_arguments(score: ScoreFunction, name: str) -> None:
-    """Raise InvalidInput for a function that does not take (object, inputs, targets), such as a metric (y, predicted).
-
-    Raises:
-        InvalidInput: The message has the name of scikit-learn's scorer of the metric, if there is one.
-    """
-    try:
-        signature = inspect.signature(score)
-    except (TypeError, ValueError):  # a function of another language
-        return
-    try:
-        signature.bind(None, None, None)
-    except TypeError:
-        listed = ", ".join(signature.parameters)
-        advice = "Wrap it, such as lambda model, x, y: metric(y, model.predict(x))."
-        if scorer := _scorer_name(score):
-            advice = f"Pass the name of its scorer, score={scorer!r}; or a function."
-        raise InvalidInput(
-            f"score must be a function (object, inputs, targets); {name} takes ({listed}). {advice}"
-        ) from None
-
-
-def _scorer_name(metric: Any) -> str:
-    """Return the name of the scorer of a metric of scikit-learn; empty without one."""
-    if not str(getattr(metric, "__module__", "")).startswith("sklearn."):
-        return ""
-    from sklearn.metrics import get_scorer, get_scorer_names
-
-    names: Any = get_scorer_names()
-    found = (each for each in names if getattr(get_scorer(each), "_score_func", None) is metric)
-    return next(found, "")
-
-
-def _scorer(name: str) -> Any:
-    """Return a scorer of scikit-learn by name."""
-    from difflib import get_close_matches
-
-    from sklearn.metrics import get_scorer, get_scorer_names
-
-    names: Any = get_scorer_names()
-    if name not in names:
-        close = (
-            ", ".join(map(repr, get_close_matches(name, names, 3, 0.5)))
-            or "sklearn.metrics.get_scorer_names()"
-        )
-        raise InvalidInput(
-            f"score={name!r} is no scorer of scikit-learn. Pass one of {close}, or a function."
-        )
-    return get_scorer(name)
 
 
 # Names, so that no framework is imported: trainers of transformers and lightning, and `MemorizationMonitor`.
