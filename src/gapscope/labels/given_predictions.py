@@ -27,8 +27,9 @@ from gapscope.base.errors import InvalidInput, join_names
 from gapscope.base.random_streams import make_generator
 from gapscope.base.samples import Samples
 from gapscope.labels.class_labels import assess_classes, assess_labels, assess_with_second_opinion
-from gapscope.labels.error_model import LOG_TEMPERATURES, error_probabilities
-from gapscope.labels.kernel_views import ClassView, TargetView, best_view, class_view, target_views
+from gapscope.labels.error_model import error_probabilities
+from gapscope.labels.given_view import given_view, note_on_certain
+from gapscope.labels.kernel_views import ClassView, TargetView, best_view, target_views
 from gapscope.labels.prediction_columns import (
     check_finite,
     exchanged_columns,
@@ -41,7 +42,6 @@ from gapscope.results.estimate import percent
 from gapscope.statistics.baselines import sample_features
 from gapscope.statistics.intervals import normal_quantile, wilson_interval
 
-SMALLEST = 1e-6  # probability that 0 is replaced by
 # Chosen on digits, MNIST, breast cancer, California thirds and features of CIFAR-10 with eight models, fitted and in
 # five folds; evaluated on others (results/labels/fitted.json). One-sided levels of 99 %.
 LEVEL = 0.98
@@ -329,8 +329,7 @@ def _assess_possible_classes(
     With samples, a forest on their inputs is the second opinion.
     """
     classes, codes = possible_classes(probabilities, labels)
-    scores = probabilities[:, classes].clamp_min(SMALLEST).log()
-    view = class_view("pred_probs", scores, codes, LOG_TEMPERATURES)
+    view = given_view(probabilities[:, classes], codes)
     if samples is None or not sample_features(samples).shape[1]:
         issues, noise = assess_labels(view, codes)
     else:
@@ -339,6 +338,7 @@ def _assess_possible_classes(
         issues,
         given_labels=classes[issues.given_labels],
         suggested_labels=classes[issues.suggested_labels],
+        notes=(*issues.notes, *note_on_certain(view)),
     )
     return named, noise
 

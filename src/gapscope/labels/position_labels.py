@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.labels.class_labels import assess_labels
-from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES
+from gapscope.labels.error_model import SCORE_TEMPERATURES
 from gapscope.labels.given_predictions import (
     POSSIBLY_FITTED,
-    SMALLEST,
     agreement_reason,
     check_probabilities,
     fitted_note,
@@ -26,6 +25,7 @@ from gapscope.labels.given_predictions import (
     preference_reason,
     without_rate,
 )
+from gapscope.labels.given_view import given_view, note_on_certain
 from gapscope.labels.kernel_views import (
     ClassView,
     class_view,
@@ -80,8 +80,7 @@ def _probabilities_at(
     if getattr(pred_probs, "positions", None) is not None:
         probabilities = _held_out_at(pred_probs, samples, positions)
         classes, codes = possible_classes(probabilities, positions.labels)
-        scores = probabilities[:, classes].clamp_min(SMALLEST).log()
-        return class_view("pred_probs", scores, codes, LOG_TEMPERATURES), classes, codes
+        return given_view(probabilities[:, classes], codes), classes, codes
     values = to_values(pred_probs)
     shape = tuple(samples.y.shape)
     grid = shape[1:]
@@ -99,8 +98,7 @@ def _probabilities_at(
         )
     probabilities = check_probabilities(positions.take(values), positions.labels)
     classes, codes = possible_classes(probabilities, positions.labels)
-    scores = probabilities[:, classes].clamp_min(SMALLEST).log()
-    return class_view("pred_probs", scores, codes, LOG_TEMPERATURES), classes, codes
+    return given_view(probabilities[:, classes], codes), classes, codes
 
 
 def _fitted_to_positions(
@@ -172,6 +170,7 @@ def assess_positions(
             reason = perfect_agreement(noise)
         if not reason:
             notes.append(POSSIBLY_FITTED)
+    notes += note_on_certain(view)
     order = issues.indices
     issues = replace(
         issues,

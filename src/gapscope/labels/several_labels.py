@@ -22,20 +22,20 @@ from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.labels.class_labels import assess_labels
-from gapscope.labels.error_model import LOG_TEMPERATURES, SCORE_TEMPERATURES, error_probabilities
+from gapscope.labels.error_model import SCORE_TEMPERATURES, error_probabilities
 from gapscope.labels.given_predictions import (
     HELD_FOR_ERROR,
     LEVEL,
     MIN_PREFERENCES,
     NO_INPUTS,
     NOT_LOOKED_AT,
-    SMALLEST,
     agreement_reason,
     fitted_note,
     least_gain,
     perfect_agreement,
     without_rate,
 )
+from gapscope.labels.given_view import given_view, note_on_certain
 from gapscope.labels.kernel_views import (
     ClassView,
     class_view,
@@ -77,19 +77,12 @@ def _check_shares(pred_probs: Any, labels: Bool[Tensor, "n k"]) -> Float[Tensor,
     return probabilities
 
 
-def _views_of_labels(
-    method: str, scores: Tensor, labels: Tensor, is_probability: bool
-) -> list[ClassView]:
-    """Return one view per label of scores that are fitted to 0 and 1, or of probabilities."""
-    views: list[ClassView] = []
-    for k in range(labels.shape[1]):
-        columns = _columns_of(scores[:, k])
-        temperatures = SCORE_TEMPERATURES
-        if is_probability:
-            columns = columns.clamp_min(SMALLEST).log()
-            temperatures = LOG_TEMPERATURES
-        views.append(class_view(method, columns, labels[:, k].long(), temperatures))
-    return views
+def _views_of_labels(method: str, scores: Tensor, labels: Tensor) -> list[ClassView]:
+    """Return one view per label of scores that are fitted to 0 and 1."""
+    return [
+        class_view(method, _columns_of(scores[:, k]), labels[:, k].long(), SCORE_TEMPERATURES)
+        for k in range(labels.shape[1])
+    ]
 
 
 def _held_out_views(
@@ -113,7 +106,7 @@ def _held_out_views(
     for name, kernel in kernels:
         fitted[name] = held_out_predictions(kernel, targets, groups).cpu()
     candidates = [
-        _views_of_labels(name, predictions[:, checked], labels[:, checked], False)
+        _views_of_labels(name, predictions[:, checked], labels[:, checked])
         for name, predictions in fitted.items()
     ]
     return min(candidates, key=lambda found: sum(view.error for view in found), default=[])
@@ -200,7 +193,11 @@ def assess_several_labels(
         if reason:
             reason = fitted_note(reason, "labels")
         else:
-            views = _views_of_labels("pred_probs", probabilities, labels[:, checked], True)
+            views = [
+                given_view(_columns_of(probabilities[:, j]), labels[:, k].long())
+                for j, k in enumerate(checked)
+            ]
+            notes += note_on_certain(max(views, key=lambda view: view.certain))
     if not views:
         raise InvalidInput(
             "No input varies between the samples, so no label can be checked. Pass other features."
