@@ -11,7 +11,7 @@ import torch
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.base.foreign_data import as_frame
+from gapscope.base.foreign_data import as_frame, hashed_words, with_spaces
 from gapscope.base.samples import as_samples
 from gapscope.base.second_data import as_second
 
@@ -109,3 +109,11 @@ def test_a_missing_text_is_named_in_every_kind_of_column(missing: Any) -> None:
 def test_an_entry_that_is_no_text_is_named(other: Any) -> None:
     with pytest.raises(InvalidInput, match="that of row 1"):
         as_samples((["a b", other, "c d"], [0, 1, 0]))
+
+
+def test_letter_pairs_are_words_where_a_script_has_no_spaces() -> None:
+    assert with_spaces("plain words, 12 Änderungen") == "plain words, 12 Änderungen"
+    assert with_spaces("今日は good").split() == ["今日", "日は", "good"]
+    assert with_spaces("本 กิน").split() == ["本", "กน"]
+    first, second, other = hashed_words(["今日は雨です", "明日は雨です", "コーヒーが好き"])
+    assert float(first @ second) > 0.3 > abs(float(first @ other))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy
@@ -127,6 +129,13 @@ def _with_index_of(value: Any, other: Any) -> Any:
     return value
 
 
+# Thai and Lao, Burmese, Khmer, kana, and Han
+_WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]+"
+)
+
+
 class WordFrequencies(numpy.ndarray):
     """Frequencies of words, with a key per text: texts that differ in signs alone have equal frequencies.
 
@@ -192,8 +201,21 @@ def text_keys_of(value: Any) -> list[int] | None:
     return [known[row] for row in index]
 
 
+def with_spaces(text: str) -> str:
+    """Return a text in which pairs of adjacent letters stand as words, where its script has no spaces between words."""
+    return _WITHOUT_SPACES.sub(_letter_pairs, text)
+
+
+def _letter_pairs(match: re.Match[str]) -> str:
+    letters = [letter for letter in match[0] if letter.isalnum()]  # without marks of vowels
+    pairs = [first + second for first, second in pairwise(letters)]
+    return f" {' '.join(pairs or letters)} "
+
+
 def hashed_words(texts: Any) -> WordFrequencies:
     """Return frequencies of words and pairs of words, hashed to columns; the same for every data set.
+
+    In Chinese, Japanese, Thai and other scripts without spaces, each pair of adjacent letters is a word.
 
     Args:
         texts: One text per sample.
@@ -205,7 +227,8 @@ def hashed_words(texts: Any) -> WordFrequencies:
     from sklearn.feature_extraction.text import HashingVectorizer  # pyright: ignore[reportMissingTypeStubs]
 
     vectorizer = cast("Any", HashingVectorizer)(n_features=TEXT_COLUMNS, ngram_range=(1, 2))
-    words = vectorizer.transform(texts).astype("float32").toarray().view(WordFrequencies)
+    spaced = [with_spaces(str(text)) for text in texts]
+    words = vectorizer.transform(spaced).astype("float32").toarray().view(WordFrequencies)
     words.text_keys = [_key(str(text)) for text in texts]
     return words
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gapscope.base.foreign_data import with_spaces
 from gapscope.base.random_streams import make_generator
 
 _WORD = re.compile(r"[^\W\d_]+|\d+")
@@ -23,7 +24,7 @@ MAX_WORDS = 4096
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold())
+    return _WORD.findall(with_spaces(text).casefold())
 
 
 def named_in_text(texts: Sequence[str], labels: Tensor, names: Sequence[str]) -> float:
