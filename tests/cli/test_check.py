@@ -333,3 +333,15 @@ def test_the_labels_of_a_second_table_are_in_the_column_of_the_first(
     assert done.returncode in (0, NO_ANSWER), done.stderr
     failed = gapscope(command, str(train), "--test", str(unlabelled))
     assert "no column 'label'" in failed.stderr
+
+
+def test_the_column_of_labels_is_named(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    rows = [f"{i % 2},{i * 0.37 % 1:.3f},{i * 0.61 % 1:.3f}" for i in range(60)]
+    table.write_text("\n".join(["label,a,b", *rows]))
+    refused = gapscope("check", str(table))
+    assert refused.returncode == 2
+    assert "Pass --target label" in " ".join(refused.stderr.split())
+    table.write_text("\n".join(["c,a,b", *rows]))
+    shown = gapscope("check", str(table), "--only", "GS101")
+    assert "labels are column 'b', the last" in " ".join(shown.stderr.split())

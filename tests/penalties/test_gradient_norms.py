@@ -93,3 +93,18 @@ def test_wrong_use_is_explained() -> None:
         InputJacobianPenalty(1.0)(nn.Embedding(4, 4), torch.zeros(2, 1, dtype=torch.int64))
     with pytest.raises(InvalidInput, match=r"got none\. Call penalty\.forward_with_penalty"):
         LossGradientPenalty(1.0)(_network(), _batch()[0])
+
+
+def test_floats_of_zero_and_one_need_a_loss_or_the_type_of_their_task() -> None:
+    network = nn.Linear(4, 3).double()
+    x = torch.randn(6, 4, dtype=torch.float64)
+    y = (torch.arange(18).reshape(6, 3) % 2).double()
+    loss = nn.functional.binary_cross_entropy_with_logits
+    gradients = torch.autograd.grad(loss(network(x), y), list(network.parameters()))
+    expected = sum(gradient.square().sum() for gradient in gradients)
+    with pytest.raises(InvalidInput, match="several labels"):
+        LossGradientPenalty(1.0)(network, x, y)
+    with pytest.raises(InvalidInput, match="two classes"):
+        LossGradientPenalty(1.0)(nn.Linear(4, 1).double(), x, y[:, 0])
+    torch.testing.assert_close(LossGradientPenalty(1.0)(network, x, y.bool()), expected)
+    torch.testing.assert_close(LossGradientPenalty(1.0, loss=loss)(network, x, y), expected)

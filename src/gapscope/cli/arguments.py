@@ -150,6 +150,10 @@ def distinct_names(sources: Sequence[Path]) -> list[str]:
     return [next((end for end in _ends(label) if counts[end] == 1), label) for label in labels]
 
 
+LABEL_WORDS = ("label", "labels", "target", "targets", "class", "y")
+"""Usual names of columns of labels, in lower case."""
+
+
 def read_grid(path: Path, data_root: str | None) -> dict[str, RunSpec]:
     """Return the specs of a grid by name (see `varied_settings`), or raise if data are absent."""
     from gapscope.data import find_dataset
@@ -205,6 +209,16 @@ def split_target(
         )
     if target is None:
         target = names[-1]
+        usual = [name for name in names if name.casefold() in LABEL_WORDS]
+        if usual and target not in usual:
+            raise InvalidInput(
+                f"The labels of {path} must be named: they are read from the last column, {target!r}, but there is "
+                f"{join_names(usual)}. Pass --target {usual[0]}, or --target {target}."
+            )
+        if like is None:
+            print_lines(
+                f"The labels are column {target!r}, the last. --target names another.", err=True
+            )
     if target not in table:
         hint = did_you_mean(target, names) or f" It has {join_names(names)}."
         raise InvalidInput(f"{path} has no column {target!r}.{hint}")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gapscope.base.errors import InvalidInput, check_choice, check_range
+from gapscope.base.targets import is_zero_one
 from gapscope.gradients.backward import (
     ProbeSource,
     differentiable_kernels,
@@ -138,6 +139,25 @@ def _square_of_mean(gradient: Tensor, network: DistributedDataParallel) -> Tenso
     return mean.square().sum() + 2 * (mean * (gradient - gradient.detach())).sum()
 
 
+def _check_task(outputs: Tensor, targets: Tensor) -> None:
+    """Raise InvalidInput for floats of 0 and 1, which are classes or numbers: a later batch may tell, too late."""
+    is_matched = targets.numel() == outputs.numel()
+    if not targets.is_floating_point() or not is_matched or not is_zero_one(targets):
+        return
+    if targets.min() == targets.max():
+        return
+    if outputs.ndim > 1 and outputs.shape[1] > 1:
+        meaning = "y.bool() for several labels per sample"
+    else:
+        meaning = "y.long() for two classes"
+    raise InvalidInput(
+        f"LossGradientPenalty needs targets of one task; got floats [{', '.join(map(str, targets.shape))}] of 0 and 1 "
+        f"alone. Pass {meaning}, or the loss of the training: "
+        "loss=torch.nn.functional.binary_cross_entropy_with_logits of classes, loss=torch.nn.functional.mse_loss of "
+        "numbers."
+    )
+
+
 @register_penalty("loss_gradient")
 class LossGradientPenalty(Penalty):
     r"""Squared gradient norm $\mu \lVert \nabla_\theta L \rVert^2$ of the mean loss L.
@@ -147,8 +167,9 @@ class LossGradientPenalty(Penalty):
     DistributedDataParallel the gradient is that of the joint batch.
 
     Args:
-        loss: Function of (outputs, targets), a mean over samples; None for cross-entropy with class labels and mean
-            squared error with regression targets.
+        loss: Function of (outputs, targets), a mean over samples; None for cross-entropy with class labels, binary
+            cross-entropy with several labels (bool), and mean squared error with regression targets. A first batch of
+            floats that are all 0 or 1 could be either and is an error.
 
     >>> network = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.constant_(network.weight, 3.0)
@@ -170,7 +191,7 @@ class LossGradientPenalty(Penalty):
         check_range("every", every, 1)
         self.strength, self.automatic = strength_of(strength, "LossGradientPenalty")
         self.every = every
-        self.loss = default_loss if loss is None else loss
+        self.loss = loss
 
     @contextmanager
     def observe(self, network: nn.Module, inputs: Tensor) -> Iterator[tuple[Tensor, Any]]:
@@ -217,8 +238,13 @@ class LossGradientPenalty(Penalty):
         if not observed:
             return outputs.new_zeros(())
         check_has_gradient(outputs)
+        if (
+            self.loss is None and self._calls == 1
+        ):  # later batches follow; values wait for the device
+            _check_task(outputs, targets)
+        loss = (self.loss or default_loss)(outputs, targets)
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        gradients = whole_gradient(self.loss(outputs, targets), parameters, create_graph=True)
+        gradients = whole_gradient(loss, parameters, create_graph=True)
         if (parallel := data_parallel(network)) is not None:
             squares = [_square_of_mean(gradient, parallel) for gradient in gradients]
         else:
