@@ -106,3 +106,32 @@ def test_a_use_that_is_not_known_goes_another_way() -> None:
     torch.testing.assert_close(
         norms, dense_jacobian(network, x).square().sum((1, 2)), rtol=1e-10, atol=0
     )
+
+
+@pytest.mark.parametrize("n", [3, 6, 12])
+@pytest.mark.parametrize("leading", [(), (1,)])
+def test_a_table_of_as_many_positions_as_samples_is_read_once(
+    n: int, leading: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    places = torch.arange(12 if n > 6 else 6).expand(*leading, -1)
+    network = Wrapped(
+        lambda net, x: net.head((net.layer(x) + net.positions(places)).tanh().mean(1)),
+        layer=nn.Linear(3, 4),
+        positions=nn.Embedding(12, 4),
+        head=nn.Linear(4, 2),
+    ).double()
+    x = torch.randn(n, places.shape[-1], 3, dtype=torch.float64)
+    tape, outputs = record_forward(network, x)
+    verify(tape, outputs)
+    assert not tape.whole_network and not tape.per_sample
+    assert not tape.contributions_per_call(
+        outputs, one_hot_cotangents(outputs), create_graph=False
+    )[1]
+    rows = dense_jacobian(network, x, create_graph=True)
+    norms = square_norms(tape, outputs, one_hot_cotangents(outputs), create_graph=True)
+    torch.testing.assert_close(norms, rows.square().sum((1, 2)), rtol=1e-10, atol=0)
+    right = gradient_of(rows.square().sum(), network)
+    torch.testing.assert_close(
+        gradient_of(norms.sum(), network), right, rtol=0, atol=1e-10 * float(right.abs().max())
+    )

@@ -48,10 +48,17 @@ class Call:
     # creates the autocast context in which the pass ran
     autocast: Callable[[], AbstractContextManager[Any]]
     substituted: ParameterSubstitution  # in which the pass ran
+    # whether the input is the same for all samples, although a size of it equals their number
+    shared: bool = False
 
     @property
     def sample_dim(self) -> int | None:
-        """Dimension of the output that holds the samples (None if there is none).
+        """Dimension of the output that holds the samples (None if there is none)."""
+        return None if self.shared else self.apparent_sample_dim
+
+    @property
+    def apparent_sample_dim(self) -> int | None:
+        """Dimension of the output that holds the samples according to its size (None if there is none).
 
         The first dimension also counts if it is a multiple of n: then each sample owns consecutive rows. This
         assumption is verified by `gapscope.gradients.verification`.

@@ -203,14 +203,14 @@ def projected_kernel(
     del tape, outputs
     size = min(chunk_size, len(x) if landmarks is None else len(landmarks))
     # of all passes, which have the same weights and the same number of samples
-    routing: list[tuple[frozenset[int], frozenset[int]]] = []
+    routing: list[tuple[frozenset[int], frozenset[int], frozenset[int]]] = []
 
     def project(part: Tensor) -> _Projected:
         tape, outputs = record_forward(network, part)
         if not routing:
             verify(tape, outputs)
-            routing.append((tape.whole_network, tape.per_sample))
-        tape.whole_network, tape.per_sample = routing[0]
+            routing.append(tape.routing)
+        tape.route(*routing[0])
         return projection(tape.contributions(outputs, one_hot_cotangents(outputs)), outputs)
 
     def chunks(samples: Tensor) -> Iterator[_Projected]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -120,6 +120,8 @@ class Tape:
         self.has_tensor_hooks = False
         self.whole_network: frozenset[int] = frozenset()
         self.per_sample: frozenset[int] = frozenset()
+        # parameters of layers whose input is the same for all samples, although a size of it equals their number
+        self.shared: frozenset[int] = frozenset()
         self.parameters = _trainable(modules, substituted)
         check_trainable(self.parameters)
 
@@ -165,6 +167,36 @@ class Tape:
             self.network_call = replace(call, parameters=self.parameters, rule=None)
         if parameters:
             self.calls.append(call)
+
+    @property
+    def routing(self) -> tuple[frozenset[int], frozenset[int], frozenset[int]]:
+        """The parameters `whole_network`, `per_sample` and `shared`."""
+        return self.whole_network, self.per_sample, self.shared
+
+    def route(
+        self, whole_network: frozenset[int], per_sample: frozenset[int], shared: frozenset[int]
+    ) -> None:
+        """Set which parameters (by identity) bypass the usual rules of their layers."""
+        self.whole_network = whole_network
+        self.per_sample = per_sample
+        self.shared = shared
+        self.calls = [replace(call, shared=bool(call.owned & shared)) for call in self.calls]
+
+    def shareable(self, outputs: Tensor, parameters: Set[int]) -> frozenset[int]:
+        """Return which of these parameters are of layers that could be the same for all samples."""
+        before = self.routing
+        ambiguous = frozenset(
+            key
+            for call in self.calls
+            if call.rule is not None and call.sample_dim is not None
+            for key in call.owned & parameters
+        )
+        if not ambiguous:
+            return frozenset()
+        self.route(self.whole_network, self.per_sample, self.shared | ambiguous)
+        found = {key for broadcast in self._broadcasts(outputs) for key in broadcast.parameters}
+        self.route(*before)
+        return ambiguous & found
 
     def _broadcasts(self, outputs: Tensor) -> list[Broadcast]:
         """Return tensors without a batch dimension and their uses."""

@@ -13,9 +13,11 @@ r"""Verification of layer-wise gradients against autograd, with fallbacks.
            for each parameter:    |
         1  rules of its layers ---+-- equal --> use them
                | different
-        2  whole network, vectorized over samples -- equal --> use it
+        2  the same, if a size of its layer's input equals n by chance -- equal --> use them
                | different
-        3  one backward pass per sample: correct by definition; raise if samples interact
+        3  whole network, vectorized over samples -- equal --> use it
+               | different
+        4  one backward pass per sample: correct by definition; raise if samples interact
 
 With random weights u of the outputs and s of the samples, correct rows $J_n^\top u_n$ satisfy
 
@@ -34,7 +36,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -73,13 +75,26 @@ class _Routing:
 
     whole_network: frozenset[int] = frozenset()
     per_sample: frozenset[int] = frozenset()
+    # parameters of layers whose input is the same for all samples
+    shared: frozenset[int] = frozenset()
     uses: int = 0
 
-    def escalate(self, failing: set[int]) -> _Routing:
-        """Escalate failing parameters: whole network first, then one backward pass per sample."""
+    def escalate(self, failing: set[int], shareable: frozenset[int]) -> _Routing:
+        """Escalate failing parameters: another reading first, then the whole network, then one pass per sample."""
+        further = failing - shareable
         return _Routing(
-            self.whole_network | failing, self.per_sample | (self.whole_network & failing)
+            self.whole_network | further,
+            self.per_sample | (self.whole_network & further),
+            self.shared | shareable,
         )
+
+    def reroute(self, parameters: Set[int]) -> _Routing:
+        """Use one backward pass per sample for these parameters."""
+        return _Routing(self.whole_network | parameters, self.per_sample | parameters, self.shared)
+
+    def apply(self, tape: Tape) -> None:
+        """Set the routing of a tape."""
+        tape.route(self.whole_network, self.per_sample, self.shared)
 
 
 _ROUTING_CACHE: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, _Routing]] = (
@@ -105,7 +120,7 @@ def _key(tape: Tape, outputs: Tensor, *, create_graph: bool) -> Hashable:
 
 def _calls(tape: Tape) -> list[tuple[str, int | None]]:
     """Return the called layers, with the dimension that holds the samples."""
-    return [(call.name, call.sample_dim if call.rule else None) for call in tape.calls]
+    return [(call.name, call.apparent_sample_dim if call.rule else None) for call in tape.calls]
 
 
 def _orders(n: int, seed: int) -> list[Tensor]:
@@ -268,14 +283,14 @@ def _escalate_until_correct(
 ) -> tuple[_Routing, set[int]]:
     """Escalate failing parameters until all pass, then verify second derivatives (returns unreached ones as well)."""
     while True:
-        tape.whole_network = routing.whole_network
-        tape.per_sample = routing.per_sample
+        routing.apply(tape)
         failing, unreached = _failing_parameters(
             tape, outputs, seed, zero_is_failure=zero_is_failure
         )
         if not failing:
             break
-        routing = routing.escalate(failing)
+        untried = failing - routing.shared - routing.whole_network - routing.per_sample
+        routing = routing.escalate(failing, tape.shareable(outputs, untried))
     # The first use has no time for what is known; the comparison is made up for when the routing is verified again.
     if not create_graph or (seed == 0 and _are_composed(tape, outputs)):
         return routing, unreached
@@ -286,9 +301,8 @@ def _escalate_until_correct(
     for candidates in (routing.whole_network | without_rule, everything):
         if not _second_derivative_differs(tape, outputs, seed):
             break
-        routing = _Routing(routing.whole_network | candidates, routing.per_sample | candidates)
-        tape.whole_network = routing.whole_network
-        tape.per_sample = routing.per_sample
+        routing = routing.reroute(candidates)
+        routing.apply(tape)
     return routing, unreached
 
 
@@ -326,7 +340,7 @@ def _verify_replays(
         unverified = unreached - _unreached(tape, outputs)
     else:
         unverified = unreached
-    return _Routing(routing.whole_network | unverified, routing.per_sample | unverified)
+    return routing.reroute(unverified)
 
 
 def _find_routing(
@@ -437,5 +451,4 @@ def verify(tape: Tape, outputs: Tensor, *, create_graph: bool = False) -> None:
             )
     if routing is not None:
         routing.uses = uses
-        tape.whole_network = routing.whole_network
-        tape.per_sample = routing.per_sample
+        routing.apply(tape)
