@@ -289,11 +289,11 @@ def make_forecast(
     check_range("landmarks", landmarks, 2)
     budget = CpuBudget(time_budget)
     refuse_estimator(network)
-    if network is not None:
-        check_module(network)
     check_sample_order(data, features, "features")
     check_sample_order(data, groups, "groups")
     network, data = unwrap_estimator(network, data)
+    if network is not None:
+        check_module(network)
     encoded: tuple[str, ...] = ()
     if network is None:
         data, _, encoded = encode_inputs(data)

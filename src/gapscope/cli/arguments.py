@@ -210,7 +210,7 @@ def split_target(
     if target is None:
         target = names[-1]
         usual = [name for name in names if name.casefold() in LABEL_WORDS]
-        if usual and target not in usual:
+        if usual and target not in usual and target not in table.attrs.get(REPEATED, {}):
             raise InvalidInput(
                 f"The labels of {path} must be named: they are read from the last column, {target!r}, but there is "
                 f"{join_names(usual)}. Pass --target {usual[0]}, or --target {target}."
