@@ -179,7 +179,10 @@ def learning_curve(
 
     if data is None:
         if target_column is not None or groups is not None:
-            raise typer.BadParameter("--target and --groups name columns of --data; pass it.")
+            raise typer.BadParameter(
+                "--target and --groups name columns of --data; pass the table there: gapscope learning-curve "
+                "my_models:train --data table.csv. The argument is the training function or estimator."
+            )
         runs = _runs(target, data_root)
         group_column = None
     else:

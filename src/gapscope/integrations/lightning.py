@@ -34,7 +34,8 @@ class MonitorCallback(pl.Callback):
         module: Name of the module that returns raw outputs [n, K], such as "model"; None for the LightningModule,
             called with the inputs alone.
         stop: Whether the monitor's alarm, which it then needs, ends the training.
-        name: Name of the state in checkpoints. Several callbacks of one trainer need different names.
+        name: Name of the state in checkpoints. Several callbacks of one trainer need different names. Without
+            them Lightning raises "Found more than one stateful callback".
 
     Raises:
         InvalidInput: `stop` is set, and the monitor has no alarm.
@@ -109,7 +110,8 @@ class PenaltyCallback(pl.Callback):
 
     Args:
         *penalties: Penalties of the training step, in the same order when the fit is resumed.
-        name: Name of the state in checkpoints. Several callbacks of one trainer need different names.
+        name: Name of the state in checkpoints. Several callbacks of one trainer need different names. Without
+            them Lightning raises "Found more than one stateful callback".
     """
 
     @check_arguments
