@@ -164,3 +164,25 @@ def test_probabilities_as_targets_are_told_from_several_targets() -> None:
         gs.find_label_issues(None, (x, x.softmax(1)))
     with pytest.raises(InvalidInput, match="column at a time"):
         gs.find_label_issues(None, (x, x[:, :2]))
+
+
+@pytest.mark.parametrize("task", ["several labels", "regression"])
+def test_tables_of_held_out_predictions_are_as_the_predictions(task: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 3, generator=generator)
+    y = x[:, 0] + 0.1 * torch.randn(80, generator=generator)
+    if task == "several labels":
+        y = (x > 0).long()
+    held = gs.out_of_sample(None, (x, y))
+    expected = gs.find_label_issues(None, (x, y), pred_probs=held)
+    issues = gs.find_label_issues(None, (x, y), pred_probs=held.to_pandas())
+    assert torch.equal(issues.indices, expected.indices)
+
+
+def test_labels_that_lack_held_out_positions_are_refused() -> None:
+    x = torch.randn(60, 5, 4, generator=torch.Generator().manual_seed(0))
+    y = (x[..., :2] > 0).sum(-1)
+    held = gs.out_of_sample(None, (x, y))
+    for wrong in (y[:55], y[:, :3], y[:, 0], torch.nn.functional.one_hot(y)):
+        with pytest.raises(InvalidInput, match=r"\[60, 5\] or more"):
+            gs.find_label_issues(labels=wrong, pred_probs=held)

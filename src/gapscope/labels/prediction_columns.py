@@ -20,7 +20,7 @@ from gapscope.results.estimate import percent
 from gapscope.results.formatting import pluralize
 
 GIVEN = "given label"
-"""Column of a table of `gapscope.out_of_sample` that is no prediction."""
+"""Column of a table of `gapscope.out_of_sample` that is no prediction; of targets "given " and their name."""
 # standard errors by which one order of columns must agree with more labels than another, by judgment
 MIN_ERRORS = 3
 
@@ -37,8 +37,9 @@ def to_values(predictions: Any) -> Tensor:
     if isinstance(predictions, Tensor):
         return predictions.detach().double().cpu()
     columns = list(getattr(predictions, "columns", ()))
-    if GIVEN in columns:
-        predictions = predictions[[name for name in columns if name != GIVEN]]
+    given = {GIVEN, *(f"given {name}" for name in columns)}
+    if not given.isdisjoint(columns):
+        predictions = predictions[[name for name in columns if name not in given]]
     try:
         return torch.from_numpy(np.array(predictions, dtype=np.float64))
     except (TypeError, ValueError) as error:
@@ -108,13 +109,24 @@ def inputs_of_labels(predictions: Any, labels: Any) -> Any:
     Args:
         predictions: Predictions, or a result of `gapscope.out_of_sample`.
         labels: Labels [n], [n, K] or of positions.
+
+    Raises:
+        InvalidInput: Predictions of positions have positions that the labels lack.
     """
     values = to_values(present_columns(predictions, np.shape(labels)))
     if not is_held_out(predictions):
         return values
     if predictions.positions is not None:
-        result = values.new_zeros(*np.shape(labels), values.shape[1])
         index = torch.from_numpy(predictions.positions)
+        needed = [int(last) + 1 for last in index.max(0).values]
+        shape = list(np.shape(labels))
+        if len(shape) != len(needed) or any(a < b for a, b in zip(shape, needed, strict=True)):
+            raise InvalidInput(
+                f"Got held-out predictions of positions up to {[last - 1 for last in needed]} and labels of shape "
+                f"{shape}; one class number per position is needed, {needed} or more. Pass the labels that the "
+                "predictions were computed from, one-hot ones as labels.argmax(-1)."
+            )
+        result = values.new_zeros(*shape, values.shape[1])
         result[tuple(index.unbind(1))] = values
         return result
     if predictions.rows is not None and int(predictions.rows.max()) < len(labels):
