@@ -169,3 +169,16 @@ def test_labels_of_longer_sequences_are_padded() -> None:
     first = as_samples((torch.ones(4, 3).long(), torch.tensor([[0, 1, 2]] * 4)))
     second = as_second((torch.ones(2, 4).long(), torch.tensor([[0, 1, 2, 0]] * 2)), first)
     assert join_samples(first, second).y[0].tolist() == [0, 1, 2, -100]
+
+
+@pytest.mark.parametrize("verb", [gs.check, gs.find_label_issues])
+def test_class_numbers_that_the_first_lacks_are_refused_without_a_network(verb: Any) -> None:
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(60) % 3
+    for wrong in (y + 1, torch.where(y == 2, 7, y)):
+        with pytest.raises(InvalidInput, match="known are 0, 1, 2"):
+            verb(None, (x, y), test=(x + 0.1, wrong))
+    first = as_samples((x, y))
+    for right in (y % 2, torch.where(y == 2, -100, y)):
+        as_second((x, right), first)
+    as_second((x, y + 1), first, has_network=True)

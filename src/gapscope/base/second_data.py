@@ -18,7 +18,9 @@ from gapscope.base.samples import Samples, as_samples, with_parts, with_task
 from gapscope.base.targets import IGNORED, SIGN_NAMES
 
 
-def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
+def as_second(
+    data: Any, first: Samples, owner: str = "test", *, has_network: bool = False
+) -> Samples:
     """Return a second data set (test, validation) as Samples that can be compared with the first.
 
     Both must have one task; the first decides it. Named classes get the numbers that they have in the first.
@@ -27,6 +29,7 @@ def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
         data: The second data set, in any form of `as_samples`.
         first: The first data set.
         owner: Name of the argument, for messages.
+        has_network: Whether the outputs of a network, not the first labels, decide which class numbers there are.
 
     Raises:
         InvalidInput: The second has other inputs, another task, or classes that the first has not.
@@ -42,6 +45,8 @@ def as_second(data: Any, first: Samples, owner: str = "test") -> Samples:
     second = _with_target_columns_of(second, first, owner)
     second = _numbered_as(second, first, owner)
     second = _with_task_of(second, first, owner)
+    if not has_network:
+        _check_numbers(second, first, owner)
     second = _with_positions_of(second, first, owner)
     second = _with_columns_of(second, first, owner)
     second = _with_named_inputs_of(second, first, owner)
@@ -237,6 +242,22 @@ def _numbered_as(second: Samples, first: Samples, owner: str) -> Samples:
     notes = tuple(note for note in second.notes if note not in old)
     targets = codes.to(second.y.device)[second.y]
     return replace(second, targets=targets, class_names=known, notes=(*notes, *new))
+
+
+def _check_numbers(second: Samples, first: Samples, owner: str) -> None:
+    """Raise InvalidInput for class numbers that the first data set lacks; named classes are compared by name."""
+    pair = (second, first)
+    if first.class_names or any(
+        item.targets is None or not item.is_classification for item in pair
+    ):
+        return
+    numbers: set[int] = set(second.y.unique().tolist()) - {IGNORED}
+    known: set[int] = set(first.y.unique().tolist()) - {IGNORED}
+    if unknown := sorted(numbers - known):
+        raise InvalidInput(
+            f"{owner} has classes that the first data set has not: {join_names(unknown)}; known are "
+            f"{join_names(sorted(known))}. Number both data sets in the same way, or drop these labels."
+        )
 
 
 def _with_positions_of(second: Samples, first: Samples, owner: str) -> Samples:

@@ -168,7 +168,8 @@ class Ready:
             InvalidInput: The second data set does not fit the first or the network.
         """
         _, data = unwrap_estimator(self.estimator, data)
-        samples = in_network_types(self.bare, as_second(data, self.samples, owner))
+        second = as_second(data, self.samples, owner, has_network=True)
+        samples = in_network_types(self.bare, second)
         network = self.network
         if isinstance(network, NetworkAdapter):
             network = network.with_changes(form=samples.form)
