@@ -21,6 +21,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import gapscope as gs
 from gapscope.accuracy.row_selection import take_rows
+from gapscope.base.arrays import tensor_of
 from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import as_samples
 from gapscope.checks import estimators
@@ -367,6 +368,10 @@ def test_new_rows_are_scaled_as_the_training_rows(as_array: bool) -> None:
     numpy.testing.assert_allclose(result.map_inputs(x[::2]), scaled, atol=1e-9)
     model.fit(scaled, labels)
     assert model.score(result.map_inputs(x[1::2]), names[1::2]) > 0.9
+    narrow = x[:, 1:] if as_array else x.drop(columns="ash")
+    for wrong in (narrow, (x, names), gs.Samples(tensor_of(numpy.zeros((2, 13))), None), None):
+        with pytest.raises(InvalidInput, match="form of the training inputs"):
+            result.map_inputs(wrong)
 
 
 def test_an_estimator_that_reads_the_texts_of_a_frame_is_judged_on_them() -> None:

@@ -8,17 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from sklearn.datasets import load_wine
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import gapscope as gs
 from gapscope.base.budget import BudgetSpent
 from gapscope.base.errors import InvalidInput
+from gapscope.base.samples import as_samples
 from gapscope.checks import CheckResult, Finding, list_checks, register_check
 from gapscope.checks.account import Account, Entry
 from gapscope.checks.expected import Expected
+from gapscope.checks.fixes import FIXES
 from gapscope.checks.registry import _CHECKS
 
 
@@ -287,3 +291,27 @@ def test_a_dead_layer_is_named_as_one() -> None:
     network = nn.Sequential(first, nn.ReLU(), nn.Linear(8, 2))
     data = torch.randn(60, 4), torch.arange(60) % 2
     assert "layer '1'" in gs.check(network, data, only=["GS403"]).findings[0].evidence
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_new_data_in_any_form_are_scaled_as_the_training_inputs(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.arange(40.0).reshape(20, 2)
+    y = torch.arange(20) % 2
+    samples = as_samples((pandas.DataFrame(x.numpy(), columns=["a", "b"]), y.numpy()))
+    monkeypatch.setattr(CheckResult, "best_fix", FIXES["standardize inputs"])
+    result = CheckResult((), (), (), 20, 20, "classifier", 0.0, samples=samples)
+    new = x[:5].to(dtype)
+    frame = pandas.DataFrame(new.numpy(), columns=["a", "b"])
+    expected = (x[:5] - x.mean(0)) / x.std(0, correction=0)
+    for inputs in (new, new.tolist(), new.numpy(), frame, frame[["b", "a"]]):
+        torch.testing.assert_close(result.map_inputs(inputs).float(), expected)
+    pairs = (new, y[:5]), [new, y[:5]], TensorDataset(new, y[:5]), gs.Samples(new, y[:5])
+    for pair in pairs:
+        scaled = result.map_inputs(pair)
+        torch.testing.assert_close(scaled.inputs, expected)
+        assert torch.equal(scaled.y, y[:5])
+    for wrong in (new[:, :1], frame[["a"]], [["a", "b"]], gs.Samples(new[:, :1], y[:5]), None):
+        with pytest.raises(InvalidInput):
+            result.map_inputs(wrong)

@@ -78,6 +78,22 @@ def test_each_fix_changes_what_it_names() -> None:
     assert get_setting(spec, "learning_rate") == pytest.approx(0.05 / 3)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float64, torch.bfloat16])
+def test_inputs_of_any_type_are_scaled_by_the_same_numbers(dtype: torch.dtype) -> None:
+    fix = FIXES["standardize inputs"]
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randint(0, 3, (60, 4), generator=generator).float()
+    inputs[:, 0] = (inputs[:, 0] == 0).float()  # mean and spread below one round to zero
+    data = Samples(inputs, torch.arange(60) % 2)
+    scaled = fix.map_inputs(data, inputs.to(dtype))
+    expected = (inputs - inputs.mean(0)) / inputs.std(0, correction=0)
+    assert scaled.is_floating_point()
+    torch.testing.assert_close(scaled.float(), expected, atol=0.01, rtol=0.01)
+    for wrong in (inputs[:, :3], inputs[0], inputs[:, :1]):
+        with pytest.raises(InvalidInput, match=r"\[n, 4\]"):
+            fix.map_inputs(data, wrong)
+
+
 def test_suspected_labels_of_the_same_samples_are_searched_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

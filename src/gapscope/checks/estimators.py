@@ -247,8 +247,19 @@ class EstimatorScores:
 
         Args:
             inputs: Rows in the form of the training inputs.
+
+        Raises:
+            InvalidInput: They have another form.
         """
-        return standardization(self.inputs)(_in_order_of(inputs, self.inputs))
+        ordered = _in_order_of(inputs, self.inputs)
+        forms = [_form(part) for part in (self.inputs, ordered)]
+        if forms[0] != forms[1]:
+            got = join_names(forms[1]) or type(inputs).__name__
+            raise InvalidInput(
+                f"Inputs must have the form of the training inputs ({join_names(forms[0])}); got {got}. "
+                "Pass rows alone, with the same columns."
+            )
+        return standardization(self.inputs)(ordered)
 
     def labels_as_passed(self, samples: Samples) -> Any:
         """Return labels or targets in the form that the estimator was fitted with, such as names of classes.
@@ -378,6 +389,17 @@ def _names(value: Any) -> tuple[str, ...]:
     if library_of(value) not in ("polars", "pyarrow") or not hasattr(value, "select"):
         return column_names(value)
     return tuple(getattr(value, "column_names", None) or value.columns)
+
+
+def _form(rows: Any) -> tuple[str, ...]:
+    """Return the names of the columns of rows, or their number (none for other values)."""
+    if names := _names(rows):
+        return names
+    try:
+        shape = numpy.shape(rows)
+    except ValueError:  # a pair
+        return ()
+    return (f"{shape[1]} columns",) if len(shape) == 2 else ()
 
 
 def _in_order_of(second: Any, first: Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
@@ -14,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from gapscope.base.budget import CpuBudget
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.base.samples import Samples
+from gapscope.base.second_data import as_second
 from gapscope.base.specs import PenaltySpec, TrainingSpec
 from gapscope.batch_norm.norm_layers import has_statistics, is_norm_layer
 from gapscope.batch_norm.refresh import refresh_population
@@ -115,16 +118,31 @@ class Fix:
             raise InvalidInput(f"The fix {self.name!r} changes nothing here. Choose another one.")
         return new_data, new_spec
 
-    def map_inputs(self, train: Samples, inputs: Tensor) -> Tensor:
+    def map_inputs(self, train: Samples, inputs: Any) -> Any:
         """Return new inputs as a network that was trained on the changed samples needs them.
 
         Args:
             train: Training samples before the change.
-            inputs: New inputs [n, ...].
+            inputs: New inputs [n, ...], a tensor, array, list or frame, of which a tensor is returned; data with
+                targets, of which Samples are returned.
+
+        Raises:
+            InvalidInput: They lack columns of the training samples, or have others.
         """
         if self.scale_inputs is None:
             return inputs
-        return self.scale_inputs(train)(inputs)
+        scale = self.scale_inputs(train)
+        if isinstance(inputs, list):
+            with contextlib.suppress(ValueError):  # a list [x, y] is no array
+                inputs = numpy.asarray(inputs)
+        is_array = isinstance(inputs, numpy.ndarray) and inputs.dtype.kind in "biuf"
+        if is_array or isinstance(inputs, Tensor):
+            return scale(torch.as_tensor(inputs))
+        new = as_second(inputs, train, "inputs", has_network=True)
+        scaled = scale(new.inputs)
+        if new.targets is None and not isinstance(inputs, Samples):
+            return scaled
+        return replace(new, inputs=scaled)
 
 
 def _scaled(name: str, factor: float) -> Callable[[Spec], Spec | None]:
@@ -266,7 +284,21 @@ def _standardize(data: Samples) -> Callable[[Tensor], Tensor]:
     spread = torch.where(find_varying(spread, mean), spread, torch.ones_like(spread))
     if bool((mean.abs() < 0.1 * spread).all()) and bool(((spread > 0.8) & (spread < 1.25)).all()):
         raise InvalidInput("The inputs are standardized already.")
-    return lambda inputs: (inputs - mean.to(inputs)) / spread.to(inputs)
+    shape = x.shape[1:]
+
+    def scale(inputs: Tensor) -> Tensor:
+        if inputs.ndim != x.ndim or inputs.shape[1] != shape[0]:
+            raise InvalidInput(
+                f"Inputs must have the shape of the training inputs, [n, {', '.join(map(str, shape))}]; got "
+                f"{list(inputs.shape)}. Pass rows with the same columns, in the same order."
+            )
+        # whole numbers would round mean and spread
+        dtype = inputs.dtype if inputs.is_floating_point() else mean.dtype
+        wide = torch.promote_types(dtype, mean.dtype)
+        scaled = inputs.to(wide) - mean.to(inputs.device)
+        return (scaled / spread.to(inputs.device)).to(dtype)
+
+    return scale
 
 
 def _is_frozen(network: nn.Module) -> bool:

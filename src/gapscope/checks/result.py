@@ -256,14 +256,19 @@ class CheckResult(Result):
         else returned as they are.
 
         Args:
-            inputs: New inputs: a tensor for a network; of an estimator, rows in the form of its training inputs.
+            inputs: New inputs: a tensor, array or frame for a network, of which a tensor is returned, or data with
+                targets, of which `gapscope.Samples` are returned; of an estimator, rows in the form of its training
+                inputs.
+
+        Raises:
+            InvalidInput: They lack columns of the training inputs, or have others.
         """
         fix = self.best_fix
         if fix is None or fix.scale_inputs is None or self.samples is None:
             return inputs
         if self.estimator is not None:
             return self.estimator.standardized(inputs)
-        return fix.map_inputs(self.samples, torch.as_tensor(inputs))
+        return fix.map_inputs(self.samples, inputs)
 
     @property
     def headline(self) -> str:
