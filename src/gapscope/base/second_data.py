@@ -251,8 +251,8 @@ def _check_numbers(second: Samples, first: Samples, owner: str) -> None:
         item.targets is None or not item.is_classification for item in pair
     ):
         return
-    numbers: set[int] = set(second.y.unique().tolist()) - {IGNORED}
-    known: set[int] = set(first.y.unique().tolist()) - {IGNORED}
+    numbers: set[int] = set(second.y.tolist()) - {IGNORED}
+    known: set[int] = set(first.y.tolist()) - {IGNORED}
     if unknown := sorted(numbers - known):
         raise InvalidInput(
             f"{owner} has classes that the first data set has not: {join_names(unknown)}; known are "
