@@ -251,12 +251,15 @@ def _check_numbers(second: Samples, first: Samples, owner: str) -> None:
         item.targets is None or not item.is_classification for item in pair
     ):
         return
-    numbers: set[int] = set(second.y.tolist()) - {IGNORED}
-    known: set[int] = set(first.y.tolist()) - {IGNORED}
-    if unknown := sorted(numbers - known):
+    labels = second.y.cpu()
+    known = first.y.cpu()
+    unknown = labels[~torch.isin(labels, known) & (labels != IGNORED)]
+    if len(unknown):
+        numbers = sorted({int(label) for label in unknown})
+        others = sorted({int(label) for label in known} - {IGNORED})
         raise InvalidInput(
-            f"{owner} has classes that the first data set has not: {join_names(unknown)}; known are "
-            f"{join_names(sorted(known))}. Number both data sets in the same way, or drop these labels."
+            f"{owner} has classes that the first data set has not: {join_names(numbers)}; known are "
+            f"{join_names(others)}. Number both data sets in the same way, or drop these labels."
         )
 
 
