@@ -37,7 +37,7 @@ def kept_host_states() -> Generator[None]:
     """Restore the global random states of Python and NumPy after the body."""
     python = random.getstate()
     numpy = sys.modules.get("numpy")
-    state = None if numpy is None else numpy.random.get_state()
+    state = None if numpy is None else numpy.random.get_state(legacy=False)
     try:
         yield
     finally:

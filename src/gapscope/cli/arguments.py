@@ -150,10 +150,6 @@ def distinct_names(sources: Sequence[Path]) -> list[str]:
     return [next((end for end in _ends(label) if counts[end] == 1), label) for label in labels]
 
 
-LABEL_WORDS = ("label", "labels", "target", "targets", "class", "y")
-"""Usual names of columns of labels, in lower case."""
-
-
 def read_grid(path: Path, data_root: str | None) -> dict[str, RunSpec]:
     """Return the specs of a grid by name (see `varied_settings`), or raise if data are absent."""
     from gapscope.data import find_dataset
@@ -197,6 +193,7 @@ def split_target(
     Raises:
         InvalidInput: There is no such column or no other, or labels are missing.
     """
+    from gapscope.base.batches import LABEL_NAMES
     from gapscope.base.errors import InvalidInput, did_you_mean, join_names
     from gapscope.data.table_targets import as_targets
     from gapscope.data.tables import MISSING_WORDS, REPEATED, SEPARATORS
@@ -209,7 +206,7 @@ def split_target(
         )
     if target is None:
         target = names[-1]
-        usual = [name for name in names if name.casefold() in LABEL_WORDS]
+        usual = [name for name in names if name.casefold() in (*LABEL_NAMES, "class")]
         if usual and target not in usual and target not in table.attrs.get(REPEATED, {}):
             raise InvalidInput(
                 f"The labels of {path} must be named: they are read from the last column, {target!r}, but there is "

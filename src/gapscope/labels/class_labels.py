@@ -16,7 +16,7 @@ from gapscope.base.lone_classes import describe_lone_classes, is_in_one_group
 from gapscope.base.samples import Samples
 from gapscope.labels.duplicates import exact_repeats
 from gapscope.labels.error_model import ErrorProbabilities, error_probabilities
-from gapscope.labels.kernel_views import HARD, ClassView, best_view
+from gapscope.labels.kernel_views import ClassView, best_view
 from gapscope.labels.noise_rate import margins_of
 from gapscope.labels.results import LabelIssues, LabelNoiseEstimate
 from gapscope.labels.second_opinion import SecondOpinion, forest_opinion
@@ -74,8 +74,7 @@ def assess_labels(
     if groups is not None:
         groups = groups.to(labels.device)
         checked = ~is_in_one_group(labels, groups)
-    is_certain = view.certain >= HARD
-    if is_certain:
+    if view.is_certain:
         # contradicted with the largest confidence, whether wrong or mistaken: none is known to be wrong
         confident = 0.0
     elif opinion is None:
@@ -91,12 +90,12 @@ def assess_labels(
         of_positions=of_positions,
     )
     noise = _noise_estimate(found, view.predictions[checked], labels[checked])
-    is_doubted = is_certain
+    is_doubted = view.is_certain
     if not of_positions:
         is_doubted = is_doubted or found.gain < _needed_gain(found, labels[checked])
     found = _with_unchecked(found, checked)
     is_flagged = found.error >= _least_probability(labels)
-    if is_certain:
+    if view.is_certain:
         is_flagged = torch.zeros_like(is_flagged)
     if opinion is not None:
         is_doubted = is_doubted or _is_unconfirmed(opinion, is_flagged.cpu(), view, labels, noise)

@@ -37,8 +37,9 @@ def exact_repeats(samples: Samples) -> list[tuple[int, int]]:
     first: dict[bytes, int] = {}
     parts = samples.parts
     if samples.text_keys is not None:
-        # equal texts have equal frequencies of words
-        parts = (*(() if are_word_frequencies(samples) else parts), samples.text_keys)
+        if are_word_frequencies(samples):
+            parts = ()  # equal texts have equal frequencies
+        parts = (*parts, samples.text_keys)
     # -0.0 becomes 0.0
     flat = [part.detach().reshape(len(samples), -1).cpu().add(0) for part in parts]
     # canonical strides also along dimensions of size 1, which a view as bytes needs

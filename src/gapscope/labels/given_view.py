@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gapscope.labels.error_model import LOG_TEMPERATURES
-from gapscope.labels.kernel_views import HARD, ClassView, class_view
+from gapscope.labels.kernel_views import ClassView, class_view
 from gapscope.results.estimate import percent
 
 SMALLEST = 1e-6  # probability that 0 is replaced by
@@ -67,7 +67,7 @@ def note_on_certain(view: ClassView) -> tuple[str, ...]:
     Args:
         view: Scores of the classes.
     """
-    if view.certain < HARD:
+    if not view.is_certain:
         return ()
     return (
         f"pred_probs are equally certain (0 or 1) for {percent(view.certain)} of the labels, so that errors cannot be "

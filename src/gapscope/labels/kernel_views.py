@@ -64,6 +64,11 @@ class ClassView:
         """Predicted classes [n]."""
         return self.scores.argmax(1)
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether so many predictions are equally certain that they do not tell how sure the model is."""
+        return self.certain >= HARD
+
 
 @dataclass(frozen=True)
 class TargetView:

@@ -238,9 +238,8 @@ class LossGradientPenalty(Penalty):
         if not observed:
             return outputs.new_zeros(())
         check_has_gradient(outputs)
-        if (
-            self.loss is None and self._calls == 1
-        ):  # later batches follow; values wait for the device
+        # of the first batch alone: to read values waits for the device
+        if self.loss is None and self._calls == 1:
             _check_task(outputs, targets)
         loss = (self.loss or default_loss)(outputs, targets)
         parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
