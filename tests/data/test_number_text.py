@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,12 @@ import gapscope as gs
 from gapscope.base.errors import InvalidInput
 from gapscope.cli.arguments import read_labelled_table
 from gapscope.data.frames import encode_frame, encode_inputs
-from gapscope.data.number_text import amounts_format, find_format
+from gapscope.data.number_text import (
+    TextFormat,
+    _number_format,
+    amounts_format,
+    find_format,
+)
 from gapscope.data.table_targets import split_frames
 
 N = 60
@@ -276,3 +282,23 @@ def test_cells_by_which_a_column_is_not_read_are_named() -> None:
 def test_few_declared_categories_stay() -> None:
     cells = pandas.Categorical([f"{k % 5}.50" for k in range(60)])
     assert encode_frame(pandas.DataFrame({"x": cells, "y": AMOUNTS}))[0].shape == (60, 6)
+
+
+class _CountedText(str):
+    """Text that counts how often it is looked up in a set or mapping."""
+
+    lookups = 0
+
+    def __hash__(self) -> int:
+        _CountedText.lookups += 1
+        return super().__hash__()
+
+
+def test_a_format_is_found_in_time_that_grows_with_the_rows_alone() -> None:
+    lookups: list[int] = []
+    for n in (50, 200):
+        counts = Counter([_CountedText(f"$ {number}.5") for number in range(n)])
+        _CountedText.lookups = 0
+        assert _number_format(counts, (), 0.95) == TextFormat("number", affix=("$", ""))
+        lookups.append(_CountedText.lookups)
+    assert lookups[1] < 5 * lookups[0]

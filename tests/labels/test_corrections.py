@@ -14,6 +14,7 @@ import torch
 import gapscope as gs
 from gapscope.base.errors import GapscopeError, InvalidInput
 from gapscope.labels.label_cells import drop_word
+from support.commands import gapscope
 
 X = torch.arange(8.0).reshape(4, 2)
 NAMES = numpy.array([" a", "b", "drop", "b"])
@@ -385,3 +386,17 @@ def test_integer_labels_with_exponents(tmp_path: Path, cell: str) -> None:
     path = tmp_path / "list.csv"
     path.write_text(f"sample;label\n0;{cell}\n")
     assert gs.apply_label_corrections(samples, path).y.tolist() == [2000, 2000, 0, 2000]
+
+
+def test_a_table_and_its_file_get_the_most_frequent_spelling_of_a_class(tmp_path: Path) -> None:
+    labels = ["1"] * 10 + ["2"] * 10 + [1]  # one class, of which the last row has a number
+    frame = pandas.DataFrame({"a": range(21), "label": labels})
+    (tmp_path / "list.csv").write_text("sample,label\n12,1\n")
+    table = gs.apply_label_corrections(frame, tmp_path / "list.csv", target="label")
+    assert table["label"].tolist()[12] == "1"
+    frame.to_json(tmp_path / "table.jsonl", orient="records", lines=True)
+    done = gapscope(
+        "correct", tmp_path / "table.jsonl", tmp_path / "list.csv", tmp_path / "new.jsonl"
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"label":"1"' in (tmp_path / "new.jsonl").read_text().splitlines()[12]

@@ -354,7 +354,8 @@ def _number_format(
             [parts[cell] for cell in numeric[point] if cell not in real], real
         )
     known = [parts[cell] for cell in numeric[point]]
-    others = [cell for cell in counts if cell not in set(numeric[point])]
+    are_known = set(numeric[point])
+    others = [cell for cell in counts if cell not in are_known]
     is_plain = affix == ("", "")
     if _are_codes(known, others) or (is_plain and _are_categories(known, others, bool(real))):
         return None

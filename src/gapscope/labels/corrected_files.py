@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,22 +13,11 @@ from gapscope.base.samples import Samples
 from gapscope.data.edited_files import EditedFile, open_for_edit
 from gapscope.data.number_text import TextFormat, find_format
 from gapscope.data.table_targets import FORMAT
+from gapscope.labels.corrections import class_cells
 from gapscope.labels.label_cells import are_equal
 
 if TYPE_CHECKING:
     import pandas
-
-
-def _class_cells(
-    file: EditedFile, labels: pandas.Series, samples: Samples, rows: list[int]
-) -> dict[int, Any]:
-    """Return what the file holds most often for each class; declared categories without a row as they are."""
-    spellings: defaultdict[int, Counter[Any]] = defaultdict(Counter)
-    for code, row in zip(samples.y.flatten().tolist(), rows, strict=True):
-        spellings[code][file.cells[row]] += 1
-    names = {str(value): value for value in getattr(labels.dtype, "categories", ())}
-    cells = {code: names.get(name) for code, name in enumerate(samples.class_names)}
-    return cells | {code: counts.most_common(1)[0][0] for code, counts in spellings.items()}
 
 
 def _target_cells(
@@ -102,7 +90,7 @@ def corrected_file(
     elif samples.kind == "regression":
         cells = _target_cells(path, file, labels, new)
     else:
-        known = _class_cells(file, labels, samples, rows)
+        known = class_cells(samples, [file.cells[row] for row in rows], labels)
         cells = {row: known[int(code)] for row, code in new.items()}
     dropped = [rows[index] for index, decision in decisions.items() if decision is None]
     return file.edited(cells, dropped)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -193,6 +194,22 @@ def _correct_places(samples: Samples, path: str | Path) -> Samples:
     return replace(samples, targets=targets)
 
 
+def class_cells(samples: Samples, cells: Sequence[Any], values: pandas.Series) -> dict[int, Any]:
+    """Return what the rows of each class hold most often; declared categories without a row as they are.
+
+    Args:
+        samples: The samples, each with a class.
+        cells: What the row of each sample holds, in their order.
+        values: Column of the labels, with its categories.
+    """
+    spellings: defaultdict[int, Counter[Any]] = defaultdict(Counter)
+    for code, cell in zip(samples.y.flatten().tolist(), cells, strict=True):
+        spellings[code][cell] += 1
+    names = {str(value): value for value in getattr(values.dtype, "categories", ())}
+    declared = {code: names.get(name) for code, name in enumerate(samples.class_names)}
+    return declared | {code: counts.most_common(1)[0][0] for code, counts in spellings.items()}
+
+
 def corrected_table(
     frame: pandas.DataFrame,
     target: Any,
@@ -213,11 +230,7 @@ def corrected_table(
     column = values.copy()
     label_of: dict[int, Any] = {}
     if samples.kind != "regression":
-        declared = getattr(column.dtype, "categories", ())
-        names = {str(value): value for value in declared}
-        label_of = {code: names.get(name) for code, name in enumerate(samples.class_names)}
-        # as the rows of the class hold it; a declared category may have none
-        label_of |= dict(zip(samples.y.tolist(), column.iloc[rows].tolist(), strict=True))
+        label_of = class_cells(samples, column.iloc[rows].tolist(), column)
     for index, decision in decisions.items():
         if decision is not None:
             column.iloc[rows[index]] = label_of[int(decision)] if label_of else decision
