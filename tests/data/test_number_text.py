@@ -297,7 +297,7 @@ class _CountedText(str):
 def test_a_format_is_found_in_time_that_grows_with_the_rows_alone() -> None:
     lookups: list[int] = []
     for n in (50, 200):
-        counts = Counter([_CountedText(f"$ {number}.5") for number in range(n)])
+        counts: Counter[str] = Counter([_CountedText(f"$ {number}.5") for number in range(n)])
         _CountedText.lookups = 0
         assert _number_format(counts, (), 0.95) == TextFormat("number", affix=("$", ""))
         lookups.append(_CountedText.lookups)
