@@ -242,7 +242,7 @@ def test_interrupts_keep_the_finished_rows(monkeypatch: pytest.MonkeyPatch, name
     forecast = forecast_accuracy(untrained(problem, width=16), problem.train)
     assert len(forecast.rows) == (5 if name == "kernel_leave_one_out" else 4)
     assert forecast.row("NTK") is None and "Interrupted" in forecast.notes[-1]
-    monkeypatch.setattr("gapscope.accuracy.forecast.loo_baselines", stop)
+    monkeypatch.setattr("gapscope.accuracy.forecast_run.loo_baselines", stop)
     with pytest.raises(KeyboardInterrupt):
         forecast_accuracy(None, problem.train)
 

@@ -137,7 +137,7 @@ def interrupt(*given: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "where", ["checks.data_checks.gain_of_twice_the_data", "accuracy.forecast.loo_baselines"]
+    "where", ["checks.data_checks.gain_of_twice_the_data", "accuracy.forecast_run.loo_baselines"]
 )
 def test_an_interrupt_inside_a_check_ends_the_check(
     monkeypatch: pytest.MonkeyPatch, where: str

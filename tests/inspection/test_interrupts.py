@@ -176,7 +176,7 @@ def test_an_interrupted_part_returns_nothing_to_the_function_that_called_it(
     def interrupt(*given: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gapscope.accuracy.forecast.learning_curve_points", interrupt)
+    monkeypatch.setattr("gapscope.accuracy.forecast_run.learning_curve_points", interrupt)
     x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     data = x, (x[:, 0] > 0).long()
     # for the user the finished rows are worth having; for a check they would become a reason

@@ -240,86 +240,46 @@ def estimate_accuracy(
     numbers = group_tensor(samples.per_sample(groups), len(samples), "An estimate")
     if n_training is not None:
         check_range("n_training", n_training, len(samples))
-    counts = samples.y.bincount()
     bare = prepared.bare
     check_layers(dict(bare.named_modules()))
-    network = prepared.class_network
     if initial_state is None:
         state = resampled_state(bare)
     else:
         state = _known_state(bare, initial_state)
-    names = {
-        name: f"network.{name}" if isinstance(network, NetworkAdapter) else name for name in state
-    }
-    options: dict[str, Any] = {
-        "max_exact": max_exact,
-        "landmarks": landmarks,
-        "chunk_size": chunk_size,
-    }
     n = len(samples)
+    counts = samples.y.bincount()
     n_classes = float(max(len(counts), 2))
     if isinstance(label_noise, float | int):
         check_range("label_noise", label_noise, 0, 1 - 1 / n_classes, high_open=True)
-    n_independent = n
-    notes: tuple[str, ...] = ()
-    if numbers is not None:
-        n_independent = int(numbers.max()) + 1
-        notes = lone_classes_note(samples.y, numbers, samples.class_names)
+    n_independent = n if numbers is None else int(numbers.max()) + 1
     fitted = estimator or load_default()
+    units = "samples" if groups is None else "groups"
     estimate = AccuracyEstimate(
         task=samples.kind,
         score=math.nan,
         samples=n,
         level=level,
-        abstained_because="; ".join(
-            early_reasons(fitted, n_independent, bare, "samples" if groups is None else "groups")
-        ),
+        abstained_because="; ".join(early_reasons(fitted, n_independent, bare, units)),
         initial="given" if initial_state is not None else "resampled",
         readings={"samples": float(n_independent)},
         duplicates=count_duplicates(samples, numbers)[0],
     )
     if estimate.abstained_because:
         return estimate
-    # columns of two kernels of at most 1,000 samples (leave-one-out uses the first), and of one for the label noise
-    more_columns = (n if n <= MAX_PAIRS else 2 * MAX_PAIRS**2 / n) + (
-        n if label_noise is None else 0
-    )
-    affordable, note = affordable_kernel(
-        network,
-        samples,
-        options,
-        budget,
-        n_outputs=prepared.n_outputs,
-        more_columns=more_columns,
-        # of two kernels, beside that of all for many samples
-        passes=2.0 if n <= MAX_PAIRS else 1 + 2 * MAX_PAIRS / n,
-    )
-    if affordable is None or (note and n <= MAX_PAIRS):
-        raise BudgetSpent(
-            f"There is no estimate: {note} Pass a larger time_budget=, or None for no limit."
-        )
-    if note:
-        notify(note)
-    options = affordable
-    readings = accuracy_readings(
-        network,
-        {names[name]: tensor for name, tensor in state.items()},
-        samples,
-        groups=numbers,
-        **options,
-    )
-    if numbers is not None:
-        # the mean leverage stays that of a sample
-        readings[f"{LOO}.effective_dimension"] *= n_independent / n
-    readings |= {
-        "samples": float(n_independent),
-        "classes": n_classes,
-        "train_accuracy": evaluate(prepared.network, samples)["accuracy"],
+    options: dict[str, Any] = {
+        "max_exact": max_exact,
+        "landmarks": landmarks,
+        "chunk_size": chunk_size,
     }
+    options = _affordable_options(prepared, options, budget, has_noise=label_noise is not None)
+    readings = _readings(prepared, state, numbers, options)
+    readings |= {"samples": float(n_independent), "classes": n_classes}
     table = pandas.DataFrame([readings])
     reasons = [*fitted.abstention_reasons(table, [float(counts.max()) / n])[0]]
     if numbers is None:
         notes = grouped_rows_note(samples, LEFT_ONE_OUT)
+    else:
+        notes = lone_classes_note(samples.y, numbers, samples.class_names)
     if initial_state is None:
         if n_training is None:
             notes = (ALL_SAMPLES, *notes)
@@ -339,23 +299,84 @@ def estimate_accuracy(
         )
     estimate = replace(estimate, score=like.value, low=like.low, high=like.high)
     if label_noise is None and estimator is not None and "clean" in estimator.shifts:
-        implied = implied_noise_rate(like.value, clean.value, readings["classes"])
+        implied = implied_noise_rate(like.value, clean.value, n_classes)
         return replace(estimate, clean_labels=clean, label_noise=implied)
-    noise = label_noise
-    if noise is None:
-        try:
-            noise = estimate_label_noise(
-                with_state(bare, state),
-                samples,
-                groups=numbers,
-                time_budget=None if time_budget is None else max(budget.remaining, 1e-9),
-            )
-        except (NotMeasurable, InvalidInput) as error:
-            return _without_clean(estimate, str(error))
-        except KeyboardInterrupt:
-            estimate = replace(estimate, interrupted=True)
-            return _without_clean(estimate, "interrupted before the label noise was estimated")
+    if label_noise is not None:
+        return _on_clean_labels(estimate, like, label_noise)
+    try:
+        noise = estimate_label_noise(
+            with_state(bare, state),
+            samples,
+            groups=numbers,
+            time_budget=None if time_budget is None else max(budget.remaining, 1e-9),
+        )
+    except (NotMeasurable, InvalidInput) as error:
+        return _without_clean(estimate, str(error))
+    except KeyboardInterrupt:
+        estimate = replace(estimate, interrupted=True)
+        return _without_clean(estimate, "interrupted before the label noise was estimated")
     return _on_clean_labels(estimate, like, noise)
+
+
+def _affordable_options(
+    prepared: Ready, options: dict[str, Any], budget: CpuBudget, *, has_noise: bool
+) -> dict[str, Any]:
+    """Return the options of the kernels, with fewer landmarks where the time is short.
+
+    Args:
+        prepared: The trained network and its samples.
+        options: Options as they were passed.
+        budget: CPU seconds.
+        has_noise: Whether the fraction of label errors is known.
+
+    Raises:
+        BudgetSpent: The time does not suffice.
+    """
+    n = len(prepared.samples)
+    # columns of two kernels of at most 1,000 samples (leave-one-out uses the first), and of one for the label noise
+    more_columns = n if n <= MAX_PAIRS else 2 * MAX_PAIRS**2 / n
+    if not has_noise:
+        more_columns += n
+    affordable, note = affordable_kernel(
+        prepared.class_network,
+        prepared.samples,
+        options,
+        budget,
+        n_outputs=prepared.n_outputs,
+        more_columns=more_columns,
+        # of two kernels, beside that of all for many samples
+        passes=2.0 if n <= MAX_PAIRS else 1 + 2 * MAX_PAIRS / n,
+    )
+    if affordable is None or (note and n <= MAX_PAIRS):
+        raise BudgetSpent(
+            f"There is no estimate: {note} Pass a larger time_budget=, or None for no limit."
+        )
+    if note:
+        notify(note)
+    return affordable
+
+
+def _readings(
+    prepared: Ready, state: Mapping[str, Tensor], groups: Tensor | None, options: dict[str, Any]
+) -> dict[str, float]:
+    """Return the readings of the kernels before and after training, and the training accuracy.
+
+    Args:
+        prepared: The trained network and its samples.
+        state: Weights before training.
+        groups: Number of the group of each sample; None without groups.
+        options: Options of the kernels.
+    """
+    network = prepared.class_network
+    prefix = "network." if isinstance(network, NetworkAdapter) else ""
+    before = {f"{prefix}{name}": tensor for name, tensor in state.items()}
+    readings = accuracy_readings(network, before, prepared.samples, groups=groups, **options)
+    if groups is not None:
+        # the mean leverage stays that of a sample
+        share = (int(groups.max()) + 1) / len(prepared.samples)
+        readings[f"{LOO}.effective_dimension"] *= share
+    training = evaluate(prepared.network, prepared.samples)["accuracy"]
+    return {**readings, "train_accuracy": training}
 
 
 def _without_clean(estimate: AccuracyEstimate, reason: str) -> AccuracyEstimate:

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gapscope.accuracy.forecast_curve import (
-    curve_seconds,
-    growth_per_doubling,
-    learning_curve_points,
-)
-from gapscope.accuracy.forecast_result import AccuracyForecast, LearningCurvePoint
+from gapscope.accuracy.forecast_result import AccuracyForecast
+from gapscope.accuracy.forecast_run import ForecastRun
 from gapscope.accuracy.held_out_positions import hold_out_positions
-from gapscope.accuracy.loo_rows import (
-    NTK,
-    add_network_rows,
-    combine_rows,
-    forecast_interval,
-    independent_predictions,
-    mean_score,
-    reason_to_abstain,
-    with_new_head,
-)
+from gapscope.accuracy.loo_rows import reason_to_abstain
 from gapscope.base.arguments import check_arguments
 from gapscope.base.budget import DEFAULT_BUDGET, CpuBudget
 from gapscope.base.errors import InvalidInput, check_range
@@ -41,48 +27,17 @@ from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
 from gapscope.inspection.network_checks import check_module
-from gapscope.inspection.validation import ready, refuse_estimator, settled_by, unwrap_estimator
+from gapscope.inspection.validation import refuse_estimator, settled_by, unwrap_estimator
 from gapscope.labels.duplicates import exact_repeats
 from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.measures.cpu_budget import COMBINATIONS
-from gapscope.measures.embed import features_of_samples
-from gapscope.measures.fitted_labels import features_row, is_large, paired_gain
 from gapscope.results.progress import progress
-from gapscope.statistics.baselines import (
-    RBF,
-    LooRow,
-    baseline_seconds,
-    loo_baselines,
-    sample_features,
-    scored_row,
-    squared_distances,
-)  # fmt: skip
+from gapscope.statistics.baselines import LooRow, scored_row
 from gapscope.statistics.integer_inputs import settle_integers
-from gapscope.statistics.kernel_ridge import ClassScores, are_unequal, class_scores
 from gapscope.statistics.row_groups import LEFT_ONE_OUT, grouped_rows_note
 
 # three samples in the smallest subset, a quarter
 MIN_SAMPLES = 12
-
-
-def _are_vectors(samples: Samples) -> bool:
-    """Return whether each input is a vector of numbers: a row of a table, or features."""
-    return all(part.ndim == 2 and part.is_floating_point() for part in samples.parts)
-
-
-def _rows_left_out(rows: Sequence[LooRow], features: Tensor, budget: CpuBudget) -> list[str]:
-    """Return a note on rows without a network that did not fit the budget."""
-    n, d = features.shape
-    if not d:
-        return []
-    missing = [
-        f"{name} (about {seconds:.0f} CPU s)"
-        for name, seconds in baseline_seconds(n, d, rows[0].predictions.shape[1]).items()
-        if not any(row.method.startswith(name) for row in rows)
-    ]
-    if missing:
-        return [f"Omitted to keep time_budget={budget.passed:.3g}: {', '.join(missing)}."]
-    return []
 
 
 def count_duplicates(samples: Samples, groups: Tensor | None = None) -> tuple[int, int]:
@@ -294,131 +249,65 @@ def make_forecast(
     network, data = unwrap_estimator(network, data)
     if network is not None:
         check_module(network)
-    encoded: tuple[str, ...] = ()
-    if network is None:
-        data, _, encoded = encode_inputs(data)
-    samples = settled_by(
-        network if features is None else features, as_samples(data, is_exact=network is None)
-    )
-    if network is None:
-        samples = settle_integers(samples)
-    check_prediction_data(
-        samples, kinds=("classification", "regression", "multi-label", "positions")
-    )
+    samples, encoded = _forecast_samples(network, features, data)
     numbers = group_tensor(samples.per_sample(groups), len(samples), "A forecast")
     if samples.kind == "positions":
         source = network if features is None else features
         return _forecast_positions(source, samples, head, seed, numbers)
-    notes = [*samples.notes, *encoded]
-    if numbers is not None:
-        notes += lone_classes_note(samples.y, numbers, samples.class_names)
-    elif with_curve:
-        notes += grouped_rows_note(samples, LEFT_ONE_OUT)
-        notes += leaking_column_note(samples)
-    if samples.is_classification:
-        n_classes = int(samples.y.max()) + 1
-    else:
-        n_classes = None
-    prepared = None
+    run = ForecastRun(
+        samples,
+        features,
+        numbers,
+        budget=budget,
+        seed=seed,
+        with_curve=with_curve,
+        repeats=count_duplicates(samples, numbers),
+    )
+    run.notes += [*samples.notes, *encoded, *_order_notes(samples, numbers, with_curve)]
     if network is not None and features is None:
-        if head is not None:
-            network = with_new_head(network, samples, head, n_classes, seed)
-        prepared = ready(network, samples, needs=("outputs",))
-        notes += [note for note in prepared.notes if note not in notes]
-        if n_classes is not None:
-            n_classes = max(n_classes, prepared.n_outputs)
-    duplicates, contradicting = count_duplicates(samples, numbers)
+        run.prepare(network, head)
     options: dict[str, Any] = {
         "max_exact": max_exact, "landmarks": landmarks, "chunk_size": chunk_size,
         "generator": torch.Generator().manual_seed(derive_seed(seed, "landmarks")),
     }  # fmt: skip
-    if prepared is not None and prepared.n_outputs > COMBINATIONS:
+    if run.prepared is not None and run.prepared.n_outputs > COMBINATIONS:
         options["combinations"] = COMBINATIONS if len(samples) > max_exact else None
-    rows: list[LooRow] = []
-    curve: tuple[LearningCurvePoint, ...] = ()
-    targets = samples.y.cpu()
-    large = (prepared is not None and is_large(prepared.bare)) or features is not None
-    interrupted = wide = False
     with (
         progress("forecasting", 3) as bar,
         memo_scope(),
         explained_memory(FEWER_LANDMARKS),
     ):
         try:
-            inputs = sample_features(samples)
-            wide = inputs.shape[1] >= len(samples)
-            bar.step("baselines")
-            squares = squared_distances(inputs)
-
-            def affords(seconds: float) -> bool:
-                # rows without a network of less than a CPU second are computed in any case
-                return seconds < 1.0 or budget.affords(seconds)
-
-            rows += loo_baselines(
-                inputs,
-                targets,
-                n_classes=n_classes,
-                squares=squares,
-                groups=numbers,
-                affords=affords,
-            )
-            notes += _rows_left_out(rows, inputs, budget)
-            bar.advance()
-            if features is not None:
-                values = features_of_samples(features, samples)
-                rows.append(features_row(values, targets, n_classes, numbers))
-            if prepared is not None:
-                bar.step("network")
-                add_network_rows(rows, notes, prepared, n_classes, options, budget, seed, numbers)
-            bar.advance()
-            bar.step("learning curve")
-            rbf = next((row.score for row in rows if with_curve and row.method == RBF), None)
-            if rbf is not None and affords(curve_seconds(inputs, rows[0].predictions.shape[1])):
-                score = mean_score(combine_rows(rows, targets, large=large, wide=wide))
-                curve = learning_curve_points(
-                    inputs, squares, targets, n_classes, rbf, score, seed, numbers
-                )
-            elif rbf is not None:
-                notes.append(
-                    f"The learning curve was omitted to keep time_budget={budget.passed:.3g}."
-                )
-            bar.advance()
+            run.compute(options, bar)
         except KeyboardInterrupt:
-            if not rows or not may_be_partial():
+            if not run.rows or not may_be_partial():
                 raise
-            interrupted = True
-            notes.append("Interrupted: only the finished rows are shown.")
-    combined = combine_rows(rows, targets, large=large, wide=wide)
-    score = mean_score(combined)
-    if features is not None or _are_vectors(samples):
-        growth = growth_per_doubling(curve)
-    else:
-        growth = None
-    by_name = {row.name: row for row in rows}
-    unequal = None
-    if n_classes is not None and are_unequal(targets):
-        unequal = ClassScores.mean([class_scores(row.predictions, targets) for row in combined])
-    low = high = math.nan
-    if n_classes is not None:
-        low, high = forecast_interval(score, independent_predictions(combined, targets), growth)
-    return AccuracyForecast(
-        task=samples.kind,
-        samples=len(samples),
-        score=score,
-        low=low,
-        high=high,
-        score_name=samples.task.score_name,
-        combined=tuple(row.method for row in combined),
-        rows=tuple(rows),
-        network_gain=paired_gain(by_name[NTK], by_name[RBF], targets)
-        if {NTK, RBF} <= by_name.keys()
-        else None,
-        curve=curve,
-        abstained_because=reason_to_abstain(rows, targets),
-        duplicates=duplicates,
-        contradicting_duplicates=contradicting,
-        groups=None if numbers is None else int(numbers.max()) + 1,
-        notes=tuple(notes),
-        unequal_classes=unequal,
-        interrupted=interrupted,
+            run.interrupted = True
+            run.notes.append("Interrupted: only the finished rows are shown.")
+    return run.result()
+
+
+def _forecast_samples(
+    network: nn.Module | None, features: Any, data: Any
+) -> tuple[Samples, tuple[str, ...]]:
+    """Return the samples of a forecast, and notes on how their columns were encoded."""
+    encoded: tuple[str, ...] = ()
+    if network is None:
+        data, _, encoded = encode_inputs(data)
+    source = network if features is None else features
+    samples = settled_by(source, as_samples(data, is_exact=network is None))
+    if network is None:
+        samples = settle_integers(samples)
+    check_prediction_data(
+        samples, kinds=("classification", "regression", "multi-label", "positions")
     )
+    return samples, encoded
+
+
+def _order_notes(samples: Samples, groups: Tensor | None, with_curve: bool) -> tuple[str, ...]:
+    """Return notes on what makes samples easier to predict from each other than new ones are."""
+    if groups is not None:
+        return lone_classes_note(samples.y, groups, samples.class_names)
+    if with_curve:
+        return grouped_rows_note(samples, LEFT_ONE_OUT) + leaking_column_note(samples)
+    return ()

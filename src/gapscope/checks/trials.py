@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -216,6 +216,7 @@ class _Splits:
         weights: Tensor,
         seed: int,
         budget: CpuBudget,
+        max_trainings: float,
     ) -> None:
         self.trainer = trainer
         self.samples = samples
@@ -223,8 +224,10 @@ class _Splits:
         self.weights = weights
         self.seed = seed
         self.budget = budget
+        self.max_trainings = max_trainings
         self.both = False
         self.trainings = 0.0
+        self._seconds_per_training = 0.0
         self._split = -1
         self._kept: list[tuple[Samples, Samples, Tensor]] = []
         self.spread = 0.0
@@ -252,6 +255,22 @@ class _Splits:
         if changed is None or not epochs:
             return cost
         return cost * float(get_setting(changed, "epochs") or 0) / epochs
+
+    def affords(self, cost: float) -> bool:
+        """Return whether the time and the number of trainings allow some more.
+
+        Args:
+            cost: Their number, in trainings on all samples.
+        """
+        has_time = self.budget.affords(self._seconds_per_training * cost)
+        return has_time and self.trainings + cost <= self.max_trainings
+
+    def timed_baseline(self) -> Tensor:
+        """Return the scores without a fix on the first split [n], and note the time of a training."""
+        start = time.process_time()
+        scores = self.scores(None, 0)
+        self._seconds_per_training = (time.process_time() - start) / self.cost(None)
+        return scores
 
     def gains(self, fix: Fix, split: int) -> Tensor:
         """Return the weighted scores with a fix minus those without [n], 0 if the fix changes nothing on this split."""
@@ -366,89 +385,139 @@ def try_fixes(
     if max_trainings is None:
         max_trainings = default_trainings(len(samples))
     budget = budget or CpuBudget(None)
-    splits = _Splits(trainer, samples, spec, weights, seed, budget)
-    start = time.process_time()
+    splits = _Splits(trainer, samples, spec, weights, seed, budget, max_trainings)
     if max_trainings < splits.cost(None) * 2 * (1 + FRESH_SPLITS):
         raise InvalidInput(
             f"max_trainings must be 3 or more; got {max_trainings}. Pass a larger number."
         )
-    baseline = splits.scores(None, 0)
-    seconds = (time.process_time() - start) / splits.cost(None)
-
-    def is_affordable(cost: float) -> bool:
-        return budget.affords(seconds * cost) and splits.trainings + cost <= max_trainings
-
+    baseline = splits.timed_baseline()
     # from 12 on, if the time allows them, both halves of each split are scored: 18 trainings try all fixes
-    if is_affordable(12.0 - splits.trainings):
+    if splits.affords(12.0 - splits.trainings):
         splits.both = True
         baseline = splits.scores(None, 0, baseline)
-    scored = torch.nonzero(~baseline.isnan()).flatten()
-    reserve = FRESH_SPLITS * 2 * splits.cost(None)
-    results: list[tuple[Fix, Tensor]] = []
-    fresh: list[Tensor] = []
-    skipped: list[str] = []
-    failed: dict[str, str] = {}
+    outcome = _Outcome()
     interrupted = False
-    note = ""
     try:
-        constant = splits.constant_score(scored)
-        if float(baseline[scored].mean()) <= constant + MIN_GAIN:
-            # what findings suggest in either direction comes first
-            suggested = [*(name for name in suggested if name in OF_CHANCE), *OF_CHANCE, *suggested]
-        for fix in candidates(suggested, samples, spec, trainer.accepts, budget):
-            if not is_affordable(splits.cost(fix) + reserve):
-                skipped.append(fix.name)
-                continue
-            try:
-                gains = splits.scores(fix, 0, baseline) - baseline
-            except InvalidInput:
-                continue  # changes nothing on these halves
-            except NotMeasurable as error:
-                failed[fix.name] = f"{fix.name} failed: {error}"
-            else:
-                results.append((fix, gains))
-        if results:
-            best_score = max(float((gains + baseline)[scored].mean()) for _, gains in results)
-            best_score = max(best_score, float(baseline[scored].mean()))
-            note = _nothing_learned(splits, scored, best_score)
-        results.sort(key=_first_gain)
-        for split in range(1, 1 + FRESH_SPLITS):
-            best, first = results[0] if results else (None, baseline)
-            if (
-                best is not None
-                and float(first.nanmean()) > 0
-                and is_affordable(splits.cost(best) + splits.cost(None))
-            ):
-                fresh.append(splits.gains(best, split))
+        _first_round(splits, baseline, suggested, outcome)
+        _fresh_rounds(splits, outcome)
     except KeyboardInterrupt:
         interrupted = True
-        results.sort(key=_first_gain)
-    if not results and not interrupted:
-        reason = "; ".join(failed.values())
-        if not reason and not skipped:
-            reason = "no fix changes anything here"
-        raise NotMeasurable(reason or "the time or trainings allowed do not suffice to try a fix")
-    trials = [Trial(fix.name, float(difference.nanmean())) for fix, difference in results]
-    if len(fresh) == FRESH_SPLITS or (fresh and not interrupted):
-        trials[0] = _judge(*results[0], fresh, both=splits.both)
-    notes = [*([note] if note else []), *failed.values()]
-    if skipped:
-        notes.append(
-            f"not tried: {', '.join(skipped)} ({pluralize(round(max_trainings), 'training')} at most)"
-        )
+        outcome.sort()
+    if not outcome.gains and not interrupted:
+        raise NotMeasurable(outcome.why_nothing())
+    notes = outcome.notes(max_trainings)
     if interrupted:
         notes.insert(0, "interrupted: the trials did not end")
     name = "balanced accuracy" if balanced else samples.task.score_name
-    score = float(baseline.nansum() / weights[scored].sum())
+    scored = ~baseline.isnan()
     return TriedAdvice(
-        tuple(trials),
-        score,
+        outcome.trials(both=splits.both, interrupted=interrupted),
+        float(baseline[scored].sum() / weights[scored].sum()),
         splits.trainings,
         name,
         "; ".join(notes),
         interrupted,
-        (*failed, *skipped),
+        (*outcome.failed, *outcome.skipped),
     )
+
+
+@dataclass
+class _Outcome:
+    """What the trials have given so far, which an interruption keeps."""
+
+    gains: list[tuple[Fix, Tensor]] = field(default_factory=list)
+    """Fixes with their gains on the samples of the first split [n]."""
+
+    fresh: list[Tensor] = field(default_factory=list)
+    """Gains of the best fix on fresh splits, each [n]."""
+
+    skipped: list[str] = field(default_factory=list)
+    """Names of fixes that the cost does not allow."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+    """Names of fixes whose training failed, with a sentence."""
+
+    note: str = ""
+    """A sentence on all trainings, or empty."""
+
+    def sort(self) -> None:
+        """Put the fix with the largest gain on the first split first."""
+        self.gains.sort(key=lambda found: -float(found[1].nanmean()))
+
+    def why_nothing(self) -> str:
+        """Return why no fix was tried."""
+        if self.failed:
+            return "; ".join(self.failed.values())
+        if self.skipped:
+            return "the time or trainings allowed do not suffice to try a fix"
+        return "no fix changes anything here"
+
+    def notes(self, max_trainings: float) -> list[str]:
+        """Return sentences on what was not tried."""
+        notes = [self.note] if self.note else []
+        notes += self.failed.values()
+        if self.skipped:
+            most = pluralize(round(max_trainings), "training")
+            notes.append(f"not tried: {', '.join(self.skipped)} ({most} at most)")
+        return notes
+
+    def trials(self, *, both: bool, interrupted: bool) -> tuple[Trial, ...]:
+        """Return all trials, best first; the best one is judged if its fresh splits ended."""
+        trials = [Trial(fix.name, float(gains.nanmean())) for fix, gains in self.gains]
+        if len(self.fresh) == FRESH_SPLITS or (self.fresh and not interrupted):
+            trials[0] = _judge(*self.gains[0], self.fresh, both=both)
+        return tuple(trials)
+
+
+def _first_round(
+    splits: _Splits, baseline: Tensor, suggested: Sequence[str], outcome: _Outcome
+) -> None:
+    """Try as many fixes on the first split as the cost allows, into `outcome`, best first.
+
+    Args:
+        splits: The trainings.
+        baseline: Scores without a fix [n].
+        suggested: Names of fixes to try first.
+        outcome: Where gains go.
+
+    Raises:
+        NotMeasurable: See `_nothing_learned`.
+    """
+    scored = torch.nonzero(~baseline.isnan()).flatten()
+    mean = float(baseline[scored].mean())
+    if mean <= splits.constant_score(scored) + MIN_GAIN:
+        # what findings suggest in either direction comes first
+        suggested = [*(name for name in suggested if name in OF_CHANCE), *OF_CHANCE, *suggested]
+    trainer = splits.trainer
+    reserve = FRESH_SPLITS * 2 * splits.cost(None)
+    for fix in candidates(suggested, splits.samples, splits.spec, trainer.accepts, splits.budget):
+        if not splits.affords(splits.cost(fix) + reserve):
+            outcome.skipped.append(fix.name)
+            continue
+        try:
+            gains = splits.scores(fix, 0, baseline) - baseline
+        except InvalidInput:
+            continue  # changes nothing on these halves
+        except NotMeasurable as error:
+            outcome.failed[fix.name] = f"{fix.name} failed: {error}"
+        else:
+            outcome.gains.append((fix, gains))
+    outcome.sort()
+    if outcome.gains:
+        best = float((outcome.gains[0][1] + baseline)[scored].mean())
+        outcome.note = _nothing_learned(splits, scored, max(best, mean))
+
+
+def _fresh_rounds(splits: _Splits, outcome: _Outcome) -> None:
+    """Try the best fix, if it gained anything, on fresh splits, into `outcome`."""
+    if not outcome.gains:
+        return
+    best, first = outcome.gains[0]
+    if not float(first.nanmean()) > 0:
+        return
+    for split in range(1, 1 + FRESH_SPLITS):
+        if splits.affords(splits.cost(best) + splits.cost(None)):
+            outcome.fresh.append(splits.gains(best, split))
 
 
 def _nothing_learned(splits: _Splits, scored: Tensor, score: float) -> str:
@@ -480,11 +549,6 @@ def _nothing_learned(splits: _Splits, scored: Tensor, score: float) -> str:
     if isinstance(splits.trainer, FunctionTrainer):
         raise NotMeasurable(f"{text}; train_fn must return a trained network")
     return f"{text}, with any of these fixes"
-
-
-def _first_gain(result: tuple[Fix, Tensor]) -> float:
-    """Return minus the gain on the first split, by which fixes are sorted."""
-    return -float(result[1].nanmean())
 
 
 def _gain(splits: Sequence[Tensor]) -> IntervalEstimate:

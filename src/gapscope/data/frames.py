@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -256,17 +257,32 @@ def _check_no_header(frame: pandas.DataFrame) -> None:
         )
 
 
+@dataclass
+class _Reading:
+    """How the columns of a table were read, by their names."""
+
+    dtypes: dict[str, str]
+    """Types as they were passed."""
+
+    arrays: dict[Any, tuple[Any, ...]]
+    """Columns of arrays, with the names of the columns of their numbers."""
+
+    formats: dict[Any, TextFormat]
+    """Columns of text that held numbers or dates."""
+
+    times: dict[Any, str]
+    """Columns of dates and durations, with which of both."""
+
+
 def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, ...]]:
     """Return the first part of the data as numbers, with its encoding as an attribute, and notes."""
-    import pandas
-
     notes: list[str] = []
     passed = frame
     frame = with_unique_names(frame)
     dtypes = {str(name): str(frame[name].dtype) for name in frame.columns}
     frame, arrays = arrays_as_columns(with_plain_columns(frame))
     if arrays:
-        notes.append(f"{', '.join(map(str, arrays))}: one column per number of its arrays.")
+        notes.append(f"{_listed(arrays)}: one column per number of its arrays.")
     texts = _texts_of(frame)
     named = list(frame.columns)
     frame, formats, text_notes = _read_text(frame)
@@ -275,15 +291,10 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
     empty = [name for name in frame if frame[name].isna().all()]
     frame = frame.drop(columns=empty)
     if empty:
-        notes.append(f"{', '.join(map(str, empty))}: omitted, since it is empty.")
-    text = [name for name in frame if not are_numbers(frame[name])]
-    refuse_unusable(frame.drop(columns=text))
-    names = [name for name in text if frame[name].nunique() > max(MAX_CATEGORIES, len(frame) // 2)]
-    numbering = [name for name in frame if _numbers_rows(frame[name])]
-    others = set(frame.columns) - set(names) - set(numbering)
-    are_texts = bool(names) and not others
-    if not names and not others:  # at least one column must remain
-        numbering = []
+        notes.append(f"{_listed(empty)}: omitted, since it is empty.")
+    categories = [name for name in frame if not are_numbers(frame[name])]
+    refuse_unusable(frame.drop(columns=categories))
+    unique, numbering = _columns_of_unique_values(frame, categories)
     frame = frame.drop(columns=numbering)
     notes += [note for name, note in text_notes.items() if name not in numbering]
     if numbering:
@@ -292,24 +303,22 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
             f"{listed}: omitted, since it numbers or identifies the rows, which can give the label away."
         )
     notes += _notes_on_times({name: kind for name, kind in times.items() if name in frame})
-    if are_texts:
+    if unique and set(unique) == set(frame.columns):
         words, word_notes = _words([frame[name] for name in frame])
         columns = [ColumnEncoding(str(name), "text", dtypes[str(name)], ()) for name in frame]
         words.attrs[KEY] = TableEncoding(tuple(columns), tuple(WORDS), {}, words=True, texts=texts)
         return words, (*notes, *word_notes)
-    names = [name for name in names if name not in numbering]
-    notes += filter(None, [note_on_unreadable(without_declaration(frame[name])) for name in names])
-    frame = frame.drop(columns=names)
-    categories = [name for name in text if name in frame]
-    numbers = [name for name in frame if name not in categories]
-    missing = int(frame[numbers].isna().sum().sum())
-    if names:
+    notes += filter(None, [note_on_unreadable(without_declaration(frame[name])) for name in unique])
+    frame = frame.drop(columns=unique)
+    if unique:
         notes.append(
-            f"{', '.join(map(str, names))}: dropped, since nearly every row has a different value. If these are texts, "
+            f"{_listed(unique)}: dropped, since nearly every row has a different value. If these are texts, "
             "pass them alone, or a column of their embeddings (gapscope.embed)."
         )
+    categories = [name for name in categories if name in frame]
     if categories:
-        notes.append(f"{', '.join(map(str, categories))}: one column per value.")
+        notes.append(f"{_listed(categories)}: one column per value.")
+    missing = int(frame.drop(columns=categories).isna().sum().sum())
     if missing:
         notes.append(
             f"{pluralize(missing, 'missing number')}: filled with the median of the column."
@@ -318,6 +327,51 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
         raise InvalidInput(
             "Got empty columns alone; numbers, categories or texts are needed. Pass other columns."
         )
+    reading = _Reading(dtypes, arrays, formats, times)
+    encoded, columns, medians = _encode_columns(frame, categories, reading)
+    dropped = tuple(map(str, (*unread, *unique)))
+    encoded.attrs[KEY] = TableEncoding(
+        columns, tuple(encoded.columns), medians, texts=texts, dropped=dropped
+    )
+    _keep_identity(encoded, passed, dropped)
+    return encoded, tuple(notes)
+
+
+def _listed(names: Iterable[Any]) -> str:
+    """Return names with commas between."""
+    return ", ".join(map(str, names))
+
+
+def _columns_of_unique_values(
+    frame: pandas.DataFrame, text: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """Return the columns of text with nearly as many values as rows, and the columns that number or identify the rows.
+
+    Args:
+        frame: Columns of numbers and text.
+        text: Names of those of text.
+    """
+    many = max(MAX_CATEGORIES, len(frame) // 2)
+    unique = [name for name in text if frame[name].nunique() > many]
+    numbering = [name for name in frame if _numbers_rows(frame[name])]
+    if set(frame.columns) == set(numbering) - set(unique):  # at least one column must remain
+        return [], []
+    return [name for name in unique if name not in numbering], numbering
+
+
+def _encode_columns(
+    frame: pandas.DataFrame, categories: Sequence[Any], reading: _Reading
+) -> tuple[pandas.DataFrame, tuple[ColumnEncoding, ...], dict[Any, float]]:
+    """Return categories as one column per value and numbers without gaps, how each was encoded, and the medians.
+
+    Args:
+        frame: Columns of numbers and categories.
+        categories: Names of the latter.
+        reading: How they were read.
+    """
+    import pandas
+
+    numbers = [name for name in frame if name not in categories]
     levels = [(name, tuple(pandas.Categorical(frame[name]).categories)) for name in categories]
     level_names = category_names(levels, numbers)
     values = {name: frame[name].to_numpy(dtype=float, na_value=numpy.nan) for name in numbers}
@@ -325,37 +379,21 @@ def _first_encoding(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[st
         values.update(zip(outputs, indicators(frame[name], known).T, strict=True))
     encoded = pandas.DataFrame(values, index=frame.index)
     medians = {name: float(value) for name, value in encoded[numbers].median().items()}
-    encoded = encoded.fillna(medians)
-    columns = _encodings_of_arrays(arrays, numbers, dtypes)
+    columns = _encodings_of_arrays(reading.arrays, numbers, reading.dtypes)
     of_arrays = {output for column in columns for output in column.outputs}
-    columns += [
-        ColumnEncoding(
-            str(name),
-            times.get(name, "number"),
-            dtypes[str(name)],
-            (name,),
-            text=formats.get(name),
+    for name in numbers:
+        if name not in of_arrays:
+            kind = reading.times.get(name, "number")
+            dtype = reading.dtypes[str(name)]
+            text = reading.formats.get(name)
+            columns.append(ColumnEncoding(str(name), kind, dtype, (name,), text=text))
+    for (name, known), outputs in zip(levels, level_names, strict=True):
+        dtype = reading.dtypes[str(name)]
+        single = fraction_of_single(frame[name])
+        columns.append(
+            ColumnEncoding(str(name), "category", dtype, tuple(outputs), known, single=single)
         )
-        for name in numbers
-        if name not in of_arrays
-    ]
-    columns += [
-        ColumnEncoding(
-            str(name),
-            "category",
-            dtypes[str(name)],
-            tuple(outputs),
-            known,
-            single=fraction_of_single(frame[name]),
-        )
-        for (name, known), outputs in zip(levels, level_names, strict=True)
-    ]
-    dropped = tuple(map(str, (*unread, *names)))
-    encoded.attrs[KEY] = TableEncoding(
-        tuple(columns), tuple(encoded.columns), medians, texts=texts, dropped=dropped
-    )
-    _keep_identity(encoded, passed, dropped)
-    return encoded, tuple(notes)
+    return encoded.fillna(medians), tuple(columns), medians
 
 
 def _texts_of(frame: pandas.DataFrame) -> dict[str, list[str]]:
