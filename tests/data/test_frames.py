@@ -12,7 +12,8 @@ import pytest
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.data.frames import WORDS, encode_frame, encode_inputs
+from gapscope.data.first_table import WORDS
+from gapscope.data.frames import encode_frame, encode_inputs
 from gapscope.data.table_targets import split_frame
 
 

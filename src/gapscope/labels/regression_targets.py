@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from gapscope.base.random_streams import make_generator
-from gapscope.data.frames import MAX_CATEGORIES
+from gapscope.data.number_text import MAX_CATEGORIES
 from gapscope.labels.canary_ranking import rank_label_issues
 from gapscope.labels.kernel_views import TargetView
 from gapscope.labels.noise_rate import (
