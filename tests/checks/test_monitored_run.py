@@ -107,6 +107,13 @@ def test_a_network_that_the_monitor_did_not_see_has_no_verdict() -> None:
     assert "not the one of a recording" in finding.evidence
 
 
+def test_a_monitor_of_two_networks_has_no_verdict() -> None:
+    network, monitor = monitored()
+    with pytest.warns(UserWarning, match="7 is of another"):
+        monitor.observe(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)), 7)
+    assert "two networks" in reason(network, (X, Y), monitor)
+
+
 def test_the_restored_best_epoch_has_a_verdict() -> None:
     early, _ = monitored(epochs=3)
     _, monitor = monitored(epochs=6)

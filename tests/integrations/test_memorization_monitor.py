@@ -3,7 +3,9 @@
 # ruff: noqa: E402
 from __future__ import annotations
 
+import copy
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +343,23 @@ def test_a_second_training_continues_and_cannot_spend_the_level_again(tmp_path: 
     trainer.train()
     assert len(late.rows) == 2 and not any("first_visit_loss" in row for row in late.rows)
     assert "not monitored" in late.unmeasured["first_visit_loss"]
+
+
+@pytest.mark.thorough
+def test_a_second_training_of_another_network_is_warned_of(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, bert_classifier(), SENTENCES, num_train_epochs=1)
+    meter = add_memorization_monitor(trainer, trace_samples=0)
+    trainer.train()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        trainer.train()
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        trainer.model.apply(trainer.model._init_weights)
+        trainer.model = trainer.model_wrapped = copy.deepcopy(trainer.model)
+    with pytest.warns(UserWarning, match="3 is of another"):
+        trainer.train()
+    assert len(meter.rows) == 3
 
 
 def test_an_interrupted_training_leaves_the_rest_of_the_level(tmp_path: Path) -> None:

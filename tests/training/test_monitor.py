@@ -9,6 +9,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,6 +27,7 @@ from gapscope.base.samples import Samples
 from gapscope.base.specs import TrainingSpec
 from gapscope.measures.measurement import measure
 from gapscope.measures.ntk import ntk_logdet
+from gapscope.measures.registry import get_measure
 from gapscope.training.alarms.base import make_alarm
 from gapscope.training.alarms.joint import JointAlarm
 from gapscope.training.alarms.shared_learning import SharedLearning
@@ -190,6 +192,28 @@ def test_later_failures_are_reported_once_and_leave_nan(monkeypatch: pytest.Monk
             assert math.isnan(monitor.observe(make_network(), epoch)["loss"])
 
 
+def test_what_can_be_measured_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    alarm = SharedLearning(neighbours=5)
+    monitor = Monitor(make_samples(), ["ntk_trace", "loss"], n_samples=20, alarm=alarm)
+    first = monitor.observe(make_network(), 1)
+    broken = replace(get_measure("ntk_trace"), function=mock.Mock(side_effect=ZeroDivisionError))
+    monkeypatch.setattr(
+        "gapscope.measures.measurement.get_measure",
+        lambda name: {"ntk_trace": broken}.get(name) or get_measure(name),
+    )
+    with pytest.warns(UserWarning, match="ntk_trace could not be") as caught:
+        numbers = [monitor.observe(make_network(), epoch) for epoch in (2, 3)]
+    assert len(caught) == 1
+    for row in numbers:
+        assert list(row) == list(first)
+        assert [name for name, value in row.items() if math.isnan(value)] == ["ntk_trace"]
+    monkeypatch.setattr(alarm, "observe", mock.Mock(side_effect=ZeroDivisionError))
+    with pytest.warns(UserWarning, match="alarm could not be") as caught:
+        row = monitor.observe(make_network(), 4)
+    assert len(caught) == 1 and row["loss"] == first["loss"]
+    assert math.isnan(row["alarm.raised"])
+
+
 def test_warnings_that_are_errors_end_no_training(capsys: pytest.CaptureFixture[str]) -> None:
     monitor = Monitor(make_samples(), ["loss"], n_samples=20, sinks=[Tracker({1, 2, 3})])
     with warnings.catch_warnings():
@@ -199,7 +223,7 @@ def test_warnings_that_are_errors_end_no_training(capsys: pytest.CaptureFixture[
     message = capsys.readouterr().err
     assert (
         "Tracker failed on the readings of epoch 1" in message
-        and "Epoch 2 could not be recorded" in message
+        and "Epoch 2: network could not be recorded" in message
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.base.samples import Samples
 from gapscope.results.outcomes import Finding, Fine, NotChecked
 from gapscope.training.monitor import Monitor
-from gapscope.training.run_checks import RunState, batch_statistics, convergence
+from gapscope.training.run_checks import RUN_CHECKS, RunState, batch_statistics, convergence
 from support.standins import Clock
 
 
@@ -68,6 +70,38 @@ def test_an_alarm_that_is_raised_is_reported_with_the_best_epoch() -> None:
     monitor.observe(network, 3)
     (finding,) = monitor.findings
     assert (finding.code, finding.epoch) == ("GS301", 2) and "best epoch is 1" in finding.evidence
+
+
+def test_a_check_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor = Monitor(blobs(), checks=["GS203", "GS301"], max_time_fraction=None)
+    network = nn.Linear(3, 3)
+    monitor.observe(network, 1)
+    broken = replace(RUN_CHECKS["GS203"], rule=mock.Mock(side_effect=ZeroDivisionError))
+    monkeypatch.setitem(RUN_CHECKS, "GS203", broken)
+    assert monitor.alarm is not None
+    monitor.alarm.raised_at = 1
+    with pytest.warns(UserWarning, match="GS203 could not be"):
+        monitor.observe(network, 2)
+    assert [finding.code for finding in monitor.findings] == ["GS301"]
+    assert "GS203: not checked (failed at epoch 2)" in repr(monitor)
+    assert math.isfinite(monitor.rows[1]["loss"])
+
+
+@pytest.mark.thorough
+def test_the_advice_of_a_raised_alarm_asserts_no_wrong_labels() -> None:
+    monitor = Monitor(blobs(), checks=["GS301"], max_time_fraction=None)
+    network = nn.Linear(3, 3)
+    monitor.observe(network, 1)
+    assert monitor.alarm is not None
+    monitor.alarm.raised_at = 1
+    monitor.observe(network, 2)
+    (finding,) = monitor.findings
+    assert "correct the labels" not in finding.action
+    # the advice runs as it is printed
+    calls = re.findall(r"gapscope\.\w+\([^)]*\)", finding.action)
+    assert len(calls) == 2
+    for call in calls:
+        eval(call, {"gapscope": gs, "data": blobs()})
 
 
 def test_findings_survive_a_checkpoint() -> None:

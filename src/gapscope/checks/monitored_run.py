@@ -47,6 +47,9 @@ def compare_run(context: Context) -> MonitoredRun:
     samples = getattr(monitor, "samples", None)
     if not isinstance(samples, Samples) or samples.targets is None or not monitor.epochs:
         return MonitoredRun()
+    other = getattr(monitor, "other_network", "")
+    if other:
+        return MonitoredRun(f"the monitor saw two networks: {other}; use one Monitor per network")
     network = None
     if context.prepared is not None:
         try:

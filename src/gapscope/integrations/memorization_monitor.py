@@ -40,6 +40,7 @@ from gapscope.labels.canary_data import label_name
 from gapscope.labels.monitored import PairedCanaries, paired_p_value
 from gapscope.results.formatting import pluralize
 from gapscope.training.checkpoints import load_tensors, save_tensors
+from gapscope.training.network_trace import FollowedNetwork
 from gapscope.training.recordings import warn_or_print
 
 require_extra("transformers", "hf")
@@ -83,7 +84,8 @@ class MemorizationMonitor(TrainerCallback):
 
     A second call of `train()` continues: its epochs are counted from those before, and `first_visit_loss` stays that of
     the first run. All tests of a monitor share `level`: what the first run has spent is not there for the second, whose
-    p-values then set no flag (a warning). A monitor that is added after training has no loss of first visits.
+    p-values then set no flag (a warning). Another network in the second call (`model_init`) is warned of. A monitor
+    that is added after training has no loss of first visits.
 
     Weights are those without the monitor, and an error of the monitor does not end training: it causes one warning, and
     `unmeasured` holds the reason. Each checkpoint of the Trainer holds the monitor's state, from which resumed training
@@ -141,6 +143,7 @@ class MemorizationMonitor(TrainerCallback):
         self.flagged_at: float | None = None
         self.unmeasured: dict[str, str] = {}
         self.notes: list[str] = []
+        self._followed = FollowedNetwork()
         # several monitors of one Trainer have their own files
         self._number = 0
         self._is_shifted: bool | None = None
@@ -269,6 +272,7 @@ class MemorizationMonitor(TrainerCallback):
             "n_before": self._n_before,
             "has_seen_data": self._has_seen_data,
             "spent": self._spent,
+            "network": self._followed.state_dict(),
         }
         save_tensors(file, tensors, facts)
         return {}
@@ -288,6 +292,7 @@ class MemorizationMonitor(TrainerCallback):
         self.flagged_at = facts["flagged_at"]
         self._first_visit_loss = facts["first_visit_loss"]
         self._n_before = facts.get("n_before", 0)
+        self._followed = FollowedNetwork.from_state(facts.get("network", {}))
         self._has_seen_data = facts.get("has_seen_data", False)
         spent = len(self.rows) * self.level / max(1, round(state.num_train_epochs))
         self._spent = facts.get("spent", spent)
@@ -331,6 +336,7 @@ class MemorizationMonitor(TrainerCallback):
     def _record(self, epoch: int, state: TrainerState) -> None:
         start = time.process_time()
         row: dict[str, float] = {"epoch": self._n_before + epoch}
+        row |= self._attempt("comparison of networks", lambda: self._compare_network(epoch))
         row |= self._attempt("training_loss", lambda: self._mean_losses(epoch))
         modes = [(module, module.training) for module in self.trainer.model_wrapped.modules()]
         try:
@@ -343,6 +349,12 @@ class MemorizationMonitor(TrainerCallback):
         self.rows.append(row)
         state.log_history.append({**row, "epoch": epoch, "step": state.global_step})
         self._seconds += time.process_time() - start
+
+    def _compare_network(self, epoch: int) -> dict[str, float]:
+        # each process has a part of sharded weights alone
+        if not self.trainer.is_fsdp_enabled:
+            self._followed.compare(self.trainer.model, self._n_before + epoch)
+        return {}
 
     def _record_loss(self, compute: Callable[[], Tensor]) -> None:
         def append() -> dict[str, float]:

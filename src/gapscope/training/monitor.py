@@ -30,8 +30,10 @@ from gapscope.results.readings import Readings
 from gapscope.results.result import plot_lines
 from gapscope.training.alarms.base import Alarm, make_alarm
 from gapscope.training.monitored_samples import choose_samples
+from gapscope.training.network_trace import FollowedNetwork
 from gapscope.training.recordings import (
     Cost,
+    Failures,
     FixedMode,
     GuardedSink,
     Recordings,
@@ -57,7 +59,10 @@ class Monitor(Recordings):
     `gapscope.train` and the callbacks save the monitor in their checkpoints; in a custom loop use `state_dict` and
     `load_state_dict`. Training is unchanged: weights, buffers, modes, gradients and random states are those without a
     monitor. Only an error at the first recording ends training (a misspelled option, a network that cannot be
-    measured); later failures of a measure or a sink cause one warning, and NaN.
+    measured); later failures of a measure, the alarm, a check or a sink cause one warning each, and NaN of that part.
+
+    A monitor belongs to one network: recordings of another one cause a warning, and `other_network` says so.
+    Copies, wrappers, averages of weights and networks that were loaded from a checkpoint are the same network.
 
     Args:
         data: Training data: a pair (x, y), inputs alone, Samples, a Dataset or a DataLoader. Random transforms are
@@ -173,7 +178,8 @@ class Monitor(Recordings):
         super().__init__([], [])
         self.readings: list[Readings] = []
         self._spans: list[tuple[float, float]] = []
-        self._warned = False
+        self._failures = Failures()
+        self._followed = FollowedNetwork()
         self.notes: tuple[str, ...] = ()
 
     def __call__(self, network: nn.Module, row: dict[str, Any]) -> None:
@@ -207,6 +213,7 @@ class Monitor(Recordings):
                 self.samples = numbered_as_outputs(network, self.samples)
                 prepared = ready(network, self.samples)
                 self.notes = prepared.notes
+                self._followed.begin(prepared.bare)
                 self.alarm.begin(prepared.network, replace(prepared.samples, form=None))
 
     def state_dict(self) -> dict[str, Any]:
@@ -220,6 +227,7 @@ class Monitor(Recordings):
             "measures": list(self.measures),
             "samples": self._digest,
             "skipped": self.skipped,
+            "network": self._followed.state_dict(),
         }
 
     @cached_property
@@ -269,6 +277,7 @@ class Monitor(Recordings):
         self.rows = [{name: float(value) for name, value in row.items()} for row in state["rows"]]
         self.readings = [Readings.from_json(to_json(readings)) for readings in state["readings"]]
         self.skipped = int(state.get("skipped", 0))
+        self._followed = FollowedNetwork.from_state(state.get("network", {}))
         self._spans = []
         self._started_at = None
 
@@ -306,32 +315,9 @@ class Monitor(Recordings):
         ):
             self.skipped += 1
             return {}
-        try:
-            # frameworks validate in inference mode, whose tensors autograd cannot use
-            with torch.inference_mode(False):
-                self.samples = numbered_as_outputs(network, self.samples)
-                prepared = ready(network, self.samples)
-                self.notes = prepared.notes
-                network = prepared.network
-                readings = self._measure(network, epoch)
-                numbers = readings.values()
-                samples = replace(prepared.samples, form=None)
-                if self.alarm is not None:
-                    numbers |= self.alarm.observe(network, samples, epoch)
-                if self.checks is not None:
-                    loss = evaluate(network, samples)["loss"]
-                    # this recording is not in the lists yet
-                    seen, due = len(self.epochs) + 1, self.n_due + 1
-                    state = RunState(
-                        network, samples, alarm=self.alarm, recordings=seen, epochs=due
-                    )
-                    self.checks.observe(loss, epoch, state)
-        except Exception as error:  # an error of a measure must not end training
-            if not self.rows:
-                raise
-            readings = Readings()
-            numbers = dict.fromkeys(self.rows[0], math.nan)
-            self._warn(epoch, error)
+        # frameworks validate in inference mode, whose tensors autograd cannot use
+        with torch.inference_mode(False):
+            readings, numbers = self._record(network, epoch)
         self.epochs.append(epoch)
         self.readings.append(readings)
         self.rows.append(numbers)
@@ -339,6 +325,44 @@ class Monitor(Recordings):
             sink(epoch, numbers)
         self._spans.append((start, time.process_time()))
         return dict(numbers)
+
+    def _record(self, network: nn.Module, epoch: int) -> tuple[Readings, dict[str, float]]:
+        """Return readings and numbers of one recording: what fails is NaN, and all else is kept."""
+        readings = Readings()
+        numbers: dict[str, float] = {}
+        attempt = partial(self._failures.attempt, epoch=epoch, is_first=not self.rows)
+        with attempt("network"):
+            self.samples = numbered_as_outputs(network, self.samples)
+            prepared = ready(network, self.samples)
+            self.notes = prepared.notes
+            self._followed.compare(prepared.bare, epoch)
+            samples = replace(prepared.samples, form=None)
+            network = prepared.network
+            with attempt("measures"):
+                readings = self._measure(network, epoch)
+                numbers |= readings.values()
+            for name, reason in readings.unmeasured.items():
+                self._failures.warn(name, epoch, reason)
+            if self.alarm is not None:
+                with attempt("alarm"):
+                    numbers |= self.alarm.observe(network, samples, epoch)
+            if self.checks is not None:
+                with attempt("checks"):
+                    loss = evaluate(network, samples)["loss"]
+                    # this recording is not in the lists yet
+                    seen, due = len(self.epochs) + 1, self.n_due + 1
+                    state = RunState(
+                        network, samples, alarm=self.alarm, recordings=seen, epochs=due
+                    )
+                    self.checks.observe(loss, epoch, state, attempt)
+        if self.rows:
+            numbers = dict.fromkeys(self.rows[0], math.nan) | numbers
+        return readings, numbers
+
+    @property
+    def other_network(self) -> str:
+        """Which recording is the first of another network, and how it differs; empty without one."""
+        return self._followed.other
 
     @property
     def n_due(self) -> int:
@@ -361,6 +385,7 @@ class Monitor(Recordings):
             records.clear()
         self.skipped = 0
         self._started_at = None
+        self._followed = FollowedNetwork()
         if self.checks is not None:
             self.checks.reset()
         if self.alarm is not None:
@@ -375,23 +400,20 @@ class Monitor(Recordings):
             measures=self.measures,
             options=self.options,
             seed=self.seed,
-            strict=True,
+            # later, a measure that fails does not stop the others
+            strict=not self.rows,
             progress=False,
         )
         if self.mode == "eval":
-            return run(network)
-        with inspection_mode(network, mode="train"):
-            check_no_batch_statistics(dict(network.named_modules()))
-            torch.manual_seed(derive_seed(self.seed, f"masks of epoch {epoch}"))
-            return run(FixedMode(network))
-
-    def _warn(self, epoch: int, error: Exception) -> None:
-        if not self._warned:
-            self._warned = True
-            warn_or_print(
-                f"Epoch {epoch} could not be recorded ({type(error).__name__}: {error}). Training continues and the "
-                "values are NaN; this warning appears once."
-            )
+            readings = run(network)
+        else:
+            with inspection_mode(network, mode="train"):
+                check_no_batch_statistics(dict(network.named_modules()))
+                torch.manual_seed(derive_seed(self.seed, f"masks of epoch {epoch}"))
+                readings = run(FixedMode(network))
+        if readings.interrupted:
+            raise KeyboardInterrupt
+        return readings
 
     @property
     def cost(self) -> Cost:
@@ -438,5 +460,6 @@ class Monitor(Recordings):
             lines.append(f"{skipped} skipped, to take at most {limit} of the time")
         if self.checks is not None:
             lines += self.checks.lines(self.n_due)
-        lines += [f"note: {note}" for note in self.notes[:3]]
+        notes = (self.other_network, *self.notes[:3]) if self.other_network else self.notes[:3]
+        lines += [f"note: {note}" for note in notes]
         return "\n".join(lines)

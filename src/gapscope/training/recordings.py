@@ -7,7 +7,8 @@ import math
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -164,6 +165,45 @@ def warn_or_print(text: str) -> None:
         warnings.warn(text, stacklevel=4)
     except Warning:
         print(text, file=sys.stderr)
+
+
+class Failures:
+    """What could not be recorded: each part causes one warning, and no error but those of the first recording."""
+
+    def __init__(self) -> None:
+        self.parts: set[str] = set()
+
+    @contextmanager
+    def attempt(self, part: str, *, epoch: int, is_first: bool) -> Iterator[None]:
+        """Warn of an error in the body, which ends no training after the first recording.
+
+        Args:
+            part: Part of the recording that the body computes.
+            epoch: Epoch of the recording.
+            is_first: Whether an error is raised, because no recording has succeeded yet.
+        """
+        try:
+            yield
+        except Exception as error:  # nothing in a monitor may end the training
+            if is_first:
+                raise
+            self.warn(part, epoch, f"{type(error).__name__}: {error}")
+
+    def warn(self, part: str, epoch: int, reason: str) -> None:
+        """Warn once of a part.
+
+        Args:
+            part: Part of the recording.
+            epoch: Epoch of the recording.
+            reason: Why it failed.
+        """
+        if part in self.parts:
+            return
+        self.parts.add(part)
+        warn_or_print(
+            f"Epoch {epoch}: {part} could not be recorded ({reason}). Training continues, and what fails is NaN; this "
+            "warning appears once."
+        )
 
 
 # CPU seconds that recordings may always take, spread over the run: short training runs are recorded completely.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -180,8 +181,8 @@ def memorization(run: RunState) -> Outcome:
             best = f"; the estimated best epoch is {alarm.peak}"
         return Finding(
             f"the overfitting alarm was raised at epoch {alarm.raised_at}{best}",
-            "memorization has begun: correct the labels, or train with gapscope.GradientSimilarityPenalty; to choose "
-            "an epoch, a 10 % validation split is better where labels are wrong",
+            "memorization has begun: look for label errors with gapscope.find_label_issues(None, data), train with "
+            "gapscope.GradientSimilarityPenalty(0.001), or choose the epoch by a 10 % validation split",
             fixes=("drop flagged labels", "weight decay"),
         )
     if run.recordings < MIN_RECORDINGS:
@@ -312,18 +313,27 @@ class RunChecks:
         self.losses: list[float] = []
         self._kernel: float | None = None
 
-    def observe(self, loss: float, epoch: int, state: RunState) -> None:
+    def observe(
+        self,
+        loss: float,
+        epoch: int,
+        state: RunState,
+        attempt: Callable[[str], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         """Evaluate the checks at one recording.
 
         Args:
             loss: Training loss of the monitored samples.
             epoch: Number of the epoch.
             state: Network, samples, alarm and counts of the monitor; losses and kernel are completed here.
+            attempt: Context of each check, by its code, which may keep an error.
         """
         self.losses.append(loss)
         state = replace(state, losses=self.losses, kernel=self._kernel_score)
         for code in self.codes:
-            outcome = RUN_CHECKS[code].rule(state)
+            outcome: Outcome = NotChecked(f"failed at epoch {epoch}")
+            with attempt(code):
+                outcome = RUN_CHECKS[code].rule(state)
             self.outcomes[code] = outcome
             if isinstance(outcome, Finding) and all(
                 finding.code != code for finding in self.findings
