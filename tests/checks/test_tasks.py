@@ -257,3 +257,33 @@ def test_weights_without_values_are_one_message(network: nn.Module) -> None:
 def test_the_network_comes_first() -> None:
     with pytest.raises(InvalidInput, match="network first"):
         gs.check((torch.randn(40, 5), torch.arange(40) % 2), nn.Linear(5, 2))
+
+
+X_REGRESSION = torch.randn(120, 3, generator=torch.Generator().manual_seed(0))
+VARYING = X_REGRESSION[:, :1]
+EQUAL = torch.full((120, 1), 3.7)
+ONE_DIFFERS = torch.where(torch.arange(120) == 5, 5.0, 3.7)
+
+
+@pytest.mark.parametrize(
+    ("targets", "evidence"),
+    [
+        (EQUAL, "the target is 3.7 in 120 of 120"),
+        (EQUAL[:, 0], "the target is 3.7 in 120 of 120"),
+        (ONE_DIFFERS, "3.7 in 119 of 120"),
+        (EQUAL + 2e-7 * VARYING, "no more than rounding from 3.7"),
+        (torch.cat([VARYING, EQUAL], 1), "target 1 is 3.7 in 120"),
+    ],
+)
+def test_equal_targets_of_regression_are_a_finding(targets: Tensor, evidence: str) -> None:
+    (finding,) = gs.check(None, (X_REGRESSION, targets), only=["GS104"]).findings
+    assert evidence in finding.evidence and finding.title == "equal targets"
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [VARYING, 1e-9 * VARYING, 1000 + VARYING, (VARYING > 1).float() * VARYING, VARYING[:6]],
+)
+def test_targets_that_vary_are_not_called_equal(targets: Tensor) -> None:
+    result = gs.check(None, (X_REGRESSION[: len(targets)], targets), only=["GS104"])
+    assert not result.findings and [item.code for item in result.not_checked] == ["GS104"]

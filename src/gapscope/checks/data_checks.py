@@ -13,6 +13,7 @@ from gapscope.checks.costs import (
 )
 from gapscope.checks.registry import Finding, Fine, NotChecked, Outcome, register_check
 from gapscope.labels.duplicates import MIN_REPEATS
+from gapscope.labels.leaking_columns import MAX_NAMES
 from gapscope.labels.results import TIGHT_FROM, LabelIssues
 from gapscope.results.estimate import IntervalEstimate, percent
 from gapscope.results.formatting import pluralize
@@ -219,9 +220,9 @@ MAX_RATIO, MIN_SAMPLES = 5.0, 5
 
 @register_check("GS104", title="class imbalance", seconds=0.01)
 def imbalance(context: Context) -> Outcome:
-    """Report a largest class with five times the samples of the smallest or more."""
+    """Report a largest class with five times the samples of the smallest or more, and regression targets that agree."""
     if not context.has_accuracy:
-        return NotChecked("class balance needs class labels")
+        return _equal_targets(context) or NotChecked("class balance needs class labels")
     if context.everything.kind == "multi-label":
         return NotChecked("needs one class per sample; GS109 names rare labels")
     classes, present = context.labels.unique(return_counts=True)
@@ -263,6 +264,47 @@ def _class_name(context: Context, label: int) -> str:
     if label < len(names):
         return names[label]
     return str(label)
+
+
+# Spread of targets, in parts of the largest, that rounding explains: eight times the precision of float32. Fraction of
+# samples with another target than the usual one: by judgment.
+ROUNDING, MAX_OTHERS = 1e-6, 0.05
+
+
+def _equal_targets(context: Context) -> Finding | None:
+    """Return the finding about regression targets that agree, but for rounding or fewer than five samples."""
+    samples = context.everything
+    if samples.targets is None or samples.kind != "regression" or samples.y.ndim > 2:
+        return None
+    values = samples.y.detach().cpu().double().reshape(len(samples), -1)
+    usual = values.median(0).values
+    n_others = (values != usual).sum(0)
+    is_equal = (n_others < MIN_SAMPLES) & (n_others <= MAX_OTHERS * len(values))
+    is_rounded = ~is_equal & (values.std(0) <= ROUNDING * values.abs().amax(0))
+    columns = torch.nonzero(is_equal | is_rounded).flatten().tolist()
+    if not columns:
+        return None
+    is_single = values.shape[1] == 1
+    names = ("the target",) if is_single else samples.target_names("target")
+    texts: list[str] = []
+    for k in columns[:MAX_NAMES]:
+        if is_rounded[k]:
+            texts.append(f"{names[k]} differs by no more than rounding from {float(usual[k]):.6g}")
+        else:
+            n_equal = len(values) - int(n_others[k])
+            texts.append(
+                f"{names[k]} is {float(usual[k]):.6g} in {n_equal} of {len(values)} samples"
+            )
+    more = len(columns) - MAX_NAMES
+    evidence = "; ".join(texts) + (f"; and {more} more targets" if more > 0 else "")
+    action = "pass samples with other targets, and check which column the targets are"
+    if not is_single:
+        action = "leave these targets out, or pass samples with other ones"
+    if bool(is_rounded.any()):
+        action += "; if such small differences matter, subtract the mean and rescale"
+    else:
+        action += ": there is nothing to learn"
+    return Finding(evidence, action, title="equal targets")
 
 
 @register_check("GS109", title="few samples per class", seconds=0.01)

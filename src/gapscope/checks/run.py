@@ -77,7 +77,7 @@ def _run(check: Check, context: Context, budget: CpuBudget) -> Outcome:
         for name, text in vars(outcome).items()
         if isinstance(text, str)
     }
-    return replace(outcome, **texts | {"code": check.code, "title": check.title})
+    return replace(outcome, **texts | {"code": check.code, "title": outcome.title or check.title})
 
 
 @check_arguments

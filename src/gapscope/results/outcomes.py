@@ -19,7 +19,7 @@ class Finding:
         cost: Expected cost in accuracy, between 0 and 1; None if it is not known. Findings are ordered by it.
         indices: Samples of the finding, if any.
         code: Code of the check, added when it runs.
-        title: Title of the check, added when it runs.
+        title: Noun phrase; empty for the title of the check, added when it runs.
         interval: 90 % interval of the cost; None without one.
         fixes: Names of the fixes that the advice stands for, best first (`gapscope.checks.fixes`).
         epoch: Recording of a running training at which it appeared; None after training.
