@@ -18,7 +18,8 @@ from torch.utils.data import TensorDataset
 import gapscope as gs
 from gapscope.base.errors import InvalidInput, NotMeasurable
 from gapscope.base.samples import as_samples
-from gapscope.inspection.validation import own_state, ready
+from gapscope.inspection.initial_states import own_state
+from gapscope.inspection.validation import ready
 from gapscope.measures.parameters import distance_from_initialization
 from gapscope.measures.registry import get_measure
 from gradients.reference import Wrapped

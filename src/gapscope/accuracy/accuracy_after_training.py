@@ -32,9 +32,10 @@ from gapscope.base.row_order import check_sample_order
 from gapscope.base.samples import as_samples
 from gapscope.base.tables import check_columns
 from gapscope.gradients.refused_layers import check_layers
+from gapscope.inspection.initial_states import equals_trained_weights, matching_state
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.network_adapter import NetworkAdapter
-from gapscope.inspection.validation import Ready, equals_trained_weights, matching_state, ready
+from gapscope.inspection.validation import Ready, ready
 from gapscope.labels.label_issues import estimate_label_noise
 from gapscope.labels.noise_rate import clean_accuracy
 from gapscope.labels.results import LabelNoiseEstimate

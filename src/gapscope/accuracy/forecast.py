@@ -27,7 +27,8 @@ from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import FEWER_LANDMARKS, explained_memory
 from gapscope.inspection.network_checks import check_module
-from gapscope.inspection.validation import refuse_estimator, settled_by, unwrap_estimator
+from gapscope.inspection.validation import settled_by
+from gapscope.inspection.wrapped_networks import refuse_estimator, unwrap_estimator
 from gapscope.labels.duplicates import exact_repeats
 from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.measures.cpu_budget import COMBINATIONS

@@ -50,7 +50,8 @@ from gapscope.data.frames import encode_inputs
 from gapscope.inspection.first_pass import FITTED_NUMBERS
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import estimator_task, is_estimator
-from gapscope.inspection.validation import network_inside, ready, settled_by, unwrap_estimator
+from gapscope.inspection.validation import ready, settled_by
+from gapscope.inspection.wrapped_networks import network_inside, unwrap_estimator
 from gapscope.labels.duplicates import MIN_REPEATS, exact_repeats
 from gapscope.labels.leaking_columns import leaking_column_note
 from gapscope.measures.embed import features_of_samples

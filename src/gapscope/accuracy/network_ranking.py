@@ -48,7 +48,8 @@ from gapscope.inspection.hooks import Weighted, record_module_calls
 from gapscope.inspection.memoization import memo_scope
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.outputs import measurement_mode, prepare_inputs
-from gapscope.inspection.validation import Ready, ready, refuse_estimator, settled_by
+from gapscope.inspection.validation import Ready, ready, settled_by
+from gapscope.inspection.wrapped_networks import refuse_estimator
 from gapscope.measures.before_training import (
     connection_sensitivity,
     jacobian_covariance,

@@ -34,11 +34,13 @@ from gapscope.data.frames import encode_inputs, source_texts
 from gapscope.data.named_columns import column_by_name
 from gapscope.data.table_encoding import source_columns, unseen_values
 from gapscope.data.table_targets import split_frames
+from gapscope.inspection.initial_states import matching_state
 from gapscope.inspection.interrupts import whole_results
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import estimator_task, is_estimator, unwrapped
 from gapscope.inspection.network_errors import explained_errors
-from gapscope.inspection.validation import matching_state, ready, unwrap_estimator
+from gapscope.inspection.validation import ready
+from gapscope.inspection.wrapped_networks import unwrap_estimator
 from gapscope.labels.raw_columns import refuse_words
 from gapscope.results.progress import progress
 from gapscope.statistics.integer_inputs import settle_integers

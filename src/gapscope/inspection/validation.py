@@ -9,109 +9,35 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gapscope.base.errors import InvalidInput, first_line
+from gapscope.base.errors import InvalidInput
 from gapscope.base.label_numbers import unused_category_reason
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.second_data import as_second
 from gapscope.base.targets import require_labels, require_targets
-from gapscope.base.type_guards import is_list, is_list_or_tuple
 from gapscope.inspection.first_pass import (
     EMBEDDINGS,
     NOT_FINITE,
     PROBABILITIES,
     RANDOM_OUTPUTS,
+    FirstPass,
     activation_of,
     are_unit_rows,
     first_pass,
     fitted_numbers_reason,
 )
+from gapscope.inspection.initial_states import own_state
 from gapscope.inspection.input_types import in_network_types
 from gapscope.inspection.network_adapter import NetworkAdapter, class_axis
 from gapscope.inspection.network_checks import (
     check_finite,
     check_hookable,
     check_module,
-    is_estimator,
     unwrapped,
 )
 from gapscope.inspection.next_position import UNDECIDED, predicts_next_of
 from gapscope.inspection.output_names import numbered_as_outputs, unknown_labels_reason
-from gapscope.inspection.state_names import renamed_state
 from gapscope.inspection.stated_task import with_stated_task
-
-
-def _module_of(estimator: Any) -> Any:
-    """Return the trained module of a skorch network (anything else as it is)."""
-    if hasattr(estimator, "module_"):
-        return estimator.module_
-    if hasattr(estimator, "initialize") and hasattr(estimator, "module"):
-        raise InvalidInput(
-            f"Got a {type(estimator).__name__} that is not initialized; it must have a module. Call .initialize() or "
-            ".fit() first."
-        )
-    return estimator
-
-
-def _transformed(steps: list[tuple[str, Any]], data: Any) -> Any:
-    if not is_list_or_tuple(data) or len(data) != 2:
-        raise InvalidInput(
-            f"A pipeline needs data as a pair (x, y); got {type(data).__name__}. Pass (frame, labels)."
-        )
-    x, y = data
-    for name, step in steps:
-        if step is None or isinstance(step, str):
-            continue  # "passthrough"
-        try:
-            x = step.transform(x)
-        except Exception as error:
-            raise InvalidInput(
-                f"Step {name!r} of the pipeline raised {type(error).__name__}: {first_line(error)} The steps must be "
-                "fitted. Call pipeline[:-1].fit(x)."
-            ) from error
-    return (x.toarray() if hasattr(x, "toarray") else x), y
-
-
-def unwrap_estimator(network: Any, data: Any) -> tuple[Any, Any]:
-    """Return the network inside a skorch estimator or pipeline, and the data that it receives.
-
-    A module is returned unchanged. The x of a pipeline's data (x, y) goes through its fitted steps.
-
-    Raises:
-        InvalidInput: The pipeline is not fitted, or a skorch network is not initialized.
-    """
-    module = network_inside(network)
-    steps = _steps_of(network)
-    if steps and isinstance(module, nn.Module) and module is not network:
-        return module, _transformed(steps[:-1], data)
-    return module, data
-
-
-def _steps_of(network: Any) -> list[tuple[str, Any]]:
-    """Return the steps of a pipeline, empty for other values."""
-    steps = getattr(network, "steps", None)
-    if is_list(steps) and hasattr(network, "named_steps"):
-        return steps
-    return []
-
-
-def network_inside(network: Any) -> Any:
-    """Return the network inside a skorch estimator or pipeline, other values as they are."""
-    if network is None or isinstance(network, nn.Module | type):
-        return network
-    steps = _steps_of(network)
-    if not steps:
-        return _module_of(network)
-    last = _module_of(steps[-1][1])
-    if isinstance(last, nn.Module):
-        return last
-    return network
-
-
-def refuse_estimator(network: Any) -> None:
-    """Raise InvalidInput for an estimator that holds no network, before its data are read, which may be a raw frame."""
-    module = network_inside(network)
-    if is_estimator(module):
-        check_module(module)
+from gapscope.inspection.wrapped_networks import unwrap_estimator
 
 
 @dataclass(frozen=True)
@@ -223,83 +149,6 @@ class Ready:
         return item.task_reason(self.samples.kind)
 
 
-def own_state(
-    network: nn.Module, initial_state: Mapping[str, Any], *, whole: bool = False
-) -> dict[str, Any]:
-    """Return an initial state dictionary with the names of the network's own.
-
-    Args:
-        network: The network, without wrappers.
-        initial_state: State dictionary before training, perhaps of a wrapper, or of its network.
-        whole: Whether every tensor must be there, in its shape.
-
-    Raises:
-        InvalidInput: It is no state dictionary, holds a name that the network has not, or no tensor, or is not whole.
-    """
-    if not isinstance(initial_state, Mapping):
-        raise InvalidInput(
-            f"initial_state must be a state dictionary; got {type(initial_state).__name__}. Pass a clone of "
-            "network.state_dict() from before training."
-        )
-    current = network.state_dict()
-    state = renamed_state(network, initial_state)
-    tensors = {name: value for name, value in current.items() if isinstance(value, Tensor)}
-    misfits: list[Any] = [
-        name
-        for name, tensor in tensors.items()
-        if whole and (name not in state or state[name].shape != tensor.shape)
-    ]
-    misfits += [name for name in state if name not in current]
-    if misfits:
-        raise InvalidInput(
-            f"initial_state must hold the tensors of the network's state_dict(); {', '.join(map(str, misfits[:4]))} "
-            "differ. Pass the state dictionary of the same network before training."
-        )
-    for name, tensor in state.items():
-        if name in tensors and not isinstance(tensor, Tensor):
-            raise InvalidInput(
-                f"initial_state must hold tensors; {name} is of type {type(tensor).__name__}. Pass a clone of "
-                "network.state_dict() from before training."
-            )
-    return state
-
-
-def matching_state(network: nn.Module, initial_state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an initial state dictionary with the names of the network's own, whole and finite.
-
-    Args:
-        network: The network, without wrappers.
-        initial_state: State dictionary before training, in any form of `own_state`.
-
-    Raises:
-        InvalidInput: A tensor is missing, has another shape, is of another network, or is not finite.
-    """
-    state = own_state(network, initial_state, whole=True)
-    for name, tensor in state.items():
-        is_number = isinstance(tensor, Tensor) and tensor.is_floating_point()
-        if is_number and not bool(tensor.isfinite().all()):
-            raise InvalidInput(
-                f"initial_state must be finite; {name} holds NaN or infinity. Pass the state dictionary from before "
-                "training."
-            )
-    return state
-
-
-def equals_trained_weights(network: nn.Module, initial_state: Mapping[str, Any]) -> bool:
-    """Return whether an initial state dictionary, with the network's names, equals the current weights."""
-    pairs = [
-        (initial_state.get(name), parameter)
-        for name, parameter in network.named_parameters()
-        if parameter.requires_grad
-    ]
-    return bool(pairs) and all(
-        isinstance(tensor, Tensor)
-        and tensor.shape == parameter.shape
-        and torch.equal(tensor.detach().to(parameter.device, parameter.dtype), parameter.detach())
-        for tensor, parameter in pairs
-    )
-
-
 def ready(network: Any, data: Any, *, needs: Collection[str] = ()) -> Ready:
     """Validate a network and its data once, and adapt both (for every public function).
 
@@ -390,13 +239,7 @@ def _adapt(network: Any, samples: Samples) -> Ready:
     outputs = first.outputs
     samples = samples.settled(outputs.shape)
     activation = activation_of(bare, samples, first)
-    notes = list(samples.notes)
-    if not bool(torch.isfinite(outputs).all()):
-        notes.append(NOT_FINITE)
-    if first.is_random:
-        notes.append(RANDOM_OUTPUTS)
-    if samples.is_classification and are_unit_rows(outputs):
-        notes.append(EMBEDDINGS)
+    notes = [*samples.notes, *_notes_on_outputs(samples, first)]
     if activation:
         notes.append(PROBABILITIES[activation])
         mismatch = ""
@@ -406,7 +249,6 @@ def _adapt(network: Any, samples: Samples) -> Ready:
     if outputs.ndim == 2 and samples.form is None and is_plain:
         mismatch = mismatch or _stray_positions(samples)
         return Ready(bare, bare, samples, outputs.shape[1], tuple(notes), mismatch=mismatch)
-    axis = None
     predicted = predicts_next_of(bare, samples, first)
     if predicted is None:
         notes.append(UNDECIDED)
@@ -417,26 +259,8 @@ def _adapt(network: Any, samples: Samples) -> Ready:
     )
     if is_one_class:
         outputs = outputs[:, None]
-    if outputs.ndim > 2:
-        axis = 1
-    if samples.is_dense and outputs.ndim <= 2:
-        mismatch = _stray_positions(samples)
-    elif samples.is_dense:
-        preferred = samples.class_axis
-        # objects with `logits` [n, tokens, classes]
-        if preferred is None and (not first.is_direct or causal) and outputs.ndim == 3:
-            preferred = -1
-        try:
-            axis = class_axis(outputs, samples.y, preferred)
-        except InvalidInput as error:
-            reason = str(error).rstrip(".")
-            mismatch = reason[0].lower() + reason[1:]
-    elif outputs.ndim > 2 and samples.targets is not None:
-        positions = list(outputs.shape[1:])
-        mismatch = (
-            f"outputs have positions, {positions} per sample, and targets have none; pass a label per position, or "
-            "return outputs [n, K]"
-        )
+    axis, misplaced = _axis_of_classes(samples, outputs, is_sequence=not first.is_direct or causal)
+    mismatch = misplaced or mismatch
     n_outputs = outputs[0].numel()
     adapted = NetworkAdapter(
         bare,
@@ -461,6 +285,48 @@ def _adapt(network: Any, samples: Samples) -> Ready:
         tuple(notes),
         positions=outputs.ndim > 2,
         mismatch=mismatch,
+    )
+
+
+def _notes_on_outputs(samples: Samples, first: FirstPass) -> list[str]:
+    """Return notes on outputs that no measure can read as the logits of one function."""
+    notes: list[str] = []
+    if not bool(torch.isfinite(first.outputs).all()):
+        notes.append(NOT_FINITE)
+    if first.is_random:
+        notes.append(RANDOM_OUTPUTS)
+    if samples.is_classification and are_unit_rows(first.outputs):
+        notes.append(EMBEDDINGS)
+    return notes
+
+
+def _axis_of_classes(
+    samples: Samples, outputs: Tensor, *, is_sequence: bool
+) -> tuple[int | None, str]:
+    """Return the axis of the classes of outputs with positions (else None), and why targets do not fit them.
+
+    Args:
+        samples: Samples with their targets.
+        outputs: Outputs of the network.
+        is_sequence: Whether they are logits [n, tokens, classes], unless the samples say otherwise.
+    """
+    if outputs.ndim <= 2:
+        return None, _stray_positions(samples)
+    if samples.is_dense:
+        preferred = samples.class_axis
+        if preferred is None and is_sequence and outputs.ndim == 3:
+            preferred = -1
+        try:
+            return class_axis(outputs, samples.y, preferred), ""
+        except InvalidInput as error:
+            reason = str(error).rstrip(".")
+            return 1, reason[0].lower() + reason[1:]
+    if samples.targets is None:
+        return 1, ""
+    positions = list(outputs.shape[1:])
+    return 1, (
+        f"outputs have positions, {positions} per sample, and targets have none; pass a label per position, or "
+        "return outputs [n, K]"
     )
 
 

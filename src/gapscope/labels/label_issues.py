@@ -22,7 +22,7 @@ from gapscope.data.named_columns import column_by_name, lacks_labels
 from gapscope.data.table_targets import split_frames
 from gapscope.inspection.memory import explained_memory
 from gapscope.inspection.network_checks import check_module
-from gapscope.inspection.validation import unwrap_estimator
+from gapscope.inspection.wrapped_networks import unwrap_estimator
 from gapscope.labels.class_labels import assess_classes, assess_with_second_opinion, refuse_repeats
 from gapscope.labels.collected_samples import check_label_order, collect_samples, with_features
 from gapscope.labels.conflicting_copies import conflicting_duplicates, conflicts_in_test

@@ -19,7 +19,8 @@ from gapscope.base.samples import Samples, as_samples
 from gapscope.base.type_guards import is_mapping
 from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.outputs import eager_mode
-from gapscope.inspection.validation import Ready, ready, refuse_estimator
+from gapscope.inspection.validation import Ready, ready
+from gapscope.inspection.wrapped_networks import refuse_estimator
 from gapscope.leaderboard.comparison import ComparedReading, Comparison, LeaderboardEvidence
 from gapscope.measures.budget import (
     OMITTED,

@@ -29,7 +29,8 @@ from gapscope.inspection.outputs import (
     prepare_inputs,
     samples_per_pass,
 )
-from gapscope.inspection.validation import ready, unwrap_estimator
+from gapscope.inspection.validation import ready
+from gapscope.inspection.wrapped_networks import unwrap_estimator
 from gapscope.measures._forward import FeatureRows
 from gapscope.measures.budget import MANY_OUTPUTS
 from gapscope.measures.feature_layer import (

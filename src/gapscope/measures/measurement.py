@@ -20,10 +20,11 @@ from gapscope.base.loss_history import loss_history
 from gapscope.base.randomness import derive_seed
 from gapscope.base.samples import Samples
 from gapscope.inspection.execution import is_distributed
+from gapscope.inspection.initial_states import equals_trained_weights, own_state
 from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.memoization import memo_scope, memoize
 from gapscope.inspection.outputs import eager_mode
-from gapscope.inspection.validation import Ready, equals_trained_weights, own_state, ready
+from gapscope.inspection.validation import Ready, ready
 from gapscope.measures.budget import Allocation, Plan, enforced_budget, plan_budget, reason
 from gapscope.measures.registry import Measure, Options, get_measure, list_measures
 from gapscope.results.progress import SHOW_AFTER_SECONDS, notify, progress

@@ -24,7 +24,8 @@ from gapscope.data import Problem
 from gapscope.inspection.losses import evaluate
 from gapscope.inspection.network_checks import unwrapped
 from gapscope.inspection.outputs import eager_mode, inspection_mode, network_outputs
-from gapscope.inspection.validation import Ready, ready, unwrap_estimator
+from gapscope.inspection.validation import Ready, ready
+from gapscope.inspection.wrapped_networks import unwrap_estimator
 from gapscope.labels.duplicates import exact_copies_in_test
 from gapscope.measures.measurement import Budget, measure
 from gapscope.pools.added import added_id
