@@ -61,4 +61,4 @@ def test_files_are_checked_as_tables(tmp_path: Path) -> None:
 
     path = tmp_path / "t.csv"
     pandas.DataFrame({"a": X, "id": LEAKS["id"], "y": Y}).to_csv(path, index=False)
-    assert isinstance(checked(read_labelled_table(path, "y")), Finding)
+    assert isinstance(checked(read_labelled_table(path, "y").pair), Finding)

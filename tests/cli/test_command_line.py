@@ -320,7 +320,10 @@ def test_lists_as_json() -> None:
     assert {"name", "task", "licence", "path"} <= set(rows[0]) and "digits" in {
         row["name"] for row in rows
     }
-    assert json.loads(gapscope("data", "fetch", "digits", "--json").stdout) == {"files": []}
+    assert json.loads(gapscope("data", "fetch", "digits", "--json").stdout) == {
+        "files": [],
+        "notes": [],
+    }
     studies = json.loads(gapscope("study", "list", "--json").stdout)
     assert next(study for study in studies["studies"] if study["name"] == "zhao2022")["parts"]
 

@@ -56,10 +56,10 @@ def test_label_errors_that_the_visits_share(visits: Path) -> None:
 def test_a_column_of_groups_alone_is_left_out(visits: Path, tmp_path: Path) -> None:
     from gapscope.cli.arguments import read_labelled_table
 
-    features, labels = read_labelled_table(visits, None, groups="patient")
-    assert labels.name == "sick"  # the last column without the groups
-    assert list(features) == [*(f"value {i}" for i in range(6)), "patient_age"]
-    assert len(set(features.attrs["groups"])) == 40
+    table = read_labelled_table(visits, None, groups="patient")
+    assert table.target == "sick"  # the last column without the groups
+    assert list(table.inputs) == [*(f"value {i}" for i in range(6)), "patient_age"]
+    assert table.groups is not None and len(set(table.groups)) == 40
 
 
 @pytest.mark.parametrize("command", ["forecast", "labels"])

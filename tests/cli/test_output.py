@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -201,11 +202,17 @@ def test_the_json_of_every_command_is_documented() -> None:
 
 
 def test_a_wrong_key_or_type_or_a_missing_key_is_found() -> None:
-    check_json("data fetch", '{"files": [{"path": "a", "bytes": 3}]}')
-    for text in ('{"files": [{"path": "a"}]}', '{"files": [{"path": "a", "bytes": 3.5}]}', '{"files": [], "more": 1}',
-                 '[]', '{}'):  # fmt: skip
+    right = {"files": [{"path": "a", "bytes": 3}], "notes": []}
+    check_json("data fetch", json.dumps(right))
+    wrong = (
+        {"files": [{"path": "a"}]},
+        {"files": [{"path": "a", "bytes": 3.5}]},
+        {"files": [], "more": 1},
+        {"notes": [1]},
+    )
+    for content in ([], {}, {"files": []}, *({**right, **keys} for keys in wrong)):
         with pytest.raises(AssertionError):
-            check_json("data fetch", text)
+            check_json("data fetch", json.dumps(content))
 
 
 def test_advice_of_results_is_in_words_of_the_command_line(

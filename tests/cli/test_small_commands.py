@@ -17,6 +17,7 @@ from gapscope.base.errors import InvalidInput
 from gapscope.cli.arguments import read_labelled_table
 from gapscope.cli.study import app as study_app
 from gapscope.cli.study import load_study
+from gapscope.data.frames import encode_inputs
 from support.commands import gapscope
 
 
@@ -55,25 +56,86 @@ def test_text_and_missing_values_become_numbers(
 ) -> None:
     lines = [f"{i},{'red' if i % 2 else 'blue'},row {i},{i % 2}" for i in range(30)]
     lines[4] = ",red,row 4,0"
-    features, labels = read_labelled_table(_write(tmp_path / "a.csv", lines), None)
+    table = read_labelled_table(_write(tmp_path / "a.csv", lines), None)
+    (features, labels), _, notes = encode_inputs(table.pair)
     assert list(features) == ["size", "colour_blue", "colour_red"]
     assert (
         features.loc[4, "size"] == features["size"].median()
         and features.loc[4, "colour_red"] == 1.0
     )
     assert labels.tolist() == [i % 2 for i in range(30)]
-    message = capsys.readouterr().err
+    message = " ".join(notes)
     assert "colour" in message and "name" in message and "1 missing" in message
+    assert "'label', the last" in capsys.readouterr().err
 
 
 def test_a_second_file_gets_the_columns_of_the_first(tmp_path: Path) -> None:
-    pair = read_labelled_table(_write(tmp_path / "a.csv", ["1,red,x,0", "2,blue,y,1"] * 30), None)
-    first = pair[0]
-    second, _ = read_labelled_table(
-        _write(tmp_path / "b.csv", ["1,green,x,0", "2,blue,z,1"] * 30), None, like=pair
+    table = read_labelled_table(_write(tmp_path / "a.csv", ["1,red,x,0", "2,blue,y,1"] * 30), None)
+    other = read_labelled_table(
+        _write(tmp_path / "b.csv", ["1,green,x,0", "2,blue,z,1"] * 30), None, like=table
     )
+    (first, _), (second, _), _ = encode_inputs(table.pair, other.pair)
     assert list(second) == list(first)
     assert second.iloc[0][["colour_blue", "colour_red"]].sum() == 0.0
+
+
+@pytest.fixture
+def two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, pandas.DataFrame]:
+    """Two tables as files; the second has other columns in another order, and other cities."""
+    rng = numpy.random.default_rng(0)
+    tables: dict[str, pandas.DataFrame] = {}
+    for name, cities, n in (("train", "abc", 120), ("test", "abq", 60)):
+        labels = rng.permutation(numpy.resize(["no", "yes"], n))
+        tables[name] = pandas.DataFrame(
+            {
+                "size": rng.normal(labels == "yes").round(3),
+                "city": rng.choice([*cities], n),
+                "label": labels,
+            }
+        )
+    tables["test"] = tables["test"].assign(more=1.5)[["label", "more", "city", "size"]]
+    for name, table in tables.items():
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    (tmp_path / "own_frame.py").write_text(
+        "import pandas\ndef data(): return None, pandas.read_csv('train.csv')\n"
+        "def pair():\n    frame = data()[1]\n    return None, (frame[['size', 'city']], frame['label'])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tables
+
+
+@pytest.mark.parametrize(
+    "source", ["train.csv", "own_frame.py:data --target label", "own_frame.py:pair"]
+)
+def test_a_second_file_is_read_as_python_reads_a_second_frame(
+    source: str, two_files: dict[str, pandas.DataFrame]
+) -> None:
+    expected = gs.check(
+        None, two_files["train"], target="label", test=two_files["test"], only=["GS110"]
+    )
+    done = gapscope("check", *source.split(), "--test", "test.csv", "--only", "GS110", "--json")
+    content = json.loads(done.stdout)
+    (network,) = content["networks"]
+    assert network["findings"][0]["evidence"] == expected.findings[0].evidence
+    assert "no training row has, 'q'" in network["findings"][0]["evidence"]
+    assert network["notes"] == list(expected.notes)
+    assert any("more: not used" in note for note in content["notes"])
+
+
+def test_a_whole_frame_of_a_function_needs_the_column_of_its_labels(two_files: Any) -> None:
+    done = gapscope("check", "own_frame.py:data", "--test", "test.csv")
+    assert done.returncode == 1 and "--target" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "labels", "forecast"])
+def test_notes_on_a_file_are_in_the_object_and_on_standard_error(
+    command: str, two_files: Any
+) -> None:
+    more = ["--only", "GS104"] if command == "check" else ["--time-budget", "2"]
+    done = gapscope(command, "train.csv", "--json", *more)
+    notes = json.loads(done.stdout)["notes"]
+    for part in ("'label', the last", "city: one column per value", "0 = 'no'"):
+        assert sum(part in note for note in notes) == 1 and done.stderr.count(part) == 1
 
 
 @pytest.mark.parametrize("command", ["labels", "forecast"])

@@ -170,6 +170,19 @@ def test_values_that_the_first_table_lacks_are_noted() -> None:
     assert len(notes) == 1 and notes[0].startswith("s: ")
 
 
+def test_columns_that_the_first_table_lacks_are_named() -> None:
+    first = FIRST.assign(empty=numpy.nan)  # omitted, but known
+    encoded = encode_frame(first)[0]
+    values, notes = encode_frame(first.assign(more=1.0)[["more", *first]], like=encoded)
+    assert len(notes) == 1 and notes[0].startswith("more: not used")
+    assert list(values) == list(encoded)
+    with pytest.raises(InvalidInput, match="It has N"):
+        encode_frame(FIRST.rename(columns={"n": "N"}), like=encoded)
+    texts = pandas.DataFrame({"text": [f"word{k} and word{k + 1}" for k in range(60)]})
+    _, notes = encode_frame(texts.assign(more=1.0), like=encode_frame(texts)[0])
+    assert any("more: not used" in note for note in notes)
+
+
 def test_names_of_rows_are_no_columns_of_the_second_table() -> None:
     first = pandas.DataFrame({"name": [f"r{k}" for k in range(60)], "x": [1.0, 2.0, 4.0] * 20})
     assert second(first, first.iloc[:30]).shape == (30, 1)

@@ -49,7 +49,8 @@ def documented() -> dict[str, list[Key]]:
     result: dict[str, list[Key]] = {}
     for section in re.split(r"^## gapscope ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
         command, _, body = section.partition("\n")
-        result[command] = [
+        result[command] = [Key("notes[]", ("text",), always=True)]  # of every command
+        result[command] += [
             Key("".join(path), tuple(re.split(r", | or ", value)), not meaning.startswith("only"))
             for keys, value, meaning in re.findall(r"^\| `([^`]+)` \| ([^|]+) \| ?([^|]*) \|$", body, re.MULTILINE)
             for path in itertools.product(*(

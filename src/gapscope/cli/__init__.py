@@ -29,7 +29,7 @@ from gapscope.cli import (
     report,
     study,
 )
-from gapscope.cli.output import print_lines
+from gapscope.cli.output import print_lines, start_notes
 from gapscope.cli.pipes import tolerate_closed_streams
 
 app = typer.Typer(
@@ -57,6 +57,7 @@ def root(
     ),
 ) -> None:
     """Find what limits a neural network, from its training data alone."""
+    start_notes()
 
 
 app.command("demo")(demo.demo)

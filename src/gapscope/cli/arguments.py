@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gapscope.cli.factories import Returned, call_for_all, is_factory
 from gapscope.cli.options import NETWORK
-from gapscope.cli.output import print_lines
+from gapscope.cli.output import print_note
 from gapscope.results.formatting import pluralize
 
 if TYPE_CHECKING:
@@ -213,9 +214,7 @@ def split_target(
                 f"{join_names(usual)}. Pass --target {usual[0]}, or --target {target}."
             )
         if like is None:
-            print_lines(
-                f"The labels are column {target!r}, the last. --target names another.", err=True
-            )
+            print_note(f"The labels are column {target!r}, the last. --target names another.")
     if target not in table:
         hint = did_you_mean(target, names) or f" It has {join_names(names)}."
         raise InvalidInput(f"{path} has no column {target!r}.{hint}")
@@ -236,14 +235,37 @@ def split_target(
     ]
     for word in words:
         n = int((labels == word).sum())
-        print_lines(
-            f"{target}: {word!r} is a class ({pluralize(n, 'sample')}), not a missing label.",
-            err=True,
+        print_note(
+            f"{target}: {word!r} is a class ({pluralize(n, 'sample')}), not a missing label."
         )
     labels, note = as_targets(labels, like)
     if note and like is None:
-        print_lines(note, err=True)
+        print_note(note)
     return table.drop(columns=target), labels
+
+
+@dataclass(frozen=True)
+class LabelledTable:
+    """Table of a file.
+
+    Attributes:
+        frame: All columns but that of the groups.
+        target: Name of the column of the labels.
+        inputs: The columns of features, as they are.
+        labels: The labels or targets.
+        groups: Group of each row; None without a column of them.
+    """
+
+    frame: pandas.DataFrame
+    target: str
+    inputs: pandas.DataFrame
+    labels: pandas.Series
+    groups: list[Any] | None
+
+    @property
+    def pair(self) -> tuple[pandas.DataFrame, pandas.Series]:
+        """Features and labels."""
+        return self.inputs, self.labels
 
 
 def read_labelled_table(
@@ -251,38 +273,79 @@ def read_labelled_table(
     target: str | None,
     *,
     groups: str | None = None,
-    like: tuple[Any, Any] | None = None,
-) -> tuple[pandas.DataFrame, pandas.Series]:
-    """Read a table as features, text and missing values encoded as numbers, and labels; notes are printed.
+    like: LabelledTable | tuple[Any, Any] | None = None,
+) -> LabelledTable:
+    """Read a table with labels; notes about its file are printed.
 
     Args:
         path: CSV, JSON or Parquet file (see `gapscope.data.tables.read_table`).
-        target: Column of the labels; None for the last one.
-        groups: Column of groups, which is then in `attrs["groups"]` of the features and no feature; None for none.
-        like: Features and labels of another file, by whose rules this one is read; notes are not printed again.
+        target: Column of the labels; None for that of `like`, or the last one.
+        groups: Column of groups, which is no feature; None for none.
+        like: The first table, or a pair of a frame and labels, by whose rules a second one is read.
 
     Raises:
         InvalidInput: There is no such file or column.
     """
+    import pandas
+
     from gapscope.base.errors import InvalidInput
-    from gapscope.data.frames import encode_frame
     from gapscope.data.tables import read_table, text_columns
 
     if not path.exists():
         raise InvalidInput(
             f"{path} must be a table (CSV, JSON lines, Parquet), a TOML grid or module:function; there is no such file."
         )
-    first, first_labels = (None, None) if like is None else like
-    known: Mapping[str, Any] = {} if first is None else first.attrs
-    table, found = read_table(path, as_text=known.get("text", ()))
-    table, of_groups = split_groups(table, groups, path, target)
-    columns, labels = split_target(table, target, path, like=first_labels)
-    features, encoded = encode_frame(columns, like=first)
-    notes = [note for note in (*found, *encoded) if note not in known.get("notes", [])]
+    first_labels = None
+    as_text: tuple[str, ...] = ()
+    if like is not None:
+        first, first_labels = like.pair if isinstance(like, LabelledTable) else like
+        as_text = text_columns(like.frame if isinstance(like, LabelledTable) else first)
+        # the column of the training labels, wherever it stands in this file
+        target = target or getattr(first_labels, "name", None)
+    if not isinstance(first_labels, pandas.Series):
+        first_labels = None
+    frame, notes = read_table(path, as_text=as_text)
     for note in notes:
-        print_lines(note, err=True)
-    features.attrs.update(notes=notes, text=text_columns(table), groups=of_groups)
-    return features, labels
+        print_note(note)
+    frame, of_groups = split_groups(frame, groups, path, target)
+    inputs, labels = split_target(frame, target, path, like=first_labels)
+    return LabelledTable(frame, str(labels.name), inputs, labels, of_groups)
+
+
+def read_second(path: Path, column: str | None, data: Any) -> Any:
+    """Return the held-out samples of --test: a pair of a frame and labels, or pictures.
+
+    Args:
+        path: Table, or folder of pictures.
+        column: Column of the labels, from --target; None for that of the training data.
+        data: Training data: a table of a file, pictures, or what a function returned.
+
+    Raises:
+        InvalidInput: The training data are of no file and no frame, or the test data have another form.
+    """
+    from gapscope.base.errors import InvalidInput, describe_value
+    from gapscope.base.foreign_data import as_frame
+    from gapscope.base.type_guards import is_list_or_tuple
+    from gapscope.data.image_folder import ImageFolder
+
+    if isinstance(data, ImageFolder):
+        return read_pictures(path, data.side, like=data)
+    if isinstance(data, LabelledTable):
+        return read_labelled_table(path, column, like=data).pair
+    is_pair = is_list_or_tuple(data) and len(data) == 2
+    inputs = as_frame(data[0] if is_pair else data)
+    if not hasattr(inputs, "columns"):
+        raise InvalidInput(
+            f"--test {path} is read like the training data, which must be a table, a frame or a folder of pictures; "
+            f"got {describe_value(inputs)}, whose encoding is not known. Return the test data from the function: "
+            "{'network': ..., 'data': ..., 'test': (inputs, targets)}."
+        )
+    if not is_pair:
+        raise InvalidInput(
+            f"--test {path} is read like the training data, whose column of labels is not known. Pass --target, or "
+            "return (inputs, targets) as the data."
+        )
+    return read_labelled_table(path, column, like=(inputs, data[1])).pair
 
 
 def split_groups(
@@ -328,9 +391,8 @@ def read_pictures(folder: Path, side: int, *, like: ImageFolder | None = None) -
     if like is None:
         n = pluralize(len(pictures), "picture")
         classes = pluralize(len(pictures.classes), "class")
-        print_lines(
+        print_note(
             f"{n} of {classes}, as {side} x {side} pixels. Features of a pretrained network say more: "
-            "`gapscope.embed`.",
-            err=True,
+            "`gapscope.embed`."
         )
     return pictures

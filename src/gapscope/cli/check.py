@@ -92,26 +92,6 @@ def _targets(
         yield target.parent.name, *stored_network(target, data_root)
 
 
-def _read_test(path: Path, column: str | None, data: Any) -> Any:
-    """Return held-out samples in the form of the training data."""
-    from gapscope.base.errors import InvalidInput, describe_value
-    from gapscope.cli.arguments import read_labelled_table, read_pictures
-    from gapscope.data.image_folder import ImageFolder
-
-    if isinstance(data, ImageFolder):
-        return read_pictures(path, data.side, like=data)
-    inputs = data[0] if isinstance(data, tuple) and len(data) == 2 else data
-    if not hasattr(inputs, "columns"):
-        raise InvalidInput(
-            f"--test {path} is read like the training data, which must be a table, a frame or a folder of pictures; "
-            f"got {describe_value(inputs)}, whose encoding is not known. Return the test data from the function: "
-            "{'network': ..., 'data': ..., 'test': (inputs, targets)}."
-        )
-    if column is None:  # the column of the training labels, wherever it stands in this file
-        column = getattr(data[1], "name", None)
-    return read_labelled_table(path, column, like=data)
-
-
 def stored_network(weights: Path, data_root: str | None) -> tuple[Any, Any, dict[str, Any]]:
     """Return network, data, and initial state, history, batch size and training as options of `check`."""
     from gapscope.base.specs import RunSpec
@@ -185,7 +165,7 @@ def check(
     """Find what limits a network and what to do, from its training data."""
     from gapscope.checks.registry import get_checks
     from gapscope.checks.run import check as run_checks
-    from gapscope.cli.arguments import is_grid
+    from gapscope.cli.arguments import LabelledTable, is_grid, read_second
     from gapscope.cli.factories import import_function, is_factory
     from gapscope.cli.progress import handle_interrupts
 
@@ -200,7 +180,7 @@ def check(
             target, data_root, max_networks, load, column, side, test
         ):
             if test is not None:
-                options["test"] = _read_test(test, column, data)
+                options["test"] = read_second(test, column, data)
             if train == "spec" and options.get("train_fn") is None:
                 raise typer.BadParameter(
                     f"--train spec needs a grid, a pool, or a function that returns train_fn; {target} has no training "
@@ -212,7 +192,7 @@ def check(
                 options["train_fn"] = None
             result = run_checks(
                 network,
-                data,
+                data.pair if isinstance(data, LabelledTable) else data,
                 ignore=_codes(ignore),
                 only=_codes(only or "") or None,
                 time_budget=time_budget,

@@ -39,10 +39,9 @@ def correct(
     from gapscope.base.errors import InvalidInput
     from gapscope.base.files import write_output
     from gapscope.base.samples import as_samples
-    from gapscope.cli.arguments import is_table, split_target
+    from gapscope.cli.arguments import is_table, read_labelled_table
     from gapscope.data.frames import encode_inputs
     from gapscope.data.table_targets import FORMAT
-    from gapscope.data.tables import read_table
     from gapscope.labels.corrected_files import corrected_file
     from gapscope.labels.corrections import read_decisions
     from gapscope.labels.label_cells import are_equal
@@ -54,10 +53,7 @@ def correct(
             "`gapscope.apply_label_corrections` in Python; move pictures of a folder by the names in the list."
         )
     _check_formats(table, output)
-    typed, notes = read_table(table)
-    for note in notes:
-        print_lines(note, err=True)
-    inputs, labels = split_target(typed, column, table)
+    inputs, labels = read_labelled_table(table, column).pair
     data, _, _ = encode_inputs((inputs, labels))
     samples = as_samples(data)
     decisions = read_decisions(samples, reviewed, labels.attrs.get(FORMAT))

@@ -36,11 +36,8 @@ def _forecasts(
         pictures = read_pictures(target, side)
         return {str(target): forecast_accuracy(None, pictures, time_budget=time_budget)}
     if not is_grid(target):
-        features, labels = read_labelled_table(target, column, groups=groups)
-        of_groups = features.attrs["groups"]
-        found = forecast_accuracy(
-            None, (features, labels), groups=of_groups, time_budget=time_budget
-        )
+        table = read_labelled_table(target, column, groups=groups)
+        found = forecast_accuracy(None, table.pair, groups=table.groups, time_budget=time_budget)
         return {str(target): found}
     from gapscope.pools.from_spec import network_from_spec, prepare_data
 

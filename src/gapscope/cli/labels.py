@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import typer
 
 from gapscope.cli.options import GROUPS, JSON, LABEL_COLUMN, NO_ANSWER, SIDE
 from gapscope.cli.output import check_outputs, print_json, print_lines
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pandas
 
 
 def labels(
@@ -38,26 +32,10 @@ def labels(
     json: bool = JSON,
 ) -> None:
     """Rank samples by the probability that their label is wrong, with or without a network."""
-    from gapscope.cli.arguments import (
-        read_labelled_table,
-        read_pictures,
-        split_groups,
-        split_target,
-    )
+    from gapscope.cli.arguments import read_labelled_table, read_pictures, read_second
     from gapscope.cli.factories import call_factory, is_factory, split_returned
     from gapscope.cli.progress import handle_interrupts
-    from gapscope.data.tables import read_table, text_columns
     from gapscope.labels.label_issues import find_label_issues
-
-    def read(
-        path: Path, column: str | None, groups: str | None, as_text: Sequence[str] = ()
-    ) -> tuple[pandas.DataFrame, str, list[Any] | None]:
-        table, notes = read_table(path, as_text=as_text)
-        table, of_groups = split_groups(table, groups, path, column)
-        _, labels = split_target(table, column, path)
-        for note in notes:
-            print_lines(note, err=True)
-        return table, str(labels.name), of_groups
 
     check_outputs(html, csv, sources=(target, test))
     if groups is not None and (is_factory(target) or target.is_dir()):
@@ -70,17 +48,18 @@ def labels(
             network, data = call_factory(target, what="network or None")
             data = split_returned(data, column, target, test)
             if test is not None:
-                held_out = read_labelled_table(test, column)
+                held_out = read_second(test, column, data)
         elif target.is_dir():
             network = None
             data = read_pictures(target, side)
             if test is not None:
-                held_out = read_pictures(test, side, like=data)
+                held_out = read_second(test, column, data)
         else:
             network = None
-            data, label_column, of_groups = read(target, column, groups)
+            table = read_labelled_table(target, column, groups=groups)
+            data, label_column, of_groups = table.frame, table.target, table.groups
             if test is not None:
-                held_out, _, _ = read(test, label_column, None, text_columns(data))
+                held_out = read_labelled_table(test, column, like=table).frame
                 held_out = held_out.drop(columns=groups or [], errors="ignore")
         issues = find_label_issues(
             network,

@@ -12,31 +12,27 @@ import typer
 
 from gapscope.base.files import to_json
 from gapscope.cli.options import DATA_ROOT, GROUPS, JSON
-from gapscope.cli.output import print_json, print_lines, print_table
+from gapscope.cli.output import print_json, print_lines, print_note, print_table
 
 
 def _of_table(
     source: Path, table: Path, target: str | None, groups: str | None
 ) -> tuple[Any, Any, Any]:
     """Return the training function or estimator, the table as data (x, y), and the column of groups."""
-    from gapscope.cli.arguments import read_labelled_table, split_groups, split_target
+    from gapscope.cli.arguments import read_labelled_table
     from gapscope.cli.factories import import_object
-    from gapscope.data.tables import read_table
+    from gapscope.data.frames import encode_frame
 
     trained = import_object(source)
-    encodes_columns = _encodes_columns(trained)
-    if encodes_columns:
-        raw, notes = read_table(table)
-        raw, column = split_groups(raw, groups, table, target)
-        features, labels = split_target(raw, target, table)
+    read = read_labelled_table(table, target, groups=groups)
+    features: Any = read.inputs
+    if not _encodes_columns(trained):
+        features, notes = encode_frame(features)
         for note in notes:
-            print_lines(note, err=True)
-    else:
-        features, labels = read_labelled_table(table, target, groups=groups)
-        column = features.attrs["groups"]
-    if encodes_columns and features.shape[1] == 1:
+            print_note(note)
+    elif features.shape[1] == 1:
         features = features.iloc[:, 0]  # a vectorizer of texts takes one per row
-    return trained, (features, labels), column
+    return trained, (features, read.labels), read.groups
 
 
 def _encodes_columns(trained: Any) -> bool:

@@ -8,6 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,23 @@ if TYPE_CHECKING:
 
 # wider than any table: piped output has no screen to fit, unless COLUMNS names its width
 _PIPED = 1000
+# what the running command said of the data that it read
+_NOTES: ContextVar[list[str]] = ContextVar("notes")
+
+
+def start_notes() -> None:
+    """Begin the notes of a command."""
+    _NOTES.set([])
+
+
+def print_note(text: str) -> None:
+    """Print a sentence on how data were read to standard error; `print_json` adds it to its object.
+
+    Args:
+        text: The sentence.
+    """
+    _NOTES.get([]).append(text)
+    print_lines(text, err=True)
 
 
 def check_outputs(*paths: Path | None, sources: Sequence[Path | None] = ()) -> None:
@@ -64,12 +82,27 @@ def _rounded(value: Any) -> Any:
 
 
 def print_json(value: Result | Mapping[str, Any]) -> None:
-    """Print one JSON object, as docs/json.md describes it: missing and infinite numbers are null."""
+    """Print one JSON object, as docs/json.md describes it: missing and infinite numbers are null.
+
+    Its `notes` are those of `print_note`, and those of the results that it holds, which are printed as well.
+    """
     from gapscope.base.files import to_json
     from gapscope.results.result import Result
 
     content = value.to_dict() if isinstance(value, Result) else value
-    typer.echo(to_json(_rounded(content), indent=1, null=True))
+    own = [in_a_shell(note) for part in _results_in(content) for note in part.get("notes") or ()]
+    said = [in_a_shell(note) for note in _NOTES.get([])]
+    for note in dict.fromkeys(own):
+        if note not in said:
+            print_lines(note, err=True)
+    notes = list(dict.fromkeys([*said, *own]))
+    typer.echo(to_json(_rounded({**content, "notes": notes}), indent=1, null=True))
+
+
+def _results_in(content: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return an object of JSON, and the objects in it and in its lists."""
+    rows = [item if isinstance(item, list) else [item] for item in content.values()]
+    return [content, *(row for part in rows for row in part if isinstance(row, Mapping))]
 
 
 def output_width(*, err: bool = False) -> int:

@@ -101,7 +101,9 @@ def encode_first(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, 
     if unique and set(unique) == set(frame.columns):
         words, word_notes = encode_words([frame[name] for name in frame])
         columns = [ColumnEncoding(str(name), "text", dtypes[str(name)], ()) for name in frame]
-        words.attrs[KEY] = TableEncoding(tuple(columns), tuple(WORDS), {}, words=True, texts=texts)
+        words.attrs[KEY] = TableEncoding(
+            tuple(columns), tuple(WORDS), {}, words=True, texts=texts, names=tuple(dtypes)
+        )
         return words, (*notes, *word_notes)
     notes += filter(None, [note_on_unreadable(without_declaration(frame[name])) for name in unique])
     frame = frame.drop(columns=unique)
@@ -126,7 +128,12 @@ def encode_first(frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, 
     encoded, columns, medians = _encode_columns(frame, categories, reading)
     dropped = tuple(map(str, (*unread, *unique)))
     encoded.attrs[KEY] = TableEncoding(
-        columns, tuple(encoded.columns), medians, texts=texts, dropped=dropped
+        columns,
+        tuple(encoded.columns),
+        medians,
+        texts=texts,
+        dropped=dropped,
+        names=tuple(dtypes),
     )
     keep_identity(encoded, passed, dropped)
     return encoded, tuple(notes)

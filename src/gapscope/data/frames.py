@@ -43,11 +43,13 @@ def encode_frame(
     # the columns of a second part are those of the first, whatever its own rows look like
     if like is not None:
         encoding = encoding_of(like)
+        others = encoding.notes_on_others(frame)
         if encoding.words:
-            return encode_words(encoding.own_columns(frame))
+            words, notes = encode_words(encoding.own_columns(frame))
+            return words, (*notes, *others)
         encoded, notes = encoding.apply(frame)
         keep_identity(encoded, frame, encoding.dropped)
-        return encoded, notes
+        return encoded, (*notes, *others)
     return encode_first(frame)
 
 

@@ -134,6 +134,7 @@ class TableEncoding:
         texts: Columns of text that are no categories, used or not, by their names.
         dropped: Names of the columns that are not used but tell rows apart, as text: all but numbers and identifiers of
             the rows.
+        names: Names of all columns, used or not, as text.
     """
 
     columns: tuple[ColumnEncoding, ...]
@@ -142,6 +143,7 @@ class TableEncoding:
     words: bool = False
     texts: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     dropped: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __deepcopy__(self, memo: Any) -> TableEncoding:
         return self  # pandas copies the attributes of a frame in every operation
@@ -159,11 +161,29 @@ class TableEncoding:
         by_name = {str(name): name for name in frame.columns}
         lacking = [column.name for column in self.columns if column.name not in by_name]
         if lacking:
+            others = self._others(frame)
             raise InvalidInput(
-                f"The second table must have the columns of the first; it lacks {join_names(lacking)}. Add "
-                "them, or remove them from both."
+                f"The second table must have the columns of the first; it lacks {join_names(lacking)}."
+                f"{f' It has {join_names(others)}, which the first lacks.' if others else ''} Add or rename them, or "
+                "remove them from both."
             )
         return [frame[by_name[column.name]] for column in self.columns]
+
+    def _others(self, frame: pandas.DataFrame) -> list[str]:
+        """Return the columns of another table that the first lacks."""
+        known = {*self.names, *(column.name for column in self.columns)}
+        return [name for name in map(str, with_unique_names(frame)) if name not in known]
+
+    def notes_on_others(self, frame: pandas.DataFrame) -> tuple[str, ...]:
+        """Return the note about columns of another table that the first lacks.
+
+        Args:
+            frame: The other table.
+        """
+        others = self._others(frame)
+        if not others:
+            return ()
+        return (f"{join_names(others)}: not used, since the first table has no such column.",)
 
     def apply(self, frame: pandas.DataFrame) -> tuple[pandas.DataFrame, tuple[str, ...]]:
         """Return another table with the encoded columns of the first, and notes.

@@ -374,6 +374,7 @@ class LabelIssues(Result):
             "expected_precision": self.expected_precision,
             "noise": None if self.noise is None else self.noise.to_dict(),
             "note": self.note,
+            "notes": list(self.notes),
             "method": self.method,
             "conflicts": [list(pair) for pair in self.conflicts],
             "test_duplicates": [list(pair) for pair in self.test_duplicates],
