@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -62,6 +63,47 @@ def task_in(answer: Any) -> str:
 def test_binary_tags_are_classes_of_positions_beside_a_tagger(function: str) -> None:
     answer = ANSWERS[function](Tagger(), binary_tags())
     assert "positions" in task_in(answer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_samples_of_zeros_and_ones_are_what_a_pair_of_them_is(dtype: torch.dtype) -> None:
+    x, _ = amounts()
+    several = x > 0
+    several[0] = True
+    one_hot = torch.eye(3)[torch.arange(N) % 3]
+    assert gs.Samples(x, several.to(dtype)).kind == "multi-label"
+    if dtype != torch.bool:
+        assert gs.Samples(x, one_hot.to(dtype)).y.tolist() == [k % 3 for k in range(N)]
+    stated = gs.Samples(x, several.to(dtype), task="regression")
+    assert stated.kind == stated.subset(torch.arange(9)).kind == "regression"
+
+
+def test_samples_of_binary_tags_are_settled_by_a_tagger() -> None:
+    answer = gs.out_of_sample(Tagger(), gs.Samples(*binary_tags()))
+    assert answer.task == "positions"
+
+
+def test_measures_of_stated_regression_targets_have_their_loss() -> None:
+    x, _ = amounts()
+    network = nn.Linear(3, 3)
+    stated = gs.Samples(x, (x > 0).float(), task="regression")
+    squared = (network(x).detach() - stated.y).square().mean()
+    assert gs.measure(network, stated, ["loss"])["loss"].value == pytest.approx(float(squared))
+
+
+@pytest.mark.parametrize("form", [torch.tensor, numpy.array])
+def test_labels_of_support_vector_machines_are_named_as_such(form: Any) -> None:
+    x, _ = amounts()
+    signs = form(((x[:, 0] > 0) * 2.0 - 1).tolist())
+    for call in (gs.estimate_accuracy, gs.estimate_label_noise, gs.check):
+        try:
+            text = str(getattr(call(nn.Linear(3, 1), (x, signs)), "notes", ""))
+        except InvalidInput as error:
+            text = str(error)
+        assert "y.long()" in text and 'task="classification"' in text
+    named = gs.Samples(x, signs, task="classification")
+    assert named.class_names == ("-1", "1")
+    assert torch.equal(named.y, (x[:, 0] > 0).long())
 
 
 def test_features_of_positions_decide_too() -> None:

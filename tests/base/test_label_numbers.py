@@ -8,11 +8,13 @@ import numpy
 import pandas
 import pytest
 import torch
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 import gapscope as gs
 from gapscope.base.errors import InvalidInput
-from gapscope.base.label_numbers import check_no_mark
+from gapscope.base.label_numbers import check_no_mark, check_no_missing_marks
 from gapscope.base.samples import as_samples
 
 
@@ -131,7 +133,107 @@ def test_masked_labels_are_missing(labels: Any) -> None:
         as_samples((FEATURES, numpy.ma.masked_array(labels, OMITTED)))
 
 
-@pytest.mark.parametrize("word", ["", " ", "NA", "n/a", "?"])
+@pytest.mark.parametrize(
+    ("labels", "marks"),
+    [
+        ([0, 1, 2, 255], "255"),
+        ([0, 1, -9], "-9"),
+        ([0, 1, 2, -1], "-1"),
+        ([0, 1, 2, -999], "-999"),
+        ([1, 2, 3, 99], "99"),
+        ([1, 2, -1], "-1"),
+        ([0, 1, 2, 3, 998, 999], ""),
+        ([0, 1, -9, -1], "-9, -1"),
+        ([0, 1, -(2**63)], str(-(2**63))),
+        ([0, 1, -100], ""),
+        ([1, 2, 3], ""),
+        ([-1, 1], ""),
+        ([-1, 0, 1], ""),
+        ([-2, -1, 0, 1, 2], ""),
+        ([0, 255], ""),
+        ([0, 2, 4, 6], ""),
+        ([10, 20, 30], ""),
+        (range(3, 10), ""),
+        ([3, 17, 401], ""),
+        ([0, 1, 9], ""),
+        (range(256), ""),
+        ([*range(98), 99], ""),
+        ([0, 1, 7, 255], ""),
+        ([50, 51, 99], ""),
+    ],
+)
+def test_marks_of_missing_labels_are_told_from_classes(labels: Any, marks: str) -> None:
+    values = torch.tensor([*labels, *labels])
+    for form in (values, values[:, None]):
+        if not marks:
+            check_no_missing_marks(form)
+            continue
+        with pytest.raises(InvalidInput, match=f"got {marks} in") as caught:
+            check_no_missing_marks(form)
+    if marks:
+        assert f"of {len(values)} rows" in str(caught.value)
+    check_no_missing_marks(values.double())
+    check_no_missing_marks(values.repeat(2, 1))
+
+
+def _forms_of(x: numpy.ndarray, y: numpy.ndarray) -> dict[str, Any]:
+    """Return calls that read the same labels in many forms of data."""
+    frame = pandas.DataFrame(x, columns=list("abc")).assign(y=y)
+    tensors = torch.tensor(x), torch.tensor(y)
+    pairs = torch.utils.data.TensorDataset(*tensors)
+    estimator = LogisticRegression().fit(x, y)
+    forest = RandomForestClassifier(5, oob_score=True)
+    return {
+        "arrays": lambda: as_samples((x, y)),
+        "lists": lambda: as_samples((x.tolist(), y.tolist())),
+        "samples": lambda: gs.Samples(*tensors),
+        "loader": lambda: as_samples(torch.utils.data.DataLoader(pairs, 7)),
+        "mapping": lambda: as_samples({"x": tensors[0], "labels": tensors[1]}),
+        "test": lambda: gs.check(None, (x, abs(y) % 3), test=(x, y), only=["GS101"]),
+        "frame": lambda: gs.find_label_issues(None, frame, target="y"),
+        "pair": lambda: gs.forecast_accuracy(None, (frame[["a", "b"]], frame["y"])),
+        "fitted": lambda: gs.check(estimator, (x, y), only=["GS101"]),
+        "fitted frame": lambda: gs.check(estimator, frame, target="y", only=["GS101"]),
+        "unfitted": lambda: gs.out_of_sample(LogisticRegression(), (x, y)),
+        "bytes": lambda: gs.out_of_sample(forest, (x, y if y.min() < 0 else y.astype("uint8"))),
+        "curve": lambda: gs.learning_curve(LogisticRegression(), (x, y)),
+    }
+
+
+@pytest.mark.parametrize("mark", [255, -1, -9])
+def test_every_form_of_data_refuses_marks_of_missing_labels(mark: int) -> None:
+    labels = numpy.where(OMITTED, mark, numpy.arange(60) % 3)
+    for name, read in _forms_of(FEATURES, labels).items():
+        with pytest.raises(InvalidInput, match=f"{mark} in 6 of") as caught:
+            read()
+        assert "write -100" in str(caught.value), name
+
+
+def test_a_named_task_or_a_named_class_is_no_mark() -> None:
+    labels = numpy.where(OMITTED, 255, numpy.arange(60) % 3)
+    samples = gs.Samples(FEATURES, labels, task="classification")
+    assert as_samples(samples).subset(torch.arange(30)).y.max() == 255
+    assert gs.Samples(FEATURES, labels, task="regression").kind == "regression"
+
+
+def test_a_class_of_a_data_set_that_means_no_label_is_noted() -> None:
+    class Named(torch.utils.data.Dataset[Any]):
+        classes = ("cat", "unknown")
+
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, row: int) -> Any:
+            return torch.tensor([float(row)]), row % 2
+
+    notes = as_samples(Named()).notes
+    assert any("'unknown' (10)" in note and "isin(y, [1])" in note for note in notes)
+
+
+MISSING = ["", " ", "NA", "n/a", "?", "unknown", "None", "unlabeled", "Missing", "NOT_LABELED"]
+
+
+@pytest.mark.parametrize("word", MISSING)
 def test_labels_that_may_be_missing_are_noted(word: str) -> None:
     labels = numpy.where(OMITTED, word, WORDS)
     for form in (labels, labels.astype("S"), pandas.Series(labels, dtype="category")):

@@ -22,7 +22,7 @@ from gapscope.base.columns import (
 )
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.foreign_data import as_frame
-from gapscope.base.label_numbers import notes_on_class_names
+from gapscope.base.label_numbers import check_no_missing_marks, notes_on_class_names
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.samples import Samples, as_samples
 from gapscope.base.targets import IGNORED, labelled_rows, refuse_missing
@@ -147,6 +147,9 @@ def as_rows(data: Any, estimator: Any = None) -> Rows:
     if kind:
         rows = replace(rows, notes=(*rows.notes, *_check_for_estimator(rows, kind)))
     values = np.asarray(rows.targets)
+    numbers = as_numbers(values)
+    if kind == "classifier" and numbers.dtype.kind in "iuf" and np.all(numbers % 1 == 0):
+        check_no_missing_marks(tensor_of(numbers, dtype=torch.int64))
     if kind == "regressor" or values.dtype.kind not in ("ifO" if kind else "i"):
         return rows
     is_missing = np.asarray(values == IGNORED, dtype=bool).reshape(len(values), -1)

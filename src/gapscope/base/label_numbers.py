@@ -103,18 +103,86 @@ def check_no_mark(labels: Tensor) -> None:
             )
 
 
+MARKS = frozenset({-1, -9}) | {
+    sign * number
+    for sign in (-1, 1)
+    for number in (99, 255, 999, 9999, 99999, 2**15 - 1, 2**16 - 1, 2**31 - 1)
+}
+LOWEST = frozenset({-(2**15), -(2**31), -(2**63)})
+"""Numbers that stand for a missing label in many data sets; the lowest of integer types are NaN that was converted."""
+
+
+def check_no_missing_marks(labels: Tensor, owner: str = "Class labels") -> None:
+    """Raise InvalidInput if one or two numbers beyond those of the classes mark samples without a label, such as 255.
+
+    The others are numbered 0, 1, 2, ... or 1, 2, ... without a gap. A positive mark is far above them; -1 just below 0
+    is one only if there are three classes or more, since -1, 0 and 1 are codes such as less, as much, more. Labels that
+    are no integers, or have positions, are not looked at.
+
+    Args:
+        labels: Labels as passed, of any type.
+        owner: What holds them, for the message.
+
+    Raises:
+        InvalidInput: There are such marks.
+    """
+    is_integer = not (labels.is_floating_point() or labels.is_complex())
+    if not is_integer or labels.dtype == torch.bool or labels[:1].numel() != 1:
+        return
+    labels = labels.flatten().long()
+    labels = labels[labels != IGNORED]
+    if not len(labels):
+        return
+    ordered = labels.sort().values
+    is_new = ordered.diff(prepend=ordered[:1] - 1) != 0
+    values: list[int] = ordered[is_new].tolist()
+    first = next((value for value in values if value >= 0), 0)
+    classes = [value for value in values if value >= 0]
+    while classes and classes[-1] - first >= len(classes):
+        classes.pop()
+    marks = [value for value in values if value not in range(first, first + len(classes))]
+    if not 0 < len(marks) <= MAX_MARKS or first > 1 or len(classes) < 2:
+        return
+    last = classes[-1]
+    is_code = marks == [-1] and first == 0 and len(classes) == 2
+    are_far = all(mark < 0 or mark - last > MIN_GAP_TO_VOID for mark in marks)
+    if is_code or not are_far or not set(marks) <= MARKS | LOWEST:
+        return
+    n_marked = int(torch.isin(labels, torch.tensor(marks, device=labels.device)).sum())
+    listed = join_names(marks)
+    raise InvalidInput(
+        f"{owner} must be numbered without gaps; got {listed} in {n_marked:,} of {len(labels):,} rows, the others "
+        f"are {first} to {last}. Drop rows without a label, or write {IGNORED} there. If it is a class, number it as "
+        'the others are, or pass gs.Samples(x, y, task="classification"); pass amounts as floating-point numbers.'
+    )
+
+
 MISSING_WORDS = frozenset(
     {"NA", "N/A", "n/a", "na", "NaN", "nan", "null", "NULL", "None", "#N/A", "-", "?"}
 )
-"""Words for what is missing; as labels they are classes."""
+"""Words for what is missing, in cells of a table; as labels they are classes."""
+NO_LABEL = {word.casefold() for word in MISSING_WORDS} | {
+    "", "--", "?", "??", "missing", "n.a.", "no label", "not labeled", "not labelled", "tbd", "todo", "undefined",
+    "unknown", "unlabeled", "unlabelled", "unspecified",
+}  # fmt: skip
+"""Words for a missing label, in lower case, with spaces for the signs _ and -."""
 
 
-def notes_on_class_names(names: Sequence[str], labels: Tensor) -> list[str]:
+def _is_no_label(name: str) -> bool:
+    """Return whether the name of a class is a word for a missing label."""
+    word = name.strip().strip("<>[]()").casefold()
+    return word in NO_LABEL or re.sub("[_-]", " ", word).strip() in NO_LABEL
+
+
+def notes_on_class_names(
+    names: Sequence[str], labels: Tensor, *, are_numbers: bool = False
+) -> list[str]:
     """Return notes about names that may stand for missing labels, or be one class in several spellings.
 
     Args:
         names: Names of the classes.
         labels: Class labels of any shape, or several labels per sample; -100 is no class.
+        are_numbers: Whether the labels were passed as numbers, which their data set names.
     """
     counts = torch.bincount(labels[labels >= 0].long().cpu(), minlength=len(names))
     n_samples = {name: int(n) for name, n in zip(names, counts, strict=True) if n}
@@ -125,14 +193,15 @@ def notes_on_class_names(names: Sequence[str], labels: Tensor) -> list[str]:
         f"The labels {join_names(map(repr, several))} differ only in spaces or in upper and lower case: they are "
         f"{len(several)} classes. If they are one, write them in one way: y.str.strip().str.lower()."
         for several in spellings.values()
-        if len(several) > 1
+        if len(several) > 1 and not are_numbers
     ]
-    words = [name for name in n_samples if name.strip() in MISSING_WORDS | {""}]
+    words = [name for name in n_samples if _is_no_label(name)]
     if words:
         listed = join_names(f"{word!r} ({n_samples[word]:,})" for word in words)
+        values = [names.index(word) for word in words] if are_numbers else words
         notes.append(
             f"Labels that may stand for missing ones are read as classes: {listed}. If they are missing, drop these "
-            "samples."
+            f"samples: keep = ~numpy.isin(y, {values}), x[keep], y[keep]."
         )
     return notes
 

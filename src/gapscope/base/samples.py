@@ -16,17 +16,23 @@ from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.input_checks import check_inputs, check_values
 from gapscope.base.input_layout import InputLayout, pack_inputs
-from gapscope.base.label_numbers import note_on_amounts_as_text, notes_on_class_names
+from gapscope.base.label_numbers import (
+    check_no_missing_marks,
+    note_on_amounts_as_text,
+    notes_on_class_names,
+)
 from gapscope.base.position_labels import labels_of_positions
 from gapscope.base.precision import reading
 from gapscope.base.row_numbers import row_number_note
 from gapscope.base.targets import (
     AMOUNTS_NOTE,
+    DOUBTS_OF_REGRESSION,
     INTEGER_REGRESSION_NOTE,
     ONE_HOT_POSITIONS_NOTE,
     SIGN_NAMES,
     TASK_NOTES,
     are_amounts,
+    are_several,
     are_signs,
     check_none_missing,
     check_targets,
@@ -98,7 +104,7 @@ class Samples:
         inputs: Any,
         targets: Any = None,
         form: InputLayout | None = None,
-        notes: tuple[str, ...] = (),
+        notes: tuple[str, ...] | None = None,
         class_names: tuple[str, ...] = (),
         rows: Tensor | None = None,
         n_rows: int = 0,
@@ -119,9 +125,11 @@ class Samples:
 
         Args:
             inputs: A tensor, or the x of `as_samples`. See the attributes of the class for all parameters.
-            targets: Targets in the form of their task, or as passed if `task` names it or if they are no tensor.
+            targets: Targets in the form of their task; or as passed, if `task` names it, if they are no tensor, or if
+                they are a matrix of zeros and ones.
             form: Layout of packed inputs.
-            notes: Notes about the data.
+            notes: Notes about the data. None for targets of the user, whose zeros and ones are read as those of a pair
+                (x, y), and which hold no mark of missing labels.
             class_names: Names of the classes.
             rows: Row numbers in the data that were passed.
             n_rows: Number of rows of the data that were passed.
@@ -139,7 +147,14 @@ class Samples:
         Raises:
             InvalidInput: Inputs or targets are unusable, or `task` does not fit the targets.
         """
-        if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor | None):
+        is_read = not isinstance(inputs, Tensor) or not isinstance(targets, Tensor | None)
+        if form is None and isinstance(targets, Tensor):
+            is_read |= task is not None
+            if notes is None and task is None:
+                check_no_missing_marks(targets)
+                is_read |= targets.dtype != torch.bool and are_several(targets)
+        notes = notes or ()
+        if is_read:
             read = as_samples(inputs if targets is None else (inputs, targets), task=task)
             inputs, targets, form, class_axis = (
                 read.inputs,
@@ -155,9 +170,6 @@ class Samples:
             columns = columns or read.columns
             target_columns = target_columns or read.target_columns
             text_keys = read.text_keys if text_keys is None else text_keys
-        elif task is not None and targets is not None:
-            targets = parse_targets(targets, [], parse_kind(task))
-            class_axis = CLASS_AXES.get(task)
         values = (
             inputs, targets, form, notes, class_names, rows, n_rows, unsettled, has_order, class_axis, columns,
             passed_form, names_are_own, target_columns, text_keys,
@@ -351,6 +363,9 @@ class Samples:
         if self.kind in kinds:
             return
         task = self.task
+        doubts = [note for note in self.notes if note in DOUBTS_OF_REGRESSION]
+        if doubts and "classification" in kinds:
+            advice = doubts[0]
         advice = advice or ADVICE[task.kind]
         if task.kind == "positions" and self.unsettled is not None and "regression" in kinds:
             advice = f'If these are no classes, pass gs.Samples(x, y, task="regression"). {advice}'
@@ -478,7 +493,9 @@ def as_samples(
         inputs, form = pack_inputs(inputs)
     kind = None if task is None else parse_kind(task)
     raw, targets, class_names = collated.targets, None, collated.class_names
-    if raw is not None and kind in (None, "classification") and are_signs(raw):
+    if raw is not None and kind is None and not class_names:
+        check_no_missing_marks(raw)
+    if raw is not None and kind in (None, "classification") and are_signs(raw, kind):
         raw, class_names = (raw > 0).long(), SIGN_NAMES
         notes += naming_note(SIGN_NAMES)
     if raw is not None:
@@ -489,8 +506,9 @@ def as_samples(
         is_named = kind is not None or bool(class_names)
         if not is_named and targets.shape == raw.shape[:1] and are_amounts(targets):
             notes.append(AMOUNTS_NOTE)
-        if class_names and not collated.names_are_own and not targets.is_floating_point():
-            notes += notes_on_class_names(class_names, targets)
+        if class_names and not targets.is_floating_point():
+            are_numbers = collated.names_are_own
+            notes += notes_on_class_names(class_names, targets, are_numbers=are_numbers)
         if class_names and targets.ndim == 1:
             found_amounts = note_on_amounts_as_text(class_names, targets)
             notes += [found_amounts] if found_amounts else []

@@ -76,7 +76,7 @@ def join_samples(first: Samples, second: Samples) -> Samples:
         if first.text_keys is not None and second.text_keys is not None:
             keys = torch.cat([first.text_keys, second.text_keys])
         return Samples(
-            inputs, targets, first.form, class_names=first.class_names, columns=first.columns, text_keys=keys,
+            inputs, targets, first.form, (), class_names=first.class_names, columns=first.columns, text_keys=keys,
         )  # fmt: skip
     columns = tuple(_stacked(a, b) for a, b in zip(first.parts, second.parts, strict=True))
     rows = -1 - torch.arange(len(first) + len(second))[:, None]

@@ -48,7 +48,11 @@ AMOUNTS_NOTE = (
 )
 WHOLE_NOTE = (
     "Targets are a few whole numbers in floating point: they are treated as regression targets. "
-    "For classes pass them as integers."
+    'For classes pass them as integers, or gs.Samples(x, y, task="classification").'
+)
+SIGN_LABELS_NOTE = (
+    "Targets of -1.0 and 1.0 are treated as regression targets. For two classes pass integers, y.long(), or "
+    'gs.Samples(x, y, task="classification").'
 )
 SIGNS_NOTE = (
     "Targets of -1 and 1 in several columns are treated as regression targets. "
@@ -64,11 +68,14 @@ TASK_NOTES = (
     NEGATIVE_NOTE,
     ONE_HOT_NOTE,
     SIGNS_NOTE,
+    SIGN_LABELS_NOTE,
     SOFT_NOTE,
     TWO_CLASSES_NOTE,
     WHOLE_NOTE,
 )
 """Notes about a task that was inferred from targets alone."""
+DOUBTS_OF_REGRESSION = (SIGN_LABELS_NOTE, WHOLE_NOTE)
+"""Notes that say how to pass numbers which were read as regression targets as classes."""
 MAX_WHOLE = 10
 """Different values up to which whole numbers may be classes: by judgment, as many as digits."""
 
@@ -92,17 +99,18 @@ SIGN_NAMES = ("-1", "1")
 """Names of two classes that were passed as the integers -1 and 1."""
 
 
-def are_signs(targets: Tensor) -> bool:
-    """Return whether targets [n] or [n, 1] are integers -1 and 1, with at least one -1."""
-    if (
-        targets.is_floating_point()
-        or targets.is_complex()
-        or targets.dtype == torch.bool
-        or targets[:1].numel() != 1
-    ):
+def are_signs(targets: Tensor, kind: str | None = None) -> bool:
+    """Return whether targets [n] or [n, 1] are -1 and 1, with at least one -1: integers, or floats named classes.
+
+    Args:
+        targets: Targets as passed.
+        kind: Kind of the task if the caller names it; floats are numbers without.
+    """
+    is_number = targets.is_floating_point() and kind != "classification"
+    if is_number or targets.is_complex() or targets.dtype == torch.bool or targets[:1].numel() != 1:
         return False
-    targets = targets.long()  # torch has no arithmetic for unsigned integers
-    return bool((targets.abs() == 1).all() & (targets == -1).any())
+    signs = targets if targets.is_floating_point() else targets.long()  # unsigned ones have no abs
+    return bool((signs.abs() == 1).all() & (signs == -1).any())
 
 
 def note_on_signs(targets: Tensor) -> str:
@@ -121,6 +129,11 @@ def note_on_signs(targets: Tensor) -> str:
 def is_one_hot(targets: Tensor) -> bool:
     """Return whether a matrix of zeros and ones has exactly one 1 in each row."""
     return targets.ndim == 2 and targets.shape[1] > 1 and bool((targets.long().sum(1) == 1).all())
+
+
+def are_several(targets: Tensor) -> bool:
+    """Return whether targets are a matrix of zeros and ones with several columns: one-hot, or several labels."""
+    return targets.ndim == 2 and targets.shape[1] > 1 and is_zero_one(targets)
 
 
 def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) -> Tensor:
@@ -142,7 +155,7 @@ def parse_targets(targets: Tensor, notes: list[str], kind: str | None = None) ->
         check_none_missing(targets)
     if kind is not None:
         return _parse_as(targets, kind)
-    if targets.ndim == 2 and targets.shape[1] > 1 and is_zero_one(targets):
+    if are_several(targets):
         if is_one_hot(targets):
             notes.append(ONE_HOT_NOTE)
             return targets.long().argmax(1)
@@ -185,6 +198,8 @@ def _note_about_classes(targets: Tensor) -> str:
     if targets.ndim != 2 or len(targets) < 3:
         return ""
     if targets.shape[1] == 1:
+        if are_signs(targets, "classification") and bool((targets == 1).any()):
+            return SIGN_LABELS_NOTE
         is_whole = bool((targets == targets.round()).all())
         n_values = count_values(targets[:, 0])
         are_few = is_whole and 1 < n_values <= min(MAX_WHOLE, len(targets) // 3)

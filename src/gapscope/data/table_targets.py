@@ -10,7 +10,7 @@ import torch
 from gapscope.base.columns import as_numbers
 from gapscope.base.errors import InvalidInput
 from gapscope.base.foreign_data import as_frame
-from gapscope.base.label_numbers import is_far_above
+from gapscope.base.label_numbers import check_no_missing_marks, is_far_above
 from gapscope.base.row_numbers import MIN_ROWS
 from gapscope.base.targets import IGNORED, are_amounts
 from gapscope.base.type_guards import is_list_or_tuple
@@ -67,26 +67,6 @@ def _are_negative_amounts(column: pandas.Series) -> bool:
     return min(values, default=0) < 0 and not values <= {-1, 1}
 
 
-def _refuse_marked_classes(column: pandas.Series) -> None:
-    """Raise InvalidInput for the classes 0 to K - 1 and -1, which marks samples without a class.
-
-    -1, 0 and 1, and fewer values, are numbers: codes such as less, as much, more.
-
-    Raises:
-        InvalidInput: -1 marks missing classes.
-    """
-    values = {int(value) for value in column.unique()} - {IGNORED}
-    n_classes = len(values) - 1
-    if n_classes < 3 or n_classes > MAX_CATEGORIES or values != set(range(-1, n_classes)):
-        return
-    marked = int((column == -1).sum())
-    raise InvalidInput(
-        f"Column {str(column.name)!r} must hold classes or numbers; got the classes 0 to {n_classes - 1}, and -1 in "
-        f"{marked:,} of {len(column):,} rows, which mostly marks a missing class. Write {IGNORED} in these cells, or "
-        "remove the rows; if all are numbers, write them with decimals, such as -1.0."
-    )
-
-
 def as_targets(
     column: pandas.Series, like: pandas.Series | None = None
 ) -> tuple[pandas.Series, str]:
@@ -122,8 +102,10 @@ def as_targets(
         )
     if is_text or counts or (n <= MAX_CATEGORIES and not _are_negative_amounts(column)):
         return column, ""
-    if like is None or pandas.api.types.is_integer_dtype(like):
-        _refuse_marked_classes(column)
+    is_first = like is None or pandas.api.types.is_integer_dtype(like)
+    if is_first and n <= MAX_CATEGORIES:
+        classes = torch.tensor(column.to_numpy(dtype="int64"))
+        check_no_missing_marks(classes, f"Classes of column {str(column.name)!r}")
     low = int(column.min())
     high = int(column.max())
     note = f"{column.name}: {n:,} integers from {low:,} to {high:,}, read as numbers "

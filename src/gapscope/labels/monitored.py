@@ -304,4 +304,4 @@ def trained_samples(monitor: Any, monitored: MonitoredLabels) -> Samples | None:
     is_restored = bool((samples.targets.cpu() == monitored.given_labels)[monitored.is_canary].any())
     if is_restored or not sample_features(samples).shape[1]:
         return None
-    return Samples(samples.inputs.cpu(), samples.targets.cpu(), form=samples.form)
+    return Samples(samples.inputs.cpu(), samples.targets.cpu(), form=samples.form, notes=())

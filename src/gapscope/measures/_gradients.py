@@ -82,7 +82,7 @@ def samples_on_device(network: nn.Module, x: Tensor, y: Tensor) -> Samples:
     else:
         targets = y.detach()
     inputs = prepare_inputs(network, x)
-    return Samples(inputs, targets.to(inputs.device))
+    return Samples(inputs, targets.to(inputs.device), notes=())
 
 
 def loss_rise(

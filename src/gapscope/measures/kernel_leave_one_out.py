@@ -224,7 +224,7 @@ def kernel_leave_one_out(
     """
     check_module(network)
     check_numbers("kernel_leave_one_out", y)
-    samples = Samples(x, y)  # raises InvalidInput for targets that do not fit
+    samples = Samples(x, y, notes=())  # raises InvalidInput for targets that do not fit
     if not isinstance(y, Tensor):
         y = samples.y
     _check(x, max_exact, landmarks)
@@ -262,7 +262,7 @@ def projected_leave_one_out(
         chunk_size: Samples per pass; None: as many as memory allows, up to a maximum.
         seed: Seed of combinations, projections and landmarks.
     """
-    Samples(x, y)  # raises InvalidInput for targets that do not fit
+    Samples(x, y, notes=())  # raises InvalidInput for targets that do not fit
     _check(x, max_exact, landmarks)
     combined = _combined(
         with_data_statistics(network, x), x, combinations, derive_seed(seed, "combinations")

@@ -292,7 +292,7 @@ def _with_checked_arguments(
     def of_targets(network: nn.Module, x: Any, y: Any, *arguments: Any, **options: Any) -> Any:
         check_module(network)
         check_numbers(name, y)
-        samples = Samples(x, y)  # which raises for unusable inputs and targets
+        samples = Samples(x, y, notes=())  # which raises for unusable inputs and targets
         if "regression" not in tasks:
             require_labels(samples.targets, name, kinds=tasks)
         inputs = tensor(x, samples.inputs)

@@ -47,7 +47,7 @@ def accuracy(
     0.75
     """
     check_finite(network)
-    return Estimate(evaluate(network, Samples(x, y), chunk_size=chunk_size)["accuracy"])
+    return Estimate(evaluate(network, Samples(x, y, notes=()), chunk_size=chunk_size)["accuracy"])
 
 
 @register_measure(
@@ -74,7 +74,7 @@ def loss(
     0.693147
     """
     check_finite(network)
-    return Estimate(evaluate(network, Samples(x, y), chunk_size=chunk_size)["loss"])
+    return Estimate(evaluate(network, Samples(x, y, notes=()), chunk_size=chunk_size)["loss"])
 
 
 @register_measure(
