@@ -527,6 +527,27 @@ def test_numbers_of_classes_without_a_sample_have_no_probability(source: Any) ->
     assert sparse.to_numpy().shape == (120, 11) and not sparse.to_numpy()[:, empty].any()
 
 
+@pytest.mark.parametrize(
+    ("classes", "noted"),
+    [([0, 1, 2], ""), ([1, 2, 3], "y - 1"), ([0, 5, 10], "8 of 11"), ([2, 3, 4], "2 of 5")],
+)
+def test_columns_without_a_sample_are_noted(classes: list[int], noted: str) -> None:
+    labels = np.array(classes)[Y]
+    notes = " ".join(gs.out_of_sample(None, (X, labels)).notes)
+    assert noted in notes and ("zero" in notes) == bool(noted)
+    assert "zero" not in " ".join(gs.out_of_sample(None, (X, labels.astype(str))).notes)
+
+
+def test_labels_beyond_the_outputs_of_a_network_are_noted() -> None:
+    x = torch.tensor(X).float()
+    for n_outputs, is_noted in ((3, True), (4, False), (9, False)):
+        network = nn.Linear(5, n_outputs)
+        notes = " ".join(gs.out_of_sample(network, (x, torch.tensor(Y) + 1)).notes)
+        assert ("features alone are used" in notes) == is_noted
+    with pytest.raises(InvalidInput, match="pass y - 1"):
+        gs.forecast_accuracy(nn.Linear(5, 3), (x, torch.tensor(Y) + 1))
+
+
 def _eleven_outputs(x: Tensor, y: Tensor) -> nn.Module:
     torch.manual_seed(0)
     network = nn.Linear(5, 11)

@@ -205,6 +205,7 @@ def out_of_sample(
                 f"an estimator; got {_describe(source)}"
             )
     names = samples.class_names or samples.target_columns or tuple(range(n_classes))
+    samples = replace(samples, notes=(*samples.notes, *_note_on_unused_numbers(samples, n_classes)))
     result = _result(held, targets.numpy(), names, numbers, groups is not None, samples.notes)
     if samples.rows is None:
         return result
@@ -256,6 +257,21 @@ def _note_on_repeats(repeats: int, n: int) -> tuple[str, ...]:
     )
 
 
+def _note_on_unused_numbers(samples: Samples, n_classes: int) -> tuple[str, ...]:
+    """Return a note if class numbers without a sample have columns, such as 0 of labels that count from 1."""
+    if not samples.is_classification or samples.class_names:
+        return ()
+    unused = n_classes - len(samples.y.unique())
+    if not unused:
+        return ()
+    if unused == 1 and int(samples.y.min()) == 1:
+        return ("Labels count from 1: the column of class 0 is zero. Without it: y - 1.",)
+    return (
+        f"{unused} of {n_classes} columns are zero, those of numbers without a sample. Without them: "
+        "numpy.unique(y, return_inverse=True)[1].",
+    )
+
+
 def _check(samples: Samples) -> None:
     """Raise InvalidInput unless there are enough samples, in a fixed order, with targets that can be predicted."""
     samples.original(())
@@ -298,7 +314,13 @@ def _of_network(
             "gs.embed(network, data)."
         )
         return replace(of_inputs, notes=(note, *of_inputs.notes))
-    return best_kernel(network_kernels(prepared), targets, n_classes, groups, prepared.notes)
+    notes = prepared.notes
+    if samples.is_classification and n_classes > max(prepared.n_outputs, 2):
+        notes += (
+            f"The network has {prepared.n_outputs} outputs and labels reach {n_classes - 1}: its features alone are "
+            "used. If the outputs are those of these classes, number them 0, 1, 2, ...",
+        )
+    return best_kernel(network_kernels(prepared), targets, n_classes, groups, notes)
 
 
 def _of_training(

@@ -73,6 +73,14 @@ MIN_GAP, MIN_GAP_TO_VOID, MAX_MARKS = 20, 10, 2
 """Unused numbers below a mark, below 255, and number of marks: by judgment, few class numbers have such gaps."""
 
 
+def _different_values(labels: Tensor) -> Tensor:
+    """Return the different values of labels but -100, in ascending order."""
+    ordered = labels[labels != IGNORED].flatten().sort().values
+    is_new = torch.ones(len(ordered), dtype=torch.bool, device=ordered.device)
+    is_new[1:] = ordered.diff() != 0
+    return ordered[is_new]
+
+
 def check_no_mark(labels: Tensor) -> None:
     """Raise InvalidInput if a label of positions looks like a mark of positions that do not count, such as 255.
 
@@ -85,10 +93,7 @@ def check_no_mark(labels: Tensor) -> None:
     Raises:
         InvalidInput: There is such a label.
     """
-    ordered = labels[labels != IGNORED].flatten().sort().values
-    is_new = torch.ones(len(ordered), dtype=torch.bool, device=ordered.device)
-    is_new[1:] = ordered.diff() != 0
-    values = [int(value) for value in ordered[is_new]]
+    values = [int(value) for value in _different_values(labels)]
     for n_classes in range(max(len(values) - MAX_MARKS, 1), len(values)):
         classes = values[:n_classes]
         mark = values[n_classes]
@@ -130,23 +135,22 @@ def check_no_missing_marks(labels: Tensor, owner: str = "Class labels") -> None:
     if not is_integer or labels.dtype == torch.bool or labels[:1].numel() != 1:
         return
     labels = labels.flatten().long()
-    labels = labels[labels != IGNORED]
-    if not len(labels):
-        return
-    ordered = labels.sort().values
-    is_new = ordered.diff(prepend=ordered[:1] - 1) != 0
-    values: list[int] = ordered[is_new].tolist()
-    first = next((value for value in values if value >= 0), 0)
-    classes = [value for value in values if value >= 0]
-    while classes and classes[-1] - first >= len(classes):
-        classes.pop()
-    marks = [value for value in values if value not in range(first, first + len(classes))]
-    if not 0 < len(marks) <= MAX_MARKS or first > 1 or len(classes) < 2:
-        return
-    last = classes[-1]
-    is_code = marks == [-1] and first == 0 and len(classes) == 2
-    are_far = all(mark < 0 or mark - last > MIN_GAP_TO_VOID for mark in marks)
-    if is_code or not are_far or not set(marks) <= MARKS | LOWEST:
+    values = _different_values(labels)
+    marks: list[int] = []
+    first = 0
+    last = 0
+    for n_below, n_above in ((0, 1), (1, 0), (0, 2), (1, 1), (2, 0)):
+        classes = values[n_below : max(len(values) - n_above, 0)]
+        if len(classes) < 2 or int(classes[-1] - classes[0]) >= len(classes):
+            continue
+        first, last = int(classes[0]), int(classes[-1])
+        others = [*values[:n_below], *values[len(values) - n_above :]]
+        marks = [int(value) for value in others]
+        is_code = marks == [-1] and first == 0 and last == 1
+        are_far = all(mark < 0 or mark - last > MIN_GAP_TO_VOID for mark in marks)
+        if first in (0, 1) and are_far and not is_code and set(marks) <= MARKS | LOWEST:
+            break
+    else:
         return
     n_marked = int(torch.isin(labels, torch.tensor(marks, device=labels.device)).sum())
     listed = join_names(marks)

@@ -411,9 +411,10 @@ def check_labels(labels: Tensor, n_classes: int) -> None:
             f"{mark_advice(int(labels.max()), labels)}, give the network one output per class, or number the classes "
             "0, 1, 2, ..."
         )
+    from_one = "They count from 1: pass y - 1. " if int(labels.min()) == 1 else ""
     raise InvalidInput(
-        f"Class labels must be smaller than the number of classes, {n_classes}; got {int(labels.max())}. Give the "
-        "network one output per class, number the classes 0, 1, 2, ..., or pass y.float() for regression."
+        f"Class labels must be smaller than the number of classes, {n_classes}; got {int(labels.max())}. {from_one}"
+        "Give the network one output per class, number the classes 0, 1, 2, ..., or pass y.float() for regression."
     )
 
 
