@@ -259,10 +259,8 @@ def _note_on_repeats(repeats: int, n: int) -> tuple[str, ...]:
 
 def _note_on_unused_numbers(samples: Samples, n_classes: int) -> tuple[str, ...]:
     """Return a note if class numbers without a sample have columns, such as 0 of labels that count from 1."""
-    if not samples.is_classification or samples.class_names:
-        return ()
     unused = n_classes - len(samples.y.unique())
-    if not unused:
+    if not samples.is_classification or samples.class_names or not unused:
         return ()
     if unused == 1 and int(samples.y.min()) == 1:
         return ("Labels count from 1: the column of class 0 is zero. Without it: y - 1.",)

@@ -181,7 +181,7 @@ def _is_no_label(name: str) -> bool:
 def notes_on_class_names(
     names: Sequence[str], labels: Tensor, *, are_numbers: bool = False
 ) -> list[str]:
-    """Return notes about names that may stand for missing labels, or be one class in several spellings.
+    """Return notes about names that stand for missing labels, are one class in several spellings, or are amounts.
 
     Args:
         names: Names of the classes.
@@ -207,6 +207,8 @@ def notes_on_class_names(
             f"Labels that may stand for missing ones are read as classes: {listed}. If they are missing, drop these "
             f"samples: keep = ~numpy.isin(y, {values}), x[keep], y[keep]."
         )
+    if labels.ndim == 1:
+        notes += _note_on_amounts_as_text(names, labels)
     return notes
 
 
@@ -217,18 +219,13 @@ _AMOUNT = re.compile(r"\W{0,2}([A-Za-z]{1,3}\W{1,2})?[0-9]+([.,' ][0-9]+)*\s*[^\
 SHARE = 0.9
 
 
-def note_on_amounts_as_text(names: Sequence[str], labels: Tensor) -> str:
-    """Return the note about classes that are amounts written as text, such as prices; empty for other classes.
-
-    Args:
-        names: Names of the classes.
-        labels: Class labels [n].
-    """
+def _note_on_amounts_as_text(names: Sequence[str], labels: Tensor) -> list[str]:
+    """Return the note about classes [n] that are amounts written as text, such as prices; empty for other classes."""
     amounts = [name for name in names if _AMOUNT.fullmatch(name.strip())]
     if len(amounts) < SHARE * len(names) or not amounts or not are_amounts(labels):
-        return ""
-    return (
+        return []
+    return [
         f"Labels are text that holds numbers, such as {amounts[0]!r}: they are read as {len(names):,} classes, and "
         "most of these have few samples. If they are amounts, pass numbers: take units away, write decimal points, and "
         "call astype(float)."
-    )
+    ]

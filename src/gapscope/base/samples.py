@@ -16,11 +16,7 @@ from gapscope.base.containers import collate_data
 from gapscope.base.errors import InvalidInput, check_same_length
 from gapscope.base.input_checks import check_inputs, check_values
 from gapscope.base.input_layout import InputLayout, pack_inputs
-from gapscope.base.label_numbers import (
-    check_no_missing_marks,
-    note_on_amounts_as_text,
-    notes_on_class_names,
-)
+from gapscope.base.label_numbers import check_no_missing_marks, notes_on_class_names
 from gapscope.base.position_labels import labels_of_positions
 from gapscope.base.precision import reading
 from gapscope.base.row_numbers import row_number_note
@@ -156,13 +152,9 @@ class Samples:
         notes = notes or ()
         if is_read:
             read = as_samples(inputs if targets is None else (inputs, targets), task=task)
-            inputs, targets, form, class_axis = (
-                read.inputs,
-                read.targets,
-                read.form,
-                read.class_axis,
-            )
+            inputs, targets, form = read.inputs, read.targets, read.form
             rows, n_rows, unsettled = read.rows, read.n_rows, read.unsettled
+            class_axis = read.class_axis
             passed_form, has_order = read.passed_form, has_order and read.has_order
             notes = (*read.notes, *notes)
             names_are_own = names_are_own or read.names_are_own
@@ -363,10 +355,8 @@ class Samples:
         if self.kind in kinds:
             return
         task = self.task
-        doubts = [note for note in self.notes if note in DOUBTS_OF_REGRESSION]
-        if doubts and "classification" in kinds:
-            advice = doubts[0]
-        advice = advice or ADVICE[task.kind]
+        doubt = next((note for note in self.notes if note in DOUBTS_OF_REGRESSION), "")
+        advice = doubt or advice or ADVICE[task.kind]
         if task.kind == "positions" and self.unsettled is not None and "regression" in kinds:
             advice = f'If these are no classes, pass gs.Samples(x, y, task="regression"). {advice}'
         raise InvalidInput(
@@ -507,11 +497,8 @@ def as_samples(
         if not is_named and targets.shape == raw.shape[:1] and are_amounts(targets):
             notes.append(AMOUNTS_NOTE)
         if class_names and not targets.is_floating_point():
-            are_numbers = collated.names_are_own
-            notes += notes_on_class_names(class_names, targets, are_numbers=are_numbers)
-        if class_names and targets.ndim == 1:
-            found_amounts = note_on_amounts_as_text(class_names, targets)
-            notes += [found_amounts] if found_amounts else []
+            is_own = collated.names_are_own
+            notes += notes_on_class_names(class_names, targets, are_numbers=is_own)
         if targets.ndim == 1 and len(collated.target_columns) == raw.shape[1:].numel() > 1:
             class_names = collated.target_columns  # one-hot
     notes += row_number_note(inputs, collated.columns)
