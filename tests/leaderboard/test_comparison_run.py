@@ -204,6 +204,44 @@ def test_a_comparison_keeps_the_budget_of_each_network_and_tells_what_it_omits(
     assert "accuracy" in text and " of 1,200 samples" in text and "not measured: " in text
 
 
+class Costly(nn.Linear):
+    """A layer whose passes take a millisecond of the clock per sample."""
+
+    clock = Clock()
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        self.clock.now += 1e-3 * len(input)
+        return super().forward(input)
+
+
+@pytest.mark.parametrize("budget", [0.3, 0.02])
+def test_a_small_budget_first_measures_what_the_verdict_needs(
+    monkeypatch: pytest.MonkeyPatch, budget: float
+) -> None:
+    monkeypatch.setattr("time.process_time", Costly.clock)
+    x = torch.randn(1200, 5, generator=torch.Generator().manual_seed(1))
+    y = (x[:, 0] > 0).long()
+    networks: dict[str, nn.Module] = {"fitted": Costly(5, 2), "constant": Costly(5, 2)}
+    with torch.no_grad():
+        for network, factor in zip(networks.values(), (5.0, 0.0), strict=True):
+            network.weight.zero_()[1, 0] = factor
+            network.bias.zero_()
+    result = gs.compare(networks, (x, y), time_budget=budget)
+    verdict = " ".join(result.verdict)
+    assert "output_sensitivity" in result.unmeasured["fitted"]
+    is_measured = "accuracy" not in result.unmeasured["fitted"]
+    assert is_measured == ("Training accuracies differ" in verdict)
+    assert is_measured != ("Training accuracies are missing" in verdict)
+    assert is_measured == (budget == 0.3)
+
+
+def test_networks_without_class_labels_miss_no_accuracy() -> None:
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+    networks = {"a": nn.Linear(3, 1), "b": nn.Linear(3, 1)}
+    verdict = " ".join(gs.compare(networks, (x, x[:, :1]), time_budget=1.0).verdict)
+    assert "accuracies" not in verdict
+
+
 def test_labels_that_do_not_fit_the_outputs_raise() -> None:
     for labels in (Y + 5, torch.where(Y == 1, 255, Y)):
         for names in (["loss", "accuracy"], None, ["loss", "ntk_trace"]):

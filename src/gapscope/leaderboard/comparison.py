@@ -22,6 +22,8 @@ EVIDENCE = "evidence"
 PREFIX = "m."
 # lines on estimates and on missing values, by judgment
 MAX_NOTES = 4
+# measure without which the verdict cannot tell whether gaps are comparable
+ACCURACY = "accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,7 +305,7 @@ class Comparison(StoredRows[ComparedReading]):
         """Conclusions in sentences."""
         lines = [*self._about_evidence(), self._about_the_best()]
         rows = self.of(BASELINE)
-        values = [row.value for row in self.of("accuracy")]
+        values = [row.value for row in self.of(ACCURACY)]
         smallest = [row.network for row in rows if row.rank == 1]
         if rows:
             if len(smallest) == len(rows):
@@ -315,6 +317,13 @@ class Comparison(StoredRows[ComparedReading]):
             lines.append(
                 f"Training accuracies differ ({min(values):.3f} to {max(values):.3f}), so gaps are hard to compare: "
                 "a network that fits little has a small gap."
+            )
+        missing = [each[ACCURACY] for each in self.unmeasured.values() if ACCURACY in each]
+        # other targets have none
+        if any(not why.startswith("needs") for why in missing):
+            lines.append(
+                "Training accuracies are missing, so whether gaps can be compared is unknown: a network that fits "
+                "little has a small gap."
             )
         lines += self._about_samples()
         lines += self._about_missing()

@@ -21,7 +21,12 @@ from gapscope.inspection.interrupts import may_be_partial
 from gapscope.inspection.outputs import eager_mode
 from gapscope.inspection.validation import Ready, ready
 from gapscope.inspection.wrapped_networks import refuse_estimator
-from gapscope.leaderboard.comparison import ComparedReading, Comparison, LeaderboardEvidence
+from gapscope.leaderboard.comparison import (
+    ACCURACY,
+    ComparedReading,
+    Comparison,
+    LeaderboardEvidence,
+)
 from gapscope.measures.budget import (
     OMITTED,
     Allocation,
@@ -292,7 +297,9 @@ def compare(
                 budget=time_budget,
                 options=comparison.options,
                 repeats=repeats,
-                dispensable=[item.name for item in items] if named is None else (),
+                dispensable=[item.name for item in items if item.name != ACCURACY]
+                if named is None
+                else (),
                 shown=progress,
             )
             spent[name] = budget.spent
@@ -348,6 +355,11 @@ class _Evaluated:
     interrupted: bool = False
 
 
+def _first_accuracy(items: Sequence[Measure]) -> list[Measure]:
+    """Return the measures, first the one that the verdict needs: it tells whether gaps can be compared."""
+    return sorted(items, key=lambda item: item.name != ACCURACY)
+
+
 def _evaluate(
     prepared: Mapping[str, Ready],
     items: Sequence[Measure],
@@ -369,7 +381,7 @@ def _evaluate(
             unmeasured = result.unmeasured[name]
             comparison.budget = budgets[name]()
             try:
-                for item in items:
+                for item in _first_accuracy(items):
                     bar.step(f"{item.name} of {name}")
                     if item.name not in unmeasured and item.name in shares:
                         why = subject.inapplicable_reason(item)
@@ -389,7 +401,8 @@ def _evaluate(
                     raise
                 result.interrupted = True
                 break
-            result.readings[name] = pairs
+            order = [item.name for item in items]
+            result.readings[name] = sorted(pairs, key=lambda pair: order.index(pair[0].measure))
     for name in prepared.keys() - result.readings.keys():
         result.unmeasured[name] = {item.name: STOPPED for item in items}
     return result
